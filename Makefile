@@ -1,0 +1,55 @@
+# Everything a person needs: `make demo`, `make test`. The set-up happens by itself, in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+# Snakemake starts its scripts with the python it finds first.
+export PATH := $(BIN):$(PATH)
+
+.PHONY: help demo test check bench format docs clean
+.DEFAULT_GOAL := help
+
+help:  ## What there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(VENV)/.demo  ## Run the default campaign and write its report (a few minutes)
+	@snakemake --profile local --quiet host reason
+	@echo "Open it: file://$(CURDIR)/results/demo/report.html"
+
+# Most of a test's time is waiting for daemons; a file stays together, so that its cluster is brought up once.
+test: $(VENV)/.dev  ## All tests
+	pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+
+check: $(VENV)/.dev  ## Style, types, architecture
+	ruff check .
+	ruff format --check .
+	snakefmt --check Snakefile workflow/rules
+	mypy
+	lint-imports
+	python -m campaign.config.documentation --check
+	snakemake --lint
+
+bench: $(VENV)/.dev  ## Figures of speed, as a table (about twenty minutes; those of Slurm need root)
+	python -m tests.benchmarks
+
+format: $(VENV)/.dev  ## Put everything into shape
+	ruff check --fix .
+	ruff format .
+	snakefmt Snakefile workflow/rules
+
+docs: $(VENV)/.dev  ## Refresh config/README.md and workflow/schemas
+	python -m campaign.config.documentation
+
+clean:  ## Remove the virtual environment and caches; results stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/pip:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,test,check]'
+	touch $@ $(VENV)/.demo

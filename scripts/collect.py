@@ -1,0 +1,33 @@
+"""Rule `tables`: from records to tables."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from campaign.collect import collect, gather
+from campaign.config.resolve import load_campaign
+from campaign.errors import CampaignError, unwritable
+from campaign.paths import Results
+
+
+def main(campaign_path: Path, results_root: Path, where: str | None) -> None:
+    """Write the tables of the campaign's cells."""
+    campaign = load_campaign(campaign_path)
+    results = Results(results_root, campaign.name)
+    collected = gather(campaign, results.directory, where)
+    try:
+        collect(collected, results.tables)
+    except OSError as error:
+        raise unwritable(error, results.tables) from error
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--campaign", "--results"):
+        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--where")
+    asked = parser.parse_args()
+    try:
+        main(asked.campaign, asked.results, asked.where)
+    except CampaignError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,111 @@
+"""Figure: how long composing a configuration takes, phase by phase, and releasing it."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.patches import Patch
+
+from campaign import comparison, plot, wording
+from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+
+TITLE = "Composition times"
+ANCHOR = "composition-times"
+SECTION = (
+    "How long does it take until requested hardware can be used? Time runs from the request to the fabric's last answer, to "
+    "the hosts seeing their devices, to the first possible run; and, at the end, for the release."
+)
+
+_PHASES = {
+    "fabric_s": "fabric",
+    "visible_s": "host sees devices",
+    "readying_s": "ready for runs",
+    "release_s": "release",
+}
+_MOST_BARS = 40
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = comparison.composition_times(data.leases)
+    if rows.empty:
+        return nothing("no lease has recorded when its composition was ready")
+    findings = _findings(rows)
+    leases = int(rows["leases"].sum())
+    more = (
+        f" {wording.plural(len(rows) - _MOST_BARS, 'further configuration')} in the table."
+        if len(rows) > _MOST_BARS
+        else ""
+    )
+    caption = (
+        f"Mean time of each phase by configuration, {wording.plural(leases, 'lease')} in all; the line spans the shortest and the "
+        f"longest composition (no interval: leases are few and not repeated by design).{more} Leases that never got ready are "
+        "not in it."
+    )
+    with plot.style(data.style):
+        svg = _picture(rows.head(_MOST_BARS), " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "Configuration": lambda row: row["configuration"],
+            "Leases": lambda row: wording.number(row["leases"]),
+            "Fabric": lambda row: wording.seconds(row["fabric_s"]),
+            "Host sees devices": lambda row: wording.seconds(row["visible_s"]),
+            "Ready for runs": lambda row: wording.seconds(row["readying_s"]),
+            "Composed in": lambda row: wording.seconds(row["compose_s"]),
+            "Shortest to longest": lambda row: wording.between(
+                row["compose_min_s"], row["compose_max_s"], wording.seconds
+            ),
+            "Held": lambda row: wording.seconds(row["held_s"]),
+            "Release": lambda row: wording.seconds(row["release_s"]),
+            "Operations": lambda row: wording.number(row["operations"]),
+            "Retries": lambda row: wording.number(row["retries"]),
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+    ordered = rows.sort_values("compose_s", kind="stable")
+    slow, fast = ordered.iloc[-1], ordered.iloc[0]
+    said = f"Composing takes {wording.seconds(slow['compose_s'])} on average for {slow['configuration']}"
+    if len(rows) > 1:
+        said += f", the slowest, and {wording.seconds(fast['compose_s'])} for {fast['configuration']}, the fastest"
+    largest = max(list(_PHASES)[:3], key=lambda phase: float(rows[phase].sum()))
+    share = 100 * rows[largest].sum() / rows["compose_s"].sum()
+    return (f"{said}; {wording.percent(share, 0)} of all composing is the phase “{_PHASES[largest]}”.",)
+
+
+def _picture(rows: pd.DataFrame, alt: str) -> str:
+    looks = {phase: plot.look(position) for position, phase in enumerate(_PHASES)}
+    drawn = [phase for phase in _PHASES if rows[phase].notna().any()]
+    figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.36 * max(2, len(rows)))
+    for place, row in enumerate(rows.to_dict("records")):
+        start = 0.0
+        for phase in drawn:
+            if pd.isna(row[phase]):
+                continue
+            released = phase == "release_s"
+            # The release is not part of composing: it stands apart, below the bar.
+            y, height, left = (place + 0.33, 0.14, 0.0) if released else (place, 0.46, start)
+            axes.barh(y, row[phase], height, left=left, **_fill(looks[phase]))
+            start += 0.0 if released else row[phase]
+        if row["leases"] > 1:
+            ends = [row["compose_min_s"], row["compose_max_s"]]
+            axes.plot(ends, [place - 0.34] * 2, color=plot.INK, marker="|", markersize=4)
+    axes.set_yticks(
+        range(len(rows)), [f"{row['configuration']} (n = {row['leases']})" for row in rows.to_dict("records")]
+    )
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("time (s)")
+    handles = [Patch(label=_PHASES[phase], **_fill(looks[phase])) for phase in drawn]
+    plot.legend(figure, handles)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _fill(look: plot.Look) -> dict[str, Any]:
+    return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
+
+
+if "snakemake" in globals():
+    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -1,0 +1,106 @@
+"""Figure: equally many devices on one host or spread over several."""
+
+import itertools
+from operator import itemgetter
+from typing import Any
+
+import pandas as pd
+
+from campaign import comparison, plot, wording
+from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+
+TITLE = "Node spread"
+ANCHOR = "node-spread"
+SECTION = (
+    "What does it cost to spread equally many devices over more hosts? A composable system can put them all on one host; a "
+    "traditional one has to use several. The drop is against the fewest hosts measured with as many devices."
+)
+
+
+_DROP = ("drop_pct", "drop_low", "drop_high")
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = comparison.node_spread(data.cells)
+    if rows.empty:
+        return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
+    by = [*comparison.KIND, *comparison.option_columns(rows)]
+    panels = plot.panels(rows, by)
+    findings = _findings(rows, by)
+    caption = (
+        f"Throughput at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % interval "
+        "(Student t). Above a bar: its drop against the first bar of the group. A cross names why a planned cell has no "
+        f"value. {panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "Workload": lambda row: wording.describe(row, [*by, "batch"]),
+            "Devices": lambda row: wording.number(row["ranks"]),
+            "Hosts": lambda row: wording.number(row["hosts"]),
+            "Samples/s": lambda row: wording.rate(row["mean"]),
+            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
+            "CV": lambda row: wording.percent(row["cv_pct"]),
+            "Against": lambda row: (
+                wording.axis("hosts", row["against_hosts"]) if row["against_n"] > 0 else wording.NONE
+            ),
+            "Drop": lambda row: wording.percent(row["drop_pct"]),
+            "95 % interval ": lambda row: wording.between(row["drop_low"], row["drop_high"], wording.percent),
+            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Failed": lambda row: row["failures"],
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+    """The largest and the smallest drop."""
+    spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
+    if spread.empty:
+        return ()
+    named = [column for column in [*by, "batch"] if spread[column].nunique() > 1] or ["workload"]
+    ordered = spread.sort_values("drop_pct", kind="stable")
+
+    def say(row: Any) -> str:
+        lost = wording.with_interval(*(row[name] for name in _DROP), wording.percent, wording.describe(row, named))
+        none = (
+            ", not distinguishable from none" if comparison.includes_none(row["drop_low"], row["drop_high"], 0) else ""
+        )
+        return (
+            f"{wording.axis('ranks', row['ranks'])} on {wording.axis('hosts', row['hosts'])} instead of "
+            f"{row['against_hosts']:.0f} lower throughput by {lost}{none}"
+        )
+
+    if len(ordered) == 1:
+        return (f"{say(ordered.iloc[0])}.",)
+    return (f"Largest drop: {say(ordered.iloc[-1])}.", f"Smallest drop: {say(ordered.iloc[0])}.")
+
+
+def _picture(panels: plot.Panels, alt: str) -> str:
+    hosts = sorted({count for panel in panels.shown for count in panel.rows["hosts"]})
+    bars = plot.Bars({count: wording.axis("hosts", count) for count in hosts})
+    figure, axes = plot.grid(len(panels.shown), height_in=2.7)
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        plot.title(only, panel.label)
+        several = panel.rows["batch"].nunique() > 1
+        cells = panel.rows.sort_values(["ranks", "batch"], kind="stable").to_dict("records")
+        groups = [
+            (f"{ranks}\n{batch}" if several else str(ranks), [(cell["hosts"], cell) for cell in group])
+            for (ranks, batch), group in itertools.groupby(cells, itemgetter("ranks", "batch"))
+        ]
+        bars.draw(only, groups, _drop)
+        only.set_xlabel("devices in use\nbatch per device (samples)" if several else "devices in use")
+        if plot.is_left(position):
+            only.set_ylabel("throughput (samples/s)")
+    bars.legend(figure)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _drop(row: Any) -> str:
+    return wording.percent(-row["drop_pct"]) if row["hosts"] > row["against_hosts"] else ""
+
+
+if "snakemake" in globals():
+    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -1,0 +1,146 @@
+"""Figure: how much longer equal work takes when devices or storage are attached otherwise than in the baseline."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from campaign import comparison, plot, wording
+from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+
+TITLE = "Local, hybrid and fabric"
+ANCHOR = "overhead"
+SECTION = (
+    "What does attaching devices or storage through the fabric cost? The overhead is the increase of time for equal work "
+    "over the cell that is attached as the baseline configuration is and is otherwise equal. Below zero is faster."
+)
+
+
+# Rows of one panel that are drawn; a reader does not follow more.
+_MOST_LINES = 30
+_OVERHEAD = plot.Columns("overhead_pct", "overhead_low", "overhead_high")
+_DRAWN = ("treatment", "state", "n_ok", "n_failed", "failures", "overhead_pct", "overhead_low", "overhead_high")
+
+
+def draw(data: FigureData) -> Drawing:
+    if not (data.cells["configuration"] == data.baseline).any():
+        return nothing(f"the baseline configuration {data.baseline!r} is not part of the plan")
+    rows = comparison.in_words(comparison.overhead(data.cells, data.baseline))
+    if rows.empty:
+        return nothing("every configuration is attached and stored as the baseline is")
+    unpaired = int((rows["n_ok"] > 0).sum() - rows["overhead_pct"].notna().sum())
+    kept = rows[rows["against_n"] > 0].reset_index(drop=True)
+    if not kept["overhead_pct"].notna().any():
+        return nothing("no measured cell has an otherwise equal cell attached as the baseline configuration is")
+    kept = kept.assign(treatment=[_treatment(row) for row in kept.to_dict("records")])
+    by = ["precision", "shape", "device", *comparison.option_columns(rows)]
+    panels = plot.panels(kept, by)
+    findings = _findings(kept, by)
+    alone = (
+        f" {wording.plural(unpaired, 'measured cell')} without an equal cell at the baseline not shown."
+        if unpaired
+        else ""
+    )
+    caption = (
+        f"Increase of time over {data.baseline}'s kind of attachment; {wording.runs_behind(kept['n_ok'])} a point, 95 % interval "
+        "(log ratio of means, Welch t). Zero: as fast as the baseline. A cross names why a planned cell has no value. "
+        f"{panels.sentence()}{alone}{plot.cut(kept, _OVERHEAD)} Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, _row_names(kept), " ".join(findings))
+    named = ["workload", *_row_names(kept), *by]
+    table = page_table(
+        kept,
+        {
+            "Workload": lambda row: wording.describe(row, named),
+            "Attached": lambda row: row["treatment"],
+            "Samples/s": lambda row: wording.rate(row["mean"]),
+            "Baseline samples/s": lambda row: wording.rate(row["against_mean"]),
+            "Overhead": lambda row: wording.percent(row["overhead_pct"]),
+            "95 % interval": lambda row: wording.between(row["overhead_low"], row["overhead_high"], wording.percent),
+            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Failed": lambda row: row["failures"],
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=kept, **table)
+
+
+def _treatment(row: Any) -> str:
+    return f"{row['attached']}, storage {row['storage']}"
+
+
+def _row_names(rows: pd.DataFrame) -> list[str]:
+    """What, beside the workload, tells the rows of a panel apart."""
+    return [column for column in ["batch"] if rows[column].nunique() > 1]
+
+
+def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+    """The range of overheads of each way to attach."""
+    said = []
+    named = ["workload", *(column for column in [*by, *_row_names(rows)] if rows[column].nunique() > 1)]
+    for treatment, cells in rows[rows["overhead_pct"].notna()].groupby("treatment", sort=False):
+        ordered = cells.sort_values("overhead_pct", kind="stable")
+        ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+        words = [
+            wording.with_interval(
+                row["overhead_pct"],
+                row["overhead_low"],
+                row["overhead_high"],
+                wording.percent,
+                wording.describe(row, named),
+            )
+            for row in ends
+        ]
+        said.append(f"Overhead of {treatment}: {', up to '.join(words)}.")
+    return tuple(said)
+
+
+def _picture(panels: plot.Panels, names: list[str], alt: str) -> str:
+    treatments = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["treatment"]))
+    looks = {name: plot.look(position) for position, name in enumerate(treatments)}
+    lines = max(panel.rows.groupby(["workload", *names], sort=False).ngroups for panel in panels.shown)
+    figure, axes = plot.grid(len(panels.shown), height_in=1.0 + 0.3 * max(2, min(lines, _MOST_LINES)))
+    for panel, (only,) in zip(panels.shown, axes, strict=True):
+        plot.title(only, panel.label)
+        labels = []
+        for place, (_, rows) in enumerate(panel.rows.groupby(["workload", *names], sort=False)):
+            if place == _MOST_LINES:
+                labels.append("more in the table")
+                break
+            labels.append(wording.describe(rows.iloc[0], ["workload", *names]))
+            _line(only, place, rows[list(_DRAWN)].to_dict("records"), looks)
+        if panel.rows["overhead_pct"].notna().any():
+            low, high = plot.range_of(panel.rows, _OVERHEAD)
+            low, high = min(low, 0.0), max(high, 0.0)
+            room = 0.06 * (high - low) or 1.0
+            only.set_xlim(low - room, high + room)
+        only.axvline(0, color=plot.INK, linewidth=0.9)
+        only.set_yticks(range(len(labels)), labels)
+        only.set_ylim(len(labels) - 0.4, -0.6)
+        only.grid(visible=True, axis="x")
+        only.set_xlabel("overhead (% of baseline time)")
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=name) for name, look in looks.items()
+    ]
+    plot.legend(figure, handles)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Look]) -> None:
+    for row in rows:
+        position = list(looks).index(row["treatment"])
+        y = place + (position - (len(looks) - 1) / 2) * 0.7 / max(1, len(looks))
+        look = looks[row["treatment"]]
+        if not row["n_ok"]:
+            across = axes.get_yaxis_transform()
+            axes.plot([0.03], [y], marker="x", color=look.colour, markersize=5, transform=across, clip_on=False)
+            axes.text(0.07, y, plot.why_not(row), transform=across, va="center", fontsize=7.5)
+            continue
+        below, above = plot.errors(row, "overhead_pct", "overhead_low", "overhead_high")
+        axes.errorbar(
+            row["overhead_pct"], y, xerr=[[below], [above]], color=look.colour, marker=look.marker, markersize=4.5
+        )
+
+
+if "snakemake" in globals():
+    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

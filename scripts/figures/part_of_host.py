@@ -1,0 +1,93 @@
+"""Figure: a run that uses some of the devices of a host, by how many devices were composed onto it."""
+
+from typing import Any
+
+import pandas as pd
+
+from campaign import comparison, plot, wording
+from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+
+TITLE = "Part of a host"
+ANCHOR = "part-of-host"
+SECTION = (
+    "Does a run that uses k devices of a host mind how many (n) are composed onto it? If not, one large composition can "
+    "serve many small runs. The variation of a case is over the differently composed hosts, at equal devices in use."
+)
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = comparison.part_of_host(data.cells)
+    if rows.empty:
+        return nothing("every measured run used all devices of its hosts")
+    by = [*comparison.KIND, *comparison.option_columns(rows), "hosts"]
+    panels = plot.panels(rows, by)
+    findings = _findings(rows, by)
+    caption = (
+        f"Throughput of k devices in use of n composed onto a host; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % "
+        "interval (Student t). CV under a group: standard deviation over mean (n − 1) of its compositions' means. A cross names "
+        f"why a planned cell has no value. {panels.sentence()}"
+        f"{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "Workload": lambda row: wording.describe(row, [*by, "batch"]),
+            "Used of composed": lambda row: f"{row['devices_used']} of {row['devices_per_host']}",
+            "Samples/s": lambda row: wording.rate(row["mean"]),
+            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
+            "CV of repetitions": lambda row: wording.percent(row["cv_pct"]),
+            "CV of the case": lambda row: wording.percent(row["case_cv_pct"]),
+            "Against smallest host": lambda row: wording.times(row["ratio"]),
+            "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Failed": lambda row: row["failures"],
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+    """The largest variation over differently composed hosts, beside that of repetitions."""
+    cases = rows[rows["case_cv_pct"].notna()]
+    if cases.empty:
+        part = rows[rows["devices_used"] < rows["devices_per_host"]]
+        return (
+            f"{wording.plural(len(part), 'cell')} used part of a host; none on a second size of host to compare with.",
+        )
+    row: Any = cases.loc[cases["case_cv_pct"].idxmax()]
+    named = [column for column in [*by, "batch"] if cases[column].nunique() > 1] or ["workload"]
+    repeats = rows["cv_pct"].max()
+    return (
+        f"At equal devices in use, throughput varies by at most {wording.percent(row['case_cv_pct'])} (CV) over differently "
+        f"composed hosts ({wording.describe(row, named)}, {row['devices_used']} in use); repetitions of one cell vary by up to "
+        f"{wording.percent(repeats)}.",
+    )
+
+
+def _picture(panels: plot.Panels, alt: str) -> str:
+    sizes = sorted({size for panel in panels.shown for size in panel.rows["devices_per_host"]})
+    bars = plot.Bars({size: f"of {size} composed" for size in sizes})
+    figure, axes = plot.grid(len(panels.shown), height_in=2.7)
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        plot.title(only, panel.label)
+        several = panel.rows["batch"].nunique() > 1
+        groups = []
+        for (used, batch), rows in panel.rows.groupby(["devices_used", "batch"], sort=True):
+            label = f"{used}\n{batch}" if several else str(used)
+            variation = rows["case_cv_pct"].iloc[0]
+            label += f"\n{wording.percent(variation)}" if pd.notna(variation) else ""
+            groups.append((label, list(zip(rows["devices_per_host"], rows.to_dict("records"), strict=True))))
+        bars.draw(only, groups, lambda row: "")
+        words = ["devices in use a host", *(["batch per device (samples)"] if several else [])]
+        words += ["CV over compositions"] if panel.rows["case_cv_pct"].notna().any() else []
+        only.set_xlabel("\n".join(words))
+        if plot.is_left(position):
+            only.set_ylabel("throughput (samples/s)")
+    bars.legend(figure)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+if "snakemake" in globals():
+    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -1,0 +1,98 @@
+"""Figure: throughput by precision, with the speed-up over the most precise and visible gaps."""
+
+from typing import Any
+
+import pandas as pd
+
+from campaign import comparison, plot, wording
+from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+
+TITLE = "Precision"
+ANCHOR = "precision"
+SECTION = (
+    "What does a shorter number format give, and what does it make possible? A cell that did not fit into memory or that "
+    "the device cannot compute is a result: it is drawn as a gap with its class."
+)
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = comparison.in_words(comparison.precision(data.cells))
+    if rows.empty:
+        return nothing("no cell was planned in two precisions and measured in one")
+    by = ["workload", "shape", "attached", "storage", "device", *comparison.option_columns(rows)]
+    panels = plot.panels(rows, by)
+    findings = _findings(rows, by)
+    caption = (
+        f"Throughput by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % interval (Student t). "
+        f"Above a bar: its speed-up over {rows['reference'].iloc[0]}. A cross names why a planned cell has no value. "
+        f"{panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "Workload": lambda row: wording.describe(row, by),
+            "Batch": lambda row: wording.number(row["batch"]),
+            "Precision": lambda row: row["precision"],
+            "Samples/s": lambda row: wording.rate(row["mean"]),
+            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
+            "CV": lambda row: wording.percent(row["cv_pct"]),
+            "Speed-up": lambda row: wording.times(row["ratio"]),
+            "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Failed": lambda row: row["failures"],
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+    """The range of speed-ups of each precision, and the cells that only some precisions could run."""
+    said = []
+    reference = rows["reference"].iloc[0]
+    named = [column for column in [*by, "batch"] if rows[column].nunique() > 1] or ["workload"]
+    for name in sorted(set(rows["precision"]) - {reference}, key=comparison.precision_rank):
+        faster = rows[(rows["precision"] == name) & rows["ratio"].notna()].sort_values("ratio", kind="stable")
+        if faster.empty:
+            continue
+        ends = [faster.iloc[-1]] if len(faster) == 1 else [faster.iloc[0], faster.iloc[-1]]
+        words = [
+            wording.with_interval(
+                row["ratio"], row["ratio_low"], row["ratio_high"], wording.times, wording.describe(row, named)
+            )
+            for row in ends
+        ]
+        said.append(f"{name} against {reference}: {', up to '.join(words)}.")
+    gaps = rows[rows["n_ok"] == 0]
+    if len(gaps):
+        row: Any = gaps.iloc[0]
+        classes = wording.describe(row, ["precision", *named])
+        said.append(f"{wording.plural(len(gaps), 'cell')} without a value, the first {classes}: {plot.why_not(row)}.")
+    return tuple(said)
+
+
+def _picture(panels: plot.Panels, alt: str) -> str:
+    names = sorted({name for panel in panels.shown for name in panel.rows["precision"]}, key=comparison.precision_rank)
+    bars = plot.Bars({name: name for name in names})
+    figure, axes = plot.grid(len(panels.shown), height_in=2.7)
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        plot.title(only, panel.label)
+        groups = [
+            (str(batch), list(zip(rows["precision"], rows.to_dict("records"), strict=True)))
+            for batch, rows in panel.rows.groupby("batch", sort=True)
+        ]
+        bars.draw(only, groups, _speedup)
+        only.set_xlabel("batch per device (samples)")
+        if plot.is_left(position):
+            only.set_ylabel("throughput (samples/s)")
+    bars.legend(figure)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _speedup(row: Any) -> str:
+    return wording.times(row["ratio"]) if row["precision"] != row["reference"] and pd.notna(row["ratio"]) else ""
+
+
+if "snakemake" in globals():
+    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -1,0 +1,105 @@
+"""Figure: the speed-up of each device count over the smallest, by batch."""
+
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from campaign import comparison, plot, wording
+from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+
+TITLE = "Speed-up by batch"
+ANCHOR = "speedup-by-batch"
+SECTION = (
+    "Does a larger batch scale better? A larger batch computes longer between two exchanges of gradients, so it should, "
+    "until memory ends. The speed-up of each device count is against the smallest count at the same batch."
+)
+
+
+_SPEEDUP = plot.Columns("ratio", "ratio_low", "ratio_high")
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = comparison.speedup_by_batch(data.cells)
+    if rows.empty:
+        return nothing("no two batches were measured at the same two numbers of devices")
+    by = [*comparison.KIND, *comparison.option_columns(rows)]
+    panels = plot.panels(rows, by)
+    findings = _findings(rows, by)
+    caption = (
+        f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "
+        "of means with 95 % interval (log ratio, Welch t). Dotted: ideal. A cross names why a planned cell has no value. "
+        f"{panels.sentence()}{plot.cut(rows, _SPEEDUP)} Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "Workload": lambda row: wording.describe(row, by),
+            "Batch": lambda row: wording.number(row["batch"]),
+            "Devices": lambda row: wording.number(row["ranks"]),
+            "Against": lambda row: wording.number(row["against_ranks"]),
+            "Speed-up": lambda row: wording.times(row["ratio"]),
+            "95 % interval": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Failed": lambda row: row["failures"],
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+    """For the series whose speed-up changes most from the smallest to the largest batch, both ends."""
+    measured = rows[rows["ratio"].notna()].sort_values("batch", kind="stable")
+    series = [*by, "ranks"]
+    ends = measured.drop_duplicates(series).merge(measured.drop_duplicates(series, keep="last"), on=series)
+    ends = ends[ends["batch_x"] < ends["batch_y"]]
+    if ends.empty:
+        return ()
+    change = (ends["ratio_y"] / ends["ratio_x"]).map(lambda ratio: max(ratio, 1 / ratio))
+    row = ends.loc[change.idxmax()]
+    named = [column for column in series if measured[column].nunique() > 1 or column in ("workload", "ranks")]
+    apart = row["ratio_low_y"] > row["ratio_high_x"] or row["ratio_high_y"] < row["ratio_low_x"]
+    first = wording.with_interval(row["ratio_x"], row["ratio_low_x"], row["ratio_high_x"], wording.times)
+    last = wording.with_interval(row["ratio_y"], row["ratio_low_y"], row["ratio_high_y"], wording.times)
+    doubt = "" if apart else "; the two intervals overlap"
+    return (
+        f"The batch matters most for {wording.describe(row, named)}: speed-up {first} at batch {row['batch_x']} and {last} at "
+        f"batch {row['batch_y']}{doubt}.",
+    )
+
+
+def _picture(panels: plot.Panels, alt: str) -> str:
+    counts = sorted({count for panel in panels.shown for count in panel.rows["ranks"]})
+    looks = {count: plot.look(position) for position, count in enumerate(counts)}
+    figure, axes = plot.grid(len(panels.shown))
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        plot.title(only, panel.label)
+        batches = sorted(panel.rows["batch"].unique())
+        place = {batch: index for index, batch in enumerate(batches)}
+        for count, rows in panel.rows.groupby("ranks", sort=True):
+            look = looks[count]
+            ordered = rows.sort_values("batch")
+            line = ordered[ordered["ratio"].notna()]
+            only.axhline(ordered["ideal"].iloc[0], color=look.colour, linestyle=":", linewidth=0.9)
+            only.plot(line["batch"].map(place), line["ratio"], color=look.colour)
+            plot.points(only, line, line["batch"].map(place), _SPEEDUP, look)
+        for batch, rows in panel.rows[panel.rows["n_ok"] == 0].groupby("batch", sort=True):
+            reasons = dict.fromkeys(plot.why_not(row) for row in rows.to_dict("records"))
+            plot.gap(only, place[batch], ", ".join(reasons))
+        only.set_xticks(range(len(batches)), [str(batch) for batch in batches])
+        only.set_xlim(-0.4, len(batches) - 0.6)
+        only.set_ylim(0, 1.05 * max(panel.rows["ideal"].max(), plot.range_of(panel.rows, _SPEEDUP)[1]))
+        only.set_xlabel("batch per device (samples)")
+        if plot.is_left(position):
+            only.set_ylabel("speed-up (×)")
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, label=wording.axis("ranks", count))
+        for count, look in looks.items()
+    ]
+    handles.append(Line2D([], [], color=plot.INK, linestyle=":", label="ideal"))
+    plot.legend(figure, handles)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+if "snakemake" in globals():
+    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

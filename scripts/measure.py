@@ -1,0 +1,70 @@
+"""Rule `measure`: one lease, from composing to releasing."""
+
+import argparse
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from campaign.errors import CampaignError, unwritable
+from campaign.measure import Left, Measurement, measure
+from campaign.signals import Interrupted
+from campaign.slurm.options import person
+
+
+def main(what: Measurement, manifest: Path, log: Path) -> None:
+    """Measure, telling the person and the log; the manifest is written whole or not at all."""
+
+    def say(message: str) -> None:
+        # A closed terminal or a full disk must not end what is measured: words are not worth it.
+        with suppress(OSError):
+            print(message, flush=True)
+        with suppress(OSError), log.open("a") as file:
+            file.write(message + "\n")
+
+    try:
+        document = measure(what, say)
+        write(document, manifest)
+    except Left:
+        sys.exit(f"{what.lease}: its job was left in Slurm; the same command again picks it up")
+    except Interrupted:
+        sys.exit(f"{what.lease}: stopped and released; the same command again goes on with what is missing")
+    except CampaignError as error:
+        say(f"error: {error}")
+        sys.exit(1)
+
+
+def write(document: dict, manifest: Path) -> None:
+    """Replace the manifest. Whoever waited for this lease's lock may write it too, so each writes a file of its own."""
+    temporary = manifest.with_name(f".{manifest.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(document, indent=1) + "\n")
+        temporary.rename(manifest)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise unwritable(error, manifest) from error
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--campaign", "--results"):
+        parser.add_argument(name, type=Path, required=True)
+    for name in ("--where", "--launcher", "--slurm", "lease", "runs"):
+        parser.add_argument(name)
+    for name in ("manifest", "log"):
+        parser.add_argument(name, type=Path)
+    asked = parser.parse_args()
+    main(
+        Measurement(
+            campaign_path=asked.campaign,
+            lease=asked.lease,
+            results_root=asked.results,
+            run_set=asked.runs.partition(".")[0],
+            where=asked.where,
+            launcher=asked.launcher or None,
+            slurm=person(json.loads(asked.slurm or "{}")),
+        ),
+        asked.manifest,
+        asked.log,
+    )

@@ -1,0 +1,60 @@
+"""A program of its own: drives a lease in this process and prints what that took in operations, as JSON.
+
+Arguments: campaign file, results directory. Counts are per event: processes started, files forced to disk, files opened for
+each purpose; `loaded` are the modules that a driver could do without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from campaign.config.resolve import load_campaign
+from campaign.driver import Driver
+from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.paths import Results
+from campaign.record import Store
+
+DISPENSABLE = ("pandas", "pyarrow", "scipy", "matplotlib", "torch", "snakemake")
+
+
+def main(campaign_path: Path, root: Path) -> None:
+    """Measure the campaign's only configuration, counting."""
+    campaign = load_campaign(campaign_path)
+    results = Results(root.resolve(), campaign.name)
+    shared = Store(results.directory).share(campaign.document())
+    composition = Composition((ComposedHost("host1", 8, 64, devices=(), storage=()),))
+    driver = Driver(results, shared, campaign.configurations[0].name, None, "counted.1", composition, ())
+    results.progress.parent.mkdir(parents=True, exist_ok=True)
+    counts: Counter[str] = Counter()
+    forced = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        counts["forced"] += 1
+        forced(descriptor)
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen":
+            counts["processes"] += 1
+        elif event == "open" and str(arguments[0]).startswith("/proc/") and str(arguments[0]).endswith("environ"):
+            counts["environments read"] += 1
+        elif event == "open":
+            counts["opened"] += 1
+
+    os.fsync = fsync
+    sys.addaudithook(count)
+    error = driver().error
+    sys.stdout.write(json.dumps({"error": str(error or ""), "counts": counts, "loaded": loaded()}) + "\n")
+
+
+def loaded() -> list[str]:
+    """Dispensable modules that this process has loaded."""
+    return [name for name in DISPENSABLE if name in sys.modules]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,83 @@
+"""A campaign as if it had been measured: valid records, shared documents and manifests, in seconds instead of hours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from campaign.cell import Cell
+from campaign.config.resolve import Campaign
+from campaign.dag import Dag, Request, open_dag
+from campaign.matrix import specification
+from campaign.measure import MANIFEST
+from campaign.record import Record, RecordedCell, Store
+
+_STARTED_S = 1_700_000_000.0
+_STEPS = 20
+
+
+def pretend_measured(campaign_path: Path, results: Path) -> int:
+    """Write a record for every run of a campaign and a manifest for every lease; gives the number of records."""
+    dag = open_dag(Request(campaign_path, results))
+    store = Store(dag.results.directory)
+    names = {
+        "campaign": store.share(dag.campaign.document()),
+        "environment": store.share({"schema_version": "environment/1", "host": "host1", "packages": {}}),
+        "composition": store.share({"schema_version": "composition/1", "hosts": []}),
+    }
+    for shard in range(256):
+        (store.records / f"{shard:02x}").mkdir(parents=True, exist_ok=True)
+    number = 0
+    for lease, cell in dag.plan.cells:
+        for repetition in range(1, cell.settings.repetitions + 1):
+            number += 1
+            record = _record(dag.campaign, lease.name, cell, repetition, number, names)
+            # Not `Store.write`: forcing every file to disk is what `measure` takes its time for, and not what is timed here.
+            store.path(*record.key).write_bytes(record.model_dump_json().encode() + b"\n")
+    _write_manifests(dag)
+    return number
+
+
+def _record(campaign: Campaign, lease: str, cell: Cell, repetition: int, number: int, names: dict[str, str]) -> Record:
+    step_s = 0.01 + 1e-5 * (number % 97)
+    return Record(
+        cell_id=cell.id,
+        repetition=repetition,
+        cell=RecordedCell(
+            configuration=cell.configuration.name,
+            **cell.configuration.shape(),
+            workload=cell.workload,
+            batch=cell.batch,
+            precision=cell.precision,
+            options=dict(cell.options),
+        ),
+        specification=specification(campaign, cell),
+        status="ok",
+        started=_STARTED_S + number,
+        ended=_STARTED_S + number + 1,
+        lease_id=f"{campaign.name}.{lease}.1",
+        hosts=tuple(f"host{n}" for n in range(1, cell.configuration.hosts + 1)),
+        throughput_per_s=cell.batch_global / step_s,
+        step_times_s=((step_s,) * _STEPS,),
+        window_s=(step_s * _STEPS,),
+        **names,
+    )
+
+
+def _write_manifests(dag: Dag) -> None:
+    for lease in dag.plan.leases:
+        path = Path(dag.manifest(lease))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        document = {
+            "schema_version": MANIFEST,
+            "lease": lease.name,
+            "configuration": lease.configuration.name,
+            "run_set": lease.digest,
+            "runs": lease.runs,
+            "missing": [],
+            "reason": "",
+            "problems": [],
+            "uses": [],
+            "run_wall_median_s": {},
+        }
+        path.write_text(json.dumps(document) + "\n")

@@ -1,0 +1,107 @@
+"""A project directory of a benchmark's own: the checkout's workflow, and campaigns of any size on a system of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+
+from tests.benchmarks.timing import Took, timed
+
+ROOT = Path(__file__).parents[2]
+_LINKED = ("Snakefile", "workflow", "scripts", "reports", "local", "slurm", "config")
+_CONFIGURATIONS = 50
+_PRECISIONS = ["fp32", "tf32", "fp16", "bf16"]
+_SYSTEM = {
+    "name": "benchmark",
+    "launcher": "local",
+    "fabric": {"kind": "simulated"},
+    "hosts": [
+        {"name": "host[1-10]", "cores": 8, "memory_gib": 64, "devices": [{"model": "cpu-rank", "count": 5}]},
+    ],
+    "devices": {"cpu-rank": {"runs_on": "cpu"}},
+}
+COMMAND = ["echo", "rate: 12.5"]
+_WORKLOAD = {
+    "name": "nothing",
+    "kind": "command",
+    "command": COMMAND,
+    "precisions": _PRECISIONS,
+    "parsers": [{"metric": "throughput_per_s", "regex": r"rate: (\S+)"}],
+}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A directory in which `snakemake --profile local` works."""
+
+    directory: Path
+
+    def campaign(self, name: str, cells: int, *, configurations: int = _CONFIGURATIONS, repetitions: int = 1) -> Path:
+        """Write a campaign; gives its file. `cells` is a multiple of the configurations times the four precisions."""
+        batches = cells // (configurations * len(_PRECISIONS))
+        if batches * configurations * len(_PRECISIONS) != cells:
+            raise ValueError(f"{cells} cells are no multiple of {configurations} configurations x {len(_PRECISIONS)}")
+        return self._write(
+            f"campaigns/{name}.yaml",
+            {
+                "name": name,
+                "system": "benchmark",
+                "configurations": [
+                    {"hosts": list(range(1, 11)), "devices_per_host": list(range(1, configurations // 10 + 1))}
+                    if configurations > 1
+                    else {"devices_per_host": 1}
+                ],
+                "axes": {"workload": "nothing", "batch": list(range(1, batches + 1)), "precision": _PRECISIONS},
+                "protocol": {"repetitions": repetitions},
+            },
+        )
+
+    def run(self, *command: str) -> Took:
+        """Run one of the project's commands in the directory."""
+        return timed(command, self.directory, self.environment)
+
+    def snakemake(self, campaign: Path, *arguments: str) -> Took:
+        """Run `snakemake --profile local` on a campaign."""
+        return self.run("snakemake", "--profile", "local", "--config", f"campaign={campaign}", "--", *arguments)
+
+    def dry_run(self, campaign: Path) -> Took:
+        """Run `snakemake -n`."""
+        return self.run("snakemake", "--profile", "local", "-n", "--config", f"campaign={campaign}")
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}"
+        # The lock of the machine lies in TMPDIR: a benchmark waits for nobody.
+        return {**inherited, "PATH": path, "TMPDIR": str(self.directory / "tmp")}
+
+    def _write(self, name: str, document: Mapping[str, object]) -> Path:
+        path = self.directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        return path
+
+    @classmethod
+    def at(cls, directory: Path) -> Project:
+        """Make a project of an empty directory."""
+        for name in _LINKED:
+            (directory / name).symlink_to(ROOT / name)
+        (directory / "tmp").mkdir()
+        project = cls(directory)
+        project._write("systems/benchmark.yaml", _SYSTEM)
+        project._write("workloads/nothing.yaml", _WORKLOAD)
+        return project
+
+
+@contextmanager
+def temporary_project() -> Iterator[Project]:
+    """A project that is gone afterwards."""
+    with TemporaryDirectory(prefix="campaign-benchmark-") as directory:
+        yield Project.at(Path(directory))

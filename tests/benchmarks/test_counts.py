@@ -1,0 +1,152 @@
+"""What speed rests on, as counts that no busy machine can change: operations a run, a cell and an invocation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign import matrix
+from campaign.config.resolve import load_campaign
+from campaign.dag import Request, read_plan
+from campaign.errors import LaunchError
+from tests.benchmarks import slurm
+from tests.benchmarks.__main__ import main
+from tests.benchmarks.counted import DISPENSABLE
+from tests.benchmarks.measured import pretend_measured
+from tests.benchmarks.project import ROOT, Project
+from tests.benchmarks.slurm import calls_in_a_minute
+from tests.benchmarks.suite import exponent
+
+LOADED = f"import sys; print([name for name in {DISPENSABLE!r} if name in sys.modules], file=sys.__stdout__)"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project.at(tmp_path)
+
+
+def python(project: Project, *arguments: str) -> str:
+    environment = {**project.environment, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=project.directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def driven(project: Project, name: str, cells: int, repetitions: int) -> dict[str, Any]:
+    path = project.campaign(name, cells, configurations=1, repetitions=repetitions)
+    told = json.loads(python(project, "-m", "tests.benchmarks.counted", str(path), "results").splitlines()[-1])
+    assert told["error"] == ""
+    found: dict[str, Any] = told
+    return found
+
+
+def test_a_run_takes_one_process_one_forced_file_and_the_same_opens_however_many_there_are(project: Project) -> None:
+    few = driven(project, "few", 4, 2)
+    many = driven(project, "many", 8, 5)
+    more = {what: many["counts"][what] - few["counts"][what] for what in ("processes", "forced", "opened")}
+    assert more["processes"] == 40 - 8
+    assert more["forced"] == 40 - 8
+    # The log, written and read; the record's temporary file; a line of progress; /dev/null; children, before and after.
+    assert more["opened"] <= 10 * (40 - 8)
+    assert len(list((project.directory / "results/many/records").glob("*/*.json"))) == 40
+
+
+def test_a_run_that_leaves_nothing_behind_does_not_look_through_the_hosts_processes(project: Project) -> None:
+    few = driven(project, "few", 4, 1)["counts"].get("environments read", 0)
+    many = driven(project, "many", 4, 8)["counts"].get("environments read", 0)
+    # Once at the start, for what a killed driver may have left; 28 runs more must not be 28 looks more.
+    processes = len([entry for entry in Path("/proc").iterdir() if entry.name.isdigit()])
+    assert many - few < 2 * processes
+
+
+def test_a_driver_loads_nothing_that_makes_tables_or_figures(project: Project) -> None:
+    assert driven(project, "few", 4, 1)["loaded"] == []
+
+
+def test_a_process_that_waits_for_slurm_loads_nothing_that_submits_or_makes_tables(project: Project) -> None:
+    more = (*DISPENSABLE, "submitit", "numpy", "jinja2")
+    program = "import sys, campaign.measure, campaign.submission.slurm, campaign.slurm.strategies\n"
+    assert python(project, "-c", f"{program}print([name for name in {more!r} if name in sys.modules])") == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("times_s", "most"), [([], 0), ([5.0], 1), ([0.0, 30.0, 60.0, 90.0], 2), ([0.0, 59.9, 118.0, 118.5, 119.0], 4)]
+)
+def test_calls_are_counted_in_the_worst_minute(times_s: list[float], most: int) -> None:
+    assert calls_in_a_minute(reversed(times_s)) == most
+
+
+def test_where_there_is_no_slurm_its_figures_are_skipped_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check() -> None:
+        raise LaunchError("not installed: slurmd")
+
+    monkeypatch.setattr(slurm, "check", check)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--strict", "slurm"])
+    assert main() == 0
+    assert "slurm: skipped: not installed: slurmd" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["plan"], ["plan", "--format", "json"], ["validate"]])
+def test_planning_loads_nothing_that_makes_tables_or_figures(project: Project, command: list[str]) -> None:
+    path = project.campaign("small", 4, configurations=1)
+    program = f"from campaign.cli import main\nmain({[*command, str(path)]!r}, standalone_mode=False)\n{LOADED}"
+    assert python(project, "-c", program).splitlines()[-1] == "[]"
+
+
+def test_snakemake_loads_no_pandas_to_compare_what_measures_and_collects(project: Project) -> None:
+    path = project.campaign("small", 4, configurations=1)
+    pretend_measured(path, project.directory / "results")
+    arguments = ["--profile", "local", "--quiet", "all", "--config", f"campaign={path}", "--", "tables"]
+    program = (
+        f"import sys\nfrom snakemake.cli import main\ntry:\n    main({arguments!r})\n"
+        f"except SystemExit as ended:\n    assert not ended.code\nprint('pandas' in sys.modules)"
+    )
+    assert python(project, "-c", program).splitlines()[-1] == "False"
+    assert (project.directory / "results/small/tables/cells.parquet").exists()
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[object]:
+    calls: list[object] = []
+    original: Callable[..., Any] = getattr(module, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls.append(None)
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(module, name, call)
+    return calls
+
+
+def test_a_plan_hashes_each_cell_once_and_opens_no_file_a_cell(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed, opened = {}, {}
+    for cells in (200, 1_000, 4_000):
+        path = project.campaign(f"cells-{cells}", cells)
+        campaign = load_campaign(path)
+        with monkeypatch.context() as patch:
+            calls = counted(patch, matrix, "content_hash")
+            matrix.expand(campaign)
+            hashed[cells] = len(calls)
+        with monkeypatch.context() as patch:
+            reads = counted(patch, Path, "read_text")
+            read_plan(Request(path, project.directory / "results"))
+            opened[cells] = len(reads)
+    assert exponent({cells: count - hashed[200] + 200 for cells, count in hashed.items()}) == pytest.approx(1, abs=0.01)
+    assert hashed[4_000] - hashed[1_000] == 3_000
+    assert opened[200] == opened[1_000] == opened[4_000]

@@ -1,0 +1,102 @@
+"""A real Slurm for tests, and people to be. What cannot be had here is skipped with its reason, never passed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from campaign import locks
+from campaign.cluster.network import availability
+from campaign.cluster.requirements import PACKAGES, missing_programs
+from campaign.cluster.slurm import down, up
+from campaign.cluster.spec import Cluster, ClusterHost, ClusterSpec, equal_hosts
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_NOBODY = 65534
+_AUTOSTARTED = frozenset({"munged", "slurmd", "slurmctld", "slurmdbd", "mariadbd"})
+
+
+@pytest.fixture(scope="session")
+def hosts_can_be_emulated() -> None:
+    if reason := availability().reason:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", params=["root", "nobody"])
+def person(request: pytest.FixtureRequest) -> tuple[list[str], str]:
+    """The argv that makes a command a person's, and a python that the person may start."""
+    if request.param == "root":
+        if os.geteuid() != 0:
+            pytest.skip("not root")
+        return [], sys.executable
+    if os.geteuid() != 0:
+        return [], sys.executable
+    become = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    places = os.pathsep.join([str(_REPOSITORY), str(_REPOSITORY / "workflow"), *filter(None, sys.path)])
+    become += ["env", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1", f"PYTHONPATH={places}"]
+    for python in (sys.executable, "/usr/bin/python3"):
+        asked = subprocess.run(
+            [*become, python, "-c", "import campaign.cluster.network, torch"], capture_output=True, check=False
+        )
+        if asked.returncode == 0:
+            return become, python
+    pytest.skip("nobody may not start a python that has the package: it is in a directory of root's")
+
+
+@pytest.fixture(scope="session")
+def slurm_installed() -> None:
+    """Installs what is missing where a machine is made for tests (CI is set, root); skips elsewhere."""
+    if os.geteuid() != 0:
+        pytest.skip("a Slurm of one's own needs root")
+    if missing := missing_programs():
+        if not (os.environ.get("CI") and shutil.which("apt-get")):
+            pytest.skip(
+                f"not installed: {', '.join(missing)} (apt-get install {' '.join(PACKAGES)}; done here when CI is set)"
+            )
+        # Each worker of pytest asks.
+        with locks.held(Path(tempfile.gettempdir()) / "campaign-tests-install.lock"):
+            if missing_programs():
+                _install()
+    if reason := availability().reason:
+        pytest.skip(reason)
+
+
+def _install() -> None:
+    before = _daemons()
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment, stdout=subprocess.DEVNULL)
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES]
+    subprocess.run(install, check=True, env=environment, stdout=subprocess.DEVNULL)
+    # Packages start their daemons where init is allowed to.
+    for pid in _daemons() - before:
+        os.kill(pid, signal.SIGTERM)
+
+
+def _daemons() -> set[int]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "comm").read_text().strip() in _AUTOSTARTED:
+                found.add(int(entry.name))
+        except OSError:
+            continue  # ended meanwhile
+    return found
+
+
+@pytest.fixture(scope="session")
+def cluster(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Four static hosts of four devices, and a dynamic one of two that can have eight; accounting is on."""
+    directory = tmp_path_factory.mktemp("slurm")
+    dynamic = ClusterHost(name="dynamic1", devices=2, devices_max=8, registration="dynamic", fabric_ports=2)
+    try:
+        yield up(directory, ClusterSpec(hosts=(*equal_hosts(4, 4), dynamic)), print)
+    finally:
+        down(directory)

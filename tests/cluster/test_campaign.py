@@ -1,0 +1,156 @@
+"""A campaign from one YAML file to its report through a real Slurm, whatever way Slurm learns of composed devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from campaign.cluster.slurm import down, up
+from campaign.cluster.spec import Cluster
+from campaign.cluster.system_spec import cluster_of
+from campaign.config.load import read_system
+from campaign.record import Store
+from tests.cluster.cluster_project import SLURM, ClusterProject
+from tests.workflow.checkout_twin import ROOT
+
+pytestmark = pytest.mark.usefixtures("slurm_installed")
+
+
+def system_file(strategy: str, directory: Path) -> dict[str, Any]:
+    """Four hosts with two devices each, and four more behind a fabric."""
+    slurm: dict[str, Any] = {**SLURM, "strategy": strategy}
+    if strategy == "dynamic":
+        change = ["campaign", "cluster", "slurmd", "{}", "{{host}}", "--directory", str(directory)]
+        stop, start = ([word.format(verb).replace("{{", "{") for word in change] for verb in ("stop", "start"))
+        slurm["slurmd"] = {"stop": stop, "start": [*start, "--devices", "{devices}"]}
+    return {
+        "name": "bench",
+        "launcher": "slurm",
+        "fabric": {"kind": "simulated"},
+        "hosts": [
+            {"name": "host[1-4]", "cores": 4, "memory_gib": 4, "devices": [{"model": "cpu-rank", "count": 2}]},
+        ],
+        "pool": [{"model": "cpu-rank", "count": 4}],
+        "devices": {"cpu-rank": {"runs_on": "cpu"}},
+        "slurm": slurm,
+    }
+
+
+@pytest.fixture
+def site(
+    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Cluster, dict[str, Any]]]:
+    """A cluster as the system file of a strategy describes it, and that file."""
+    # Short: it holds local sockets, whose paths have little room.
+    directory = tmp_path_factory.mktemp("site")
+    document = system_file(request.param, directory)
+    (tmp_path / "systems").mkdir()
+    (tmp_path / "systems" / "bench.yaml").write_text(yaml.safe_dump(document))
+    try:
+        yield up(directory, cluster_of(read_system("bench", tmp_path / "campaign.yaml"))), document
+    finally:
+        down(directory)
+
+
+@pytest.mark.parametrize("site", ["reservation", "dynamic", "resume"], indirect=True)
+def test_what_is_composed_is_what_slurm_gives(site: tuple[Cluster, dict[str, Any]], tmp_path: Path) -> None:
+    cluster, document = site
+    project = ClusterProject(tmp_path / "project", cluster)
+    project.write("systems/bench.yaml", document)
+    # Each run says on which host it is, and how many devices it was given there.
+    project.workload("logged", body='echo "rate: 10"; echo "$(hostname) $CUDA_VISIBLE_DEVICES" >> "$STARTS.devices"')
+    project.campaign(devices=[2], attach=["local", "fabric"], repetitions=2)
+    try:
+        project.run(time_out_s=300)
+    finally:
+        project.kill()
+    records = project.records()
+    assert [record.status for record in records] == ["ok"] * 4
+    assert {lease["state"] for lease in project.leases()} == {"RELEASED"}
+    assert {record.lease_id for record in records} == {lease["lease_id"] for lease in project.leases()}
+    given = [line.split() for line in Path(f"{project.environment['STARTS']}.devices").read_text().splitlines()]
+    assert {host for host, _ in given} <= {host for record in records for host in record.hosts}
+    assert {len(devices.split(",")) for _, devices in given} <= {2, 4}
+    page = (project.results().report).read_text()
+    assert "every allocation was a Slurm job" in page
+    assert project.queue() == []
+    assert project.held() == {}
+    assert "ReservationName" not in project.slurm("scontrol", "show", "reservation")
+    states = set(project.slurm("sinfo", "--noheader", "--Node", "--format=%T").split())
+    assert all(state.startswith("idle") for state in states), states
+    if document["slurm"]["strategy"] == "dynamic":
+        assert set(project.slurm("sinfo", "--noheader", "--Node", "--format=%G").split()) == {"gpu:2"}
+
+
+@pytest.fixture(scope="module")
+def demo(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProject]:
+    """The default campaign's configurations, measured and reported through Slurm on the hosts of its own system file.
+
+    As many runs as the demo, and most of them short: that they train is shown by one of each configuration.
+    """
+    directory = tmp_path_factory.mktemp("demo")
+    document = yaml.safe_load((ROOT / "config" / "campaign.yaml").read_text())
+    document["axes"] = {"workload": ["bert-nano", "logged"], "batch": [8, *range(1, 8)], "precision": "fp32"}
+    document["protocol"] |= {"repetitions": 1}
+    document["exclude"] = [{"when": "workload == 'bert-nano' and batch != 8", "why": "one is enough"}]
+    document["overrides"] = []
+    try:
+        cluster = up(directory / "cluster", cluster_of(read_system("falcon-demo", ROOT / "config" / "campaign.yaml")))
+        project = ClusterProject(directory / "project", cluster)
+        # The emulated cluster answers at once; patience is for real ones.
+        system = yaml.safe_load((ROOT / "config" / "systems" / "falcon-demo.yaml").read_text())
+        project.write("systems/falcon-demo.yaml", system | {"slurm": SLURM})
+        project.write("c.yaml", document | {"name": "c"})
+        try:
+            project.run(time_out_s=600)
+            yield project
+        finally:
+            project.kill()
+    finally:
+        down(directory / "cluster")
+
+
+def test_the_demo_is_measured_on_emulated_hosts(demo: ClusterProject) -> None:
+    records = demo.records()
+    assert len(records) == 10 * (1 + 8)
+    assert {record.status for record in records} == {"ok"}, [record.failure for record in records if record.failure]
+    store = Store(demo.results().directory)
+    compositions = {record.cell.configuration: store.shared_document(record.composition) for record in records}
+    assert {document["links"]["emulated"] for document in compositions.values()} == {"root"}
+    assert {len(document["hosts"]) for document in compositions.values()} == {1, 2, 4}
+    trained = [record for record in records if record.cell.workload == "bert-nano"]
+    assert not [flag for record in trained for flag in record.flags if flag.startswith(("composition", "links"))]
+
+
+def test_links_cost_what_they_cost_in_the_local_demo_too(demo: ClusterProject) -> None:
+    # The fastest step: what else the machine does only makes steps longer.
+    fastest_s = {
+        record.cell.configuration: min(min(steps) for steps in record.step_times_s)
+        for record in demo.records()
+        if record.cell.workload == "bert-nano"
+    }
+    assert fastest_s["1x4-local"] < fastest_s["4x1-local"]
+    assert fastest_s["1x4-local"] < fastest_s["1x4-fabric"]
+
+
+def test_the_report_says_who_measured_and_what_was_emulated(demo: ClusterProject) -> None:
+    page = demo.results().report.read_text()
+    assert "every allocation was a Slurm job" in page
+    assert "Links are emulated" in page
+    assert "Idle between runs" in page
+
+
+def test_jobs_have_names_that_a_person_understands(demo: ClusterProject) -> None:
+    names = demo.slurm("sacct", "--noheader", "--allocations", "--parsable2", "--format=JobName").split()
+    assert {"c/1x4-local", "c/4x1-local", "c/1x4-fabric"} <= set(names)
+    assert all(name.startswith("c/") for name in names)
+
+
+def test_a_second_invocation_asks_slurm_nothing(demo: ClusterProject) -> None:
+    before = demo.calls()
+    demo.run()
+    assert demo.calls() == before

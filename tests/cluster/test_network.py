@@ -1,0 +1,235 @@
+"""Emulated hosts move real bytes at the rates they were given, as root and as nobody, and leave nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from campaign.cluster import namespaces
+from campaign.cluster.network import EmulatedHost, EmulationSpec, LinkRates, availability, emulated
+from campaign.errors import LaunchError
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+Person = tuple[list[str], str]
+
+pytestmark = pytest.mark.usefixtures("hosts_can_be_emulated")
+
+
+def hosts(*shape: tuple[int, int]) -> tuple[EmulatedHost, ...]:
+    return tuple(
+        EmulatedHost(name=f"host{i}", local_devices=local, fabric_devices=fabric)
+        for i, (local, fabric) in enumerate(shape)
+    )
+
+
+MIXED = EmulationSpec(
+    hosts=hosts((2, 2), (1, 1)), rates=LinkRates(fabric_gb_per_s=10, network_gb_per_s=20, scale=0.001)
+)
+"""Ranks: 0 1 on host0, 2 3 on its fabric; 4 on host1, 5 on its fabric. Fabric 0.08, network 0.16 Gbit/s."""
+
+
+def asked(person: Person, tmp_path: Path, spec: EmulationSpec, *words: str) -> dict[str, object]:
+    """What the probe prints when that person starts it."""
+    become, python = person
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents:
+        if parent == Path(tempfile.gettempdir()):
+            break
+        parent.chmod(parent.stat().st_mode | 0o055)
+    file = tmp_path / "spec.json"
+    file.write_text(spec.model_dump_json())
+    done = subprocess.run(
+        [*become, python, "-m", "tests.cluster.probe", words[0], str(file), *words[1:]],
+        capture_output=True,
+        text=True,
+        cwd=_REPOSITORY,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("sender", "receiver", "gbit_per_s"),
+    [(0, 4, 0.16), (0, 2, 0.08), (2, 3, 0.08), (2, 5, 0.08)],
+    ids=["across the network", "host to its fabric", "fabric to fabric", "fabric to another host's fabric"],
+)
+def test_a_stream_moves_what_its_slowest_link_allows(
+    person: Person, tmp_path: Path, sender: int, receiver: int, gbit_per_s: float
+) -> None:
+    size = round(gbit_per_s * 1e9 / 8)
+    answer = asked(person, tmp_path, MIXED, "stream", str(sender), str(receiver), str(size))
+    assert answer["gbit_per_s"] == pytest.approx(gbit_per_s, rel=0.25)
+    assert answer["mode"] == ("root" if answer["user"] == 0 else "user namespace")
+
+
+def test_devices_of_one_host_talk_freely(person: Person, tmp_path: Path) -> None:
+    answer = asked(person, tmp_path, MIXED, "stream", "0", "1", str(64 << 20))
+    rate = answer["gbit_per_s"]
+    assert isinstance(rate, float)
+    assert rate > 1.0
+
+
+@pytest.mark.slow
+def test_training_slows_with_every_link_on_its_way(person: Person, tmp_path: Path) -> None:
+    """Four ranks. On one host no link, on more hosts the network, behind the fabric a slower one."""
+    rates = LinkRates(fabric_gb_per_s=12.235, network_gb_per_s=25.0, scale=0.001)
+    shapes = {"1x4": hosts((4, 0)), "2x2": hosts((2, 0), (2, 0)), "4x1": hosts(*[(1, 0)] * 4), "fabric": hosts((0, 4))}
+    step_s = {}
+    for name, shape in shapes.items():
+        answer = asked(person, tmp_path, EmulationSpec(hosts=shape, rates=rates), "steps")
+        times = answer["step_times_s"]
+        assert isinstance(times, list)
+        # The fastest: what else the machine does only makes steps longer.
+        step_s[name] = min(times)
+    print(step_s)
+    assert step_s["1x4"] * 1.2 < step_s["2x2"]
+    # A ring crosses each host's link once each way, however many ranks the host has: 2x2 and 4x1 load their links alike.
+    assert step_s["1x4"] * 1.2 < step_s["4x1"] < step_s["fabric"]
+    assert step_s["2x2"] < step_s["fabric"]
+
+
+def test_a_rank_knows_where_it_is() -> None:
+    with emulated(MIXED) as emulation:
+        known = [emulation.environment(rank) for rank in range(6)]
+        assert [words["LOCAL_RANK"] for words in known] == ["0", "1", "2", "3", "0", "1"]
+        assert {(words["MASTER_ADDR"], words["GLOO_SOCKET_IFNAME"]) for words in known} == {
+            (emulation.address(0), "eth0")
+        }
+        seen = [
+            json.loads(
+                subprocess.run(
+                    [*emulation.prefix(rank), "ip", "-j", "-4", "address", "show", "eth0"], capture_output=True
+                ).stdout
+            )
+            for rank in (0, 2, 4)
+        ]
+        addresses = [interface[0]["addr_info"][0]["local"] for interface in seen]
+        assert addresses == [emulation.address(rank) for rank in (0, 2, 4)]
+        with pytest.raises(LaunchError, match="6 devices"):
+            emulation.prefix(6)
+
+
+def test_ranks_of_one_host_need_no_network() -> None:
+    with emulated(EmulationSpec(hosts=hosts((2, 0)))) as emulation:
+        assert emulation.environment(1) == {"LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def test_the_report_gets_the_rates_in_words() -> None:
+    with emulated(MIXED) as emulation:
+        text = emulation.rates().text()
+    assert "0.08 Gbit/s for 10 GB/s" in text
+    assert "0.16 Gbit/s for 20 GB/s" in text
+    assert "at 0.001 of the real rates" in text
+
+
+def outside() -> tuple[str, str, list[str]]:
+    """What a process outside can see of network and mounts."""
+    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+    here = [path.name for path in Path("/run").glob("netns")]
+    return links, Path("/proc/self/mounts").read_text(), here
+
+
+def gone(pid: int, patience_s: float = 5.0) -> bool:
+    deadline_s = time.monotonic() + patience_s
+    while time.monotonic() < deadline_s:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_nothing_is_seen_outside_and_nothing_is_left() -> None:
+    before = outside()
+    with emulated(MIXED) as emulation:
+        assert outside() == before
+        keeper = int(emulation.prefix(0)[-2].split("/")[2])
+        left = subprocess.Popen(
+            [*emulation.prefix(2), "sh", "-c", "echo in; sleep 1000"], stdout=subprocess.PIPE, text=True
+        )
+        assert left.stdout is not None
+        assert left.stdout.readline() == "in\n"
+    assert left.wait(5) == -signal.SIGKILL
+    assert gone(keeper)
+    assert outside() == before
+
+
+def test_an_error_inside_the_block_ends_it_too() -> None:
+    def fails() -> None:
+        with emulated(MIXED) as emulation:
+            started.append(subprocess.Popen([*emulation.prefix(0), "sleep", "1000"]))
+            raise RuntimeError("on the way")
+
+    started: list[subprocess.Popen[bytes]] = []
+    with pytest.raises(RuntimeError, match="on the way"):
+        fails()
+    # Killed, or it did not find the namespace any more: it may not have come so far yet.
+    assert started[0].wait(5) != 0
+
+
+_OWNER = """
+import subprocess, sys, time
+from campaign.cluster.network import *
+from campaign.cluster.network import emulated
+from campaign.cluster.topology import EmulationSpec
+with emulated(EmulationSpec.model_validate_json(sys.argv[1])) as emulation:
+    rank = subprocess.Popen([*emulation.prefix(2), "sleep", "1000"])
+    print(emulation.prefix(0)[-2].split("/")[2], rank.pid, flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_an_owner_that_is_killed_leaves_nothing() -> None:
+    before = outside()
+    owner = subprocess.Popen([sys.executable, "-c", _OWNER, MIXED.model_dump_json()], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    keeper, rank = map(int, owner.stdout.readline().split())
+    owner.kill()
+    owner.wait()
+    assert gone(keeper)
+    assert gone(rank)
+    assert outside() == before
+
+
+def test_a_setup_that_fails_halfway_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = outside()
+    good = namespaces.tool
+    # The links are made, and then nothing shapes them.
+    monkeypatch.setattr(namespaces, "tool", lambda name: "/bin/false" if name == "tc" else good(name))
+    with pytest.raises(namespaces.EmulationUnavailable, match="/bin/false"), emulated(MIXED):
+        pytest.fail("not reached")
+    assert outside() == before
+
+
+def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(namespaces, "_SEARCH", ())
+    with pytest.raises(namespaces.EmulationUnavailable, match="`ip`, which is not installed"), emulated(MIXED):
+        pytest.fail("not reached")
+
+
+def test_a_kernel_that_refuses_is_quoted_with_its_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = tmp_path / "unprivileged_userns_clone"
+    switch.write_text("0\n")
+    monkeypatch.setattr(namespaces, "_SWITCHES", {str(switch): ("0", "sysctl kernel.unprivileged_userns_clone=1")})
+    said = namespaces.refusal("a user namespace: Operation not permitted", "kernel")
+    assert "Operation not permitted" in said
+    assert "sysctl kernel.unprivileged_userns_clone=1" in said
+
+
+def test_availability_says_how() -> None:
+    assert availability().mode == ("root" if os.geteuid() == 0 else "user namespace")

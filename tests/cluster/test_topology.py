@@ -1,0 +1,84 @@
+"""Topologies without a kernel: what is made, and that nothing is shaped that should be free."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from campaign.cluster.topology import EmulatedHost, EmulationSpec, LinkRates, layout, namespaces, places, shaping
+
+RATES = LinkRates(fabric_gb_per_s=12.0, network_gb_per_s=25.0, scale=0.01)
+
+
+def host(name: str, local: int, fabric: int = 0) -> EmulatedHost:
+    return EmulatedHost(name=name, local_devices=local, fabric_devices=fabric)
+
+
+def test_ranks_go_host_by_host_local_devices_first() -> None:
+    order = [(place.namespace, place.device) for place in places((host("a", 2, 1), host("b", 0, 2)))]
+    assert order == [("a", 0), ("a", 1), ("a-fabric0", 2), ("b-fabric0", 0), ("b-fabric1", 1)]
+
+
+def test_both_ends_of_every_link_are_shaped_to_its_own_rate() -> None:
+    plan = layout(EmulationSpec(hosts=(host("a", 1, 1), host("b", 1)), rates=RATES))
+    shaped = {
+        (batch.namespace, line.split()[3]): line.split()[7]
+        for batch in plan.batches
+        if batch.program == "tc"
+        for line in batch.lines
+    }
+    assert shaped == {
+        (".", "host0"): "2000000000bit",
+        ("a", "uplink"): "2000000000bit",
+        ("a", "fabric0"): "960000000bit",
+        ("a-fabric0", "eth0"): "960000000bit",
+        (".", "host1"): "2000000000bit",
+        ("b", "uplink"): "2000000000bit",
+    }
+
+
+def test_without_rates_nothing_is_shaped() -> None:
+    plan = layout(EmulationSpec(hosts=(host("a", 1, 1), host("b", 1))))
+    assert {batch.program for batch in plan.batches} == {"ip"}
+
+
+@given(shape=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=12))
+def test_every_namespace_has_one_address_and_every_device_a_place(shape: list[tuple[int, int]]) -> None:
+    hosts = tuple(host(f"h{index}", local, fabric) for index, (local, fabric) in enumerate(shape))
+    plan = layout(EmulationSpec(hosts=hosts, rates=RATES))
+    assert list(plan.addresses) == namespaces(hosts)
+    assert len(set(plan.addresses.values())) == len(plan.addresses)
+    assert all(address in plan.network for address in plan.addresses.values())
+    assert len(places(hosts)) == sum(local + fabric for local, fabric in shape)
+    assert {place.namespace for place in places(hosts)} <= set(plan.addresses)
+    # The kernel takes no longer names.
+    words = [
+        line.split()
+        for batch in plan.batches
+        if batch.program == "ip"
+        for line in batch.lines
+        if line.startswith("link add")
+    ]
+    assert all(len(line[2]) <= 15 for line in words)
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "a-fabric0")])
+def test_names_that_would_meet_are_refused(names: tuple[str, str]) -> None:
+    with pytest.raises(ValidationError, match="differ"):
+        EmulationSpec(hosts=(host(names[0], 1, 1), host(names[1], 1)))
+
+
+def test_a_network_too_small_says_so() -> None:
+    from ipaddress import IPv4Network
+
+    with pytest.raises(ValueError, match="do not fit"):
+        layout(EmulationSpec(hosts=(host("a", 0, 8),)), IPv4Network("198.18.0.0/29"))
+
+
+@given(rate=st.floats(0.001, 400))
+def test_the_bucket_never_limits_the_rate(rate: float) -> None:
+    words = shaping("eth0", rate).split()
+    assert int(words[9].removesuffix("b")) * 8 / 0.002 >= rate * 1e9 * 0.999 or words[9] == "131072b"
+    assert int(words[7].removesuffix("bit")) == pytest.approx(rate * 1e9, abs=1)

@@ -1,0 +1,297 @@
+"""What every fabric of the table promises (see `campaign.fabrics.protocol.Fabric`)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from campaign.errors import ConfigError
+from campaign.fabrics import FABRICS, open_fabric, options_model
+from campaign.fabrics.errors import Conflict, NoMatch, OutcomeUnknown, PartialFailure, ProtocolViolation
+from campaign.fabrics.protocol import Fabric
+from campaign.journal import Journal, is_owned
+from campaign.lease import acquire, release
+from campaign.reconcile import reconcile
+from tests.contract.fabric_fixtures import SYSTEMS, System, configuration, start
+
+WITH_FAULTS = [name for name in FABRICS if "faults" in options_model(name).model_fields]
+
+
+@pytest.fixture(params=FABRICS)
+def system(request: pytest.FixtureRequest) -> System:
+    return SYSTEMS[request.param]
+
+
+@pytest.fixture
+def fabric(system: System, tmp_path: Path) -> Fabric:
+    return system.open(tmp_path)
+
+
+def composed(fabric: Fabric, system: System, lease_id: str) -> None:
+    fabric.compose(fabric.select(system.request(lease_id), fabric.inventory()))
+
+
+def holders(fabric: Fabric) -> set[str | None]:
+    inventory = fabric.inventory()
+    return {device.holder for device in inventory.devices} | {host.holder for host in inventory.hosts}
+
+
+def test_selecting_changes_nothing(fabric: Fabric, system: System) -> None:
+    inventory = fabric.inventory()
+    first = fabric.select(system.request(), inventory)
+    assert fabric.select(system.request(), inventory) == first
+    assert fabric.inventory() == inventory
+    assert not fabric.held()
+
+
+def test_composing_twice_is_composing_once(fabric: Fabric, system: System) -> None:
+    selection = fabric.select(system.request("one"), fabric.inventory())
+    fabric.compose(selection)
+    before = fabric.read_back("one")
+    fabric.compose(selection)
+    assert before is not None
+    assert fabric.read_back("one") == before
+    assert list(fabric.held()) == ["one"]
+
+
+def test_what_was_obtained_is_read_back_from_both_ends(fabric: Fabric, system: System) -> None:
+    selection = fabric.select(system.request("one"), fabric.inventory())
+    fabric.compose(selection)
+    composition = fabric.read_back("one")
+    assert composition is not None
+    assert composition.mismatches(system.fits_once) == ()
+    assert {device.fabric_id for device in composition.devices} == set(selection.ids)
+    assert fabric.host_sees(composition) == set(selection.ids)
+    assert {(device.holder, device.state) for device in composition.devices} == {("one", "in_use")}
+    assert all(device.host_id for device in composition.devices) == fabric.capabilities().gives_host_id
+
+
+def test_a_composition_differs_from_another_configuration(fabric: Fabric, system: System) -> None:
+    composed(fabric, system, "one")
+    composition = fabric.read_back("one")
+    assert composition is not None
+    wrong = configuration(devices_per_host=3, device="h100", storage="local")
+    assert any("2 devices obtained, 3 requested" in found for found in composition.mismatches(wrong))
+    assert any("'a100', 'h100' requested" in found for found in composition.mismatches(wrong))
+
+
+def test_composition_document_is_the_same_for_two_leases_of_the_same_hardware(fabric: Fabric, system: System) -> None:
+    documents = []
+    for lease_id in ("one", "two"):
+        composed(fabric, system, lease_id)
+        composition = fabric.read_back(lease_id)
+        assert composition is not None
+        documents.append(composition.document())
+        fabric.release(lease_id)
+    assert documents[0] == documents[1]
+
+
+def test_the_tag_says_whose_it_is(fabric: Fabric, system: System) -> None:
+    composed(fabric, system, "one")
+    tag = fabric.held()["one"]
+    assert (tag.campaign, tag.owner) == ("demo", "tester")
+    assert abs(tag.since_s - time.time()) < 60
+    composition = fabric.read_back("one")
+    assert composition is not None
+    assert set(tag.devices) == {device.fabric_id for device in composition.devices}
+
+
+def test_releasing_twice_is_harmless_and_frees_everything(fabric: Fabric, system: System) -> None:
+    before = fabric.inventory()
+    composed(fabric, system, "one")
+    assert fabric.inventory() != before
+    assert fabric.release("one") == ()
+    assert fabric.release("one") == ()
+    assert fabric.release("never heard of") == ()
+    assert fabric.inventory() == before
+    assert fabric.read_back("one") is None
+
+
+def test_selecting_what_is_held_names_the_holder(fabric: Fabric, system: System) -> None:
+    composed(fabric, system, "one")
+    with pytest.raises(Conflict, match="held by one") as caught:
+        fabric.select(system.request("two"), fabric.inventory())
+    assert "one" in caught.value.holders
+
+
+def test_composing_what_was_taken_meanwhile_names_the_holder_and_changes_nothing(
+    fabric: Fabric, system: System
+) -> None:
+    stale = fabric.inventory()
+    composed(fabric, system, "one")
+    with pytest.raises(Conflict, match="one") as caught:
+        fabric.compose(fabric.select(system.request("two"), stale))
+    assert caught.value.holders == ("one",)
+    assert list(fabric.held()) == ["one"]
+
+
+def test_what_could_never_fit_is_not_a_conflict(fabric: Fabric, system: System) -> None:
+    composed(fabric, system, "one")
+    with pytest.raises(NoMatch):
+        fabric.select(
+            system.request("two", configuration=configuration(hosts=9, devices_per_host=0, attach="local")),
+            fabric.inventory(),
+        )
+
+
+def test_hosts_that_are_not_allowed_are_not_used(fabric: Fabric, system: System) -> None:
+    with pytest.raises(NoMatch, match="mars"):
+        fabric.select(system.request(allowed_hosts=("mars",)), fabric.inventory())
+    last = system.hosts[-1].name
+    selection = fabric.select(system.request(allowed_hosts=(last,)), fabric.inventory())
+    assert [host.host for host in selection.hosts] == [last]
+
+
+def test_another_process_sees_what_is_held(fabric: Fabric, system: System, tmp_path: Path) -> None:
+    composed(fabric, system, "one")
+    fabric.close()
+    again = system.open(tmp_path)
+    assert again.inventory() == fabric.inventory()
+    assert again.release("one") == ()
+    assert holders(fabric) == {None}
+
+
+def test_a_damaged_state_file_is_named(fabric: Fabric, system: System, tmp_path: Path) -> None:
+    composed(fabric, system, "one")
+    (state,) = tmp_path.glob("*.json")
+    state.write_text(state.read_text()[:40])
+    with pytest.raises(ProtocolViolation, match=state.name):
+        fabric.inventory()
+
+
+def test_two_processes_that_race_for_the_last_device_get_one_lease(system: System, tmp_path: Path) -> None:
+    racers = [start("race", system.fabric, tmp_path, f"racer{number}") for number in range(2)]
+    try:
+        while len(list(tmp_path.glob("*.there"))) < 2:
+            assert all(racer.poll() is None for racer in racers)
+            time.sleep(0.01)
+        (tmp_path / "go").touch()
+        until = time.monotonic() + 20
+        while all(racer.poll() is None for racer in racers) and time.monotonic() < until:
+            time.sleep(0.01)
+        lost = [racer for racer in racers if racer.poll() is not None]
+        assert [racer.returncode for racer in lost] == [3], lost[0].communicate()
+        (won,) = (racer for racer in racers if racer not in lost)
+        assert won.stdout is not None
+        assert won.stdout.readline() == "READY\n"
+        assert list(system.open(tmp_path).held()) == [f"racer{racers.index(won)}"]
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+
+
+@pytest.mark.parametrize("moment", ["die_before", "die_amid", "die_after"])
+def test_a_killed_owner_leaves_nothing_after_reconciliation(moment: str, system: System, tmp_path: Path) -> None:
+    if moment == "die_amid" and system.fabric == "static":
+        moment = "die_after"  # composing is one step there: nothing is in its midst
+    owner = start(moment, system.fabric, tmp_path, "one")
+    out, err = owner.communicate(timeout=30)
+    assert owner.returncode == -signal.SIGKILL, out + err
+    journals, fabric = tmp_path / "leases", system.open(tmp_path)
+    assert Journal(journals, "one").state == "COMPOSING"
+    assert not is_owned(journals, "one")
+
+    clean = partial(reconcile, fabric, journals, is_alive=partial(is_owned, journals), poll_s=0)
+    (orphan,) = clean(dry_run=True)
+    assert (orphan.lease_id, orphan.campaign, orphan.outcome) == ("one", "demo", "would_release")
+    assert bool(orphan.devices) == (moment != "die_before")
+    (orphan,) = clean(dry_run=False)
+    assert orphan.outcome == "released"
+    assert not fabric.held()
+    assert holders(fabric) == {None}
+    assert Journal(journals, "one").state == "RELEASED"
+    assert clean(dry_run=False) == []
+
+
+def test_a_lease_of_a_killed_owner_is_taken_over(system: System, tmp_path: Path) -> None:
+    owner = start("hold", system.fabric, tmp_path, "one")
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "READY\n", owner.communicate()
+        fabric, journals = system.open(tmp_path), tmp_path / "leases"
+        assert is_owned(journals, "one")
+        assert reconcile(fabric, journals, is_alive=partial(is_owned, journals), dry_run=False) == []
+        with pytest.raises(Conflict, match=f"process {owner.pid} .* alive"):
+            acquire(fabric, system.request("one"), journals, wait_s=0, poll_s=0)
+    finally:
+        owner.kill()
+        owner.communicate()
+    held = fabric.held()["one"]
+    lease = acquire(fabric, system.request("one", owner="heir"), journals, wait_s=0, poll_s=0)
+    assert {device.fabric_id for device in lease.composition.devices} == set(held.devices)
+    document = release(fabric, lease, poll_s=0)
+    assert (document["state"], document["adoptions"], document["owner"]) == ("RELEASED", 1, "heir")
+    # composed by the dead process, released by this one: nothing was composed twice
+    assert document["operations"] == 2
+    assert holders(fabric) == {None}
+
+
+@pytest.mark.parametrize("name", WITH_FAULTS)
+def test_a_partial_failure_is_itemised_and_releasable(name: str, tmp_path: Path) -> None:
+    system = SYSTEMS[name]
+    fabric = system.open(tmp_path, faults=[{"kind": "partial_attach", "device": "*slot2"}])
+    selection = fabric.select(system.request("one"), fabric.inventory())
+    with pytest.raises(PartialFailure) as caught:
+        fabric.compose(selection)
+    assert set(caught.value.done) | set(caught.value.failed) == set(selection.ids)
+    assert len(caught.value.failed) == 1
+    composition = fabric.read_back("one")
+    assert composition is not None
+    assert {device.fabric_id for device in composition.devices} == set(caught.value.done)
+    assert set(fabric.held()["one"].devices) == set(selection.ids)
+    assert fabric.release("one") == ()
+    assert holders(fabric) == {None}
+
+
+@pytest.mark.parametrize("name", WITH_FAULTS)
+@pytest.mark.parametrize(("kind", "happened"), [("unknown_outcome", True), ("lost_request", False)])
+def test_an_unknown_outcome_is_told_by_reading_back(name: str, kind: str, happened: bool, tmp_path: Path) -> None:
+    system = SYSTEMS[name]
+    fabric = system.open(tmp_path, faults=[{"kind": kind}])
+    selection = fabric.select(system.request("one"), fabric.inventory())
+    with pytest.raises(OutcomeUnknown):
+        fabric.compose(selection)
+    assert (fabric.read_back("one") is not None) == happened
+    fabric.compose(selection)
+    composition = fabric.read_back("one")
+    assert composition is not None
+    assert composition.mismatches(system.fits_once) == ()
+
+
+def test_every_option_is_described(system: System) -> None:
+    undescribed: list[str] = []
+    models: list[type[BaseModel]] = [options_model(system.fabric)]
+    for model in models:
+        assert model.model_config.get("extra") == "forbid"
+        assert model.__doc__
+        schema = model.model_json_schema()
+        for definition in (schema, *schema.get("$defs", {}).values()):
+            undescribed += [
+                f"{definition['title']}.{name}"
+                for name, described in definition.get("properties", {}).items()
+                if not described.get("description")
+            ]
+    assert undescribed == []
+
+
+def test_unknown_names_and_options_are_refused_with_what_there_is(system: System, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="static, simulated"):
+        options_model("liquid")
+    with pytest.raises(ConfigError, match=f"'{system.fabric}': colour"):
+        open_fabric(system.fabric, {"colour": "blue"}, system.hosts, system.pool, tmp_path)
+
+
+def test_a_fabric_is_imported_only_when_named() -> None:
+    script = (
+        "import sys, campaign.fabrics as f; print([a.module for a in f.FABRICS.values() if a.module in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,21 @@
+#!/bin/bash
+
+# Parameters
+#SBATCH --comment='campaign=PROJECT/campaign.yaml results=PROJECT/results configuration=1x1-local python=PYTHON token=TOKEN'
+#SBATCH --error=PROJECT/results/small/slurm/batches/TOKEN/%j_0_log.err
+#SBATCH --exclude=host1
+#SBATCH --exclusive
+#SBATCH --gres=gpu:1
+#SBATCH --job-name=small/1x1-local
+#SBATCH --mem=0
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --open-mode=append
+#SBATCH --output=PROJECT/results/small/slurm/batches/TOKEN/%j_0_log.out
+#SBATCH --requeue
+#SBATCH --signal=B:USR2@60
+#SBATCH --time=15
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+exec PYTHON -u -m submitit.core._submit PROJECT/results/small/slurm/batches/TOKEN

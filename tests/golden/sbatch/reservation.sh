@@ -1,0 +1,22 @@
+#!/bin/bash
+
+# Parameters
+#SBATCH --comment='campaign=PROJECT/campaign.yaml results=PROJECT/results configuration=2x3-hybrid1 python=PYTHON token=TOKEN'
+#SBATCH --error=PROJECT/results/small/slurm/batches/TOKEN/%j_0_log.err
+#SBATCH --exclusive
+#SBATCH --gres=gpu:4
+#SBATCH --job-name=small/2x3-hybrid1
+#SBATCH --mem=0
+#SBATCH --nodelist=host1,host2
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=3
+#SBATCH --open-mode=append
+#SBATCH --output=PROJECT/results/small/slurm/batches/TOKEN/%j_0_log.out
+#SBATCH --requeue
+#SBATCH --reservation=small.2x3-hybrid1.RESULTS
+#SBATCH --signal=B:USR2@60
+#SBATCH --time=15
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+exec PYTHON -u -m submitit.core._submit PROJECT/results/small/slurm/batches/TOKEN

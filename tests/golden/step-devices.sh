@@ -1,0 +1,31 @@
+# srun --nodes=2 --nodelist=host1,host2 --ntasks=4 --ntasks-per-node=2 --overlap --kill-on-bad-exit=0 --wait=0 --export=ALL --input=none --mem=0M --job-name=cell.1 --output=/shared/results/logs/2x2/cell.1.log --open-mode=append /bin/sh /shared/results/work/2x2/runs/cell.1/rank.sh python -m campaign.train.rank
+#!/bin/sh
+# Made for one run: one rank a task.
+case $SLURMD_NODENAME in
+host1) first=0 ranks=2 devices=GPU-1,GPU-2 ;;
+host2) first=2 ranks=2 devices=GPU-3,GPU-4 ;;
+*) echo "$SLURMD_NODENAME is no host of this run" >&2; exit 125 ;;
+esac
+rank=$((first + SLURM_LOCALID))
+here=/shared/results/work/2x2/runs/cell.1/rank.$rank
+echo "started $SLURM_JOB_ID.$SLURM_STEP_ID $SLURMD_NODENAME" >"$here"
+if ! command -v python >/dev/null; then
+  echo missing >>"$here"
+  exit 127
+fi
+(
+export RANK=$rank
+export LOCAL_RANK=$SLURM_LOCALID
+export LOCAL_WORLD_SIZE=$ranks
+export CAMPAIGN_HOST=$SLURMD_NODENAME
+export CAMPAIGN_HOST_RANK=$SLURM_LOCALID
+export CUDA_VISIBLE_DEVICES=$devices
+export WORLD_SIZE=4
+export MASTER_ADDR=host1
+export MASTER_PORT=29500
+export CAMPAIGN_RUN=0123/2x2/cell.1 CAMPAIGN_RUN_RANK='0123/2x2/cell.1#'$rank#
+exec "$@"
+)
+code=$?
+echo "ended $code" >>"$here"
+exit $code

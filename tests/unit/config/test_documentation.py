@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from campaign.cell import AXES
+from campaign.config import documentation
+from campaign.config.documentation import COMMAND, EXAMPLES, documents, main, outdated, readme
+from campaign.config.load import validate
+from campaign.config.resolve import load_campaign
+from campaign.config.schemas import NOUNS, options_schema, schema_of
+from campaign.config.template import RUN_VALUES
+from campaign.config.yaml_file import parse_yaml, read_yaml
+from campaign.fabrics import FABRICS
+from campaign.matrix import expand
+from campaign.project import CONFIG
+from campaign.train.spec import MODELS
+from campaign.workloads import WORKLOADS
+from tests.campaign_files import write_files
+
+SHIPPED = [
+    *((path, "campaign") for path in [CONFIG / "campaign.yaml", *sorted((CONFIG / "campaigns").glob("*.yaml"))]),
+    *((path, "system") for path in sorted((CONFIG / "systems").glob("*.yaml"))),
+    *((path, "workload") for path in sorted((CONFIG / "workloads").glob("*.yaml"))),
+]
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_generated_files_are_up_to_date(path: Path) -> None:
+    current = path.read_text(encoding="utf-8") if path.is_file() else ""
+    assert current == documents()[path], f"{path} is not up to date; run: {COMMAND}"
+
+
+@pytest.mark.parametrize(("path", "noun"), SHIPPED, ids=lambda value: value.stem if isinstance(value, Path) else value)
+def test_shipped_files_are_valid_and_name_their_schema(path: Path, noun: str) -> None:
+    validate(read_yaml(path), noun, None if noun == "campaign" else path.stem)
+    jsonschema.Draft202012Validator(schema_of(noun)).validate(yaml.safe_load(path.read_text()))
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# yaml-language-server: $schema=")
+    assert (path.parent / first.partition("=")[2]).resolve().name == f"{noun}.schema.json"
+    assert (path.parent / first.partition("=")[2]).is_file()
+
+
+@pytest.mark.parametrize("path", [path for path, noun in SHIPPED if noun == "campaign"], ids=lambda path: path.stem)
+def test_shipped_campaigns_have_cells(path: Path) -> None:
+    assert expand(load_campaign(path)).cells
+
+
+def test_schemas_are_schemas_and_closed() -> None:
+    for noun in NOUNS:
+        schema = schema_of(noun)
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+        for model in _models(schema):
+            assert model["additionalProperties"] is False
+
+
+def _models(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        if schema.get("type") == "object" and "properties" in schema:
+            yield schema
+        for value in schema.values():
+            yield from _models(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _models(value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [schema_of(noun) for noun in ("campaign", "system", "workload", "plan")]
+    + [options_schema(name) for name in FABRICS],
+)
+def test_every_key_says_what_it_means(schema: dict[str, Any]) -> None:
+    silent = [
+        key
+        for model in _models(schema)
+        for key, value in model["properties"].items()
+        if not value.get("description") and "$ref" not in value
+    ]
+    assert silent in ([], ["kind"])
+
+
+@pytest.mark.parametrize(
+    "change", [{"batch": 4}, {"batch": [4, 8]}, {"configuration": "1x1-local"}, {"options": {"size": 3}}]
+)
+def test_a_scalar_and_a_list_are_both_valid_where_either_can_stand(change: dict[str, Any]) -> None:
+    document = yaml.safe_load(EXAMPLES["campaign"])
+    document["axes"] |= change
+    jsonschema.Draft202012Validator(schema_of("campaign")).validate(document)
+
+
+@pytest.mark.parametrize("noun", EXAMPLES)
+def test_examples_are_valid(noun: str) -> None:
+    kind = noun if noun in ("campaign", "system") else "workload"
+    file = parse_yaml(EXAMPLES[noun], Path("example.yaml"))
+    validate(file, kind)
+    jsonschema.Draft202012Validator(schema_of(kind)).validate(file.data)
+
+
+def test_the_examples_work_together(tmp_path: Path) -> None:
+    path = write_files(tmp_path)
+    path.write_text(EXAMPLES["campaign"])
+    assert len(expand(load_campaign(path)).cells) == 4 * (4 - 1)
+    workloads = {kind: yaml.safe_load(EXAMPLES[kind])["name"] for kind in ("train", "synthetic", "command")}
+    for kind, name in workloads.items():
+        (tmp_path / "workloads" / f"{name}.yaml").write_text(EXAMPLES[kind])
+    system = yaml.safe_load(EXAMPLES["system"])["name"]
+    (tmp_path / "systems" / f"{system}.yaml").write_text(EXAMPLES["system"])
+    document = {
+        "name": "all",
+        "system": system,
+        "configurations": [{"attach": ["local", "fabric"]}],
+        "axes": {"workload": [*workloads.values()]},
+    }
+    path.write_text(yaml.safe_dump(document))
+    assert len(expand(load_campaign(path)).cells) == 6
+
+
+def test_the_readme_names_every_key_model_adapter_and_placeholder() -> None:
+    text = readme()
+    schemas = [schema_of(noun) for noun in ("campaign", "system", "workload")]
+    keys = {key for schema in schemas for model in _models(schema) for key in model["properties"]}
+    for name in {*keys, *MODELS, *AXES}:
+        assert f"`{name}`" in text
+    for name in (*AXES, *RUN_VALUES):
+        assert f"`{{{name}}}`" in text
+    for name in (*FABRICS, *WORKLOADS):
+        assert re.search(rf"^#+ {name}$", text, re.MULTILINE)
+
+
+def test_tables_are_whole() -> None:
+    lines = readme().splitlines()
+    for above, line in itertools.pairwise(lines):
+        if above.startswith("|") and line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", above)) == len(re.findall(r"(?<!\\)\|", line)), line
+
+
+def test_check_fails_and_names_the_command_when_something_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(documentation, "CONFIG", tmp_path / "config")
+    monkeypatch.setattr(documentation, "ROOT", tmp_path)
+    assert main(["--check"]) == 1
+    assert f"run: {COMMAND}" in capsys.readouterr().err
+    assert main([]) == 0
+    assert outdated() == []
+    assert main(["--check"]) == 0
+    schema = tmp_path / "workflow" / "schemas" / "plan.schema.json"
+    schema.write_text(json.dumps({}))
+    assert outdated() == [schema]

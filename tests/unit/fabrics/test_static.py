@@ -1,0 +1,55 @@
+"""What a static cluster cannot do, and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.errors import ConfigError
+from campaign.fabrics.errors import Incompatible
+from campaign.fabrics.protocol import DeviceSpec, HostSpec, PoolSpec, Request
+from campaign.fabrics.static import RULE, Options, open_fabric
+from tests.contract.fabric_fixtures import configuration
+
+HOST = HostSpec(
+    "host1", 8, 32.0, (DeviceSpec("gpu", "a100", 2), DeviceSpec("gpu", "h100", 1), DeviceSpec("nvme", "ssd", 1))
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"attach": "fabric"}, "attach: fabric with 1 pooled"),
+        ({"attach": "hybrid", "devices_per_host": 2, "local_devices_per_host": 1}, "attach: hybrid with 1 pooled"),
+        ({"attach": "local", "local_devices_per_host": 1, "storage": "fabric-nvme"}, "storage: fabric-nvme"),
+    ],
+)
+def test_only_local_is_possible(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    fabric = open_fabric(Options(), [HOST], [], tmp_path)
+    with pytest.raises(Incompatible, match=says) as caught:
+        fabric.select(Request("one", "demo", "me", configuration(**changes)), fabric.inventory())
+    assert caught.value.rule == RULE
+
+
+def test_a_pool_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="4 x 'a100'"):
+        open_fabric(Options(), [HOST], [PoolSpec("gpu", "a100", 4)], tmp_path)
+
+
+def test_devices_are_numbered_per_kind(tmp_path: Path) -> None:
+    fabric = open_fabric(Options(), [HOST], [], tmp_path)
+    names = [(device.fabric_id, device.model) for device in fabric.inventory().devices]
+    assert names == [
+        ("host1/gpu0", "a100"),
+        ("host1/gpu1", "a100"),
+        ("host1/gpu2", "h100"),
+        ("host1/nvme0", "ssd"),
+    ]
+    assert fabric.capabilities().max_devices_per_host == 3
+
+
+def test_opening_writes_nothing(tmp_path: Path) -> None:
+    open_fabric(Options(), [HOST], [], tmp_path / "state").inventory()
+    assert not (tmp_path / "state").exists()

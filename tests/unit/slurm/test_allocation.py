@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from campaign.errors import LaunchError
+from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.slurm.allocation import hosts_of_allocation, placed
+
+
+def host(name: str) -> ComposedHost:
+    own = Device(f"{name}/gpu0", "gpu", "a100", f"GPU-of-{name}", f"{name}/gpu0", True, name)
+    return ComposedHost(name, 4, 8.0, (own,))
+
+
+WANTED = Composition((host("host1"), host("host2")))
+
+
+def test_the_hosts_are_those_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "host[1-2,07],x")
+    assert hosts_of_allocation() == ("host1", "host2", "host07", "x")
+
+
+@pytest.mark.parametrize("text", ["", "host[1"])
+def test_outside_of_a_job_there_are_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.delenv("SLURM_NODELIST", raising=False)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", text)
+    with pytest.raises(LaunchError, match="SLURM_JOB_NODELIST"):
+        hosts_of_allocation()
+
+
+def test_a_composition_on_its_own_hosts_stays_what_it_is() -> None:
+    assert placed(WANTED, ("host1", "host2")) == WANTED
+
+
+def test_hosts_that_slurm_chose_have_devices_of_their_own() -> None:
+    found = placed(WANTED, ("host2", "host9"))
+    assert found.hosts[0] == WANTED.hosts[1]
+    assert found.hosts[1].name == "host9"
+    assert found.hosts[1].devices == (Device("host9/gpu0", "gpu", "a100", None, "host9/gpu0", True, "host9"),)
+
+
+def test_fewer_hosts_than_composed_are_an_error() -> None:
+    with pytest.raises(LaunchError, match="1 hosts, 2 were asked for"):
+        placed(WANTED, ("host1",))

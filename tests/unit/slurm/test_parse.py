@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from campaign.slurm.parse import (
+    ENDED,
+    Host,
+    Job,
+    duration_s,
+    expand_hosts,
+    hosts_in,
+    parse_sacct,
+    parse_show_config,
+    parse_show_job,
+    parse_sinfo,
+    parse_squeue,
+)
+from tests.unit.slurm.saved import saved
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("host1", ["host1"]),
+        ("host[1-3,7],x", ["host1", "host2", "host3", "host7", "x"]),
+        ("c[08-11]", ["c08", "c09", "c10", "c11"]),
+        ("r[1-2]c[01-02]-ib", ["r1c01-ib", "r1c02-ib", "r2c01-ib", "r2c02-ib"]),
+        ("n[1,3],gpu-a100-[9-10].site.org", ["n1", "n3", "gpu-a100-9.site.org", "gpu-a100-10.site.org"]),
+        ("t[0-6:3]", ["t0", "t3", "t6"]),
+        ("", []),
+        ("(null)", []),
+        ("None assigned", []),
+    ],
+)
+def test_hosts_are_expanded(text: str, hosts: list[str]) -> None:
+    assert list(expand_hosts(text)) == hosts
+
+
+@pytest.mark.parametrize("text", ["host[1-3", "host1-3]", "a,,b", "host[a-b]", "host[]", "a b", "host[1-3]]"])
+def test_what_is_no_list_of_hosts_is_an_error_or_no_hosts(text: str) -> None:
+    with pytest.raises(ValueError, match="not a"):
+        expand_hosts(text)
+    assert hosts_in(text) == ()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["host", "r2c", "gpu-"]), st.integers(0, 9999), st.integers(1, 5)), min_size=1)
+)
+def test_expanding_gives_back_what_was_listed(parts: list[tuple[str, int, int]]) -> None:
+    names = [f"{prefix}{number:0{width}d}" for prefix, number, width in parts]
+    brackets = ",".join(f"{prefix}[{number:0{width}d}]" for prefix, number, width in parts)
+    assert list(expand_hosts(",".join(names))) == names
+    assert list(expand_hosts(brackets)) == names
+
+
+@given(st.text(alphabet="ab1[],-: %", max_size=30))
+def test_expanding_ends_in_names_without_brackets_or_in_an_error(text: str) -> None:
+    for name in hosts_in(text):
+        assert name
+        assert not set(name) & set("[], ")
+
+
+def test_the_queue_of_a_real_slurm() -> None:
+    jobs = {job.job_id: job for job in parse_squeue(saved("squeue"))}
+    assert len(jobs) == len(saved("squeue").splitlines())
+    assert jobs["3"] == Job(
+        "3", "RUNNING", "", ("host1", "host2"), "demo/2x2", "campaign=a b.yaml results=x", elapsed_s=5.0
+    )
+    assert jobs["4_2"] == Job("4_2", "PENDING", "JobArrayTaskLimit", (), "arr", elapsed_s=0.0)
+    assert jobs["2"].state == "FAILED"
+    assert jobs["9"].reason == "ReqNodeNotAvail, UnavailableNodes:host3"
+    assert {name for name, job in jobs.items() if not job.active} == {"11", "1", "2"}
+
+
+def test_a_name_with_the_separator_does_not_hide_a_job() -> None:
+    assert Job("14", "RUNNING", "", ("host1",), "we", "ird name|c|d", elapsed_s=3.0) in parse_squeue(saved("squeue"))
+
+
+def test_ended_jobs_of_a_real_slurm() -> None:
+    states = {job.job_id: (job.state, job.active) for job in parse_squeue(saved("squeue-ended"))}
+    assert states["21"] == ("NODE_FAIL", False)
+    assert states["22"] == ("PENDING", True)
+    assert states["23_1"] == ("CANCELLED", False)
+    assert states["23_2"] == ("FAILED", False)
+    assert states["23_3"] == ("RUNNING", True)
+
+
+def test_pending_tasks_in_one_line_are_told_apart() -> None:
+    line = "7_[2-4,9%2]|PENDING|Priority||0:00|name|(null)"
+    assert [job.job_id for job in parse_squeue(line)] == ["7_2", "7_3", "7_4", "7_9"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CLUSTER: other",
+        "squeue: warning: something",
+        "",
+        "JOBID|STATE|REASON|NODELIST|TIME|NAME|COMMENT|",
+        "x|RUNNING|None|host1|0:01|name|(null)",
+        "7|RUNNING|None",
+        "7_[1-1000,...]|PENDING|None||0:00|name|(null)",
+    ],
+)
+def test_a_line_of_another_shape_is_skipped(line: str) -> None:
+    good = "8|RUNNING|None|host1|1-00:00:01|name|(null)"
+    assert parse_squeue(f"{line}\n{good}\n") == (Job("8", "RUNNING", "", ("host1",), "name", elapsed_s=86401.0),)
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_parsers(text: str) -> None:
+    assert all(job.job_id for job in (*parse_squeue(text), *parse_sacct(text)))
+    assert all(isinstance(host, Host) for host in parse_sinfo(text))
+    assert isinstance(parse_show_job(f"JobId=1 {text}"), dict)
+    assert parse_show_config(text).array_size_max >= 0
+
+
+@given(
+    st.integers(1, 10**8),
+    st.none() | st.integers(0, 4000),
+    st.sampled_from(sorted(ENDED)),
+    st.text(alphabet=st.characters(exclude_categories=["C", "Z"]), max_size=30),
+)
+def test_any_job_of_the_queue_is_found_whatever_its_name(number: int, task: int | None, state: str, name: str) -> None:
+    job_id = f"{number}" if task is None else f"{number}_{task}"
+    found = parse_squeue(f"{job_id}|{state}|None|host[1-2]|0:01|{name}|(null)\n")
+    assert [(job.job_id, job.state, job.hosts) for job in found] == [(job_id, state, ("host1", "host2"))]
+
+
+def test_the_accounting_of_a_real_slurm() -> None:
+    jobs = {job.job_id: job for job in parse_sacct(saved("sacct"))}
+    assert jobs["1"] == Job("1", "COMPLETED", "", ("host1",), "ok", exit_code=0, queued=False)
+    assert (jobs["2"].state, jobs["2"].exit_code) == ("FAILED", 3)
+    assert jobs["3"].hosts == ("host1", "host2")
+    assert jobs["5"].hosts == ()
+    assert jobs["10"].state == "TIMEOUT"
+    assert jobs["11"].state == "CANCELLED"
+    assert jobs["4_3"].exit_code == 2
+    assert "999" not in jobs
+
+
+def test_the_accounting_of_failed_jobs_and_of_tasks_in_one_line() -> None:
+    jobs = {job.job_id: job for job in parse_sacct(saved("sacct-failed"))}
+    assert jobs["21"].state == "NODE_FAIL"
+    assert jobs["23_0"].exit_code == -9
+    assert jobs["23_3"].state == jobs["23_6"].state == "PENDING"
+    assert "23_4" not in jobs
+
+
+def test_steps_are_no_jobs() -> None:
+    assert {job.job_id for job in parse_sacct(saved("sacct-steps"))} == {"21", "23_0", "23_1", "23_2", "23_6"}
+
+
+def test_of_a_requeued_job_that_is_told_twice_the_last_line_counts() -> None:
+    text = "5|NODE_FAIL|0:0|host1|None|n\n5|RUNNING|0:0|host2|None|n\n"
+    assert [(job.state, job.hosts) for job in parse_sacct(text)] == [("RUNNING", ("host2",))]
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "code"),
+    [
+        ("5|CANCELLED by 1000|0:15|c01|None|n", "CANCELLED", -15),
+        ("5|OUT_OF_MEMORY|0:125|c01|OutOfMemory|n", "OUT_OF_MEMORY", -125),  # sacct(1), JOB STATE CODES, 24.11
+        ("5|LAUNCH_FAILED|1:0|c01|None|n", "LAUNCH_FAILED", 1),  # job_state_codes.html, 25.05
+        ("5|RUNNING||c01|None|n", "RUNNING", None),
+    ],
+)
+def test_states_of_the_accounting(text: str, state: str, code: int | None) -> None:
+    assert [(job.state, job.exit_code, job.queued) for job in parse_sacct(text)] == [(state, code, False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0:05", 5),
+        ("1:00:00", 3600),
+        ("2-03:04:05", 183845),
+        ("17", 17),
+        ("UNLIMITED", None),
+        ("INVALID", None),
+        ("", None),
+    ],
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    assert duration_s(text) == seconds
+
+
+def test_one_task_of_a_real_array() -> None:
+    job = parse_show_job(saved("show-job-array"))
+    assert (job["JobId"], job["ArrayJobId"], job["ArrayTaskId"]) == ("19", "18", "0")
+    assert (job["JobState"], job["NodeList"], job["TresPerNode"]) == ("RUNNING", "host[1-2]", "gres:gpu:2")
+    assert job["Comment"] == "campaign=a b.yaml results=x y=z"
+    assert (job["CPUs/Task"], job["ReqB:S:C:T"]) == ("1", "0:0:*:*")
+
+
+def test_of_a_real_array_the_first_job_counts() -> None:
+    job = parse_show_job(saved("show-job"))
+    assert (job["JobId"], job["ArrayTaskId"], job["NodeList"]) == ("18", "1-2%1", "")
+    assert job["Comment"] == "campaign=a b.yaml results=x y=z"
+
+
+def test_no_job_has_no_keys() -> None:
+    assert parse_show_job("slurm_load_jobs error: Invalid job id specified\n") == {}
+    assert parse_show_job("") == {}
+
+
+def test_the_hosts_of_a_real_slurm() -> None:
+    assert parse_sinfo(saved("sinfo")) == (
+        Host("host1", "mixed", True, ("main",), "gpu:2"),
+        Host("host2", "mixed", True, ("main",), "gpu:2"),
+        Host("host3", "drained", True, ("main",), "gpu:2", "bad fan | really"),
+    )
+
+
+# Marks of the state: sinfo(1), NODE STATE CODES, 24.11.
+@pytest.mark.parametrize(
+    ("state", "word", "responding"),
+    [("idle~", "idle", True), ("down*", "down", False), ("mixed#", "mixed", True), ("idle*+", "idle", False)],
+)
+def test_marks_of_a_hosts_state(state: str, word: str, responding: bool) -> None:
+    (host,) = parse_sinfo(f"c01|{state}|long|gpu:a100:4(S:0-1)|none")
+    assert host == Host("c01", word, responding, ("long",), "gpu:a100:4(S:0-1)")
+
+
+def test_a_host_in_two_partitions_is_one_host() -> None:
+    assert parse_sinfo("c1|idle|long*|(null)|none\nc1|idle|short|(null)|none\n") == (
+        Host("c1", "idle", True, ("long", "short"), ""),
+    )
+
+
+def test_the_configuration_of_a_real_slurm() -> None:
+    config = parse_show_config(saved("show-config"))
+    assert (config.version, config.array_size_max, config.min_job_age_s) == ((22, 5, 8), 1001, 300.0)
+    assert config.accounting
+    assert config.cluster == "emulated"
+
+
+def test_a_real_slurm_without_accounting() -> None:
+    config = parse_show_config(saved("show-config-noacct"))
+    assert not config.accounting
+    assert config.min_job_age_s == 10.0
+
+
+def test_a_configuration_that_says_little() -> None:
+    # From 23.11 on a type that is not set is printed as (null).
+    config = parse_show_config("AccountingStorageType   = (null)\nSLURM_VERSION           = 24.05.0-rc1\n")
+    assert (config.version, config.accounting, config.array_size_max) == ((24, 5, 0), False, 1001)

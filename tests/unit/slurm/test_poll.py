@@ -1,0 +1,441 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from campaign import locks
+from campaign.errors import ConfigError
+from campaign.slurm.commands import Answer, Slurm
+from campaign.slurm.poll import Poll, Snapshot
+
+UNREACHABLE = Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+DISABLED = Answer(1, "", "Slurm accounting storage is disabled\n")
+DATABASE_DOWN = Answer(1, "", "sacct: error: Problem talking to the database: Connection refused\n")
+
+
+@dataclass
+class Clock:
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Controller(Slurm):
+    """A Slurm of two dictionaries: the queue, and the accounting (None: off)."""
+
+    queue: dict[str, str] = field(default_factory=dict)
+    accounting: dict[str, str] | None = field(default_factory=dict)
+    wrong: dict[str, Answer] = field(default_factory=dict)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    log: Path | None = None
+
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Answer:
+        self.calls.append(argv)
+        if argv[0] in self.wrong:
+            return self.wrong[argv[0]]
+        if argv[0] == "squeue":
+            rows = [f"{name}|{state}|None|host1|0:01|n|c" for name, state in self.queue.items()]
+            return Answer(0, "".join(f"{row}\n" for row in rows), "")
+        if self.accounting is None:
+            return DISABLED
+        asked = next(word for word in argv if word.startswith("--jobs=")).removeprefix("--jobs=").split(",")
+        told = [
+            f"{name}|{state}|0:0|host1|None|n" for name, state in self.accounting.items() if name.split("_")[0] in asked
+        ]
+        return Answer(0, "".join(f"{row}\n" for row in told), "")
+
+    @property
+    def asked(self) -> list[str]:
+        return [argv[0] for argv in self.calls]
+
+
+@dataclass
+class Site:
+    """One directory and one Slurm, and as many processes as are asked for, each with its own memory of what it saw."""
+
+    directory: Path
+    slurm: Controller = field(default_factory=Controller)
+    clock: Clock = field(default_factory=Clock)
+    ticks: Clock = field(default_factory=Clock)
+
+    def process(self, interval_s: float = 30.0, clock: Callable[[], float] | None = None) -> Poll:
+        return Poll(self.directory, self.slurm, interval_s, clock or self.clock, self.ticks)
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.ticks.now += seconds
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path / "slurm")
+
+
+def test_the_first_asks_and_the_others_read(site: Site) -> None:
+    site.slurm.queue = {"1": "RUNNING", "2_3": "PENDING"}
+    processes = [site.process() for _ in range(5)]
+    snapshots = [poll.snapshot() for poll in processes]
+    assert site.slurm.asked == ["squeue"]
+    assert all(snapshot == snapshots[0] for snapshot in snapshots)
+    assert {name: job.state for name, job in snapshots[0].jobs.items()} == site.slurm.queue
+    assert (snapshots[0].asked_s, snapshots[0].reachable) == (site.clock.now, True)
+
+
+def test_it_asks_for_ones_own_jobs_of_all_states_and_for_each_task(site: Site) -> None:
+    site.process().snapshot()
+    assert site.slurm.calls[0][:5] == ("squeue", "--me", "--states=all", "--array", "--noheader")
+
+
+def test_one_look_an_interval(site: Site) -> None:
+    processes = [site.process() for _ in range(3)]
+    for _ in range(100):
+        for poll in processes:
+            poll.snapshot()
+        site.wait(1.0)
+    assert len(site.slurm.calls) == 4
+
+
+def test_fresh_asks_but_not_twice_in_a_moment(site: Site) -> None:
+    poll = site.process()
+    poll.snapshot()
+    site.wait(2.0)
+    site.slurm.queue = {"7": "RUNNING"}
+    assert "7" in poll.snapshot(fresh=True).jobs
+    assert "7" in site.process().snapshot(fresh=True).jobs
+    assert len(site.slurm.calls) == 2
+
+
+def test_a_job_that_left_the_queue_is_looked_for_in_the_accounting_once(site: Site) -> None:
+    poll = site.process()
+    site.slurm.queue = {"1": "RUNNING", "2_0": "RUNNING", "9": "RUNNING"}
+    for job_id in ("1", "2_0", "2_1"):
+        poll.watch(job_id)
+        poll.watch(job_id)
+    site.slurm.accounting = {"1": "TIMEOUT", "2_0": "CANCELLED by 0", "2_1": "COMPLETED", "2_7": "FAILED"}
+    poll.snapshot()
+    site.wait(31)
+    site.slurm.queue = {}
+    jobs = poll.snapshot().jobs
+    assert {name: (job.state, job.queued) for name, job in jobs.items()} == {
+        "1": ("TIMEOUT", False),
+        "2_0": ("CANCELLED", False),
+        "2_1": ("COMPLETED", False),
+    }
+    assert site.slurm.calls[-1][1] == "--jobs=1,2"
+    site.wait(31)
+    assert poll.snapshot().jobs == jobs
+    assert site.slurm.asked.count("sacct") == 2
+
+
+def test_an_end_that_the_queue_told_needs_no_accounting(site: Site) -> None:
+    poll = site.process()
+    poll.watch("1")
+    site.slurm.queue = {"1": "FAILED", "2": "FAILED"}
+    poll.snapshot()
+    site.wait(31)
+    site.slurm.queue = {}
+    assert set(site.process().snapshot().jobs) == {"1"}
+    assert "sacct" not in site.slurm.asked
+
+
+def test_a_requeued_job_is_what_the_queue_says_now(site: Site) -> None:
+    poll = site.process()
+    poll.watch("1")
+    site.slurm.queue = {"1": "NODE_FAIL"}
+    poll.snapshot()
+    site.wait(31)
+    site.slurm.queue = {"1": "PENDING"}
+    assert poll.snapshot().jobs["1"].state == "PENDING"
+
+
+def test_a_forgotten_job_is_not_asked_for(site: Site) -> None:
+    poll = site.process()
+    poll.watch("1")
+    poll.watch("2")
+    poll.forget("1")
+    poll.forget("1")
+    poll.forget("never watched")
+    assert poll.watched() == {"2"}
+    poll.snapshot()
+    assert site.slurm.calls[-1][1] == "--jobs=2"
+
+
+def test_late_accounting_is_asked_again(site: Site) -> None:
+    poll = site.process()
+    poll.watch("1")
+    site.slurm.accounting = {"1": "RUNNING"}
+    assert poll.snapshot().jobs["1"].active
+    site.wait(31)
+    site.slurm.accounting = {"1": "COMPLETED"}
+    assert not poll.snapshot().jobs["1"].active
+
+
+def test_accounting_that_is_off_is_remembered_by_all(site: Site) -> None:
+    site.slurm.accounting = None
+    poll = site.process()
+    poll.watch("1")
+    assert poll.snapshot().accounting is False
+    site.wait(31)
+    assert site.process().snapshot().accounting is False
+    assert site.slurm.asked == ["squeue", "sacct", "squeue"]
+
+
+def test_a_database_that_is_down_for_a_while_is_asked_again(site: Site) -> None:
+    poll = site.process()
+    poll.watch("1")
+    site.slurm.wrong = {"sacct": DATABASE_DOWN}
+    snapshot = poll.snapshot()
+    assert (snapshot.reachable, snapshot.accounting) == (True, None)
+    assert "Problem talking to the database" in snapshot.problem
+    site.wait(31)
+    site.slurm.wrong, site.slurm.accounting = {}, {"1": "COMPLETED"}
+    snapshot = poll.snapshot()
+    assert (snapshot.accounting, snapshot.problem, snapshot.jobs["1"].state) == (True, "", "COMPLETED")
+
+
+def test_a_site_without_sacct_is_one_without_accounting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "squeue").write_text("#!/bin/sh\n")
+    (programs / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    poll = Poll(tmp_path / "slurm", Slurm(), 30.0)
+    poll.watch("1")
+    assert poll.snapshot().accounting is False
+
+
+def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="no Slurm on this machine"):
+        Poll(tmp_path / "slurm", Slurm(), 30.0).snapshot()
+
+
+def test_a_controller_that_does_not_answer_leaves_what_was_known(site: Site) -> None:
+    poll = site.process()
+    site.slurm.queue = {"1": "RUNNING"}
+    before = poll.snapshot()
+    site.wait(31)
+    site.slurm.wrong = {"squeue": UNREACHABLE}
+    during = poll.snapshot()
+    assert (during.reachable, during.jobs, during.asked_s) == (False, before.jobs, site.clock.now)
+    assert "Unable to contact slurm controller" in during.problem
+    for _ in range(29):
+        site.wait(1)
+        site.process().snapshot()
+    assert len(site.slurm.calls) == 2
+    site.wait(2)
+    site.slurm.wrong = {}
+    assert poll.snapshot().reachable
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b'{"token": "x"}', b'{"token": 1, "jobs": [{"id": 3}]}', b"\xff"]
+)
+def test_a_torn_file_is_replaced(site: Site, content: bytes) -> None:
+    site.process().snapshot()
+    (site.directory / "poll.json").write_bytes(content)
+    site.slurm.queue = {"1": "RUNNING"}
+    assert "1" in site.process().snapshot().jobs
+    assert "1" in json.loads((site.directory / "poll.json").read_text())["jobs"][0]["job_id"]
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
+def test_a_jump_of_the_clock_costs_no_calls_and_stops_nothing(site: Site, jump_s: float) -> None:
+    processes = [site.process() for _ in range(3)]
+    for poll in processes:
+        poll.snapshot()
+    site.clock.now += jump_s
+    for _ in range(61):
+        site.wait(1.0)
+        for poll in processes:
+            poll.snapshot()
+    assert len(site.slurm.calls) == 3
+
+
+def test_a_look_of_the_future_is_not_believed_by_who_comes_new(site: Site) -> None:
+    site.process().snapshot()
+    site.clock.now -= 3600
+    site.process().snapshot()
+    assert len(site.slurm.calls) == 2
+
+
+def test_login_nodes_with_other_clocks_share_their_looks(site: Site) -> None:
+    ahead = site.process(clock=lambda: site.clock.now + 1000)
+    behind = site.process()
+    for _ in range(120):
+        ahead.snapshot()
+        behind.snapshot()
+        site.wait(1.0)
+    # One more than with one clock at most: a process that comes new cannot know.
+    assert 4 <= len(site.slurm.calls) <= 6
+    before = len(site.slurm.calls)
+    for _ in range(30):
+        behind.snapshot()
+        site.wait(1.0)
+    assert len(site.slurm.calls) == before + 1
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.sampled_from([0.0, 0.3, 1.0, 7.0, 29.0, 31.0]),
+            st.sampled_from([0.0, 0.0, -500.0, 500.0]),
+        ),
+        max_size=60,
+    )
+)
+def test_never_more_than_one_look_an_interval_and_none_older(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, float, float]]
+) -> None:
+    site = Site(tmp_path_factory.mktemp("slurm"))
+    processes = [site.process() for _ in range(4)]
+    for poll in processes:
+        poll.snapshot()
+    began_s, looks_s = site.ticks.now, [site.ticks.now]
+    jumps = sum(jump_s != 0 for _, _, jump_s in steps)
+    for who, pause_s, jump_s in steps:
+        site.wait(pause_s)
+        site.clock.now += jump_s
+        before = len(site.slurm.calls)
+        processes[who].snapshot()
+        looks_s += [site.ticks.now] * (len(site.slurm.calls) - before)
+        assert jumps or site.ticks.now - looks_s[-1] < 30.0
+    assert jumps or all(later - sooner >= 30.0 for sooner, later in pairwise(looks_s))
+    # A process that did not see the jump may look once too early.
+    assert len(looks_s) <= 1 + (site.ticks.now - began_s) / 30.0 + jumps * len(processes)
+
+
+def test_a_directory_that_cannot_be_used_leaves_what_was_known(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.slurm.queue = {"1": "RUNNING"}
+    poll = site.process()
+    poll.snapshot()
+    site.wait(31)
+
+    def refuse(path: Path) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(locks, "attempt", refuse)
+        snapshot = poll.snapshot()
+    assert (snapshot.reachable, set(snapshot.jobs)) == (False, {"1"})
+    assert "poll.lock: Read-only file system" in snapshot.problem
+    assert poll.snapshot().reachable
+
+
+def test_a_look_that_cannot_be_shared_is_kept_for_its_interval(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    poll = site.process()
+    poll.snapshot()
+
+    def refuse(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr("campaign.slurm.poll.tempfile.mkstemp", refuse)
+        site.wait(31)
+        site.slurm.queue = {"1": "RUNNING"}
+        for _ in range(10):
+            assert "1" in poll.snapshot().jobs
+    assert site.slurm.asked == ["squeue", "squeue"]
+    site.wait(31)
+    poll.snapshot()
+    assert "1" in site.process().snapshot().jobs
+    assert len(site.slurm.calls) == 3
+    assert [path.name for path in site.directory.glob(".poll*")] == []
+
+
+def test_who_finds_somebody_looking_does_not_wait(site: Site) -> None:
+    site.slurm.queue = {"1": "RUNNING"}
+    old = site.process().snapshot()
+    site.wait(31)
+    with locks.held(site.directory / "poll.lock"):
+        assert site.process().snapshot() == old
+    assert len(site.slurm.calls) == 1
+
+
+def test_those_who_know_nothing_yet_wait_for_one_first_look(site: Site) -> None:
+    seen: list[Snapshot] = []
+    waiting = [threading.Thread(target=lambda: seen.append(site.process().snapshot())) for _ in range(3)]
+    with locks.held(site.directory / "poll.lock"):
+        for thread in waiting:
+            thread.start()
+        time.sleep(0.3)
+        assert seen == []
+    for thread in waiting:
+        thread.join(10)
+    assert [snapshot.reachable for snapshot in seen] == [True] * 3
+    assert len(site.slurm.calls) == 1
+
+
+_WAITING = """
+import sys, time
+from pathlib import Path
+from campaign.slurm.commands import Slurm
+from campaign.slurm.poll import Poll, Snapshot
+directory = Path(sys.argv[1])
+poll = Poll(directory, Slurm(directory / "commands.jsonl"), float(sys.argv[2]))
+until = time.monotonic() + float(sys.argv[3])
+while time.monotonic() < until:
+    jobs = poll.snapshot().jobs
+    time.sleep(0.02)
+print(sorted(jobs))
+"""
+
+
+@pytest.fixture
+def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A squeue in the PATH, to be written by the test."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    return programs / "squeue"
+
+
+def _write(program: Path, body: str) -> None:
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+
+
+def test_processes_share_one_look(tmp_path: Path, squeue: Path) -> None:
+    _write(squeue, "echo '1|RUNNING|None|host1|0:01|n|c'")
+    directory = tmp_path / "slurm"
+    argv = [sys.executable, "-c", _WAITING, str(directory), "1000", "1"]
+    running = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [process.communicate(timeout=30)[0] for process in running] == ["['1']\n"] * 4
+    assert len((directory / "commands.jsonl").read_text().splitlines()) == 1
+
+
+def test_after_kill_9_of_who_looks_the_next_one_looks(tmp_path: Path, squeue: Path) -> None:
+    directory = tmp_path / "slurm"
+    _write(squeue, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    looking = subprocess.Popen([sys.executable, "-c", _WAITING, str(directory), "1000", "60"])
+    try:
+        until_s = time.monotonic() + 30
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        assert locks.is_held(directory / "poll.lock")
+    finally:
+        looking.kill()
+        looking.wait()
+    try:
+        _write(squeue, "echo '1|RUNNING|None|host1|0:01|n|c'")
+        assert "1" in Poll(directory, Slurm(), 1000.0).snapshot().jobs
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)

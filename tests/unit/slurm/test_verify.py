@@ -1,0 +1,157 @@
+"""What hosts tell of their devices, compared with the composition; samples are of nvidia-smi 535 to 570."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from campaign.config.system_file import SystemFile
+from campaign.errors import HostFailed, LaunchError
+from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.slurm import verify as verification
+from campaign.slurm.steps import Answers
+from campaign.slurm.verify import NVIDIA, DevicesDiffer, Seen, checked, devices_script, parse_device, verify
+
+UUID = "GPU-5f6b2f1c-0e0f-3c1f-8d3e-{:012d}"
+A100 = "NVIDIA A100-PCIE-40GB"
+
+
+def lines(*models: str, code: int = 0) -> tuple[str, ...]:
+    return (*(f"device {UUID.format(i)}, {model}" for i, model in enumerate(models)), f"exit {code}")
+
+
+def system(**more: object) -> SystemFile:
+    base = {"name": "s", "fabric": {"kind": "static"}, "hosts": [{"name": "host[1-2]"}]}
+    devices = {"a100": {"reported_as": A100}, "core": {"runs_on": "cpu"}}
+    return SystemFile.model_validate({**base, "devices": devices, **more})
+
+
+def composed(count: int = 2, model: str = "a100", known: bool = True) -> Composition:
+    devices = tuple(
+        Device(f"slot{i}", "gpu", model, UUID.format(i) if known else None, "drawer1", False) for i in range(count)
+    )
+    return Composition((ComposedHost("host1", 4, 8.0, devices),))
+
+
+def problem(said: tuple[str, ...], composition: Composition, identified: bool = True, **more: object) -> str | None:
+    found = checked(system(**more), composition, {"host1": said}, identified=identified)
+    return found.problems.get("host1")
+
+
+def test_nvidia_smi_is_understood() -> None:
+    assert parse_device(f"{UUID.format(1)}, {A100}") == Seen(UUID.format(1), A100)
+    assert parse_device("0000:3B:00.0, Tesla V100, 16 GB ") == Seen("0000:3B:00.0", "Tesla V100, 16 GB")
+
+
+@pytest.mark.parametrize(
+    ("said", "composition"),
+    [
+        (lines(A100, A100), composed()),
+        (lines(A100, A100, "Tesla T4"), composed()),
+        (lines("Tesla T4", A100, A100), composed(known=False)),
+        (lines("anything", "else"), composed(model="v100")),
+    ],
+)
+def test_devices_as_composed_are_no_problem_nor_are_more(said: tuple[str, ...], composition: Composition) -> None:
+    assert problem(said, composition) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "composition", "what"),
+    [
+        (lines(A100), composed(), "1 devices are there, 2 were composed"),
+        (lines(), composed(), "0 devices are there, 2 were composed"),
+        (lines(A100, "Tesla T4"), composed(), f"1 of 2 a100 report '{A100}'; there is Tesla T4"),
+        (lines(A100, A100)[1:], composed(1), f"slot0 ({UUID.format(0)}) not among {UUID.format(1)}"),
+        (("device NVIDIA-SMI has failed because it couldn't communicate", "exit 9"), composed(), "exit code 9"),
+        (("device sh: nvidia-smi: not found", "exit 127"), composed(), "nvidia-smi: not found"),
+        ((), composed(), "exit code unknown"),
+    ],
+)
+def test_fewer_and_other_devices_are_a_problem(said: tuple[str, ...], composition: Composition, what: str) -> None:
+    assert what in (problem(said, composition) or "")
+
+
+def test_devices_that_only_count_are_counted() -> None:
+    assert problem(("device 0", "device 1", "exit 0"), composed(model="core"), identified=False) is None
+    assert "1 devices" in (problem(("device 0", "exit 0"), composed(model="core"), identified=False) or "")
+    # Slurm tells nothing of a gres that is not called gpu; that it granted the step is all that is known.
+    assert problem(("exit 0",), composed(model="core"), identified=False, slurm={"gres": "fgpu"}) is None
+
+
+def test_emulated_devices_are_not_known_by_the_fabrics_names() -> None:
+    said = ("device host1/gpu0, core", "device host1/gpu1, core", "exit 0")
+    assert problem(said, composed(model="core")) is None
+
+
+def test_who_is_asked_follows_from_the_devices() -> None:
+    assert " ".join(NVIDIA) in devices_script(system(), composed())[0]
+    assert devices_script(system(), composed(model="core"))[1] is False
+    own = system(slurm={"devices_command": ["list devices", "--all"]})
+    assert "'list devices' --all" in devices_script(own, composed(model="core"))[0]
+
+
+def shell(script: str, **environment: str) -> list[str]:
+    inherited = {name: value for name, value in os.environ.items() if "VISIBLE_DEVICES" not in name}
+    done = subprocess.run(
+        ["sh", "-c", script], env={**inherited, **environment}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("granted", "count"), [({"CUDA_VISIBLE_DEVICES": "0,1,2"}, 3), ({"CUDA_VISIBLE_DEVICES": ""}, 0), ({}, 0),
+                           ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0), ({"ROCR_VISIBLE_DEVICES": "4"}, 1)],
+)  # fmt: skip
+def test_what_slurm_granted_is_counted(granted: dict[str, str], count: int) -> None:
+    script, identified = devices_script(system(), composed(model="core"))
+    assert not identified
+    assert len(shell(script, **granted)) == count + 1
+
+
+@pytest.mark.parametrize(("program", "expected"), [("echo GPU-1, a; exit 0", ["device GPU-1, a", "exit 0"]),
+                                                  ("echo bad >&2; exit 9", ["device bad", "exit 9"])])  # fmt: skip
+def test_a_sites_own_command_is_run(program: str, expected: list[str]) -> None:
+    script, identified = devices_script(system(slurm={"devices_command": ["sh", "-c", program]}), composed())
+    assert identified
+    assert shell(script) == expected
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> None:
+    monkeypatch.setattr(verification, "ask_hosts", lambda *_, **__: answers)
+
+
+def test_what_was_seen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, Answers({"host1": lines(A100, A100)}))
+    assert [seen.model for seen in verify(system(), composed(), tmp_path / "work").hosts["host1"]] == [A100, A100]
+    assert UUID.format(1) in (tmp_path / "work" / "devices.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "hosts"),
+    [
+        (Answers({"host1": lines(A100)}), DevicesDiffer, {"host1": "1 devices are there, 2 were composed"}),
+        (Answers({}, "failed", {"host1": "connection failure"}), HostFailed, {"host1": "connection failure"}),
+    ],
+)  # fmt: skip
+def test_a_host_that_is_wrong_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: Answers,
+    kind: type[HostFailed],
+    hosts: dict[str, str],
+) -> None:
+    answering(monkeypatch, answers)
+    with pytest.raises(kind, match="host1") as raised:
+        verify(system(), composed(), tmp_path)
+    assert raised.value.hosts == hosts
+
+
+def test_a_step_that_slurm_refuses_names_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, Answers({}, "Invalid generic resource (gres) specification"))
+    with pytest.raises(LaunchError, match="Invalid generic resource") as raised:
+        verify(system(), composed(), tmp_path)
+    assert not isinstance(raised.value, HostFailed)

@@ -1,0 +1,211 @@
+"""Every figure: shows what is there, says what is not, and is the same byte for byte."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from campaign import figure, plot
+from campaign.errors import RecordError
+from campaign.figure import Drawing, Figure, FigureData
+from campaign.tables import PlannedCell, cells_table, leases_table, runs_table, write_tables
+from tests.unit import report_data as synthetic
+
+MODULES = {name: importlib.import_module(f"scripts.figures.{name}") for name in figure.FIGURES}
+
+
+def data(plan: list[PlannedCell], records: list, leases: list | None = None) -> FigureData:
+    runs = runs_table(records)
+    protocol = synthetic.context_document()["campaign"]["protocol"]
+    return FigureData(runs, cells_table(plan, runs), leases_table(leases or []), synthetic.BASELINE, protocol)
+
+
+@pytest.fixture(scope="module")
+def campaign() -> FigureData:
+    """Two workloads would double the time of every test here and show nothing else."""
+    plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert"]
+    return data(plan, list(synthetic.records(plan)), synthetic.leases())
+
+
+@pytest.fixture(scope="module")
+def drawn(campaign: FigureData) -> dict[str, Drawing]:
+    return {name: module.draw(campaign) for name, module in MODULES.items()}
+
+
+def test_there_is_a_module_for_every_figure_of_the_page() -> None:
+    files = {path.stem for path in Path(MODULES["scaling"].__file__).parent.glob("*.py")} - {"__init__"}
+    assert files == set(figure.FIGURES)
+    assert len({module.ANCHOR for module in MODULES.values()}) == len(MODULES)
+
+
+@pytest.mark.parametrize("name", figure.FIGURES)
+def test_a_figure_is_svg_with_words_a_table_and_data(name: str, drawn: dict[str, Drawing]) -> None:
+    drawing = drawn[name]
+    root = ElementTree.fromstring(drawing.svg)
+    assert root.get("role") == "img"
+    assert drawing.alt
+    assert drawing.alt == " ".join(drawing.findings)
+    assert root.find("{http://www.w3.org/2000/svg}desc").text == drawing.alt
+    assert len(drawing.rows) == len(drawing.data) > 0
+    assert {len(row) for row in drawing.rows} == {len(drawing.headings)}
+    assert all(isinstance(value, str) for row in drawing.rows for value in row)
+
+
+@pytest.mark.parametrize("name", [name for name in figure.FIGURES if name != "composition_times"])
+def test_a_caption_states_runs_interval_and_protocol(name: str, drawn: dict[str, Drawing]) -> None:
+    caption = drawn[name].caption
+    assert "n = 4 runs" in caption
+    assert "95 % interval" in caption
+    assert "warm up steps 5" in caption
+
+
+@pytest.mark.parametrize("name", figure.FIGURES)
+def test_a_picture_follows_the_page(name: str, drawn: dict[str, Drawing]) -> None:
+    svg = drawn[name].svg
+    assert plot.INK not in svg
+    assert "currentColor" in svg
+    assert "<metadata" not in svg
+    assert not re.search(r"\b20\d\d-\d\d-\d\d", svg)
+    ids = re.findall(r'\sid="([^"]+)"', svg)
+    assert len(ids) == len(set(ids))
+    assert all(each.startswith(MODULES[name].ANCHOR) for each in ids)
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+    assert used <= set(ids)
+
+
+@pytest.mark.parametrize("name", ["node_spread", "composition_times", "overhead"])
+def test_the_same_input_gives_the_same_bytes(name: str, campaign: FigureData, drawn: dict[str, Drawing]) -> None:
+    again = MODULES[name].draw(campaign)
+    assert again.svg == drawn[name].svg
+    assert again.rows == drawn[name].rows
+
+
+def test_findings_state_the_known_effects(drawn: dict[str, Drawing]) -> None:
+    largest = re.search(r"4 devices on 4 hosts instead of 1 lower throughput by (\d+\.\d)", drawn["node_spread"].alt)
+    assert float(largest[1]) == pytest.approx(13, abs=1)
+    overhead = re.search(r"Overhead of fabric, storage local: (\d+\.\d)", drawn["overhead"].alt)
+    assert float(overhead[1]) == pytest.approx(60, abs=3)
+    assert "fp16 against fp32: 1.9" in drawn["precision"].alt or "1.8" in drawn["precision"].alt
+
+
+def test_a_cell_out_of_memory_is_a_gap_with_its_class(drawn: dict[str, Drawing]) -> None:
+    assert "oom_device x4" in drawn["precision"].svg
+    assert "oom_device" in drawn["precision"].alt
+    assert "oom_device" in drawn["speedup_by_batch"].svg
+    assert any("oom_device x4" in row for row in drawn["precision"].rows)
+
+
+def test_the_cell_that_was_never_run_is_said_to_be_missing() -> None:
+    plan = synthetic.planned()[-6:]
+    drawing = MODULES["precision"].draw(data(plan, list(synthetic.records(plan))))
+    assert ">missing<" in drawing.svg
+
+
+@pytest.mark.parametrize("name", figure.FIGURES)
+def test_nothing_to_show_is_said_with_a_reason(name: str) -> None:
+    only = synthetic.cell(synthetic.configuration())
+    for plan in ([], [PlannedCell(only, 2, "l")]):
+        drawing = MODULES[name].draw(data(plan, []))
+        assert drawing.svg is None
+        assert len(drawing.empty_reason) > 20
+
+
+@pytest.mark.parametrize("name", [name for name in figure.FIGURES if name != "composition_times"])
+def test_one_run_a_cell_is_drawn_without_an_interval(name: str) -> None:
+    plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=1) if each.cell.workload == "resnet"]
+    drawing = MODULES[name].draw(data(plan, list(synthetic.records(plan))))
+    assert drawing.svg
+    assert "n = 1 run " in drawing.caption
+    assert "nan" not in drawing.alt.split()
+
+
+@pytest.mark.parametrize("name", ["node_spread", "precision"])
+def test_hostile_names_are_text(name: str) -> None:
+    drawing = MODULES[name].draw(data(synthetic.hostile_plan(), synthetic.hostile_records()))
+    ElementTree.fromstring(drawing.svg)
+    assert "<script" not in drawing.svg
+    assert "<b>" not in drawing.svg
+
+
+def test_panels_beyond_what_is_readable_are_left_to_the_table() -> None:
+    shapes = (synthetic.configuration(each=2), synthetic.configuration(hosts=2, each=1))
+    plan = [PlannedCell(synthetic.cell(at, seed=n), 2, "l") for at in shapes for n in range(plot.MOST_PANELS + 3)]
+    drawing = MODULES["node_spread"].draw(data(plan, list(synthetic.records(plan))))
+    assert "3 further panels in the data table only" in drawing.caption
+    assert len(drawing.rows) == 2 * (plot.MOST_PANELS + 3)
+
+
+def test_series_differ_without_colour() -> None:
+    looks = [plot.look(position) for position in range(36)]
+    assert len({(each.colour, each.marker) for each in looks}) == 36
+    assert len({each.hatch for each in looks[:6]}) == len({each.marker for each in looks[:6]}) == 6
+
+
+def describe(module: ModuleType) -> Figure:
+    return Figure(module.ANCHOR, module.TITLE, module.SECTION, module.draw)
+
+
+def test_files_in_files_out(campaign: FigureData, drawn: dict[str, Drawing], tmp_path: Path) -> None:
+    outputs = write(tmp_path, campaign, MODULES["node_spread"])
+    document = json.loads(outputs["json"].read_text())
+    assert (document["shown"], document["anchor"]) == (True, "node-spread")
+    assert document["findings"] == list(drawn["node_spread"].findings)
+    assert outputs["svg"].read_text().endswith(drawn["node_spread"].svg)
+    assert len(pd.read_csv(outputs["csv"])) == len(drawn["node_spread"].data)
+
+
+def test_a_figure_with_nothing_to_show_writes_a_picture_that_says_so(tmp_path: Path) -> None:
+    outputs = write(tmp_path, data([], []), MODULES["overhead"])
+    document = json.loads(outputs["json"].read_text())
+    assert not document["shown"]
+    assert "not part of the plan" in document["reason"]
+    text = "".join(ElementTree.parse(outputs["svg"]).getroot().itertext())
+    assert "left out because" in text
+    assert outputs["csv"].exists()
+
+
+def write(tmp_path: Path, given: FigureData, module: ModuleType) -> dict[str, Path]:
+    write_tables(tmp_path, given.runs, given.cells)
+    (tmp_path / "leases.json").write_text("[]")
+    (tmp_path / "context.json").write_text(json.dumps(synthetic.context_document()))
+    inputs = {"runs": tmp_path / "runs.parquet", "cells": tmp_path / "cells.parquet"}
+    inputs |= {"leases": tmp_path / "leases.json", "context": tmp_path / "context.json"}
+    outputs = {kind: tmp_path / f"figure.{kind}" for kind in ("svg", "csv", "json")}
+    figure.write(describe(module), inputs, outputs)
+    return outputs
+
+
+def test_inputs_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
+    missing = {name: tmp_path / name for name in ("runs", "cells", "leases", "context")}
+    with pytest.raises(RecordError, match="inputs of a figure"):
+        figure.read_data(missing)
+
+
+@pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead", "speedup_by_batch"])
+def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str) -> None:
+    plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=2) if each.cell.workload == "bert"]
+    drawing = MODULES[name].draw(data(plan, list(synthetic.records(plan, noise=0.25))))
+    assert "Intervals wider than a picture are cut" in drawing.caption
+
+
+def test_the_range_drawn_holds_all_values_and_intervals_that_are_not_huge() -> None:
+    rows = pd.DataFrame({"mean": [10.0, 20.0], "ci_low": [9.0, -500.0], "ci_high": [11.0, 540.0]})
+    assert plot.range_of(rows, plot.RATE) == (-2.0, 32.0)
+    assert plot.range_of(rows.iloc[:1], plot.RATE) == (9.0, 11.0)
+    assert plot.range_of(rows.assign(ci_low=float("nan"), ci_high=float("nan")), plot.RATE) == (10.0, 20.0)
+
+
+@pytest.mark.parametrize("name", figure.FIGURES)
+def test_a_script_can_follow_the_lines_snakemake_puts_before_it(name: str) -> None:
+    source = Path(MODULES[name].__file__).read_text(encoding="utf-8")
+    # Snakemake prepends its own statements, after which a `from __future__ import` is a syntax error.
+    assert compile("preamble = 1\n" + source, name, "exec")
+    assert 'if "snakemake" in globals():' in source

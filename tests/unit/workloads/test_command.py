@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from campaign.config.template import RESERVED, check_template, fill
+from campaign.config.workload_file import CommandWorkload
+from campaign.errors import ConfigError
+from campaign.workloads.command import Command, open_workload
+from campaign.workloads.protocol import Ended, Outcome
+from tests.campaign_files import one_cell, one_run
+
+RATE = {"metric": "throughput_per_s", "regex": r"rate: (\S+)"}
+STEPS = {"metric": "step_time_s", "regex": r"step: (\S+)", "take": "all"}
+
+
+def workload(**values: Any) -> Command:
+    document = {"name": "p", "kind": "command", "precisions": ["fp32"], "command": ["run"], **values}
+    return open_workload(CommandWorkload.model_validate(document))
+
+
+def outcome(tmp_path: Path, log: str, codes: tuple[int | None, ...] = (0,), *parsers: Any, **ended: Any) -> Outcome:
+    run = one_run(tmp_path / "run", one_cell(hosts=2, devices=2, batch=4))
+    return workload(parsers=parsers or [RATE]).read(run, Ended(codes, 0.0, 1.0, **ended), log)
+
+
+def test_values_of_the_run_are_filled_in(tmp_path: Path) -> None:
+    file = workload(
+        command=["run", "-b{batch}", "{precision}:{ranks}:{size}", "{{braces}}"],
+        environment={"N": "{hosts}x{devices_used}", "SEED": "{seed}"},
+        options={"size": 3},
+        launch="per_rank",
+    )
+    step = file.step(one_run(tmp_path, one_cell(hosts=2, devices=3)))
+    assert step.argv == ("run", "-b4", "fp32:6:3", "{braces}")
+    assert dict(step.environment) == {"N": "2x3", "SEED": "1234"}
+    assert dict(step.ranks_by_host) == {"host1": 3, "host2": 3}
+    assert step.per_rank
+    assert step.preload is None
+
+
+def test_an_axis_replaces_the_default_of_an_option(tmp_path: Path) -> None:
+    step = workload(command=["run", "{size}"], options={"size": 3}).step(
+        one_run(tmp_path, one_cell(options={"size": 9}))
+    )
+    assert step.argv == ("run", "9")
+
+
+def test_exactly_the_documented_names_can_be_filled_in() -> None:
+    assert set(workload(options={"size": 3}).values(one_cell(), 1)) == RESERVED | {"size"}
+
+
+@given(st.text(max_size=30))
+def test_what_passes_the_check_can_be_filled_in_and_the_rest_cannot(text: str) -> None:
+    values = {"a": 1, "b": "x"}
+    try:
+        check_template(text, values, "here")
+    except ConfigError:
+        with pytest.raises(ConfigError, match="here"):
+            fill(text, values, "here")
+    else:
+        assert isinstance(fill(text, values, "here"), str)
+
+
+@given(st.text(max_size=20))
+def test_doubled_braces_are_braces_and_values_are_not_filled_in_again(text: str) -> None:
+    assert fill(text.replace("{", "{{").replace("}", "}}"), {}, "x") == text
+    assert fill("{a}", {"a": "{b}" + text}, "x") == "{b}" + text
+
+
+def test_a_rate_is_what_was_printed(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "rate: 10\nrate: 12.5\n")
+    assert (found.status, found.throughput_per_s, found.failure) == ("ok", 12.5, None)
+
+
+def test_a_rate_follows_from_step_times(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "step: 0.5\nstep: 0.25\nstep: 0.25\n", (0,), STEPS)
+    assert found.throughput_per_s == pytest.approx(16 * 3 / 1.0)
+    assert found.step_times_s == ((0.5, 0.25, 0.25),)
+    assert found.window_s == (1.0,)
+
+
+def test_other_numbers_are_metrics(tmp_path: Path) -> None:
+    found = outcome(tmp_path, "rate: 1\nloss=0.5\n", (0,), RATE, {"metric": "loss", "regex": "loss=(.*)"})
+    assert dict(found.metrics) == {"loss": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("log", "codes", "ended", "status"),
+    [
+        ("nothing", (0,), {}, "incomplete"),
+        ("rate: soon", (0,), {}, "incomplete"),
+        ("rate: nan", (0,), {}, "nan"),
+        ("rate: inf", (0,), {}, "nan"),
+        ("rate: 5\nsegfault", (-11,), {}, "crashed"),
+        ("rate: 5", (0, 1), {}, "crashed"),
+        ("rate: 5", (-9,), {"timed_out": True}, "time_limit"),
+        ("rate: 5", (-9,), {"memory_limit_hit": True}, "oom_host"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", (1,), {}, "oom_device"),
+    ],
+)
+def test_failures_of_the_program_are_outcomes(tmp_path: Path, log: str, codes: Any, ended: Any, status: str) -> None:
+    found = outcome(tmp_path, log, codes, **ended)
+    assert found.status == status
+    assert found.failure is not None
+    assert found.failure.reason
+
+
+@pytest.mark.parametrize(
+    "log", ["step: 0\nstep: 0.0\n", "step: inf\nstep: 1\n", "step: nan\n", "step: inf\nstep: -inf\n"]
+)
+def test_step_times_that_cannot_be_are_not_believed(tmp_path: Path, log: str) -> None:
+    found = outcome(tmp_path, log, (0,), STEPS)
+    assert found.status == "nan"
+    assert found.throughput_per_s is None

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.cell import Configuration
+from campaign.config.workload_file import SyntheticWorkload
+from campaign.matrix import expand
+from campaign.workloads.protocol import Ended, Outcome
+from campaign.workloads.synthetic import open_workload, run_program, true_step_s
+from tests.campaign_files import load, one_cell, one_run
+
+
+def file(**values: Any) -> SyntheticWorkload:
+    document = {"name": "s", "kind": "synthetic", "precisions": ["fp32"], "real_time": False, **values}
+    return SyntheticWorkload.model_validate(document)
+
+
+def outcome(directory: Path, model: SyntheticWorkload, **cell: Any) -> Outcome:
+    workload, run = open_workload(model), one_run(directory, one_cell(**cell))
+    ended = subprocess.run(workload.step(run).argv, capture_output=True, text=True, check=False)
+    return workload.read(run, Ended((ended.returncode,), 0.0, 1.0), ended.stdout + ended.stderr)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "devices", "local", "batch", "expected_ms"),
+    [(1, 2, 2, 4, 5 + 4 * 2), (3, 2, 2, 1, 5 + 2 + 2 * 7), (1, 4, 1, 1, 5 + 2 + 0.75 * 8), (2, 4, 0, 2, 5 + 4 + 7 + 8)],
+)
+def test_the_truth_is_what_the_file_says(hosts: int, devices: int, local: int, batch: int, expected_ms: float) -> None:
+    model = file(sample_ms=2, overhead_ms=5, host_ms=7, fabric_ms=8)
+    cell = one_cell(batch=batch)
+    at = Configuration("x", hosts, devices, local, devices, "d", "hybrid", "local")
+    assert true_step_s(model, type(cell)("", at, "s", batch, "fp32")) == pytest.approx(expected_ms / 1e3)
+
+
+def test_without_noise_the_rate_is_the_true_one(tmp_path: Path) -> None:
+    found = outcome(tmp_path, file(sample_ms=3, overhead_ms=1), hosts=2, devices=2, batch=4)
+    assert found.status == "ok"
+    assert found.throughput_per_s == pytest.approx(16 / 0.013)
+    assert found.step_times_s == ((0.013,) * 3,)
+
+
+def test_noise_differs_by_repetition_but_not_by_attempt(tmp_path: Path) -> None:
+    model = file(noise_pct=5)
+    first, again = outcome(tmp_path / "1", model), outcome(tmp_path / "2", model)
+    assert first.step_times_s == again.step_times_s
+    assert len(set(first.step_times_s[0])) == 3
+    other = outcome(tmp_path / "3", model, id="1" * 20)
+    assert other.step_times_s != first.step_times_s
+
+
+@pytest.mark.parametrize("status", ["oom_device", "oom_host", "nan", "crashed", "incomplete", "comm_timeout"])
+def test_failures_on_purpose_are_recognised(tmp_path: Path, status: str) -> None:
+    model = file(failures=[{"when": "batch > 2", "status": status}])
+    assert outcome(tmp_path / "a", model, batch=4).status == status
+    assert outcome(tmp_path / "b", model, batch=2).status == "ok"
+
+
+def test_an_option_axis_can_select_a_failure(tmp_path: Path) -> None:
+    changes = {
+        "workloads.steps.failures": [{"when": "size > 8", "status": "nan"}],
+        "campaign.axes.options": {"size": [8, 9]},
+    }
+    campaign = load(tmp_path, changes)
+    statuses = {
+        cell.options["size"]: outcome(
+            tmp_path / cell.id, campaign.workloads["steps"], options=dict(cell.options)
+        ).status  # type: ignore[arg-type]
+        for cell in expand(campaign).cells[:8]
+    }
+    assert statuses == {8: "ok", 9: "nan"}
+
+
+def test_a_torn_result_is_incomplete(tmp_path: Path) -> None:
+    run = one_run(tmp_path, one_cell())
+    found = open_workload(file()).read(run, Ended((0,), 0.0, 1.0), '{"step_times_s": [0.1, ')
+    assert found.status == "incomplete"
+
+
+def test_warm_up_steps_do_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+    specification = {
+        "step_s": 0.1,
+        "noise_pct": 0,
+        "real_time": False,
+        "warmup_steps": 5,
+        "measured_steps": 2,
+        "seed": "s",
+        "fail": None,
+    }
+    assert run_program(specification) == 0
+    assert json.loads(capsys.readouterr().out)["step_times_s"] == [0.1, 0.1]

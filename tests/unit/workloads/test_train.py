@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.config.workload_file import TrainWorkload
+from campaign.train.result import RankResult, write_result
+from campaign.train.spec import TrainSpec
+from campaign.workloads.protocol import Ended, Outcome
+from campaign.workloads.train import open_workload
+from tests.campaign_files import one_cell, one_run
+
+FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"seq_len": 16})
+
+
+def result(rank: int, window_s: float | None = 0.5, **values: Any) -> RankResult:
+    steps = (window_s / 3,) * 3 if window_s else ()
+    given = {"status": "ok", "step_times_s": steps, "window_s": window_s, "loss_first": 2.0, "loss_last": 1.0, **values}
+    return RankResult(rank=rank, world_size=2, host="h", **given)
+
+
+def outcome(directory: Path, *results: RankResult, codes: Any = (0, 0), log: str = "", **ended: Any) -> Outcome:
+    run = one_run(directory / "run", one_cell(devices=2, workload="nano"))
+    for found in results:
+        write_result(run.directory, found)
+    return open_workload(FILE).read(run, Ended(codes, 0.0, 1.0, **ended), log)
+
+
+def test_the_specification_is_one_that_the_ranks_read(tmp_path: Path) -> None:
+    run = one_run(tmp_path, one_cell(workload="nano", options={"seq_len": 32}))
+    step = open_workload(FILE).step(run)
+    specification = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
+    assert specification.resolved_options()["seq_len"] == 32
+    assert (specification.batch, specification.warmup_steps, specification.measured_steps) == (4, 1, 3)
+    assert (step.per_rank, step.preload) == (True, "campaign.train")
+    assert step.environment["CAMPAIGN_OUT"] == str(run.directory)
+
+
+def test_tf32_is_refused_on_a_processor_and_nowhere_else() -> None:
+    workload = open_workload(FILE)
+    assert "GPU" in (workload.objection(one_cell(precision="tf32"), "cpu") or "")
+    assert workload.objection(one_cell(precision="tf32"), "cuda") is None
+    assert workload.objection(one_cell(precision="fp32"), "cpu") is None
+
+
+def test_the_slowest_rank_makes_the_rate(tmp_path: Path) -> None:
+    found = outcome(tmp_path, result(0, 0.5), result(1, 0.75, host_memory_peak_bytes=2**21))
+    assert found.status == "ok"
+    assert found.throughput_per_s == pytest.approx(4 * 2 * 3 / 0.75)
+    assert found.window_s == (0.5, 0.75)
+    assert found.metrics["host_memory_peak_mib"] == 2.0
+    assert len(found.step_times_s) == 2
+
+
+def test_a_loss_that_is_not_a_number_keeps_the_rate_and_says_so(tmp_path: Path) -> None:
+    found = outcome(tmp_path, result(0), result(1, status="nan", reason="loss is not finite"))
+    assert found.status == "nan"
+    assert found.failure is not None
+    assert found.failure.rank == 1
+    assert found.throughput_per_s is not None
+
+
+def test_the_rank_that_failed_first_is_the_cause_not_those_that_lost_it(tmp_path: Path) -> None:
+    lost = result(0, None, status="comm_error", reason="connection closed by peer")
+    cause = result(1, None, status="oom_device", reason="out of memory")
+    found = outcome(tmp_path, lost, cause, codes=(1, 1))
+    assert found.status == "oom_device"
+    assert found.failure is not None
+    assert found.failure.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("ended", "log", "codes", "status"),
+    [
+        ({"timed_out": True}, "", (-9, -9), "time_limit"),
+        ({"memory_limit_hit": True}, "", (-9, -9), "oom_host"),
+        ({}, "MemoryError\n", (1, 1), "oom_host"),
+        ({}, "", (0, 0), "incomplete"),
+        ({}, "", (0, -11), "crashed"),
+    ],
+)
+def test_ranks_without_a_result_are_explained(tmp_path: Path, ended: Any, log: str, codes: Any, status: str) -> None:
+    found = outcome(tmp_path, result(0), codes=codes, log=log, **ended)
+    assert found.status == status
+    assert found.throughput_per_s is None
+    assert found.failure is not None
+
+
+def test_a_rank_that_hung_in_its_exit_is_flagged(tmp_path: Path) -> None:
+    found = outcome(tmp_path, result(0), result(1, flags=("emulated",)), exit_hang=(1,))
+    assert (found.status, found.flags) == ("ok", ("emulated", "exit_hang"))

@@ -1,0 +1,134 @@
+"""Bad input through the real command line: one clear message, a failing exit code, and everything measured stays as it was."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.campaign_files import load, write_files
+from tests.campaign_records import fill
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {"campaign.configurations": [{"devices_per_host": [1, 2]}], "campaign.axes.precision": "fp32"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A directory in which the checkout's workflow runs, with records of an earlier campaign."""
+    for name in ("Snakefile", "workflow", "scripts", "reports", "local", "slurm", "config"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "tmp").mkdir()
+    fill(load(tmp_path / "mine", SMALL), tmp_path / "results" / "small")
+    return tmp_path
+
+
+def snakemake(
+    project: Path, *arguments: str, changes: dict[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
+    write_files(project / "mine", {**SMALL, **(changes or {})})
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--profile",
+        "local",
+        "--config",
+        "campaign=mine/campaign.yaml",
+        *arguments,
+    ]
+    return subprocess.run(
+        command,
+        cwd=project,
+        env={**os.environ, "TMPDIR": str(project / "tmp")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def records(project: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in (project / "results" / "small" / "records").glob("*/*.json")}
+
+
+def told(result: subprocess.CompletedProcess[str]) -> list[str]:
+    """What was said, less the line that Snakemake begins with."""
+    assert result.returncode != 0
+    assert "Traceback" not in result.stdout + result.stderr
+    lines = (result.stdout + result.stderr).splitlines()
+    return [line for line in lines if line and not line.startswith("Using profile")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "expected"),
+    [
+        ((), {"campaign.protcol": 1}, ["error: mine/campaign.yaml: protcol: unknown key; did you mean 'protocol'?"]),
+        (
+            (),
+            {"campaign.axes.batch": ["many"], "system.fabric.kind": "simulatd"},
+            ["error: mine/campaign.yaml: axes.batch.0: input should be a valid integer (found 'many')"],
+        ),
+        (
+            ("where=__import__('os').system('touch made')",),
+            {},
+            [
+                "error: --where: '__import__('os').system('touch made')' is not allowed in an expression; allowed are axis "
+                "names, numbers, quoted texts, lists, comparisons, 'in', 'and', 'or', 'not' and + - * / % //"
+            ],
+        ),
+        (("campain=x",), {}, ["error: --config campain: no such key; there are: "]),
+    ],
+    ids=["unknown key", "wrong type", "code", "unknown --config"],
+)
+def test_one_message_and_nothing_is_touched(
+    project: Path, arguments: tuple[str, ...], changes: dict[str, Any], expected: list[str]
+) -> None:
+    before = records(project)
+    lines = told(snakemake(project, *arguments, changes=changes))
+    assert len(lines) == len(expected)
+    for line, start in zip(lines, expected, strict=True):
+        without_number, lines_named = re.subn(r"(?<=\.yaml):\d+", "", line)
+        assert without_number.startswith(start)
+        assert lines_named == start.count(".yaml")
+    assert records(project) == before
+    assert len(before) == 8
+    assert not (project / "made").exists()
+
+
+def test_a_configuration_that_can_never_fit_stops_the_campaign_before_it_begins(project: Path) -> None:
+    lines = told(snakemake(project, changes={"campaign.configurations": [{"devices_per_host": 9, "attach": "fabric"}]}))
+    assert lines[0].startswith("error: mine/campaign.yaml: configuration 1x9-fabric does not fit: ")
+    assert lines[-1] == "remove the configuration, or correct the system file's hosts and pool"
+    assert len(lines) == 2
+
+
+def test_a_missing_program_is_told_once_a_lease_and_measures_nothing(project: Path) -> None:
+    before = records(project)
+    changes = {
+        "campaign.axes.workload": "program",
+        "workloads.program.command": ["no-such-program"],
+        "campaign.configurations": [{}],
+    }
+    lines = told(snakemake(project, changes=changes))
+    message = "error: workload program: command: 'no-such-program' is not a program on this machine; "
+    message += "install it, or give its full path"
+    assert lines.count(message) == 1
+    assert records(project) == before
+
+
+def test_a_truncated_record_is_named_and_the_others_stay(project: Path) -> None:
+    path = sorted(records(project))[0]
+    path.write_bytes(path.read_bytes()[:50])
+    before = records(project)
+    lines = told(snakemake(project))
+    named = [line for line in lines if line.startswith("error: ")]
+    assert len(named) == 1
+    assert named[0].startswith(f"error: {path.relative_to(project)}: not a whole record/1 record")
+    assert named[0].endswith("move it away and the run is measured again")
+    assert records(project) == before

@@ -1,0 +1,78 @@
+"""The default campaign end to end, and its report in a real browser: what a newcomer sees first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.project import ROOT
+
+FIGURES = {
+    "scaling",
+    "speedup-by-batch",
+    "node-spread",
+    "part-of-host",
+    "precision",
+    "overhead",
+    "composition-times",
+}
+LIMIT_S = 900  # six minutes on two quiet cores; a test must not fail because the machine is busy
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Results of the default campaign, and what it printed. Runs in a directory of its own with a home of its own."""
+    project, home = tmp_path_factory.mktemp("demo"), tmp_path_factory.mktemp("home")
+    for name in ("Snakefile", "workflow", "scripts", "reports", "config", "local"):
+        (project / name).symlink_to(ROOT / name)
+    environment = {**os.environ, "HOME": str(home), "TMPDIR": str(tmp_path_factory.mktemp("tmp"))}
+    started = time.time()
+    done = subprocess.run(
+        ["snakemake", "--profile", "local", "--quiet", "host", "reason"],
+        cwd=project,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    print(f"the demo took {time.time() - started:.0f} s")
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert not list(home.iterdir()), "something was written to the user's home"
+    return project / "results" / "demo", done.stdout
+
+
+@pytest.mark.slow
+def test_every_planned_run_has_a_record_and_progress_was_told(demo: tuple[Path, str]) -> None:
+    results, printed = demo
+    assert "29 cells, 116 runs: " in printed
+    assert "0 missing" in printed
+    assert "[116/116 runs · cells 29/29]" in printed
+    assert "Report: results/demo/report.html" in printed
+    assert len(list((results / "records").glob("*/*.json"))) == 116
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_report_opens_with_every_figure_visible_and_nothing_asked_of_the_network(
+    demo: tuple[Path, str], browser: Any
+) -> None:
+    results, _ = demo
+    browser.get_log("browser")
+    browser.get((results / "report.html").as_uri())
+    sizes = browser.execute_script(
+        "return Object.fromEntries([...document.querySelectorAll('.picture svg')].map("
+        "e => [e.getAttribute('aria-labelledby').split('-title')[0], e.getBoundingClientRect()])"
+        ".map(([name, box]) => [name, box.width * box.height]))"
+    )
+    assert set(sizes) == FIGURES
+    assert all(area > 40_000 for area in sizes.values())
+    requests = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert requests == []
+    assert browser.get_log("browser") == []

@@ -1,0 +1,186 @@
+"""What grows is measured, what is there stays, and what is only drawn is only drawn: the second invocation of a campaign."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from campaign.dag import open_dag, request
+from tests.workflow.checkout_twin import Project
+
+
+def jobs(said: str) -> dict[str, int]:
+    """Job counts by rule, from the table that Snakemake prints; empty when there is nothing to do."""
+    table = said.partition("Job stats:")[2].partition("total")[0]
+    return {name: int(count) for name, count in re.findall(r"^(\w+)\s+(\d+)$", table, re.MULTILINE)}
+
+
+def shape(project: Project) -> dict[str, int]:
+    """Start counts must all be one; gives records and starts."""
+    assert set(project.started().values()) <= {1}
+    return {"records": len(project.record_files()), "starts": len(project.starts())}
+
+
+def test_growing_measures_exactly_the_new_runs(project: Project) -> None:
+    project.campaign(batch=[1, 2], repetitions=1)
+    project.measure()
+    first = project.record_files()
+    assert shape(project) == {"records": 2, "starts": 2}
+
+    project.campaign(batch=[1, 2], repetitions=2)
+    project.measure()
+    assert shape(project) == {"records": 4, "starts": 4}
+
+    project.campaign(batch=[1, 2, 4], attach=["local", "fabric"], repetitions=2)
+    said = project.measure()
+    assert shape(project) == {"records": 12, "starts": 12}
+    assert "1x1-local: measure 2 of 6 runs" in said
+    assert "1x1-fabric: measure 6 of 6 runs" in said
+
+    later = project.record_files()
+    assert all(later[path] == content for path, content in first.items())
+
+
+def test_a_second_invocation_does_nothing_and_new_words_measure_nothing(project: Project) -> None:
+    path = project.campaign(batch=[1, 2])
+    project.run("tables")
+    before = project.record_files()
+    assert "Nothing to be done" in project.run("tables")
+
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"title": "Another title"}))
+    assert jobs(project.run("tables")) == {"tables": 1}
+    assert "Another title" in (project.results().tables / "context.json").read_text()
+    assert project.record_files() == before
+    assert shape(project) == {"records": 2, "starts": 2}
+
+
+def test_operations_are_not_identity(project: Project) -> None:
+    project.system(slurm={"partition": "short"})
+    project.campaign(batch=[1, 2])
+    project.measure()
+    before = project.record_files()
+
+    project.system(slurm={"partition": "long", "qos": "high"}, attach_s=0.01)
+    project.campaign(
+        batch=[1, 2], time_limit_s=33, memory_limit_mib=4000, isolation="none", attempts=5, compose_wait_s=7
+    )
+    assert jobs(project.measure()) == {}
+    assert project.record_files() == before
+    assert len(project.starts()) == 2
+
+
+def test_an_axis_value_that_comes_back_is_not_measured_again(project: Project) -> None:
+    project.campaign(batch=[1, 2])
+    project.run("tables")
+    before = project.record_files()
+    runs = project.results().tables / "runs.csv"
+    assert len(runs.read_text().splitlines()) == 3
+
+    project.campaign(batch=[1])
+    project.run("tables")
+    assert len(runs.read_text().splitlines()) == 2
+    assert project.record_files() == before
+
+    project.campaign(batch=[1, 2])
+    project.run("tables")
+    assert len(runs.read_text().splitlines()) == 3
+    assert project.record_files() == before
+    assert len(project.starts()) == 2
+
+
+def test_a_deleted_record_is_measured_again_alone(project: Project) -> None:
+    project.campaign(batch=[1, 2], repetitions=2)
+    project.measure()
+    before = project.record_files()
+    victims = sorted(before)[1:3]
+    for victim in victims:
+        victim.unlink()
+        project.measure()
+        shutil.rmtree(project.directory / ".snakemake")
+    after = project.record_files()
+    assert set(after) == set(before)
+    assert {path for path in after if after[path] != before[path]} == set(victims)
+    assert {run for run, count in project.started().items() if count != 1} == {victim.stem for victim in victims}
+
+
+def test_a_subset_is_measured_first_and_not_again(project: Project) -> None:
+    project.campaign(batch=[1, 2, 4], repetitions=2)
+    project.measure(where="batch >= 2 and batch < 4")
+    assert {record.cell.batch for record in project.records()} == {2}
+    assert shape(project) == {"records": 2, "starts": 2}
+    project.measure()
+    assert shape(project) == {"records": 6, "starts": 6}
+
+
+def test_records_alone_are_enough(project: Project, make_project: Callable[..., Project]) -> None:
+    """Copied elsewhere, without Snakemake's memory and with other times, records are still not measured again."""
+    project.campaign(batch=[1, 2])
+    project.measure()
+    other = make_project("other")
+    other.campaign(batch=[1, 2])
+    for path in project.record_files():
+        copy = other.results_root / path.relative_to(project.results_root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+        os.utime(copy, (1, 1))
+    other.measure()
+    assert len(other.record_files()) == 2
+    assert other.starts() == []
+
+
+@pytest.mark.parametrize(("lease_per", "leases"), [("configuration", 2), ("workload", 4), ("cell", 8)])
+def test_lease_per_says_how_many_measure_jobs_there_are(project: Project, lease_per: str, leases: int) -> None:
+    project.workload("other")
+    path = project.campaign(attach=["local", "fabric"], workload=["logged", "other"], batch=[1, 2], lease_per=lease_per)
+    dag = open_dag(request({"campaign": str(path), "results": str(project.results_root)}))
+    assert len(set(dag.manifests)) == leases
+
+
+def test_lease_per_cell_composes_for_each_cell(project: Project) -> None:
+    project.campaign(batch=[1, 2], attach=["fabric"], lease_per="cell")
+    project.measure()
+    assert len(project.leases()) == 2
+    assert {record.lease_id for record in project.records()} == {document["lease_id"] for document in project.leases()}
+
+
+def test_the_slurm_profile_resolves(project: Project) -> None:
+    project.campaign(attach=["local", "fabric"], batch=[1, 2])
+    said = project.run("-n", profile="slurm")
+    assert jobs(said)["measure"] == 2
+    assert "1x1-fabric: measure 2 of 2 runs of 2 cells" in said
+    assert project.starts() == []
+    assert not project.results().directory.exists()
+
+
+def test_editing_a_figure_redraws_it_and_the_report_and_nothing_is_written_to_home(
+    make_project: Callable[..., Project],
+) -> None:
+    project = make_project(copied=("scripts", "reports"))
+    project.campaign(attach=["local", "fabric"], batch=[1, 2])
+    project.run()
+    assert project.results().report.stat().st_size > 10_000
+    assert list(project.home.rglob("*")) == []
+    assert "Nothing to be done" in project.run()
+
+    figure = project.directory / "scripts" / "figures" / "scaling.py"
+    figure.write_text(figure.read_text() + "\n# a changed figure\n")
+    drawn = _times(project)
+    done = jobs(project.run())
+    assert done == {"figure": 1, "report": 1, "summary": 1, "all": 1}
+    assert {path.stem for path, time_s in _times(project).items() if drawn[path] != time_s} == {"scaling"}
+
+    style = project.directory / "reports" / "report.css"
+    style.write_text(style.read_text() + "\n/* a changed style */\n")
+    assert jobs(project.run()) == {"report": 1, "summary": 1, "all": 1}
+    assert list(project.home.rglob("*")) == []
+    assert len(project.starts()) == 4
+
+
+def _times(project: Project) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in project.results().figures.glob("*.svg")}

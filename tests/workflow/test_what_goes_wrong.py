@@ -1,0 +1,258 @@
+"""What goes wrong on the fabric, in what is measured, and on the disk, as a person with a campaign meets it."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign import measure as measuring
+from campaign.archive import report_from
+from campaign.errors import RecordError
+from campaign.fabrics.faults import FaultKind
+from campaign.matrix import run_set_digest
+from campaign.measure import Measurement, measure
+from campaign.record import Store
+from tests.campaign_records import write
+from tests.workflow.checkout_twin import Project
+
+TRANSIENT: list[FaultKind] = [
+    "busy",
+    "lost_request",
+    "unknown_outcome",
+    "unknown_release",
+    "partial_attach",
+    "short_attach",
+]
+
+
+def measure_here(project: Project, lease: str, say: Any = print) -> dict[str, Any]:
+    """The measure job of a lease in this process; gives its manifest."""
+    path = project.campaigns / "c.yaml"
+    campaign = measuring.load_campaign(path)
+    cells = measuring.lease_cells(campaign, lease, None)
+    return measure(Measurement(path, lease, project.results_root, run_set_digest(cells)), say)
+
+
+def test_a_transient_fault_of_every_kind_is_overcome(project: Project) -> None:
+    """One lease for each kind of fault, so that each must be overcome."""
+    cells = range(1, len(TRANSIENT) + 1)
+    project.campaign(attach=["fabric"], batch=list(cells), lease_per="cell")
+    manifest_names = [lease.split("/")[-1] for lease in re.findall(r"1x1-fabric--\w+", project.run("-n"))]
+    leases = sorted(set(manifest_names))
+    assert len(leases) == len(TRANSIENT)
+    project.system(
+        faults=[{"kind": kind, "lease": f"*{lease}*"} for kind, lease in zip(TRANSIENT, leases, strict=True)]
+    )
+    project.measure()
+    assert len(project.records()) == len(TRANSIENT)
+    assert {record.status for record in project.records()} == {"ok"}
+    assert project.held() == {}
+    told = {document["lease"]: document for document in project.leases()}
+    for kind, lease in zip(TRANSIENT, leases, strict=True):
+        document = told[lease]
+        if kind == "busy":
+            assert document["waits"], document
+        elif kind == "short_attach":
+            # The fabric reported success: nothing failed but the reading back, which gave everything back and began anew.
+            assert document["operations"] > 2, document
+        else:
+            assert document["faults"], document
+
+
+def test_a_permanent_fault_is_named_and_the_campaign_completes_once_it_is_gone(project: Project) -> None:
+    project.synthetic("failing", failures=[{"when": "batch == 1", "status": "crashed"}])
+    project.campaign(attach=["local", "fabric"], workload=["logged", "failing"], batch=[1, 2], attempts=2)
+    project.system(faults=[{"kind": "partial_attach", "times": 1000}])
+    said = project.run(expect=1)
+    assert re.search(r"error: some runs have no record.*\n1x1-fabric: 4 of 4 runs: .*could not be attached", said)
+    assert {record.cell.attach for record in project.records()} == {"local"}
+    page = project.results().report.read_text()
+    assert "could not be attached" in page, "the report does not say why runs are missing"
+    assert "ended with ValueError" in page, "the report does not show a failed run"
+    assert any(document["faults"] for document in project.leases())
+    assert project.held() == {}
+
+    # The fault is gone: the same command completes, and measures nothing twice.
+    project.system()
+    project.run("tables")
+    assert len(project.records()) == 8
+    assert set(project.started().values()) == {1}
+    assert "could not be attached" not in (project.results().tables / "cells.csv").read_text()
+
+
+def test_a_device_that_no_host_ever_sees_is_reported(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, because nobody wants to wait for the minutes that real hosts are given."""
+    monkeypatch.setenv("STARTS", project.environment["STARTS"])
+    monkeypatch.setenv("TMPDIR", str(project.temporary))
+    monkeypatch.setattr(measuring, "acquire", functools.partial(measuring.acquire, visible_s=0.2))
+    project.campaign(attach=["fabric"], attempts=2)
+    project.system(faults=[{"kind": "device_never_visible", "times": 2}])
+    manifest = measure_here(project, "1x1-fabric")
+    assert len(manifest["missing"]) == 1
+    assert "not seen by the host" in manifest["reason"]
+    assert project.held() == {}
+    assert len(project.leases()) == 2
+
+    assert measure_here(project, "1x1-fabric")["missing"] == []
+    assert len(project.records()) == 1
+
+
+def test_a_run_that_slurm_took_away_is_missing_and_the_report_names_its_log(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STARTS", project.environment["STARTS"])
+    monkeypatch.setenv("TMPDIR", str(project.temporary))
+    preempted = "slurmstepd: error: *** JOB 12 ON host1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***"
+    project.workload("logged", body=f"echo '{preempted}'; exit 1")
+    project.campaign(attempts=1)
+    manifest = measure_here(project, "1x1-local")
+    assert project.records() == []
+    (name,) = re.findall(r"\(log: (.*?)\)", manifest["reason"])
+    assert preempted in (project.results().directory / name).read_text()
+    assert str(project.directory) not in manifest["reason"]
+    write(project.results().manifests / "1x1-local" / "x.1.json", manifest)
+    campaign, page = measuring.load_campaign(project.campaigns / "c.yaml"), project.directory / "page.html"
+    report_from(campaign, project.results().directory, None, project.temporary, page)
+    assert f"(log: {name})" in page.read_text()
+
+
+def test_a_device_that_cannot_be_released_is_told_and_released_later(project: Project) -> None:
+    project.campaign(attach=["fabric"])
+    project.system(faults=[{"kind": "leak", "times": 3}])
+    said = project.measure()
+    assert "the fabric would not release" in said
+    assert len(project.records()) == 1
+    assert project.leases()[0]["leaked"]
+    assert project.held() != {}
+
+    project.campaign("d", attach=["fabric"])
+    said = project.measure(campaign="d")
+    assert "had no owner any more: released" in said
+    assert project.held() == {}
+
+
+CLASSES = ["oom_device", "oom_host", "time_limit", "nan", "crashed", "incomplete", "comm_timeout"]
+
+
+def test_failures_of_the_subject_are_data(project: Project) -> None:
+    """Each class is recorded once and is not tried again; limits end the run's processes."""
+    project.synthetic(
+        "failing",
+        failures=[{"when": f"batch == {number}", "status": status} for number, status in enumerate(CLASSES, 1)],
+    )
+    project.workload("hungry", body="python3 -c 'import time; b = bytearray(300 << 20); time.sleep(600)'")
+    project.workload("stuck", body="sleep 600 & sleep 600")
+    project.campaign(
+        workload=["failing", "hungry", "stuck"],
+        batch=list(range(1, len(CLASSES) + 2)),
+        exclude=[{"when": "workload in ('hungry', 'stuck') and batch > 1", "why": "one is enough"}],
+        time_limit_s=2.5,
+        memory_limit_mib=100,
+    )
+    project.run("tables")
+    status = {(record.cell.workload, record.cell.batch): record for record in project.records()}
+    assert [status["failing", number].status for number in range(1, len(CLASSES) + 2)] == [*CLASSES, "ok"]
+    assert status["hungry", 1].status == "oom_host"
+    assert status["stuck", 1].status == "time_limit"
+    assert all(record.failure for record in status.values() if record.status != "ok")
+    assert set(project.started().values()) == {1}
+    project.await_quiet()
+    assert "still running at its time limit" in (project.results().tables / "cells.csv").read_text()
+    assert "Nothing to be done" in project.run("tables")
+
+
+@pytest.fixture
+def small_disk(project: Project) -> Iterator[Path]:
+    """The project's results directory, on a disk of its own of 2 MiB."""
+    project.results_root.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(project.results_root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False) if mount and os.geteuid() == 0 else None
+    if done is None or done.returncode != 0:
+        reason = f"a small disk needs root and mount: {done.stderr.strip() if done else 'not root'}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    try:
+        yield project.results_root
+    finally:
+        project.kill()
+        subprocess.run(["umount", "--lazy", str(project.results_root)], check=True)
+
+
+def test_a_full_disk_is_told_in_one_message_and_loses_nothing(project: Project, small_disk: Path) -> None:
+    filler = small_disk / "filler"
+    # The second run finds the disk full; whatever space is left when it starts is taken.
+    fill = f'if [ $(wc -l < "$STARTS") = 2 ]; then cat /dev/zero > {filler} 2> /dev/null; fi; echo rate: 10'
+    project.workload("logged", body=fill)
+    project.campaign(repetitions=4, attempts=2)
+    said = project.run("--until", "measure", expect=1)
+    assert "Traceback" not in said
+    messages = set(re.findall(r"^error: .*$", said, re.MULTILINE))
+    assert len(messages) == 1, said
+    assert re.search(
+        rf"error: {re.escape(str(small_disk))}\S*: .*free space.*run the same command again", messages.pop()
+    )
+    before = project.record_files()
+    assert len(before) == 1
+    assert all(json.loads(content)["status"] == "ok" for content in before.values())
+
+    filler.unlink()
+    project.measure()
+    after = project.record_files()
+    assert len(after) == 4
+    assert {path: after[path] for path in before} == before
+    assert project.held() == {}
+    project.await_quiet()
+
+
+def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a disk of its own: the driver runs in this process, and its second record meets a full disk."""
+    project.campaign(repetitions=3)
+    monkeypatch.setenv("STARTS", project.environment["STARTS"])
+    monkeypatch.setenv("TMPDIR", str(project.temporary))
+    real = Store.write
+    written: list[Any] = []
+
+    def write(store: Store, record: Any) -> None:
+        if len(written) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(store.path(*record.key)))
+        real(store, record)
+        written.append(record)
+
+    class InThisProcess:
+        """A submission whose driver has already ended."""
+
+        def __init__(self, driver: Any) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr("campaign.driver._leave_terminal", lambda: None)
+                patch.setattr(Store, "write", write)
+                self.driven = driver()
+            self.lease = driver.lease
+
+        def result(self) -> Any:
+            return self.driven
+
+    submitter = "campaign.submission.local.LocalSubmitter"
+    monkeypatch.setattr(f"{submitter}.submit", lambda _, driver: InThisProcess(driver))
+    with pytest.raises(RecordError, match=r"records/\S+\.json: .*No space left on device.*free space"):
+        measure_here(project, "1x1-local")
+    assert len(project.records()) == 1
+    assert project.held() == {}
+
+    monkeypatch.undo()
+    project.measure()
+    assert len(project.records()) == 3
+    assert sorted(project.started().values()) == [1, 1, 2]

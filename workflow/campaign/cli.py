@@ -1,0 +1,299 @@
+"""The `campaign` command: what the rules do, one piece at a time, for people."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from campaign import __version__
+from campaign.cluster.commands import cluster
+from campaign.errors import CampaignError, ConfigError
+
+_Command = Callable[..., Any]
+_FORMATS = ("table", "json", "tsv")
+
+
+class _Group(click.Group):
+    """Reports a CampaignError as one message, without a traceback."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except CampaignError as error:
+            click.secho(f"error: {error}", err=True, fg="red")
+            context.exit(1)
+
+
+def _campaign_argument(command: _Command) -> _Command:
+    return click.argument(
+        "campaign", type=click.Path(path_type=Path), default=Path("config/campaign.yaml"), metavar="[CAMPAIGN]"
+    )(command)
+
+
+def _campaign_option(command: _Command) -> _Command:
+    return click.option(
+        "--campaign",
+        type=click.Path(path_type=Path),
+        default=Path("config/campaign.yaml"),
+        show_default=True,
+        help="Campaign file.",
+    )(command)
+
+
+def _where_option(command: _Command) -> _Command:
+    return click.option("--where", metavar="EXPRESSION", help='Only cells for which this holds, e.g. "batch >= 8".')(
+        command
+    )
+
+
+def _results_option(command: _Command) -> _Command:
+    return click.option(
+        "--results",
+        type=click.Path(path_type=Path),
+        default=Path("results"),
+        show_default=True,
+        help="Directory of all results.",
+    )(command)
+
+
+def _name_option(command: _Command) -> _Command:
+    return click.option("--name", help="What it is kept under. Default: the configuration's name.")(command)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="campaign")
+def main() -> None:
+    """Characterization campaigns on composable infrastructure.
+
+    CAMPAIGN is a campaign file; config/campaign.yaml when left out. Start with 'campaign plan', which touches nothing.
+    """
+
+
+@main.command()
+@_campaign_argument
+def validate(campaign: Path) -> None:
+    """Check a campaign file and everything it names."""
+    from campaign.dag import Request, read_plan
+    from campaign.preflight import preflight
+
+    plan = read_plan(Request(campaign, Path("results")))
+    preflight(plan.campaign)
+    cells = sum(len(lease.cells) for lease in plan.leases)
+    click.echo(
+        f"{campaign}: valid; {cells} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system.name}"
+    )
+
+
+@main.command()
+@_campaign_argument
+@_where_option
+@_results_option
+@click.option(
+    "--format", "style", type=click.Choice(_FORMATS), default="table", show_default=True, help="How to print it."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Write plan.json and plan.tsv into this directory instead."
+)
+def plan(campaign: Path, where: str | None, results: Path, style: str, output: Path | None) -> None:
+    """Show what would be measured, in which order, and at what cost. Nothing is composed and nothing is written.
+
+    Exits with 1 when a configuration does not fit the system.
+    """
+    from campaign.dag import Request, read_plan
+
+    planned = read_plan(Request(campaign, results, where), allow_unfit=True)
+    if output:
+        from campaign.outputs import write_plan
+
+        output.mkdir(parents=True, exist_ok=True)
+        write_plan(planned, output / "plan.json", output / "plan.tsv")
+        click.echo(f"{output / 'plan.json'}\n{output / 'plan.tsv'}")
+    elif style == "table":
+        from campaign.show import print_plan
+
+        print_plan(planned)
+    else:
+        _echo_plan(planned, style)
+    if planned.unfit:
+        raise ConfigError(
+            f"{campaign}: {len(planned.unfit)} configurations do not fit the system; see 'does not fit' in the plan"
+        )
+
+
+def _echo_plan(planned: Any, style: str) -> None:
+    import json
+
+    from campaign.plan import plan_document, plan_rows
+
+    if style == "json":
+        click.echo(json.dumps(plan_document(planned), indent=1))
+        return
+    for row in plan_rows(planned):
+        click.echo("\t".join(row))
+
+
+@main.command()
+@_campaign_argument
+@_where_option
+@_results_option
+@click.option("--profile", help="Snakemake profile: local, slurm or a path. Default: the system's launcher.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be done.")
+@click.argument("snakemake", nargs=-1, type=click.UNPROCESSED)
+def run(
+    campaign: Path, where: str | None, results: Path, profile: str | None, dry_run: bool, snakemake: tuple[str, ...]
+) -> None:
+    """Measure what has no record yet and write the report, through Snakemake.
+
+    The same as 'snakemake --profile local --config campaign=CAMPAIGN'. What stands behind '--' goes to Snakemake.
+    """
+    from campaign.config.load import read_campaign, read_system
+    from campaign.project import ROOT
+
+    name = profile or read_system(read_campaign(campaign).system, campaign).launcher
+    directory = ROOT / name
+    config = [f"campaign={campaign}", f"results={results}", *([f"where={where}"] if where else [])]
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
+    command += [*(["-n"] if dry_run else []), *snakemake, "--config", *config]
+    sys.exit(subprocess.run(command, check=False).returncode)
+
+
+@main.command()
+@click.argument("configuration")
+@_campaign_option
+@_results_option
+@click.option("--hosts", metavar="HOST,HOST..", help="Only on these hosts. Default: any that fit.")
+@_name_option
+def compose(configuration: str, campaign: Path, results: Path, hosts: str | None, name: str | None) -> None:
+    """Compose one CONFIGURATION by hand and keep it until 'campaign release'.
+
+    A campaign waits for devices that are kept so.
+    """
+    from campaign.kept import compose as keep
+    from campaign.show import print_composition
+
+    allowed = tuple(filter(None, (hosts or "").split(",")))
+    print_composition(keep(campaign, results, configuration, allowed, name))
+
+
+@main.command()
+@click.argument("configuration", required=False)
+@_campaign_option
+@_results_option
+@click.option(
+    "--orphans", is_flag=True, help="Release the leases that dead processes left, instead of a configuration."
+)
+@click.option("--dry-run", "-n", is_flag=True, help="With --orphans: only list them.")
+@_name_option
+def release(
+    configuration: str | None, campaign: Path, results: Path, orphans: bool, dry_run: bool, name: str | None
+) -> None:
+    """Release a CONFIGURATION that 'campaign compose' keeps, or what dead processes left (--orphans)."""
+    from campaign.kept import release as give_back
+    from campaign.kept import release_orphans
+
+    if orphans == (configuration is not None):
+        raise ConfigError("give either a configuration or --orphans")
+    if configuration is None:
+        for line in release_orphans(campaign, results, dry_run=dry_run) or ["no lease without an owner"]:
+            click.echo(line)
+        return
+    click.echo(give_back(campaign, results, configuration, name))
+
+
+@main.command()
+@_campaign_argument
+@_results_option
+def inventory(campaign: Path, results: Path) -> None:
+    """Show the system's hosts and devices, and who holds them."""
+    from campaign.kept import read_inventory
+    from campaign.show import print_inventory
+
+    print_inventory(*read_inventory(campaign, results))
+
+
+@main.command()
+@_campaign_argument
+@_results_option
+def verify(campaign: Path, results: Path) -> None:
+    """Read back every composition that is held, from the fabric and from the hosts, device by device.
+
+    Exits with 1 when a device is missing, broken, or not what was requested.
+    """
+    from campaign.kept import verify as read_back
+    from campaign.show import print_verification
+
+    if not print_verification(read_back(campaign, results)):
+        sys.exit(1)
+
+
+@main.command()
+@_campaign_argument
+@_where_option
+@_results_option
+def status(campaign: Path, where: str | None, results: Path) -> None:
+    """Show what is done, what is running, and what failed so far."""
+    from campaign.dag import Request, read_plan
+    from campaign.show import print_status
+
+    print_status(read_plan(Request(campaign, results, where), allow_unfit=True), results)
+
+
+@main.command()
+@click.argument(
+    "source", type=click.Path(path_type=Path), default=Path("config/campaign.yaml"), metavar="[CAMPAIGN|ARCHIVE]"
+)
+@_where_option
+@_results_option
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The page. Default: in the results, or beside the archive."
+)
+def report(source: Path, where: str | None, results: Path, output: Path | None) -> None:
+    """Write the report from the records that there are, or from an ARCHIVE (a .zip file) alone."""
+    if source.suffix == ".zip":
+        from campaign.archive import report_from_archive
+
+        out = output or source.with_suffix(".report.html")
+        report_from_archive(source, out, where)
+    else:
+        from campaign.archive import report_from
+        from campaign.config.resolve import load_campaign
+        from campaign.paths import Results
+
+        loaded = load_campaign(source)
+        paths = Results(results, loaded.name)
+        out = output or paths.report
+        report_from(loaded, paths.directory, where, paths.directory, out)
+    click.echo(out)
+
+
+@main.command()
+@_campaign_argument
+@_where_option
+@_results_option
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The archive. Default: <campaign>.zip in the results directory."
+)
+def archive(campaign: Path, where: str | None, results: Path, output: Path | None) -> None:
+    """Pack config as used, plan, records, tables and leases, with checksums, into one file."""
+    from campaign.archive import write_archive
+    from campaign.config.resolve import load_campaign
+    from campaign.paths import Results
+
+    loaded = load_campaign(campaign)
+    paths = Results(results, loaded.name)
+    out = output or paths.root / f"{loaded.name}.zip"
+    members = write_archive(loaded, paths.directory, out, where)
+    click.echo(f"{out}: {members} files")
+
+
+main.add_command(cluster)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""The process that holds emulated hosts open: as long as it lives they exist, and when it ends the kernel removes them.
+
+Started by file path, standard library only (it starts in 30 ms). Reads one line of JSON from standard input, a Plan:
+
+    user        make a user namespace first (an ordinary user needs one)
+    isolate     have process ids and mounts of its own too: when the keeper ends, so does everything started under it
+    hostname    the host name of the keeper itself, where it is isolated
+    commands    argv lists run first (mounts)
+    namespaces  [name, hostname or null], each a network namespace, with a host name of its own where one is given
+    batches     [namespace, argv, lines]: lines for the standard input of `ip -batch -` or `tc -batch -`
+    outside     descriptor of the network namespace that it was started from, known to batches as {@outside}
+    anchor      descriptor of a file, held open; once it is removed, a keeper that was told to stay ends
+    owner       descriptor (pidfd) of the process to live as long as
+
+and answers with one line: {"pid", "descriptors"} or {"failed", "stage"}. It ends on SIGTERM, with the owner, and at the end of its
+standard input, unless that said "keep": then it stays until it is killed or its anchor is removed.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+OUTSIDE = "@outside"
+Descriptors = dict[str, dict[str, int]]
+
+_NEWNS, _NEWUTS, _NEWUSER, _NEWPID, _NEWNET = 0x00020000, 0x04000000, 0x10000000, 0x20000000, 0x40000000
+_ROUNDS, _ROUND_S = 4, 0.01
+_LOOK_S = 1.0
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Failed(Exception):
+    """A stage that did not work: `kernel` (a namespace is refused) or `setup` (a command failed)."""
+
+    def __init__(self, stage: str, message: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+def unshare(flags: int, what: str) -> None:
+    if _LIBC.unshare(flags):
+        raise Failed("kernel", f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+def enter(descriptor: int, kind: int) -> None:
+    if _LIBC.setns(descriptor, kind):
+        raise Failed("kernel", f"entering a namespace: {os.strerror(ctypes.get_errno())}")
+
+
+def become_root_of_a_user_namespace() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    unshare(_NEWUSER, "a user namespace")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        try:
+            with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib would add 10 ms to the start
+                file.write(text)
+        except OSError as error:
+            raise Failed("kernel", f"mapping users into a user namespace: {error.strerror}") from error
+
+
+def run(argv: list[str], lines: Sequence[str] = ()) -> None:
+    done = subprocess.run(argv, input="".join(f"{line}\n" for line in lines), capture_output=True, text=True)
+    if done.returncode:
+        said = " ".join(done.stderr.split())
+        asked = f" for: {'; '.join(lines)}" if lines else ""
+        raise Failed("setup", f"{' '.join(argv)}: {said or f'exit code {done.returncode}'}{asked}")
+
+
+def open_namespace(kind: str) -> int:
+    return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def make_namespaces(wanted: list[tuple[str, str | None]]) -> Descriptors:
+    """Descriptors of new namespaces by name; this process is back in its own afterwards."""
+    home = {"net": open_namespace("net"), "uts": open_namespace("uts")}
+    made: Descriptors = {".": home}
+    for name, hostname in wanted:
+        unshare(_NEWNET, "a network namespace")
+        made[name] = {"net": open_namespace("net")}
+        if hostname:
+            unshare(_NEWUTS, "a host name of its own")
+            socket.sethostname(hostname)
+            made[name]["uts"] = open_namespace("uts")
+            enter(home["uts"], _NEWUTS)
+    enter(home["net"], _NEWNET)
+    return made
+
+
+def set_up(plan: dict[str, Any]) -> tuple[int, Descriptors]:
+    unshare(_NEWNET, "a network namespace")
+    if plan["isolate"]:
+        unshare(_NEWNS | _NEWUTS, "mounts of its own")
+        socket.sethostname(plan["hostname"])
+        run(["mount", "--make-rprivate", "/"])
+        unshare(_NEWPID, "process ids of its own")
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+    # Before /proc is replaced: the process id that those outside know.
+    pid = int(os.readlink("/proc/self"))  # noqa: PTH115
+    if plan["isolate"]:
+        run(["mount", "-t", "proc", "proc", "/proc"])
+    for argv in plan["commands"]:
+        run(argv)
+    made = make_namespaces(plan["namespaces"])
+    if plan["outside"] is not None:
+        made[OUTSIDE] = {"net": plan["outside"]}
+    paths = {name: f"/proc/{os.getpid()}/fd/{kinds['net']}" for name, kinds in made.items()}
+    for namespace, argv, lines in plan["batches"]:
+        enter(made[namespace]["net"], _NEWNET)
+        run(argv, [line.format_map(paths) for line in lines])
+    enter(made["."]["net"], _NEWNET)
+    return pid, made
+
+
+def kill_inhabitants(made: Descriptors) -> None:
+    """Nobody stays in a namespace whose links are gone: it could only wait for a peer that never answers."""
+    inodes = {os.fstat(kinds["net"]).st_ino for name, kinds in made.items() if name != OUTSIDE}
+    # From here on nobody finds the way in; who is on it just now is met by one of the next rounds.
+    for descriptor in [descriptor for kinds in made.values() for descriptor in kinds.values()]:
+        os.close(descriptor)
+    for _ in range(_ROUNDS if made else 0):
+        for pid in inhabitants(inodes):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_ROUND_S)
+
+
+def inhabitants(inodes: set[int]) -> list[int]:
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        # It ended meanwhile, or it is somebody else's and so not in our namespaces.
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{entry.name}/ns/net").st_ino in inodes:  # noqa: PTH116
+                found.append(int(entry.name))
+    return found
+
+
+def reap(*_: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def stay(anchor: int) -> None:
+    """Nobody listens any more, and nobody will speak."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    # Whoever removes the directory can no longer ask for the end, and means it.
+    while os.fstat(anchor).st_nlink:
+        time.sleep(_LOOK_S)
+
+
+def wait_for_the_end(owner: int) -> bool:
+    """True when the owner said to stay."""
+    poll = select.poll()
+    for descriptor in (0, owner):
+        poll.register(descriptor, select.POLLIN)
+    while True:
+        ready = [descriptor for descriptor, _ in poll.poll()]
+        if 0 in ready:
+            return os.read(0, 64).strip() == b"keep"
+        if owner in ready:
+            return False
+
+
+def leave(*_: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    made: Descriptors = {}
+    try:
+        # One read a byte at a time: what comes after the line is for wait_for_the_end.
+        with open(0, "rb", buffering=0, closefd=False) as asked:
+            plan = json.loads(asked.readline())
+        if plan["user"]:
+            become_root_of_a_user_namespace()
+        pid, made = set_up(plan)
+        # As the first process of its process ids it is the parent of every orphan.
+        signal.signal(signal.SIGCHLD, reap)
+        print(json.dumps({"pid": pid, "descriptors": made}), flush=True)
+        if wait_for_the_end(plan["owner"]):
+            os.close(plan["owner"])
+            stay(plan["anchor"])
+    except (Failed, OSError) as error:
+        stage = error.stage if isinstance(error, Failed) else "setup"
+        print(json.dumps({"failed": str(error), "stage": stage}), flush=True)
+    finally:
+        kill_inhabitants(made)
+
+
+if __name__ == "__main__":
+    main()

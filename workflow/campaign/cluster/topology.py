@@ -1,0 +1,199 @@
+"""Which hosts there are, which devices stand behind which link, and the `ip` and `tc` lines that make it so. Pure.
+
+Every host is a network namespace. Its local devices live in it and talk through its loopback. Each fabric device has a namespace of
+its own behind a link shaped to the fabric's rate; hosts are joined by a bridge through links shaped to the network's rate:
+
+    host1 (local devices) ── network link ──┐
+      ├─ fabric link ── host1-fabric0        network (bridge)
+      └─ fabric link ── host1-fabric1        │
+    host2 (local devices) ── network link ──┘
+
+So two local devices of a host meet no link, a fabric device meets the fabric link on every way out, and two hosts meet the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+HOME = "."
+"""The namespace that holds the network's bridge."""
+INTERFACE = "eth0"
+OUTSIDE = "@outside"
+"""The namespace that the emulation was started from."""
+BRIDGE = "network"
+PRIVATE_NETWORK = IPv4Network("198.18.0.0/16")
+"""Set aside for measuring networks (RFC 2544), so that no real network is hidden."""
+_BURST_BYTES = 128 * 1024
+_BURST_S = 0.002
+_QUEUE_MS = 100
+
+Attachment = Literal["local", "fabric"]
+
+
+class LinkRates(BaseModel):
+    """Rates of the links that stand for a fabric and a network."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fabric_gb_per_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="one direction of the link between a fabric device and its host; none: not shaped",
+    )
+    network_gb_per_s: float | None = Field(
+        default=None, gt=0, description="one direction of the link between a host and the network; none: not shaped"
+    )
+    scale: float = Field(default=0.01, gt=0, description="emulated rate over real rate, the same for every link")
+
+    def gbit_per_s(self, link: Literal["fabric", "network"]) -> float | None:
+        """The emulated rate of a link, one direction; None where it is not shaped."""
+        real = self.fabric_gb_per_s if link == "fabric" else self.network_gb_per_s
+        return None if real is None else real * 8 * self.scale
+
+
+class EmulatedHost(BaseModel):
+    """One host: how many devices are its own, and how many it has behind the fabric."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9-]{0,30}$", description="host name; its fabric devices are NAME-fabric0 .."
+    )
+    local_devices: int = Field(ge=0, description="devices in the host: they talk through its loopback")
+    fabric_devices: int = Field(
+        default=0, ge=0, description="devices behind the fabric: each has a shaped link to the host"
+    )
+
+
+class EmulationSpec(BaseModel):
+    """A composition in plain terms, and the rates of its links."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hosts: tuple[EmulatedHost, ...] = Field(min_length=1, description="hosts in the order of their ranks")
+    rates: LinkRates = Field(default_factory=LinkRates, description="rates of the fabric and network links")
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> EmulationSpec:
+        names = namespaces(self.hosts)
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"host names have to differ, also from the fabric devices' NAME-fabric0 ..: {', '.join(twice)}"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one device stands: the namespace to start its rank in."""
+
+    host: str
+    namespace: str
+    attachment: Attachment
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Lines for `ip -batch` or `tc -batch` in one namespace. `{NAME}` stands for the path of a namespace."""
+
+    namespace: str
+    program: Literal["ip", "tc"]
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything to be made: namespaces by name with their addresses, and the batches in order."""
+
+    addresses: dict[str, IPv4Address]
+    network: IPv4Network
+    batches: tuple[Batch, ...]
+
+
+def places(hosts: tuple[EmulatedHost, ...]) -> tuple[Place, ...]:
+    """One place a device: host by host, a host's local devices before its fabric devices."""
+    return tuple(place for host in hosts for place in _places_of(host))
+
+
+def _places_of(host: EmulatedHost) -> Iterator[Place]:
+    for device in range(host.local_devices):
+        yield Place(host.name, host.name, "local", device)
+    for port in range(host.fabric_devices):
+        yield Place(host.name, far_side(host.name, port), "fabric", host.local_devices + port)
+
+
+def namespaces(hosts: tuple[EmulatedHost, ...]) -> list[str]:
+    """Every namespace of the hosts: their own, and one a fabric device."""
+    return [
+        name for host in hosts for name in (host.name, *(far_side(host.name, i) for i in range(host.fabric_devices)))
+    ]
+
+
+def far_side(host: str, port: int) -> str:
+    """The namespace of the device on a fabric port of a host."""
+    return f"{host}-fabric{port}"
+
+
+def layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> Layout:
+    """Namespaces, addresses and the lines that make and shape the links. ValueError: the network is too small."""
+    names = namespaces(spec.hosts)
+    # The last two addresses of a network are kept for the namespace of the bridge and for the outside.
+    if len(names) > network.num_addresses - 4:
+        raise ValueError(f"{len(names)} namespaces do not fit into {network}")
+    addresses = {name: network[1 + index] for index, name in enumerate(names)}
+    batches = [Batch(HOME, "ip", ("link set lo up", f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up"))]
+    for index, host in enumerate(spec.hosts):
+        batches += _host_batches(host, index, spec.rates, addresses, network.prefixlen)
+    return Layout(addresses, network, tuple(batches))
+
+
+def _host_batches(
+    host: EmulatedHost, index: int, rates: LinkRates, addresses: dict[str, IPv4Address], prefix: int
+) -> list[Batch]:
+    """A host is a bridge that carries its address: the way to the network and to each fabric device are ports of it."""
+    port = f"host{index}"
+    inside = [
+        "link set lo up",
+        f"link add {INTERFACE} type bridge",
+        f"link set uplink master {INTERFACE}",
+        "link set uplink up",
+        f"link set {INTERFACE} up",
+        f"address add {addresses[host.name]}/{prefix} dev {INTERFACE}",
+    ]
+    batches = [
+        Batch(
+            HOME, "ip", (*_pair(port, "uplink", host.name), f"link set {port} master {BRIDGE}", f"link set {port} up")
+        )
+    ]
+    shaped = [(HOME, port, "network"), (host.name, "uplink", "network")]
+    far: list[Batch] = []
+    for number in range(host.fabric_devices):
+        name, end = far_side(host.name, number), f"fabric{number}"
+        inside += [*_pair(end, INTERFACE, name), f"link set {end} master {INTERFACE}", f"link set {end} up"]
+        address = f"address add {addresses[name]}/{prefix} dev {INTERFACE}"
+        far.append(Batch(name, "ip", ("link set lo up", f"link set {INTERFACE} up", address)))
+        shaped += [(host.name, end, "fabric"), (name, INTERFACE, "fabric")]
+    batches += [Batch(host.name, "ip", tuple(inside)), *far]
+    for namespace, interface, link in shaped:
+        rate = rates.gbit_per_s("fabric" if link == "fabric" else "network")
+        if rate is not None:
+            batches.append(Batch(namespace, "tc", (shaping(interface, rate),)))
+    return batches
+
+
+def _pair(here: str, there: str, namespace: str) -> tuple[str, ...]:
+    return (f"link add {here} type veth peer name {there} netns {{{namespace}}}",)
+
+
+def shaping(interface: str, rate_gbit_per_s: float) -> str:
+    """The `tc` line that shapes what leaves an interface. A token bucket: the kernel's netem is missing from too many kernels."""
+    rate_bit_per_s = round(rate_gbit_per_s * 1e9)
+    # A bucket smaller than what the link moves between two timer ticks would never reach the rate.
+    burst_bytes = max(_BURST_BYTES, round(rate_bit_per_s / 8 * _BURST_S))
+    return f"qdisc add dev {interface} root tbf rate {rate_bit_per_s}bit burst {burst_bytes}b latency {_QUEUE_MS}ms"

@@ -1,0 +1,217 @@
+"""From a results directory to its tables and the words beside them. Needs no hardware and no system, so it works on archives."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from campaign.config.resolve import Campaign
+from campaign.errors import RecordError
+from campaign.launchers.links import FLAGS as LINK_FLAGS
+from campaign.launchers.links import said
+from campaign.matrix import Matrix, expand
+from campaign.plan import Key, lease_name
+from campaign.record import SCHEMA as RECORD_SCHEMA
+from campaign.record import Record, Store
+from campaign.slurm.excluded import Excluded
+
+if TYPE_CHECKING:  # it brings pandas
+    from campaign.idle import Busy
+
+FLAGS = {
+    "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
+    "exit_hang": "a rank measured well, then did not exit by itself and was ended",
+    **LINK_FLAGS,
+}
+
+
+# What a caption says of the protocol; time limits and the like change no number.
+_PROTOCOL = ("warmup_steps", "measured_steps", "repetitions", "order", "seed")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Everything right of the record, before tables are made."""
+
+    campaign: Campaign
+    matrix: Matrix
+    records: list[Record]
+    leases: list[dict[str, Any]]
+    reasons: Mapping[str, str]
+    """Why a lease's runs have no record, by lease."""
+    store: Store
+    beside: Sequence[Busy] = ()
+    """What else the leases of these records were busy with: runs of cells that are not asked for."""
+    hosts_left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why a host that failed is not asked for any more, by host."""
+
+
+def gather(campaign: Campaign, directory: Path, where: str | None = None) -> Collected:
+    """Read what the results directory holds of the campaign's cells; RecordError names a damaged file."""
+    matrix = expand(campaign, where)
+    store = Store(directory)
+    present = store.index()
+    wanted = sorted(key for key in _keys(matrix) if key in present)
+    records = [store.read(*key) for key in wanted]
+    used = {record.lease_id for record in records}
+    names = {lease_name(campaign.protocol, cell) for cell in matrix.cells}
+    leases = [
+        lease
+        for path in sorted((directory / "leases").glob("*.json"))
+        if (lease := _document(path))["lease_id"] in used or lease.get("lease") in names
+    ]
+    leases.sort(key=lambda lease: (lease.get("requested_s") or 0.0, lease["lease_id"]))
+    others = (store.read(*key) for key in sorted(present.difference(wanted)))
+    beside = [(other.lease_id, other.started, other.ended) for other in others if other.lease_id in used]
+    left_out = Excluded(directory / "slurm").read()
+    return Collected(campaign, matrix, records, leases, _reasons(directory), store, beside, left_out)
+
+
+def _keys(matrix: Matrix) -> Iterator[Key]:
+    for cell in matrix.cells:
+        for repetition in range(1, cell.settings.repetitions + 1):
+            yield cell.id, repetition
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RecordError(
+            f"{path}: cannot be read ({error}); move it away, its lease is then shown as unknown"
+        ) from error
+    if (
+        not isinstance(document, dict)
+        or not isinstance(document.get("lease_id"), str)
+        or not isinstance(document.get("requested_s"), int | float | None)
+    ):
+        raise RecordError(f"{path}: is not a lease document; move it away, its lease is then shown as unknown")
+    return document
+
+
+def _reasons(directory: Path) -> dict[str, str]:
+    reasons = {}
+    for path in sorted(
+        (directory / "manifests").glob("*/*.json"), key=lambda path: (path.parent.name, path.stat().st_mtime)
+    ):
+        try:
+            document = json.loads(path.read_bytes())
+            reasons[document["lease"]] = document["reason"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{path}: not a manifest ({error!r}); delete it, it is made again") from error
+    return reasons
+
+
+def context_document(collected: Collected) -> dict[str, Any]:
+    """What the page needs beside tables and figures (`report_document.ContextDocument`), from records and campaign alone."""
+    campaign, records = collected.campaign, collected.records
+    environments = {
+        name: collected.store.shared_document(name) for name in sorted({record.environment for record in records})
+    }
+    software = {(n, v) for document in environments.values() for n, v in document.get("packages", {}).items()}
+    document = campaign.document()
+    flags = {flag for record in records for flag in record.flags}
+    return {
+        "campaign": {
+            "name": campaign.name,
+            "title": campaign.file.title or campaign.name,
+            "question": campaign.file.question,
+            "system": campaign.system.name,
+            "baseline": baseline(campaign),
+            "protocol": {name: document["campaign"]["protocol"][name] for name in _PROTOCOL},
+        },
+        "campaign_yaml": yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100),
+        "system": {
+            "name": campaign.system.name,
+            "description": campaign.system.description,
+            "fabric": str(campaign.system.fabric.get("kind", "")),
+        },
+        "notes": [*campaign.system.notes, *_emulation(campaign), *_links(campaign), *_emulated_links(collected)],
+        "excluded": [
+            *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
+            *({"rule": f"configuration {i.shape}", "why": i.why, "cells": 0} for i in campaign.impossible),
+        ],
+        "hosts_left_out": [{"host": host, "why": why} for host, why in sorted(collected.hosts_left_out.items())],
+        "launchers": _launchers(collected),
+        "software": [{"name": name, "version": version} for name, version in sorted(software)],
+        "environments": environments,
+        "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
+        "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
+    }
+
+
+def _launchers(collected: Collected) -> dict[str, int]:
+    """Runs by launcher, as the campaign was when they were measured: a profile may have chosen another than the system file."""
+    runs: Counter[str] = Counter()
+    for name, count in Counter(record.campaign for record in collected.records).items():
+        runs[collected.store.shared_document(name)["system"]["launcher"]] += count
+    return dict(runs)
+
+
+def baseline(campaign: Campaign) -> str:
+    """The configuration that overheads refer to: as named, or the largest local one on the fewest hosts."""
+    if campaign.file.baseline:
+        return campaign.file.baseline
+    local = [
+        c for c in campaign.configurations if c.attach == "local" and c.storage == "local"
+    ] or campaign.configurations
+    return max(local, key=lambda c: (c.ranks, -c.hosts)).name
+
+
+def _emulation(campaign: Campaign) -> list[str]:
+    models = sorted({c.device for c in campaign.configurations if campaign.device(c.device).runs_on == "cpu"})
+    return [
+        f"Each device of model '{model}' is emulated by one process on a CPU core: the numbers compare compositions of this "
+        "machine, they are not those of GPUs."
+        for model in models
+    ]
+
+
+def _links(campaign: Campaign) -> list[str]:
+    """The system's links as its file gives them: what a reader holds an overhead against."""
+    kinds = {"local": "between devices of a host", "fabric": "to devices behind the fabric", "network": "between hosts"}
+    said = []
+    for name, meaning in kinds.items():
+        link = getattr(campaign.system.links, name)
+        if link is not None:
+            latency = "" if link.latency_us is None else f", {link.latency_us:g} µs"
+            source = f" ({link.source})" if link.source else ""
+            said.append(f"{meaning} {link.gb_per_s:g} GB/s one way{latency}{source}")
+    return [f"Links by the system file, not measured: {'; '.join(said)}."] if said else []
+
+
+def _emulated_links(collected: Collected) -> list[str]:
+    """What became of the links that the system file asks to emulate, as the records say it."""
+    if collected.campaign.system.emulation is None:
+        return []
+    runs: dict[str, tuple[dict[str, Any], int]] = {}
+    for name, count in Counter(record.composition for record in collected.records).items():
+        links = collected.store.shared_document(name).get("links")
+        if links is not None:
+            key = json.dumps(links, sort_keys=True)
+            runs[key] = (links, runs.get(key, (links, 0))[1] + count)
+    return [said(links, count, len(collected.records)) for _, (links, count) in sorted(runs.items())]
+
+
+def collect(collected: Collected, out: Path) -> None:
+    """Write tables/: runs and cells (Parquet and CSV), leases.json, context.json."""
+    from campaign.tables import PlannedCell, cells_table, runs_table, write_tables
+
+    runs = runs_table(collected.records, collected.beside)
+    present = {record.key for record in collected.records}
+    planned = []
+    for cell in collected.matrix.cells:
+        lease = lease_name(collected.campaign.protocol, cell)
+        repetitions = cell.settings.repetitions
+        why = collected.reasons.get(lease) or "not measured yet"
+        missing = {r: why for r in range(1, repetitions + 1) if (cell.id, r) not in present}
+        planned.append(PlannedCell(cell, repetitions, lease, missing))
+    write_tables(out, runs, cells_table(planned, runs))
+    for name, document in (("leases", collected.leases), ("context", context_document(collected))):
+        (out / f"{name}.json").write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n")

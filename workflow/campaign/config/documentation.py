@@ -1,0 +1,257 @@
+"""Makes config/README.md and workflow/schemas/ from the models: `python -m campaign.config.documentation [--check]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from campaign.cell import AXES
+from campaign.config.markdown import option_words, sections, sentence, table
+from campaign.config.schemas import NOUNS, options_schema, schema_of
+from campaign.config.template import RUN_VALUES
+from campaign.fabrics import FABRICS
+from campaign.project import CONFIG, ROOT
+from campaign.train.spec import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS
+
+COMMAND = "python -m campaign.config.documentation"
+INTRODUCTION = f"""\
+<!-- Made by `{COMMAND}` from the models in workflow/campaign/config/; edit them, not this file. -->
+# What the files say
+
+Three nouns, one YAML file each:
+
+- a **campaign** says what is compared: which hardware, which workloads, which batches and precisions, and how each is measured;
+- a **system** describes one site: its hosts, the fabric and its pool, and who starts runs;
+- a **workload** is what is measured: built-in training, any program, or a reference with known results.
+
+A campaign names its system and its workloads; `systems/NAME.yaml` and `workloads/NAME.yaml` are looked for beside the campaign
+file, in the directory above it, and in this one. Unknown keys, wrong types and names that lead nowhere are errors that name file,
+line, key and the nearest valid one. `campaign plan FILE` shows what a campaign would measure without measuring it.
+
+Where a key takes "one or a list", a single value stands for a list of one. Editors that know the YAML language server complete
+and check keys by the first line of the files here, which names a schema in `../workflow/schemas/`.
+
+- [Campaign](#campaign) · [Expressions](#expressions)
+- [System](#system) · [Fabrics](#fabrics)
+- [Workload](#workload): [train](#train) · [synthetic](#synthetic) · [command](#command)
+"""
+CAMPAIGN = """\
+A campaign is a matrix: configurations (requested hardware, declared by shape) times workloads times batches times precisions times
+further options. Lists in a shape multiply as well; `zip` makes lists go together instead. What makes no sense is excluded with a
+reason, which the report repeats. Every cell of the matrix is measured `repetitions` times.
+
+A cell is known by what it is, not by its name or its place: adding values to an axis, reordering or renaming configurations,
+raising `repetitions` or changing limits measures nothing again. Another batch, precision, shape, workload content, seed,
+`warmup_steps` or `measured_steps` makes another cell.
+"""
+EXPRESSIONS = """\
+Exclusions, overrides, failures on purpose and `--where` are predicates over the axes of a cell:
+
+```
+workload == 'bert-large' and batch >= 8
+precision in ['fp16', 'bf16'] or not (attach == 'local' and hosts > 1)
+```
+
+Allowed are the names below and the campaign's option axes, numbers, quoted texts, `True`, `False`, lists, `== != < <= > >= in
+not in`, `and or not`, `+ - * / // %` and parentheses. An expression is never run as code.
+"""
+SYSTEM = """\
+A system file describes hosts and what they own, the pool behind the fabric, and who starts runs: this machine (`local`) or Slurm
+(`slurm`). What is here is what configurations are placed on; a configuration that can never fit is an error before anything runs.
+"""
+FABRIC = """\
+`fabric` names the adapter of the control plane in `kind`; the other keys of `fabric` are that adapter's options.
+"""
+WORKLOAD = """\
+A workload file says what is started for one run and what is read from it. `kind` chooses one of three. `options` are named values
+with defaults; a campaign's `axes.options` can vary them.
+"""
+TRAIN = """\
+Training steps of a built-in PyTorch model on synthetic data, one rank a device, data-parallel. `options` are those of the model;
+what a workload file leaves out has the model's default.
+"""
+SYNTHETIC = """\
+Step times that are known beforehand: it checks the chain from run to report, and shows what a report looks like without hardware.
+"""
+COMMAND_INTRODUCTION = """\
+Any program, started once for the run or once a device, with the run's values filled in where the command or a variable says
+`{name}`. What it prints is read by `parsers`. Braces that are meant are written `{{` and `}}`. A run without a required number is
+recorded as `incomplete`, one that fails as what its output says (out of memory, a crash, ...).
+"""
+EXAMPLES: Mapping[str, str] = {
+    "campaign": """\
+name: first
+question: What do two devices bring over one, and what does the fabric cost?
+system: falcon-demo
+configurations:
+  - {devices_per_host: [1, 2], attach: [local, fabric]}
+baseline: 1x2-local
+axes:
+  workload: bert-nano
+  batch: [4, 8]
+  precision: [fp32, bf16]
+exclude:
+  - {when: precision == 'bf16' and batch == 4, why: one batch is enough to compare precisions}
+protocol: {warmup_steps: 2, measured_steps: 10, repetitions: 3}
+""",
+    "system": """\
+name: two-hosts
+description: Two hosts with a device each, and two more in the drawer of a simulated chassis.
+fabric: {kind: simulated, attach_s: 0.5}
+hosts:
+  - {name: "host[1-2]", cores: 8, memory_gib: 64, devices: [{model: cpu-rank, count: 1}]}
+pool:
+  - {model: cpu-rank, count: 2, drawer: falcon1/drawer1}
+devices:
+  cpu-rank: {runs_on: cpu}
+""",
+    "train": """\
+name: bert-short
+kind: train
+model: bert-nano
+precisions: [fp32, bf16]
+options: {seq_len: 32}
+""",
+    "synthetic": """\
+name: known
+kind: synthetic
+precisions: [fp32]
+sample_ms: 1.5
+overhead_ms: 4
+fabric_ms: 2
+noise_pct: 1
+""",
+    "command": """\
+name: echo
+kind: command
+precisions: [fp32]
+options: {size_mib: 64}
+command: [echo, "rate: {batch} samples/s on {ranks} ranks with {size_mib} MiB"]
+parsers:
+  - {metric: throughput_per_s, regex: 'rate: (\\S+)'}
+""",
+}
+
+
+def readme() -> str:
+    """The text of config/README.md."""
+    return "\n".join(block.rstrip("\n") + "\n" for block in _blocks())
+
+
+def _blocks() -> Iterator[str]:
+    yield INTRODUCTION
+    yield f"## Campaign\n\n{CAMPAIGN}\n{_example('campaign')}"
+    yield from sections(schema_of("campaign"), "###")
+    yield f"### Expressions\n\n{EXPRESSIONS}"
+    yield table(("Name", "Meaning"), ((f"`{name}`", meaning) for name, meaning in AXES.items()))
+    yield f"## System\n\n{SYSTEM}\n{_example('system')}"
+    yield from sections(schema_of("system"), "###")
+    yield f"### Fabrics\n\n{FABRIC}"
+    for name, adapter in FABRICS.items():
+        yield f"#### {name}\n\n{sentence(adapter.summary)}"
+        yield from (
+            sections(options_schema(name), "#####", "fabric")
+            if options_schema(name).get("properties")
+            else ("It has no options.",)
+        )
+    yield f"## Workload\n\n{WORKLOAD}"
+    for kind, introduction in (("train", TRAIN), ("synthetic", SYNTHETIC), ("command", COMMAND_INTRODUCTION)):
+        yield f"### {kind}\n\n{introduction}\n{_example(kind)}"
+        yield from sections(_workload_schema(kind), "####", described=kind == "synthetic")
+        if kind == "train":
+            yield from _models()
+        if kind == "command":
+            yield from _placeholders()
+
+
+def _workload_schema(kind: str) -> dict[str, object]:
+    schema = schema_of("workload")
+    definitions = schema["$defs"]
+    chosen = next(
+        model for model in definitions.values() if model.get("properties", {}).get("kind", {}).get("const") == kind
+    )
+    return {**chosen, "$defs": definitions}
+
+
+def _example(noun: str) -> str:
+    return f"```yaml\n{EXAMPLES[noun]}```\n"
+
+
+def _models() -> Iterator[str]:
+    yield "#### Built-in models"
+    yield "Beside these, `transformers:NAME` and `torchvision:NAME` are built where those packages are installed."
+    rows = (
+        (
+            f"`{model.name}`",
+            model.description,
+            model.input_description,
+            f"{model.parameters:,}" if model.parameters else "",
+            ", ".join(f"`{name}: {value}`" for name, value in model.default_options.items() if name not in _SHARED),
+        )
+        for model in MODELS.values()
+    )
+    yield table(("Model", "What it is", "One sample", "Parameters", "Default options"), rows)
+    yield "#### Options of models"
+    families = {
+        family: ", ".join(f"`{model.name}`" for model in MODELS.values() if model.family == family)
+        or f"`{family}:NAME`"
+        for family in FAMILY_OPTIONS
+    }
+    rows_of_options = [
+        *((f"`{name}`", "all", *option_words(option)) for name, option in COMMON_OPTIONS.items()),
+        *(
+            (f"`{name}`", families[family], *option_words(option))
+            for family, options in FAMILY_OPTIONS.items()
+            for name, option in options.items()
+        ),
+    ]
+    yield table(("Option", "Models", "Type", "Meaning"), rows_of_options)
+
+
+_SHARED = frozenset(COMMON_OPTIONS) - {"learning_rate"}
+
+
+def _placeholders() -> Iterator[str]:
+    yield "#### Names in braces\n\nBeside the names of the workload's own options:"
+    yield table(("Name", "Meaning"), ((f"`{{{name}}}`", meaning) for name, meaning in {**AXES, **RUN_VALUES}.items()))
+
+
+def documents() -> dict[Path, str]:
+    """Every generated file with its content."""
+    schemas = {
+        ROOT / "workflow" / "schemas" / f"{noun}.schema.json": json.dumps(schema_of(noun), indent=1, ensure_ascii=False)
+        + "\n"
+        for noun in NOUNS
+    }
+    return {CONFIG / "README.md": readme(), **schemas}
+
+
+def outdated() -> list[Path]:
+    """Generated files that are not as they would be made now."""
+    return [
+        path
+        for path, content in documents().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != content
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the files, or with `--check` say which would change; gives the exit code."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file would change")
+    if parser.parse_args(arguments).check:
+        old = outdated()
+        for path in old:
+            print(f"{path} is not up to date; run: {COMMAND}", file=sys.stderr)
+        return 1 if old else 0
+    for path, content in documents().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

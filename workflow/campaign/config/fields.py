@@ -1,0 +1,45 @@
+"""What the keys of configuration files are made of. All models are closed (an unknown key is an error) and frozen."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+# Names become names of files, directories and jobs, and "--" joins them: no separators, no leading dot, single hyphens, and
+# short enough for the names that are made of three of them.
+NAME_PATTERN = r"^[A-Za-z0-9](-?[A-Za-z0-9._])*$"
+HOSTS_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[\d+-\d+\])?$"
+AXIS_PATTERN = r"^[a-z][a-z0-9_]*$"
+VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+TEXT_PATTERN = r"^[^\x00]*$"  # the operating system takes no NUL in arguments
+PATTERN_WORDS = {
+    NAME_PATTERN: "letters, digits, '.', '_' and single '-', and begins with a letter or digit",
+    HOSTS_PATTERN: "letters, digits, '.', '_' and '-', with a range such as [1-4] at its end where several are meant",
+    AXIS_PATTERN: "small letters, digits and '_', and begins with a letter",
+    VARIABLE_PATTERN: "letters, digits and '_', and begins with a letter or '_'",
+    TEXT_PATTERN: "any characters but NUL",
+}
+"""What a text with that pattern consists of, for messages."""
+
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=48)]
+AxisName = Annotated[str, StringConstraints(pattern=AXIS_PATTERN, max_length=40)]
+VariableName = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, max_length=200)]
+Argument = Annotated[str, StringConstraints(pattern=TEXT_PATTERN)]
+Count = Annotated[int, Field(ge=1, le=4096)]
+
+
+class Model(BaseModel):
+    """A closed, frozen part of a configuration file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def listed(value: Any) -> Any:
+    """A single value stands for a list of one."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+_T = TypeVar("_T")
+Many = Annotated[tuple[_T, ...], Field(min_length=1), BeforeValidator(listed)]

@@ -1,0 +1,254 @@
+"""From files to validated models: finds the three nouns, and turns every problem into one message with its place."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import types
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from campaign.config.campaign_file import CampaignFile
+from campaign.config.fields import PATTERN_WORDS
+from campaign.config.system_file import SystemFile
+from campaign.config.workload_file import WorkloadFile
+from campaign.config.yaml_file import Location, YamlFile, read_yaml
+from campaign.errors import ConfigError
+from campaign.fabrics import FABRICS, options_model
+from campaign.project import CONFIG
+
+NOUNS: dict[str, Any] = {"campaign": CampaignFile, "system": SystemFile, "workload": WorkloadFile}
+
+_M = TypeVar("_M")
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[_M]):
+    """A valid model and the document it came from, which later messages name places in."""
+
+    model: _M
+    source: YamlFile
+
+
+def read_campaign(path: Path) -> CampaignFile:
+    """Validate a campaign file."""
+    return load_campaign_file(path).model
+
+
+def read_system(name: str, campaign_path: Path) -> SystemFile:
+    """Find and validate the system file `name` for a campaign."""
+    return load_system_file(name, campaign_path).model
+
+
+def load_campaign_file(path: Path) -> Loaded[CampaignFile]:
+    """Read and validate a campaign file."""
+    source = read_yaml(path)
+    return Loaded(typing.cast(CampaignFile, validate(source, "campaign")), source)
+
+
+def load_system_file(name: str, campaign_path: Path) -> Loaded[SystemFile]:
+    """Find, read and validate the system file `name` for a campaign."""
+    source = read_yaml(_find("systems", name, campaign_path))
+    return Loaded(typing.cast(SystemFile, validate(source, "system", name)), source)
+
+
+def load_workload_file(name: str, campaign_path: Path) -> Loaded[WorkloadFile]:
+    """Find, read and validate the workload file `name` for a campaign."""
+    source = read_yaml(_find("workloads", name, campaign_path))
+    return Loaded(typing.cast(WorkloadFile, validate(source, "workload", name)), source)
+
+
+def config_directories(campaign_path: Path) -> list[Path]:
+    """Directories whose `systems/` and `workloads/` a campaign can name: its own, the one above, the project's."""
+    own = campaign_path.resolve().parent
+    return list(dict.fromkeys([own, own.parent, CONFIG]))
+
+
+def files_of(campaign: CampaignFile, campaign_path: Path) -> list[Path]:
+    """The campaign's own file, its system's, and those of its workloads."""
+    workloads = [_find("workloads", name, campaign_path) for name in dict.fromkeys(campaign.axes.workload)]
+    return [campaign_path, _find("systems", campaign.system, campaign_path), *workloads]
+
+
+def _find(folder: str, name: str, campaign_path: Path) -> Path:
+    directories = config_directories(campaign_path)
+    for directory in directories:
+        candidate = directory / folder / f"{name}.yaml"
+        if candidate.is_file():
+            return candidate
+    available = sorted({path.stem for directory in directories for path in (directory / folder).glob("*.yaml")})
+    looked = ", ".join(str(directory / folder) for directory in directories)
+    raise ConfigError(f"{campaign_path}: no {folder[:-1]} '{name}' in {looked}; {nearest(name, available)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is not known."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
+
+
+def gathered(checks: Iterable[Callable[[], object]]) -> None:
+    """Run checks that raise ConfigError; one ConfigError with all their messages, each once, at the end."""
+    problems: list[str] = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            problems += str(error).split("\n")
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+
+
+def validate(source: YamlFile, noun: str, name: str | None = None) -> BaseModel:
+    """Validate a document as a campaign, system or workload; ConfigError lists every problem with line, key and remedy.
+
+    name: what the document has to call itself, for a file that is found by its name.
+    """
+    adapter: TypeAdapter[Any] = TypeAdapter(NOUNS[noun])
+    valid: list[BaseModel] = []
+    checks: list[Callable[[], object]] = [lambda: valid.append(_valid(adapter, NOUNS[noun], source, noun))]
+    if noun == "system":
+        checks.append(lambda: _check_fabric(source))
+    if name is not None:
+        checks.append(lambda: _check_name(source, name))
+    gathered(checks)
+    return valid[0]
+
+
+def _check_name(source: YamlFile, name: str) -> None:
+    inside = source.data.get("name", name)
+    if inside != name:
+        raise ConfigError(f"{source.place('name')}: '{inside}' differs from the file's name '{name}'; rename one")
+
+
+def _check_fabric(source: YamlFile) -> None:
+    fabric = source.data.get("fabric")
+    if not isinstance(fabric, dict):
+        return  # the model says so
+    kind = fabric.get("kind")
+    if not isinstance(kind, str) or kind not in FABRICS:
+        raise ConfigError(
+            f"{source.place('fabric', 'kind')}: {kind!r} is no fabric; {nearest(str(kind), FABRICS)}"
+            if "kind" in fabric
+            else f"{source.place('fabric', 'kind')}: this key is missing; there are: {', '.join(FABRICS)}"
+        )
+    model = options_model(kind)
+    options = {key: value for key, value in fabric.items() if key != "kind"}
+    _valid(TypeAdapter(model), model, source, "fabric", options, ("fabric",))
+
+
+def _valid(
+    adapter: TypeAdapter[Any], model: Any, source: YamlFile, noun: str, data: Any = None, prefix: Location = ()
+) -> Any:
+    """The model of (a part of) a document. Strict, so that '3' is no number and 1 is not true; JSON, so that lists are."""
+    data = source.data if data is None else data
+    try:
+        return adapter.validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        problems: list[dict[str, Any]] = [{**problem} for problem in error.errors(include_url=False)]
+    for problem in problems:
+        # The kind of a workload is no place in its file; 'command' would even be mistaken for a key.
+        if noun == "workload" and problem["loc"][:1] == (data.get("kind"),):
+            problem["loc"] = problem["loc"][1:]
+    locations = [problem["loc"] for problem in problems]
+    by_place: dict[Location, list[dict[str, Any]]] = {}
+    for problem in problems:
+        at = problem["loc"]
+        # A list without its invalid values may then be too short, too.
+        if problem["type"] != "too_short" or not any(other[: len(at)] == at != other for other in locations):
+            by_place.setdefault(_in_document(at, data), []).append(problem)
+    raise ConfigError(
+        "\n".join(_message(source, model, noun, found, data, prefix, place) for place, found in by_place.items())
+    )
+
+
+def _message(
+    source: YamlFile,
+    model: Any,
+    noun: str,
+    problems: list[dict[str, Any]],
+    data: Any,
+    prefix: Location,
+    inner: Location,
+) -> str:
+    """One message for all that pydantic says of one place, which is more than one thing where there are alternatives."""
+    where = source.place(*prefix, *inner, name=noun)
+    problem = next((problem for problem in problems if problem["type"] == "finite_number"), problems[0])
+    context = problem.get("ctx", {})
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"{where}: unknown key; {nearest(str(inner[-1]), _keys_at(model, inner[:-1], data))}"
+        case "missing":
+            return f"{where}: this key is missing; see config/README.md for what it means"
+        case "union_tag_not_found":
+            return f"{where}: the key 'kind' is missing; see config/README.md for the kinds there are"
+        case "union_tag_invalid":
+            known = [name.strip(" '") for name in context["expected_tags"].split(",")]
+            place = source.place(*prefix, *inner, "kind")
+            return f"{place}: '{context['tag']}' is no kind of {noun}; {nearest(context['tag'], known)}"
+        case "too_short":
+            return f"{where}: is empty; give it at least one value"
+        case "string_pattern_mismatch" if context["pattern"] in PATTERN_WORDS:
+            return f"{where}: {_short(problem['input'])} cannot stand here; it has {PATTERN_WORDS[context['pattern']]}"
+        case "string_pattern_mismatch":
+            return f"{where}: {_short(problem['input'])} does not match the pattern {context['pattern']}"
+        case "finite_number":
+            problems = [problem]
+    told = dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in problems)
+    first, *others = told
+    message = " or ".join(
+        [first[:1].lower() + first[1:], *(other.removeprefix("Input should be ") for other in others)]
+    )
+    return f"{where}: {message} (found {_short(problem['input'])})"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _in_document(loc: tuple[str | int, ...], data: Any) -> Location:
+    """Pydantic's location without the parts that are not in the document (union branches, positions of a lone value)."""
+    location: list[str | int] = []
+    for index, part in enumerate(loc):
+        last = index == len(loc) - 1
+        if (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        ):
+            location.append(part)
+            data = typing.cast(Any, data)[part]
+        elif last and isinstance(data, dict) and isinstance(part, str):
+            location.append(part)
+    return tuple(location)
+
+
+def _keys_at(model: Any, location: Location, data: Any) -> list[str]:
+    """Keys that a model allows at a place, for 'did you mean'."""
+    for part in location:
+        data = typing.cast(Any, data)[part]
+        candidates = [inner for inner in _models_in(model) if isinstance(part, int) or part in inner.model_fields]
+        if isinstance(part, str) and candidates:
+            model = candidates[0].model_fields[part].annotation
+    models = _models_in(model)
+    if isinstance(data, dict) and "kind" in data:
+        models = [inner for inner in models if data["kind"] in _kinds(inner)] or models
+    return sorted({name for inner in models for name in inner.model_fields})
+
+
+def _kinds(model: type[BaseModel]) -> tuple[Any, ...]:
+    field = model.model_fields.get("kind")
+    return typing.get_args(field.annotation) if field else ()
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if typing.get_origin(annotation) is None and not isinstance(annotation, types.UnionType):
+        return []
+    return [model for argument in typing.get_args(annotation) for model in _models_in(argument)]

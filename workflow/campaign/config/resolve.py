@@ -1,0 +1,134 @@
+"""A campaign with everything it names: its system, its workloads, and its configurations expanded from shapes."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from campaign.cell import Configuration
+from campaign.config.campaign_file import CampaignFile, Protocol
+from campaign.config.check import Sources, check
+from campaign.config.load import (
+    Loaded,
+    gathered,
+    load_campaign_file,
+    load_system_file,
+    load_workload_file,
+    validate,
+)
+from campaign.config.shapes import Impossible, expand_shapes
+from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
+from campaign.config.workload_file import WorkloadFile
+from campaign.config.yaml_file import YamlFile
+from campaign.errors import ConfigError
+
+SCHEMA = "campaign-as-used/1"
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Everything that a campaign file says and names, valid as a whole."""
+
+    path: Path
+    file: CampaignFile
+    system: SystemFile
+    workloads: Mapping[str, WorkloadFile]
+    configurations: tuple[Configuration, ...]
+    impossible: tuple[Impossible, ...]
+    person: SlurmOptions = field(default_factory=SlurmOptions)
+    """What whoever started the campaign asks of Slurm; no part of the campaign as used."""
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def protocol(self) -> Protocol:
+        return self.file.protocol
+
+    def device(self, model: str) -> DeviceModel:
+        return self.system.devices.get(model, DeviceModel())
+
+    def document(self) -> dict[str, Any]:
+        """The campaign as used, JSON-able: files with all defaults filled in."""
+        return {
+            "schema_version": SCHEMA,
+            "campaign": self.file.model_dump(mode="json"),
+            "system": self.system.model_dump(mode="json"),
+            "workloads": {name: workload.model_dump(mode="json") for name, workload in sorted(self.workloads.items())},
+        }
+
+
+def load_campaign(path: Path, launcher: str | None = None, person: SlurmOptions | None = None) -> Campaign:
+    """Read a campaign and the files it names; ConfigError lists what is wrong, where, and what is allowed.
+
+    launcher: who starts runs, where that is not for the system file to say (a Snakemake profile); person: what allocations ask
+    of Slurm, likewise.
+    """
+    campaign = load_campaign_file(path)
+    systems: list[Loaded[SystemFile]] = []
+    workloads: dict[str, Loaded[WorkloadFile]] = {}
+    named = campaign.model.axes.workload
+    gathered(
+        [
+            lambda: systems.append(load_system_file(campaign.model.system, path)),
+            *(partial(_read_workload, workloads, name, path) for name in dict.fromkeys(named)),
+        ]
+    )
+    system = systems[0]
+    campaign_as_used = resolve(
+        path,
+        campaign.model,
+        system.model if launcher is None else system.model.model_copy(update={"launcher": launcher}),
+        {name: workload.model for name, workload in workloads.items()},
+        Sources(campaign.source, system.source, {name: workload.source for name, workload in workloads.items()}),
+    )
+    return replace(campaign_as_used, person=person or SlurmOptions())
+
+
+def _read_workload(workloads: dict[str, Loaded[WorkloadFile]], name: str, path: Path) -> None:
+    workloads[name] = load_workload_file(name, path)
+
+
+def from_document(document: Mapping[str, Any]) -> Campaign:
+    """The campaign that `Campaign.document` describes; ConfigError for one of another schema version."""
+    if document.get("schema_version") != SCHEMA:
+        raise ConfigError(
+            f"campaign as used has schema {document.get('schema_version')!r}; this version reads {SCHEMA}"
+        )
+    try:
+        name = Path(document["campaign"]["name"])
+        sources = Sources(
+            YamlFile(name, document["campaign"], {}),
+            YamlFile(name, document["system"], {}),
+            {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"campaign as used is damaged ({error!r}); restore it from an archive") from error
+    return resolve(
+        name,
+        typing.cast(CampaignFile, validate(sources.campaign, "campaign")),
+        typing.cast(SystemFile, validate(sources.system, "system")),
+        {key: typing.cast(WorkloadFile, validate(source, "workload")) for key, source in sources.workloads.items()},
+        sources,
+    )
+
+
+def resolve(
+    path: Path,
+    file: CampaignFile,
+    system: SystemFile,
+    workloads: Mapping[str, WorkloadFile],
+    sources: Sources | None = None,
+) -> Campaign:
+    """Check the three nouns against each other; ConfigError lists all that contradicts. sources: for lines in messages."""
+    sources = sources or Sources(YamlFile(path, {}, {}), YamlFile(path, {}, {}), {})
+    configurations, impossible = expand_shapes(file.configurations, system, sources.campaign)
+    check(file, system, workloads, configurations, sources)
+    if file.axes.configuration:
+        configurations = tuple(c for c in configurations if c.name in file.axes.configuration)
+    return Campaign(path, file, system, workloads, configurations, impossible)

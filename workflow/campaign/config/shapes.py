@@ -1,0 +1,164 @@
+"""From shapes to configurations: what hardware a campaign file asks for. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from campaign.cell import Attach, Configuration, content_hash
+from campaign.config.campaign_file import Shape
+from campaign.config.load import gathered, nearest
+from campaign.config.product import product
+from campaign.config.system_file import SystemFile
+from campaign.config.yaml_file import YamlFile
+from campaign.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """A shape that a product of lists produced and that cannot exist, with the reason."""
+
+    shape: str
+    why: str
+
+
+def expand_shapes(
+    shapes: Sequence[Shape], system: SystemFile, source: YamlFile
+) -> tuple[tuple[Configuration, ...], tuple[Impossible, ...]]:
+    """Configurations of all shapes; the same hardware declared twice is one configuration.
+
+    source: the campaign's document, for places in messages. ConfigError lists every shape that cannot be read.
+    """
+    expanded: list[list[Configuration | Impossible]] = []
+    gathered(
+        partial(lambda index, shape: expanded.append(_expanded(shape, system, source, index)), index, shape)
+        for index, shape in enumerate(shapes)
+    )
+    found = _Found(source)
+    for index, (shape, configurations) in enumerate(zip(shapes, expanded, strict=True)):
+        for configuration in configurations:
+            found.add(configuration, shape.name, index)
+    return found.configurations(), tuple(found.impossible)
+
+
+class _Found:
+    """Configurations by their shape, so that the same hardware declared twice is one."""
+
+    def __init__(self, source: YamlFile) -> None:
+        self.source = source
+        self.by_shape: dict[str, Configuration] = {}
+        self.named: set[str] = set()
+        self.impossible: list[Impossible] = []
+
+    def add(self, configuration: Configuration | Impossible, name: str | None, index: int) -> None:
+        if isinstance(configuration, Impossible):
+            self.impossible.append(configuration)
+            return
+        key = content_hash(configuration.shape())
+        if name and key in self.named and self.by_shape[key].name != name:
+            raise ConfigError(
+                f"{self.source.place('configurations', index)}: '{name}' is the same hardware as "
+                f"'{self.by_shape[key].name}'; remove one"
+            )
+        if name or key not in self.by_shape:
+            self.by_shape[key] = configuration
+        if name:
+            self.named.add(key)
+
+    def configurations(self) -> tuple[Configuration, ...]:
+        where = self.source.place("configurations")
+        if not self.by_shape:
+            why = "; ".join(f"{impossible.shape}: {impossible.why}" for impossible in self.impossible)
+            raise ConfigError(f"{where}: no shape is possible: {why}")
+        models = {configuration.device for configuration in self.by_shape.values()}
+        result = tuple(
+            configuration if key in self.named else replace(configuration, name=_name(configuration, len(models) > 1))
+            for key, configuration in self.by_shape.items()
+        )
+        twice = [name for name, count in Counter(configuration.name for configuration in result).items() if count > 1]
+        if twice:
+            raise ConfigError(f"{where}: the name {', '.join(twice)} stands for two different shapes; rename one")
+        return result
+
+
+def device_models(system: SystemFile) -> set[str]:
+    """Models of the devices that a run can use, of all hosts and the pool."""
+    own = {device.model for group in system.hosts for device in group.devices if device.kind == "gpu"}
+    return own | {entry.model for entry in system.pool if entry.kind == "gpu"}
+
+
+def _expanded(shape: Shape, system: SystemFile, source: YamlFile, index: int) -> list[Configuration | Impossible]:
+    place = partial(source.place, "configurations", index)
+    known = device_models(system)
+    for model in shape.device or ():
+        if model not in known:
+            raise ConfigError(
+                f"{place('device')}: system '{system.name}' has no device '{model}'; {nearest(model, known)}"
+            )
+    if not shape.device and len(known) != 1:
+        raise ConfigError(
+            f"{place()}: give a 'device': system '{system.name}' has {', '.join(sorted(known)) or 'none'}"
+        )
+    expanded = list(_expand(shape, shape.device or tuple(known), place()))
+    if shape.name and len(expanded) > 1:
+        raise ConfigError(
+            f"{place('name')}: '{shape.name}' would name {len(expanded)} configurations; remove it or the lists"
+        )
+    return expanded
+
+
+def _expand(shape: Shape, devices: Sequence[str], where: str) -> Iterator[Configuration | Impossible]:
+    axes: dict[str, Sequence[Any]] = {
+        "hosts": shape.hosts,
+        "devices_per_host": shape.devices_per_host,
+        "devices_used": shape.devices_used,
+        "device": devices,
+        "attach": shape.attach,
+        "local_devices_per_host": shape.local_devices_per_host or (None,),
+        "storage": shape.storage,
+    }
+    for values in product(axes, shape.zip, where):
+        count = values["devices_per_host"]
+        used = count if values["devices_used"] == "all" else values["devices_used"]
+        local = _local_devices(values["attach"], count, values["local_devices_per_host"])
+        configuration = Configuration(
+            name=shape.name or "",
+            hosts=values["hosts"],
+            devices_per_host=count,
+            local_devices_per_host=local if isinstance(local, int) else 0,
+            devices_used=used,
+            device=values["device"],
+            attach=values["attach"],
+            storage=values["storage"],
+        )
+        if isinstance(local, str):
+            yield Impossible(_name(configuration, False), local)
+        elif used > count:
+            yield Impossible(_name(configuration, False), f"a run cannot use {used} of {count} devices of a host")
+        else:
+            yield configuration
+
+
+def _local_devices(attach: Attach, count: int, asked: int | None) -> int | str:
+    """How many devices are the host's own, or why that cannot be."""
+    if attach != "hybrid":
+        return count if attach == "local" else 0
+    local = count // 2 if asked is None else asked
+    if not 0 < local < count:
+        return f"hybrid needs both kinds, but {local} of {count} devices would be local"
+    return local
+
+
+def _name(configuration: Configuration, with_device: bool) -> str:
+    used = f"{configuration.devices_used}of" if configuration.devices_used != configuration.devices_per_host else ""
+    parts = [f"{configuration.hosts}x{used}{configuration.devices_per_host}", configuration.attach]
+    if configuration.attach == "hybrid" and configuration.local_devices_per_host * 2 != configuration.devices_per_host:
+        parts[-1] += str(configuration.local_devices_per_host)
+    if configuration.storage != "local":
+        parts.append(configuration.storage)
+    if with_device:
+        parts.append(configuration.device)
+    return "-".join(parts)

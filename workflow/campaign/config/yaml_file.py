@@ -1,0 +1,143 @@
+"""A YAML file as plain data plus the line of every key, read defensively.
+
+Only plain YAML is accepted: no Python tags, no duplicate keys, no alias bombs. Keys are texts.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from campaign.errors import ConfigError
+
+MAX_BYTES = 4_000_000
+MAX_VALUES = 500_000  # after aliases are expanded; a bomb of ten lines expands to billions
+MAX_DEPTH = 50
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+Location = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """`data`: the document's top mapping. `lines`: 1-based line of each key or list item, by path."""
+
+    path: Path
+    data: dict[str, Any]
+    lines: dict[Location, int]
+
+    def line(self, location: Location) -> int:
+        """Line of a place in the document, or of its nearest ancestor that has one."""
+        for end in range(len(location), -1, -1):
+            if location[:end] in self.lines:
+                return self.lines[location[:end]]
+        return 1
+
+    def place(self, *location: str | int, name: str = "") -> str:
+        """How a message names a place: 'file:line: key.key'; without the line for a document that is not a file."""
+        line = f":{self.line(location)}" if self.lines else ""
+        where = ".".join(map(str, location)) or name
+        return f"{self.path}{line}: {where}" if where else f"{self.path}{line}"
+
+
+def read_yaml(path: Path) -> YamlFile:
+    """Read one mapping from a YAML file; every problem is a ConfigError with file and line."""
+    try:
+        if path.exists() and not path.is_file():  # reading a pipe or a device might never end
+            raise ConfigError(f"{path}: is not a file")
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ConfigError(f"{path}: {size} bytes; a configuration file has at most {MAX_BYTES}")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start}); save it in UTF-8") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return parse_yaml(text, path)
+
+
+def parse_yaml(text: str, path: Path) -> YamlFile:
+    """`read_yaml` for text that is in memory already; `path` only names it in messages."""
+    loader: Any = None
+    try:
+        _refuse_depth(text, path)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(f"{path}: expected a mapping of keys to values at the top of the file")
+        lines: dict[Location, int] = {(): 1}
+        _walk(node, (), lines, path, [MAX_VALUES])
+        data = _plain(loader.construct_document(node))
+    except yaml.constructor.ConstructorError as error:
+        raise ConfigError(
+            f"{path}:{_mark(error)}: {error.problem}; only plain YAML values are allowed, no tags"
+        ) from error
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"{path}:{_mark(error)}: not valid YAML: {problem}") from error
+    except (RecursionError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{path}: not a valid document: {str(error) or 'nested too deeply'}") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+    return YamlFile(path, data, lines)
+
+
+def _plain(value: Any) -> Any:
+    """Values as JSON knows them: texts for keys, and for dates, which nothing here means."""
+    return json.loads(json.dumps(value, default=_date_text))
+
+
+def _date_text(value: object) -> str:
+    if isinstance(value, datetime.date):
+        return str(value)
+    raise ValueError(f"a {type(value).__name__} is no plain YAML value")
+
+
+def _refuse_depth(text: str, path: Path) -> None:
+    # Event by event: composing nodes recurses in C, where no RecursionError saves the process.
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise ConfigError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _mark(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return str(mark.line + 1) if mark is not None else "1"
+
+
+def _walk(node: yaml.Node, location: Location, lines: dict[Location, int], path: Path, left: list[int]) -> None:
+    """Note the line of everything, and refuse duplicates, bombs and bottomless nesting before data is constructed."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise ConfigError(f"{path}: more than {MAX_VALUES} values once aliases are expanded; write the values out")
+    if len(location) > MAX_DEPTH:
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: nested deeper than {MAX_DEPTH} levels")
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConfigError(f"{path}:{key.start_mark.line + 1}: a key must be a plain text")
+            if key.value in seen:
+                raise ConfigError(f"{path}:{key.start_mark.line + 1}: '{key.value}' stands twice; remove one")
+            seen.add(key.value)
+            lines[(*location, key.value)] = key.start_mark.line + 1
+            _walk(value, (*location, key.value), lines, path, left)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            lines[(*location, index)] = value.start_mark.line + 1
+            _walk(value, (*location, index), lines, path, left)

@@ -1,0 +1,65 @@
+"""Hardware and software of the host that measures: one document, stored once for all records that share it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+# What can change a number; listing every installed package would make each environment unique.
+PACKAGES = ("torch", "numpy", "snakemake", "submitit", "pydantic", "transformers", "torchvision", "composable-campaign")
+
+
+def environment_document() -> dict[str, Any]:
+    """Host, processor, memory, kernel, Python, packages and GPUs; what cannot be found out is absent."""
+    document: dict[str, Any] = {
+        "schema_version": "environment/1",
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "cpu": _cpu_model(),
+        "cpus_usable": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+    }
+    gpus = _gpus()
+    if gpus:
+        document["gpus"] = gpus
+    return document
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _gpus() -> list[str]:
+    """One line a GPU from nvidia-smi, where there is one."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    query = [
+        "nvidia-smi",
+        "--query-gpu=index,uuid,name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max",
+    ]
+    try:
+        answer = subprocess.run(
+            [*query, "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return answer.stdout.strip().splitlines()

@@ -1,0 +1,50 @@
+"""The few errors a person meets; each message says what, where, what is allowed, and what to do."""
+
+from collections.abc import Mapping
+from typing import Self
+
+
+class CampaignError(Exception):
+    """Anything that is reported to the user as one message and a non-zero exit, without a traceback."""
+
+
+class ConfigError(CampaignError):
+    """A campaign, system or workload file that does not say a valid thing."""
+
+
+class FabricError(CampaignError):
+    """The fabric refused, failed or lied; the subject of the measurement is never blamed for it."""
+
+
+class LaunchError(CampaignError):
+    """The apparatus that starts runs (scheduler, driver, host) failed; no record is written."""
+
+    def with_log(self, log: object) -> Self:
+        """This error, which names the log that tells more; one that names a log already is left: its log is nearer."""
+        if "(log: " not in str(self):
+            self.args = (f"{self} (log: {log})", *self.args[1:])
+        return self
+
+
+class HostFailed(LaunchError):
+    """Hosts that failed under an allocation, and why, where that is known: they are left out from then on."""
+
+    def __init__(self, message: str, hosts: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.hosts = dict(hosts or {})
+
+
+class RecordError(CampaignError):
+    """A record, table or results directory that cannot be read or written."""
+
+
+class ArchiveError(CampaignError):
+    """An archive that is damaged, foreign or of another schema version."""
+
+
+def unwritable(error: OSError, where: object) -> RecordError:
+    """What a full disk or a lack of permission means to a person; `where` counts when the error names no file."""
+    return RecordError(
+        f"{error.filename or where}: could not be written or read ({error.strerror or error}); free space or fix permissions, "
+        "then run the same command again: finished records are kept"
+    )

@@ -1,0 +1,68 @@
+"""What can go wrong with a fabric, by what the caller can do about it: wait, choose otherwise, compensate, read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from campaign.errors import FabricError
+
+
+class Busy(FabricError):
+    """The fabric runs another transaction; nothing was changed. Waiting helps."""
+
+    def __init__(self, message: str, holders: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.holders = tuple(holders)
+
+
+class Conflict(FabricError):
+    """Devices or hosts that would do are held by `holders`; nothing was changed. Waiting helps."""
+
+    def __init__(self, message: str, holders: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.holders = tuple(holders)
+
+
+class NoMatch(FabricError):
+    """The system does not have such hosts or devices, or too few of them. Waiting does not help."""
+
+
+class Incompatible(FabricError):
+    """A rule of the fabric (mode, cabling, kind of attachment) forbids the configuration. Waiting does not help."""
+
+    def __init__(self, message: str, rule: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+class Unhealthy(FabricError):
+    """Devices that would do, or that were obtained, are broken."""
+
+    def __init__(self, message: str, devices: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.devices = tuple(devices)
+
+
+class PartialFailure(FabricError):
+    """Some devices (`done`, fabric ids) were attached or released, others (`failed`) were not."""
+
+    def __init__(self, message: str, done: Iterable[str] = (), failed: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.done = tuple(done)
+        self.failed = tuple(failed)
+
+
+class OutcomeUnknown(FabricError):
+    """The reply was lost; the operation may or may not have happened. Only reading back tells."""
+
+
+class HostNotVisible(FabricError):
+    """The fabric says attached, the host does not see it, also after a rescan."""
+
+    def __init__(self, message: str, devices: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.devices = tuple(devices)
+
+
+class ProtocolViolation(FabricError):
+    """The fabric reported success and reads back otherwise, or its state cannot be understood."""

@@ -1,0 +1,134 @@
+"""What a figure is given, what it gives back, and the files of both; the figures themselves are in scripts/figures/.
+
+Files of a figure: `<name>.svg` (stands alone), `<name>.csv` (the numbers drawn) and `<name>.json` (words for the page).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from campaign.errors import RecordError
+from campaign.project import REPORTS
+from campaign.tables import leases_table
+
+# A table in the page is for reading; beyond this many rows a reader wants the CSV.
+ROWS_ON_PAGE = 150
+
+# In the order of the page.
+FIGURES = (
+    "scaling",
+    "speedup_by_batch",
+    "node_spread",
+    "part_of_host",
+    "precision",
+    "overhead",
+    "composition_times",
+)
+
+
+@dataclass(frozen=True)
+class FigureData:
+    """Everything a figure may read. Frames as made by campaign.tables; `leases` is leases_table's."""
+
+    runs: pd.DataFrame
+    cells: pd.DataFrame
+    leases: pd.DataFrame
+    baseline: str
+    protocol: Mapping[str, Any]
+    style: Path = REPORTS / "style.mplstyle"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure as drawn. `svg` is None and `empty_reason` says why when there is nothing to show.
+
+    caption: number of runs, interval, protocol. alt and findings: what there is to see, as sentences. data: the
+    numbers drawn, for the CSV. headings and rows: the same for people, as text.
+    """
+
+    svg: str | None
+    caption: str = ""
+    alt: str = ""
+    findings: tuple[str, ...] = ()
+    data: pd.DataFrame = field(default_factory=pd.DataFrame)
+    headings: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    empty_reason: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure's name (its anchor in the page), title, introduction to its section, and how it is drawn."""
+
+    anchor: str
+    title: str
+    section: str
+    draw: Callable[[FigureData], Drawing]
+
+
+def nothing(reason: str) -> Drawing:
+    """The drawing of a figure for which the campaign has no cells; `reason` completes 'left out because ...'."""
+    return Drawing(svg=None, empty_reason=reason)
+
+
+def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
+    """What the page says about a figure, JSON-serialisable; the picture itself is a file of its own."""
+    return {
+        "anchor": figure.anchor,
+        "title": figure.title,
+        "section": figure.section,
+        "shown": drawing.svg is not None,
+        "reason": drawing.empty_reason,
+        "caption": drawing.caption,
+        "alt": drawing.alt,
+        "findings": list(drawing.findings),
+        "headings": list(drawing.headings),
+        "rows": [list(row) for row in drawing.rows[:ROWS_ON_PAGE]],
+        "rows_left_out": max(0, len(drawing.rows) - ROWS_ON_PAGE),
+    }
+
+
+def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
+    """headings and rows of a Drawing: each column is its heading and what it says of a row."""
+    said = [tuple(say(row) for say in columns.values()) for row in rows.to_dict("records")]
+    return {"headings": tuple(columns), "rows": tuple(said)}
+
+
+def read_data(inputs: Mapping[str, Any]) -> FigureData:
+    """FigureData from the files `runs`, `cells` (Parquet), `leases`, `context` (JSON) and, if named, `style`."""
+    try:
+        runs, cells = pd.read_parquet(inputs["runs"]), pd.read_parquet(inputs["cells"])
+        leases = json.loads(Path(inputs["leases"]).read_bytes())
+        campaign = json.loads(Path(inputs["context"]).read_bytes())["campaign"]
+    except (OSError, ValueError, KeyError) as error:
+        raise RecordError(f"the inputs of a figure cannot be read ({error}); delete them and run again") from error
+    style = inputs.get("style")
+    given = {"style": Path(style)} if style else {}
+    return FigureData(runs, cells, leases_table(leases), campaign["baseline"], campaign["protocol"], **given)
+
+
+def write(figure: Figure, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+    """Draw one figure from files to files: `svg`, `csv` and `json`. With nothing to show, the picture says so."""
+    from campaign.plot import notice
+
+    drawing = figure.draw(read_data(inputs))
+    picture = drawing.svg or notice(figure.anchor, f"{figure.title}: left out because {drawing.empty_reason}")
+    document = page_document(figure, drawing)
+    try:
+        Path(outputs["svg"]).write_text('<?xml version="1.0" encoding="utf-8"?>\n' + picture, encoding="utf-8")
+        drawing.data.to_csv(outputs["csv"], index=False, lineterminator="\n")
+        words = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False)
+        Path(outputs["json"]).write_text(words + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"figure {figure.anchor} could not be written ({error.strerror or error})") from error
+
+
+def in_page_order(names: Iterable[str]) -> Sequence[str]:
+    """Known figures in the page's order, then any other by name."""
+    return sorted(names, key=lambda name: (FIGURES.index(name) if name in FIGURES else len(FIGURES), name))

@@ -1,0 +1,263 @@
+"""The journal of a lease: what was intended and what came of it, line by line, so that a dead process leaves no riddle.
+
+`<directory>/<lease id>.jsonl` grows by whole lines, each forced to disk before the next step is taken; the intent is
+written before the first mutating call, the ids right after. `<lease id>.lock` is locked for as long as the owner lives:
+the kernel drops the lock of a killed process, so nobody has to trust a process number.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from campaign.errors import FabricError
+from campaign.fabrics.errors import Conflict
+
+LeaseState = Literal[
+    "PLANNED",  # asked for; nothing is chosen
+    "RESERVED",  # exact devices are chosen and written down; nothing is touched
+    "COMPOSING",  # the fabric was told to attach them
+    "FABRIC_OK",  # the fabric reads back enough devices
+    "HOST_VISIBLE",  # the hosts see them
+    "READY",  # obtained was compared with requested
+    "IN_USE",  # runs use it
+    "DEGRADED",  # devices broke or vanished: results since the last check are not to be believed
+    "DRAINING",  # no further run will start
+    "DETACHING",  # the fabric was told to release
+    "FABRIC_FREE",  # the fabric holds nothing for the lease
+    "RELEASED",  # over
+    "UNKNOWN",  # a reply was lost, or the owner died: read back
+    "PARTIAL",  # less than asked for is attached
+    "ABORTING",  # what was attached is being given back
+    "LEAKED",  # something could not be given back; tried again at every reconciliation
+]
+
+_END: frozenset[LeaseState] = frozenset({"FABRIC_FREE", "LEAKED", "UNKNOWN"})
+TRANSITIONS: dict[LeaseState | None, frozenset[LeaseState]] = {
+    None: frozenset({"PLANNED"}),
+    "PLANNED": frozenset({"RESERVED", "RELEASED", "UNKNOWN"}),
+    "RESERVED": frozenset({"COMPOSING", "ABORTING", "UNKNOWN"}),
+    "COMPOSING": frozenset({"FABRIC_OK", "RESERVED", "PARTIAL", "ABORTING", "UNKNOWN"}),
+    "FABRIC_OK": frozenset({"HOST_VISIBLE", "ABORTING", "UNKNOWN"}),
+    "HOST_VISIBLE": frozenset({"READY", "ABORTING", "UNKNOWN"}),
+    "READY": frozenset({"IN_USE", "DEGRADED", "DRAINING", "UNKNOWN"}),
+    "IN_USE": frozenset({"DEGRADED", "DRAINING", "UNKNOWN"}),
+    "DEGRADED": frozenset({"DRAINING", "UNKNOWN"}),
+    "DRAINING": frozenset({"DETACHING", "UNKNOWN"}),
+    "DETACHING": _END,
+    "FABRIC_FREE": frozenset({"RELEASED", "RESERVED", "UNKNOWN"}),
+    "RELEASED": frozenset({"PLANNED"}),
+    "UNKNOWN": frozenset(
+        {"RESERVED", "FABRIC_OK", "PARTIAL", "ABORTING", "DETACHING", "FABRIC_FREE", "LEAKED", "UNKNOWN"}
+    ),
+    "PARTIAL": frozenset({"ABORTING", "UNKNOWN"}),
+    "ABORTING": _END,
+    "LEAKED": frozenset({"ABORTING", "UNKNOWN"}),
+}
+
+_TIMES: dict[LeaseState, str] = {
+    "PLANNED": "requested_s",
+    "FABRIC_OK": "fabric_done_s",
+    "HOST_VISIBLE": "host_visible_s",
+    "READY": "ready_s",
+    "DRAINING": "release_started_s",
+    "RELEASED": "released_s",
+}
+# Somebody who only looks whether a lease is owned holds its lock for an instant: look again before believing it.
+_GLANCES = 5
+_LEASE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+
+Entry = dict[str, Any]
+
+
+class Journal:
+    """The lines of one lease. A lease id that was released may be used again: its last use is what counts."""
+
+    def __init__(self, directory: Path, lease_id: str) -> None:
+        if not _LEASE_ID.fullmatch(lease_id):
+            raise FabricError(f"lease id {lease_id!r} cannot be a file name; use letters, digits and . _ + -")
+        self.lease_id = lease_id
+        self.path = directory / f"{lease_id}.jsonl"
+        self._state: LeaseState | None = None
+
+    def entries(self) -> list[Entry]:
+        """All whole lines; a line torn by the death of its writer is passed over."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        return [entry for line in lines if (entry := _parsed(line)) is not None]
+
+    def last_use(self) -> list[Entry]:
+        """Entries since the lease was last requested."""
+        entries = self.entries()
+        starts = [index for index, entry in enumerate(entries) if entry.get("state") == "PLANNED"]
+        return entries[starts[-1] :] if starts else []
+
+    @property
+    def state(self) -> LeaseState | None:
+        """The present state. Read once: only the owner of the lease writes to its journal."""
+        if self._state is None:
+            states: list[LeaseState] = [entry["state"] for entry in self.last_use() if "state" in entry]
+            self._state = states[-1] if states else None
+        return self._state
+
+    def advance(self, state: LeaseState, **facts: Any) -> None:
+        """Enter a state, with what is known by now. Raises FabricError when the lease cannot get there from where it is."""
+        before = self.state
+        if state not in TRANSITIONS[before]:
+            raise FabricError(f"{self.path}: a lease that is {before or 'new'} cannot become {state}")
+        self._append({"state": state, **facts})
+        self._state = state
+
+    def note(self, **facts: Any) -> None:
+        """Write down an operation, a wait or an adoption; the state stays."""
+        self._append(facts)
+
+    def _append(self, facts: Entry) -> None:
+        line = json.dumps({"time_s": time.time(), **facts}, sort_keys=True).encode() + b"\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = not self.path.exists()
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line  # the previous writer died within its line: keep ours apart from it
+            os.write(descriptor, line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if new:
+            _sync_directory(self.path.parent)
+
+    def document(self) -> dict[str, Any]:
+        """The last use as one JSON-able document: times (Unix s), counts, faults, requested against obtained."""
+        use = self.last_use()
+        states = [entry for entry in use if "state" in entry]
+        operations = [entry for entry in use if "operation" in entry]
+        return {
+            "lease_id": self.lease_id,
+            "campaign": _latest(use, "campaign"),
+            "owner": _latest(use, "owner"),
+            "state": states[-1]["state"] if states else None,
+            "requested": _latest(use, "requested"),
+            "selected": _latest(use, "selected"),
+            "obtained": _latest(use, "obtained"),
+            "mismatches": _latest(use, "mismatches") or [],
+            "times": _times(states),
+            "operations": len(operations),
+            "retries": sum(entry["outcome"] in ("failed", "busy") for entry in operations),
+            "adoptions": sum("adopted_from" in entry for entry in use),
+            "waits": [
+                {"time_s": entry["time_s"], "reason": entry["waits_for"]} for entry in use if "waits_for" in entry
+            ],
+            "faults": _faults(use),
+            "degraded": [problem for entry in use for problem in entry.get("problems", [])],
+            "leaked": states[-1].get("leaked", []) if states else [],
+        }
+
+
+def _faults(entries: list[Entry]) -> list[Entry]:
+    """Failed operations of the fabric, and what failed while the composition was used, in their order."""
+    names = ("time_s", "operation", "error", "message")
+    failed = [{**entry, **entry.get("fault", {})} for entry in entries if "fault" in entry or _failed(entry)]
+    return [{name: entry[name] for name in names} for entry in failed]
+
+
+def _failed(entry: Entry) -> bool:
+    return "operation" in entry and entry["outcome"] == "failed"
+
+
+def _parsed(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and "time_s" in entry else None
+
+
+def _latest(entries: list[Entry], name: str) -> Any:
+    return next((entry[name] for entry in reversed(entries) if name in entry), None)
+
+
+def _times(states: list[Entry]) -> dict[str, float | None]:
+    """When each milestone was reached, in the attempt that counts: choosing devices anew starts a new one."""
+    times: dict[str, float | None] = dict.fromkeys(_TIMES.values())
+    for entry in states:
+        if entry["state"] == "RESERVED":
+            times |= dict.fromkeys(("fabric_done_s", "host_visible_s", "ready_s"))
+        name = _TIMES.get(entry["state"])
+        if name is not None and times[name] is None:
+            times[name] = entry["time_s"]
+    return times
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def journaled(directory: Path) -> list[str]:
+    """Ids of all leases that have a journal here, sorted."""
+    return sorted(path.stem for path in directory.glob("*.jsonl"))
+
+
+class Ownership:
+    """A lease's lock, held by this process until closed or dead; an object that is merely forgotten stays locked."""
+
+    def __init__(self, directory: Path, lease_id: str) -> None:
+        """Raises Conflict naming the process that has it."""
+        self._descriptor: int | None = _locked(directory, lease_id)
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor is not None
+
+    def close(self) -> None:
+        """Give the lock up; doing so again does nothing."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _locked(directory: Path, lease_id: str) -> int:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{lease_id}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    for patience in reversed(range(_GLANCES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError as error:
+            if not patience:
+                os.close(descriptor)
+                owner = path.read_text() or "another process"
+                raise Conflict(f"{lease_id} belongs to {owner}, which is alive", (lease_id,)) from error
+            time.sleep(0.01)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+    return descriptor
+
+
+def is_owned(directory: Path, lease_id: str) -> bool:
+    """True while a live process has the lease."""
+    try:
+        descriptor = os.open(directory / f"{lease_id}.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two processes that look at one time do not see each other.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,95 @@
+"""Processes of a run, found by the mark in their environment: also those that a killed driver left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+MARK = "CAMPAIGN_RUN"
+_SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
+
+
+def marked(prefix: str) -> Iterator[int]:
+    """Pids of this user's live processes whose CAMPAIGN_RUN begins with `prefix`."""
+    wanted = f"{MARK}={prefix}".encode()
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environment = Path(entry.path, "environ").read_bytes()
+        except OSError:
+            continue  # ended meanwhile, or somebody else's
+        if any(variable.startswith(wanted) for variable in environment.split(b"\0")):
+            yield int(entry.name)
+
+
+def adopt_orphans() -> None:
+    """Make a process whose parent has ended a child of this one, so that `children` shows what a run left behind."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> set[int] | None:
+    """Pids of this process's children, ended ones included; None where they would not be all (see `adopt_orphans`)."""
+    adopts = ctypes.c_int(0)
+    _prctl(_GET_CHILD_SUBREAPER, ctypes.addressof(adopts))
+    try:
+        tasks = [Path(task.path, "children").read_text() for task in os.scandir("/proc/self/task")]
+    except OSError:
+        return None
+    return {int(pid) for pids in tasks for pid in pids.split()} if adopts.value else None
+
+
+def end_run(processes: Sequence[subprocess.Popen[bytes]], marker: str, before: set[int] | None) -> None:
+    """End the processes of a run and what they left in the background; `before`: the `children` before the run.
+
+    A look through all processes of a host can take longer than a short run, so it is taken only where something is left.
+    """
+    for process in processes:
+        process.poll()
+    now = children()
+    left = now - before if now is not None and before is not None else None
+    if left is None or left:
+        kill_marked(marker)
+    for process in processes:
+        process.wait()
+    for pid in (left or set()) - {process.pid for process in processes}:
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            continue  # waited for by whoever started it
+
+
+def _prctl(option: int, argument: int) -> None:
+    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(argument), 0, 0, 0)
+
+
+def kill_marked(prefix: str) -> int:
+    """SIGKILL everything that carries the mark, until nothing does; gives how many processes were met."""
+    met = 0
+    for _ in range(20):  # a process may fork while it is looked for
+        pids = list(marked(prefix))
+        if not pids:
+            break
+        met += len(pids)
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+    return met
+
+
+def memory_mib(pids: list[int]) -> float:
+    """Proportional set size of processes in MiB: pages shared by forked ranks count once."""
+    total = 0
+    for pid in pids:
+        try:
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue  # ended meanwhile
+        total += next((int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")), 0)
+    return total / 1024

@@ -1,0 +1,37 @@
+"""What every launcher offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from campaign.workloads.protocol import Ended, Step
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a step is stopped. memory_limit_mib: over all processes of the step on a host."""
+
+    time_limit_s: float
+    memory_limit_mib: int | None = None
+
+
+class Launcher(Protocol):
+    """Starts steps one at a time, on the composition that it was opened for."""
+
+    @property
+    def links(self) -> Mapping[str, Any] | None:
+        """What became of the emulation of links (`campaign.launchers.links`); None where the system emulates nothing."""
+
+    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
+        """Start a step, wait for its end, and stop it at its limits; its output goes to `log`.
+
+        marker: put into every process's environment as CAMPAIGN_RUN, so that nothing started can be lost.
+        Whatever ends this call (also an exception), no process of the step is left. Raises LaunchError when the step
+        cannot be started.
+        """
+
+    def close(self) -> None:
+        """End everything that outlives a step."""

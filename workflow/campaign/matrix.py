@@ -1,0 +1,243 @@
+"""The matrix: every cell that a campaign asks for, and what was left out by which rule. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from campaign.cell import AXES, SHAPE_AXES, Cell, Configuration, Scalar, Settings, content_hash
+from campaign.config.product import MAX_COMBINATIONS, product
+from campaign.config.resolve import Campaign
+from campaign.config.workload_file import WorkloadFile
+from campaign.errors import ConfigError
+from campaign.expression import Expression, parse
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Cells that a rule removed."""
+
+    rule: str
+    why: str
+    cells: int
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All cells in the order of the axes, and what was removed from the full product."""
+
+    cells: tuple[Cell, ...]
+    removed: tuple[Removed, ...]
+
+
+def axis_names(campaign: Campaign) -> frozenset[str]:
+    """Names that an expression over this campaign may use."""
+    return frozenset(AXES) | set(campaign.file.axes.options)
+
+
+def expand(campaign: Campaign, where: str | None = None, configurations: Collection[str] | None = None) -> Matrix:
+    """The matrix of a campaign, of the subset `where` (an expression), or of some configurations only.
+
+    ConfigError for expressions that name no axis, and when nothing is left to measure.
+    """
+    names = axis_names(campaign)
+    exclusions = [(parse(e.when, names, f"{campaign.path}: exclude"), e.why) for e in campaign.file.exclude]
+    chosen = parse(where, names, "--where") if where else None
+    settings = _SettingsOf(campaign, names)
+    removed: Counter[tuple[str, str]] = Counter()
+    cells: dict[str, Cell] = {}
+    identity = _Identity(campaign)
+    for number, values in enumerate(_combinations(campaign, names, configurations), 1):
+        if number > MAX_COMBINATIONS:
+            raise ConfigError(f"{campaign.path}: axes: more than {MAX_COMBINATIONS} cells; split the campaign")
+        workload = campaign.workloads[values["workload"]]
+        if values["precision"] not in workload.precisions:
+            removed[f"{workload.name} with {values['precision']}", "the workload does not support this precision"] += 1
+            continue
+        cell = _cell(campaign, values)
+        axes = cell.axes() if exclusions or chosen or settings.overrides else {}
+        rule = next(((e.text, why) for e, why in exclusions if e(axes)), None)
+        if rule:
+            removed[rule] += 1
+        elif chosen is None or chosen(axes):
+            measured = settings(axes)
+            name = identity(cell, measured)
+            cells.setdefault(
+                name, Cell(name, cell.configuration, cell.workload, cell.batch, cell.precision, cell.options, measured)
+            )
+        else:
+            removed[f"--where {where}", "not selected"] += 1
+    if not cells and configurations is None:
+        raise ConfigError(f"{campaign.path}: no cell is left to measure; {_told(removed) or 'the axes are empty'}")
+    return Matrix(tuple(cells.values()), tuple(Removed(*rule, count) for rule, count in removed.items()))
+
+
+def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
+    """Everything that makes a cell what it is; its id is the hash of this (see `_Identity`)."""
+    return {
+        "system": _system_identity(campaign, cell.configuration),
+        "configuration": cell.configuration.shape(),
+        "workload": _workload_identity(campaign.workloads[cell.workload]),
+        "batch": cell.batch,
+        "precision": cell.precision,
+        "options": _options(campaign, cell),
+        "warmup_steps": cell.settings.warmup_steps,
+        "measured_steps": cell.settings.measured_steps,
+        "seed": cell.settings.seed,
+    }
+
+
+def cell_id(document: Mapping[str, Any]) -> str:
+    """Hash of a specification. Parts are hashed apart, so that 100,000 cells need not serialise their workload each."""
+    parts = dict(document)
+    for part in ("system", "configuration", "workload"):
+        parts[part] = content_hash(parts[part])
+    return content_hash(parts)
+
+
+def _system_identity(campaign: Campaign, configuration: Configuration) -> dict[str, Any]:
+    device = campaign.device(configuration.device).model_dump(mode="json", include={"runs_on", "precisions"})
+    identity: dict[str, Any] = {"name": campaign.system.name, "device": device}
+    if campaign.system.emulation is not None:
+        links = campaign.system.links
+        identity["emulation"] = {
+            "scale": campaign.system.emulation.scale,
+            **{
+                f"{name}_gb_per_s": link and link.gb_per_s
+                for name, link in (("fabric", links.fabric), ("network", links.network))
+            },
+        }
+    return identity
+
+
+def _workload_identity(workload: WorkloadFile) -> dict[str, Any]:
+    # Words for people and the list of possible precisions may change without a new measurement. Options stand apart, with
+    # the values that the cell has: so an option may become an axis without measuring its default again.
+    return workload.model_dump(mode="json", exclude={"description", "precisions", "schema_version", "options"})
+
+
+def _options(campaign: Campaign, cell: Cell) -> dict[str, Scalar]:
+    return {**campaign.workloads[cell.workload].options, **cell.options}
+
+
+class _Identity:
+    """`cell_id(specification(...))` with the parts that many cells share hashed once."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign = campaign
+        self._configurations = {
+            c.name: (content_hash(_system_identity(campaign, c)), content_hash(c.shape()))
+            for c in campaign.configurations
+        }
+        self._workloads = {name: content_hash(_workload_identity(w)) for name, w in campaign.workloads.items()}
+
+    def __call__(self, cell: Cell, settings: Settings) -> str:
+        system, configuration = self._configurations[cell.configuration.name]
+        return content_hash(
+            {
+                "system": system,
+                "configuration": configuration,
+                "workload": self._workloads[cell.workload],
+                "batch": cell.batch,
+                "precision": cell.precision,
+                "options": _options(self._campaign, cell),
+                "warmup_steps": settings.warmup_steps,
+                "measured_steps": settings.measured_steps,
+                "seed": settings.seed,
+            }
+        )
+
+
+class _SettingsOf:
+    """The protocol with the overrides that a cell's axis values select."""
+
+    def __init__(self, campaign: Campaign, names: Collection[str]) -> None:
+        protocol = campaign.protocol
+        self.default = Settings(
+            protocol.warmup_steps, protocol.measured_steps, protocol.repetitions, protocol.seed, protocol.time_limit_s
+        )
+        fields = {"warmup_steps", "measured_steps", "repetitions", "time_limit_s"}
+        self.overrides: list[tuple[Expression, dict[str, Any]]] = [
+            (parse(override.when, names, f"{campaign.path}: overrides"), changes)
+            for override in campaign.file.overrides
+            if (changes := override.model_dump(include=fields, exclude_none=True))
+        ]
+
+    def __call__(self, axes: Mapping[str, Any]) -> Settings:
+        settings = self.default
+        for when, changes in self.overrides:
+            if when(axes):
+                settings = replace(settings, **changes)
+        return settings
+
+
+def _combinations(
+    campaign: Campaign, names: Collection[str], configurations: Collection[str] | None
+) -> Iterator[dict[str, Any]]:
+    """Axis values of every cell; configuration and workload first, since overrides of axes depend on them."""
+    axes = campaign.file.axes
+    chosen = [c for c in campaign.configurations if configurations is None or c.name in configurations]
+    everything: dict[str, Sequence[Any]] = {
+        "configuration": chosen,
+        "workload": axes.workload,
+        "batch": axes.batch,
+        "precision": axes.precision,
+        **axes.options,
+    }
+    zips = campaign.file.zip
+    where = f"{campaign.path}"
+    if configurations is not None and any("configuration" in names for names in zips):
+        # A zip refers to positions in the whole list.
+        everything["configuration"] = campaign.configurations
+    head = {"configuration", "workload"}
+    for together in zips:
+        head |= set(together) if head & set(together) else set()
+    unknown = [name for together in zips for name in together if name not in everything]
+    if unknown:
+        raise ConfigError(f"{where}: zip: '{unknown[0]}' is no axis; there are: {', '.join(everything)}")
+    overrides = [
+        (parse(o.when, _shape_only(names), f"{where}: overrides (with axes)"), o.axes)
+        for o in campaign.file.overrides
+        if o.axes is not None
+    ]
+    first = {name: values for name, values in everything.items() if name in head}
+    rest_zips = [together for together in zips if not set(together) & head]
+    for values in product(first, [together for together in zips if set(together) <= head], where):
+        if configurations is not None and values["configuration"].name not in configurations:
+            continue
+        rest = {name: values_ for name, values_ in everything.items() if name not in head}
+        for when, changed in overrides:
+            replaced = changed.model_dump(exclude_none=True)
+            if when({**_shape_axes(values["configuration"]), "workload": values["workload"]}):
+                if clash := set(replaced) - set(rest):
+                    raise ConfigError(
+                        f"{where}: overrides: {', '.join(clash)} is zipped with the workload or configuration"
+                    )
+                rest.update(replaced)
+        for more in product(rest, rest_zips, where):
+            yield {**values, **more}
+
+
+def _shape_only(names: Collection[str]) -> frozenset[str]:
+    return frozenset(names) & (set(SHAPE_AXES) | {"configuration", "workload"})
+
+
+def _shape_axes(configuration: Configuration) -> dict[str, Any]:
+    return Cell("", configuration, "", 1, "").axes()
+
+
+def _cell(campaign: Campaign, values: Mapping[str, Any]) -> Cell:
+    options = {name: values[name] for name in campaign.file.axes.options}
+    return Cell("", values["configuration"], values["workload"], values["batch"], values["precision"], options)
+
+
+def _told(removed: Counter[tuple[str, str]]) -> str:
+    return "; ".join(f"{count} removed by '{rule}' ({why})" for (rule, why), count in removed.items())
+
+
+def run_set_digest(cells: Sequence[Cell]) -> str:
+    """Hash of the runs that a lease is to hold: changes exactly when a cell or a repetition is added or removed."""
+    return content_hash(json.dumps(sorted((cell.id, cell.settings.repetitions) for cell in cells)), 12)

@@ -1,0 +1,70 @@
+"""Where things are in a results directory, and where the state of systems is kept beside all campaigns' results."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Results:
+    """One campaign's results: `<root>/<campaign>`."""
+
+    root: Path
+    campaign: str
+
+    @property
+    def directory(self) -> Path:
+        return self.root / self.campaign
+
+    @property
+    def leases(self) -> Path:
+        return self.directory / "leases"
+
+    @property
+    def manifests(self) -> Path:
+        return self.directory / "manifests"
+
+    @property
+    def logs(self) -> Path:
+        return self.directory / "logs"
+
+    @property
+    def tables(self) -> Path:
+        return self.directory / "tables"
+
+    @property
+    def figures(self) -> Path:
+        return self.directory / "figures"
+
+    @property
+    def plan(self) -> Path:
+        return self.directory / "plan"
+
+    @property
+    def progress(self) -> Path:
+        return self.directory / "progress.jsonl"
+
+    @property
+    def slurm(self) -> Path:
+        """What the processes of a campaign share of Slurm: one look at the queue, submissions, hosts left out."""
+        return self.directory / "slurm"
+
+    @property
+    def report(self) -> Path:
+        return self.directory / "report.html"
+
+    def work(self, lease: str) -> Path:
+        """Scratch of one lease: locks, submission, rank files. Of no use once the lease is over."""
+        return self.directory / "work" / lease
+
+    def system_state(self, system: str) -> Path:
+        """State that campaigns on one system share: the simulated fabric, journals of leases, ownership."""
+        return self.root / ".systems" / system
+
+
+def machine_lock() -> Path:
+    """Lock of this user's measurements on this machine, whatever the results directory."""
+    return Path(tempfile.gettempdir()) / f"composable-campaign-{os.getuid()}" / "machine.lock"

@@ -1,0 +1,322 @@
+"""The plan: the matrix in the order of its leases, costed before anything runs. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from campaign.cell import Cell, Configuration
+from campaign.config.campaign_file import Protocol
+from campaign.config.resolve import Campaign
+from campaign.config.shapes import Impossible
+from campaign.history import History
+from campaign.matrix import Matrix, Removed, run_set_digest
+from campaign.plan_document import PLAN_SCHEMA, Counts, ImpossibleShape, LeaseCost, PlanDocument, RemovedCells, Totals
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class PlannedLease:
+    """One lease: a composition and the cells to be measured on it."""
+
+    name: str
+    configuration: Configuration
+    cells: tuple[Cell, ...]
+    digest: str
+    runs: int
+    missing: int
+    cells_missing: int
+    expected_s: float
+    basis: str
+
+    @property
+    def needs_fabric(self) -> bool:
+        return needs_fabric(self.configuration)
+
+    def describe(self) -> str:
+        """What a dry run says about it."""
+        if not self.missing:
+            return f"{self.name}: all {self.runs} runs have a record"
+        return (
+            f"{self.name}: measure {self.missing} of {self.runs} runs of {len(self.cells)} cells that have no record, on "
+            f"{self.devices()}; about {duration(self.expected_s)} ({self.basis})"
+        )
+
+    def devices(self) -> str:
+        """The devices that the composition takes, in words."""
+        c = self.configuration
+        parts = []
+        if c.local_devices_per_host:
+            parts.append(f"{c.local_devices_per_host} local")
+        if c.fabric_devices_per_host:
+            parts.append(f"{c.fabric_devices_per_host} fabric")
+        storage = "" if c.storage == "local" else f", {c.storage}"
+        used = "" if c.devices_used == c.devices_per_host else f", {c.devices_used} used"
+        return f"{c.hosts} host{'s' * (c.hosts > 1)} with {' + '.join(parts)} {c.device} each{used}{storage}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An ordered, costed matrix."""
+
+    campaign: Campaign
+    where: str | None
+    leases: tuple[PlannedLease, ...]
+    removed: tuple[Removed, ...]
+    impossible: tuple[Impossible, ...]
+    unfit: Mapping[str, str]
+    """Configurations that do not fit the pool, and why."""
+
+    @property
+    def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
+        return ((lease, cell) for lease in self.leases for cell in lease.cells)
+
+    @property
+    def runs(self) -> int:
+        return sum(lease.runs for lease in self.leases)
+
+    @property
+    def missing(self) -> int:
+        return sum(lease.missing for lease in self.leases)
+
+    @property
+    def recompositions(self) -> int:
+        """Leases still to be measured for which the fabric has to move devices."""
+        return sum(lease.needs_fabric for lease in self.leases if lease.missing)
+
+    @property
+    def recompositions_least(self) -> int:
+        """Distinct compositions that need the fabric: no order and no sharing could do with fewer."""
+        return len({lease.configuration.name for lease in self.leases if lease.missing and lease.needs_fabric})
+
+    @property
+    def device_hours(self) -> float:
+        return sum(lease.expected_s * lease.configuration.devices for lease in self.leases) / 3600
+
+    @property
+    def wall_s(self) -> float:
+        """Expected duration: one lease at a time, or packed onto the hosts, as the isolation permits."""
+        todo = [lease for lease in self.leases if lease.missing]
+        if isolation(self.campaign) == "machine":
+            return sum(lease.expected_s for lease in todo)
+        return _packed([(lease.configuration.hosts, lease.expected_s) for lease in todo], host_count(self.campaign))
+
+
+def needs_fabric(configuration: Configuration) -> bool:
+    return configuration.fabric_devices_per_host > 0 or configuration.storage == "fabric-nvme"
+
+
+def host_count(campaign: Campaign) -> int:
+    return sum(len(group.names()) for group in campaign.system.hosts)
+
+
+def isolation(campaign: Campaign) -> str:
+    """The protocol's isolation; by default hosts are their own where they are real, and share a machine where they are not."""
+    one_machine = campaign.system.launcher == "local" or campaign.system.emulation is not None
+    return campaign.protocol.isolation or ("machine" if one_machine else "host")
+
+
+def build_plan(
+    campaign: Campaign,
+    matrix: Matrix,
+    measured: Collection[Key],
+    history: History | None = None,
+    *,
+    where: str | None = None,
+    unfit: Callable[[Configuration], str | None] = lambda _: None,
+) -> Plan:
+    """Order the cells into leases and cost them.
+
+    measured: keys of the runs that have a record. unfit: says why a configuration does not fit the pool, or None.
+    """
+    known = history or History()
+    groups: dict[str, list[Cell]] = defaultdict(list)
+    for cell in matrix.cells:
+        groups[lease_name(campaign.protocol, cell)].append(cell)
+    position = {c.name: index for index, c in enumerate(campaign.configurations)}
+    leases = [_lease(name, cells, measured, known) for name, cells in groups.items()]
+    # Compositions of one configuration are neighbours, local ones (which need no fabric) come first, and what is moved
+    # from one to the next stays small.
+    leases.sort(
+        key=lambda lease: (
+            lease.needs_fabric,
+            lease.configuration.storage,
+            lease.configuration.device,
+            lease.configuration.fabric_devices_per_host * lease.configuration.hosts,
+            position[lease.configuration.name],
+        )
+    )
+    names = dict.fromkeys(lease.configuration.name for lease in leases)
+    by_name = {c.name: c for c in campaign.configurations}
+    reasons = {name: why for name in names if (why := unfit(by_name[name]))}
+    return Plan(campaign, where, tuple(leases), matrix.removed, campaign.impossible, reasons)
+
+
+def lease_name(protocol: Protocol, cell: Cell) -> str:
+    """Name of the lease that a cell belongs to; a safe file name."""
+    match protocol.lease_per:
+        case "configuration":
+            return cell.configuration.name
+        case "workload":
+            return f"{cell.configuration.name}--{cell.workload}"
+        case "cell":
+            return f"{cell.configuration.name}--{cell.id[:12]}"
+
+
+def missing_runs(cells: Sequence[Cell], measured: Collection[Key]) -> list[tuple[Cell, int]]:
+    """Runs without a record."""
+    return [
+        (cell, repetition)
+        for cell in cells
+        for repetition in range(1, cell.settings.repetitions + 1)
+        if (cell.id, repetition) not in measured
+    ]
+
+
+def _lease(name: str, cells: list[Cell], measured: Collection[Key], history: History) -> PlannedLease:
+    missing = missing_runs(cells, measured)
+    configuration = cells[0].configuration
+    expected, basis = cost(missing, name, history)
+    if missing:
+        expected += history.compose(name, needs_fabric(configuration))
+    return PlannedLease(
+        name=name,
+        configuration=configuration,
+        cells=tuple(cells),
+        digest=run_set_digest(cells),
+        runs=sum(cell.settings.repetitions for cell in cells),
+        missing=len(missing),
+        cells_missing=len({cell.id for cell, _ in missing}),
+        expected_s=expected,
+        basis=basis,
+    )
+
+
+def cost(runs: Collection[tuple[Cell, int]], lease: str, history: History) -> tuple[float, str]:
+    """Expected seconds of these runs, one after the other, and what that rests on."""
+    expected, bases = 0.0, []
+    for workload, count in Counter(cell.workload for cell, _ in runs).items():
+        seconds, basis = history.run(workload, lease)
+        expected += count * seconds
+        bases.append(basis)
+    return expected, "; ".join(dict.fromkeys(bases)) or "nothing to do"
+
+
+def _packed(jobs: Sequence[tuple[int, float]], hosts: int) -> float:
+    """Duration of (hosts, seconds) jobs started in order as soon as enough hosts are free."""
+    free = [0.0] * hosts
+    end = 0.0
+    for needed, seconds in jobs:
+        taken = [heapq.heappop(free) for _ in range(min(needed, hosts))]
+        finished = max(taken) + seconds
+        end = max(end, finished)
+        for _ in taken:
+            heapq.heappush(free, finished)
+    return end
+
+
+def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
+    """For every axis and value: how many cells and runs."""
+    names = ["configuration", "workload", "batch", "precision", *plan.campaign.file.axes.options]
+    cells: dict[str, Counter[str]] = {name: Counter() for name in names}
+    runs: dict[str, Counter[str]] = {name: Counter() for name in names}
+    for _, cell in plan.cells:
+        values = {
+            "configuration": cell.configuration.name,
+            "workload": cell.workload,
+            "batch": cell.batch,
+            "precision": cell.precision,
+            **cell.options,
+        }
+        for name in names:
+            cells[name][str(values[name])] += 1
+            runs[name][str(values[name])] += cell.settings.repetitions
+    return {
+        name: {value: {"cells": count, "runs": runs[name][value]} for value, count in cells[name].items()}
+        for name in names
+    }
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON (`plan/1`); estimates carry what they rest on."""
+    document = PlanDocument(
+        campaign=plan.campaign.name,
+        system=plan.campaign.system.name,
+        where=plan.where,
+        totals=Totals(
+            cells=sum(len(lease.cells) for lease in plan.leases),
+            runs=plan.runs,
+            runs_without_record=plan.missing,
+            cells_without_record=sum(lease.cells_missing for lease in plan.leases),
+            leases=len(plan.leases),
+            recompositions=plan.recompositions,
+            recompositions_least=plan.recompositions_least,
+            device_hours=round(plan.device_hours, 4),
+            wall_s=round(plan.wall_s, 1),
+            isolation=isolation(plan.campaign),
+        ),
+        axes={
+            axis: {value: Counts(**counts) for value, counts in values.items()}
+            for axis, values in counts_per_axis(plan).items()
+        },
+        removed=tuple(RemovedCells(rule=r.rule, why=r.why, cells=r.cells) for r in plan.removed),
+        impossible=tuple(ImpossibleShape(shape=i.shape, why=i.why) for i in plan.impossible),
+        does_not_fit=dict(plan.unfit),
+        leases=tuple(
+            LeaseCost(
+                lease=lease.name,
+                order=order,
+                configuration=lease.configuration.name,
+                devices=lease.devices(),
+                cells=len(lease.cells),
+                runs=lease.runs,
+                runs_without_record=lease.missing,
+                expected_s=round(lease.expected_s, 1),
+                basis=lease.basis,
+                run_set=lease.digest,
+            )
+            for order, lease in enumerate(plan.leases, 1)
+        ),
+    )
+    return document.model_dump(mode="json")
+
+
+def plan_rows(plan: Plan) -> Iterator[list[str]]:
+    """Every cell as one row of text, header first (`plan.tsv`)."""
+    options = list(plan.campaign.file.axes.options)
+    yield ["schema", "order", "lease", "cell_id", "configuration", "hosts", "devices_per_host", "devices_used", "ranks", "attach",
+           "storage", "device", "workload", "batch", "batch_global", "precision", *options, "repetitions"]  # fmt: skip
+    for order, lease in enumerate(plan.leases, 1):
+        c = lease.configuration
+        head = [PLAN_SCHEMA, str(order), lease.name]
+        shape = [
+            c.name,
+            *map(str, (c.hosts, c.devices_per_host, c.devices_used, c.ranks)),
+            c.attach,
+            c.storage,
+            c.device,
+        ]
+        for cell in lease.cells:
+            values = [cell.workload, str(cell.batch), str(cell.batch_global), cell.precision]
+            yield [
+                *head,
+                cell.id,
+                *shape,
+                *values,
+                *(str(cell.options[o]) for o in options),
+                str(cell.settings.repetitions),
+            ]
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: '45 s', '3 min 20 s', '2 h 5 min'."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 90:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,117 @@
+"""The plan as a document (`plan/1`): what `campaign plan --json` and plan/plan.json say. Its JSON Schema is made from this."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+PLAN_SCHEMA: Literal["plan/1"] = "plan/1"
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Totals(_Closed):
+    """The whole plan in numbers."""
+
+    cells: int
+    """Cells of the matrix."""
+    runs: int
+    """Runs: cells times their repetitions."""
+    runs_without_record: int
+    """Runs that will be measured."""
+    cells_without_record: int
+    """Cells with at least one run that will be measured."""
+    leases: int
+    """Leases, each one composition and one job of the DAG."""
+    recompositions: int
+    """Leases still to be measured for which the fabric has to move devices."""
+    recompositions_least: int
+    """Distinct compositions among them: no order and no sharing could do with fewer."""
+    device_hours: float
+    """Expected device time of what is to be measured, in hours."""
+    wall_s: float
+    """Expected duration, in seconds."""
+    isolation: str
+    """What may be measured at the same time."""
+
+
+class Counts(_Closed):
+    """How much of the matrix has one value of an axis."""
+
+    cells: int
+    """Cells."""
+    runs: int
+    """Runs."""
+
+
+class RemovedCells(_Closed):
+    """Cells of the full product that a rule removed."""
+
+    rule: str
+    """The rule: an expression, or what does not go together."""
+    why: str
+    """The reason."""
+    cells: int
+    """How many."""
+
+
+class ImpossibleShape(_Closed):
+    """A shape that a product of lists made and that cannot exist."""
+
+    shape: str
+    """The shape's name."""
+    why: str
+    """The reason."""
+
+
+class LeaseCost(_Closed):
+    """One lease."""
+
+    lease: str
+    """Name of the lease."""
+    order: int
+    """Place in the order of measuring, from 1."""
+    configuration: str
+    """Configuration that is composed."""
+    devices: str
+    """The devices that it takes, in words."""
+    cells: int
+    """Cells measured on it."""
+    runs: int
+    """Runs of these cells."""
+    runs_without_record: int
+    """Runs that will be measured."""
+    expected_s: float
+    """Expected duration in seconds, composing included."""
+    basis: str
+    """What the expectation rests on."""
+    run_set: str
+    """Digest of the runs; part of the manifest's name."""
+
+
+class PlanDocument(_Closed):
+    """An ordered, costed matrix."""
+
+    schema_version: Literal["plan/1"] = PLAN_SCHEMA
+    """Version of this format."""
+    campaign: str
+    """Name of the campaign."""
+    system: str
+    """Name of the system."""
+    where: str | None
+    """Expression that selected the cells."""
+    totals: Totals
+    """The whole plan in numbers."""
+    axes: dict[str, dict[str, Counts]]
+    """Cells and runs by axis and value."""
+    removed: tuple[RemovedCells, ...]
+    """Cells that are left out, by rule."""
+    impossible: tuple[ImpossibleShape, ...]
+    """Shapes that cannot exist."""
+    does_not_fit: dict[str, str]
+    """Configurations that the system can never compose, and why."""
+    leases: tuple[LeaseCost, ...]
+    """Leases in the order of measuring."""

@@ -1,0 +1,308 @@
+"""How a figure looks: panels, the encodings of series, and SVG that is the same byte for byte and fits any page.
+
+Ink is `currentColor` and the background is transparent, so a picture inlined in a page follows its light or dark theme.
+Series differ in colour *and* marker or hatch; colours are those of Okabe & Ito (2008), "Color Universal Design".
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import matplotlib as mpl
+import matplotlib.style
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MplFigure
+from matplotlib.patches import Patch
+
+from campaign import wording
+
+# Never used as a colour of its own: every occurrence becomes currentColor. Must equal the ink of style.mplstyle.
+INK = "#010203"
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+# Lines only: a dotted hatch is a hundred times larger as SVG.
+HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
+
+# Characters that no XML document may hold; a name in a campaign could.
+_LONG_NUMBER = re.compile(r"(?<![\w.#])-?\d+\.\d{3,}(?![\w.])")
+_HASHED_ID = re.compile(r"-([a-z])[0-9a-f]{10}\b")
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+# Small multiples beyond this many are no longer read; the rest is in the data table.
+MOST_PANELS = 12
+# In one panel, words above more bars than this, or labels below more groups, would cover each other.
+_LEGIBLE_BARS = 60
+_LEGIBLE_LABELS = 30
+_COLUMNS = 3
+_WIDTH_IN = 9.6
+_TITLE_CHARACTERS = 36
+_SMALL = 7.5
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one series is told from the others."""
+
+    colour: str
+    marker: str
+    hatch: str
+
+
+def look(position: int) -> Look:
+    """The look of the n-th series; 36 differ in colour and marker together."""
+    shifted = (position + position // len(COLOURS)) % len(MARKERS)
+    return Look(COLOURS[position % len(COLOURS)], MARKERS[shifted], HATCHES[shifted])
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One of the small multiples: its rows, and what tells it from the other panels."""
+
+    label: str
+    rows: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Rows in small multiples. `common`: what all panels share, in words; `left_out`: how many are not drawn."""
+
+    shown: tuple[Panel, ...]
+    common: str
+    left_out: int
+
+    def sentence(self) -> str:
+        """For the caption: what holds for all panels, and how many are in the table only."""
+        said = f"Everywhere: {self.common}." if self.common else ""
+        more = f" {wording.plural(self.left_out, 'further panel')} in the data table only." if self.left_out else ""
+        return said + more
+
+
+def panels(rows: pd.DataFrame, by: Sequence[str]) -> Panels:
+    """Split rows by the columns `by`, in the order of first appearance; labels name only what differs between panels."""
+    different = [column for column in by if rows[column].nunique() > 1]
+    first = rows.iloc[0]
+    same = [column for column in by if column not in different]
+    groups = rows.groupby(list(by), sort=False)
+    shown = [
+        Panel(wording.describe(group.iloc[0], different), group.reset_index(drop=True))
+        for position, (_, group) in enumerate(groups)
+        if position < MOST_PANELS
+    ]
+    return Panels(tuple(shown), wording.describe(first, same), groups.ngroups - len(shown))
+
+
+@contextmanager
+def style(path: Path) -> Iterator[None]:
+    """Matplotlib with the report's style and nothing of the user's."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        matplotlib.style.use(path)
+        yield
+
+
+def grid(count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)) -> tuple[MplFigure, list[list[Axes]]]:
+    """A figure for `count` panels, each a column of axes that share x with the given relative heights.
+
+    Returns the figure and, for each panel, its axes from top to bottom.
+    """
+    columns = min(count, _COLUMNS)
+    rows = math.ceil(count / columns)
+    width = {1: 0.62, 2: 0.82}.get(columns, 1.0) * _WIDTH_IN
+    figure = MplFigure(figsize=(width, rows * height_in + 0.5), layout="constrained")
+    outer = figure.add_gridspec(rows, columns)
+    cells: list[list[Axes]] = []
+    for position in range(count):
+        inner = outer[position // columns, position % columns].subgridspec(len(heights), 1, height_ratios=heights)
+        top = figure.add_subplot(inner[0])
+        cells.append([top, *(figure.add_subplot(inner[i], sharex=top) for i in range(1, len(heights)))])
+        for axes in cells[-1][:-1]:
+            axes.tick_params(labelbottom=False)
+    return figure, cells
+
+
+def title(axes: Axes, label: str) -> None:
+    """A panel's title, broken into lines where the panel ends."""
+    axes.set_title("\n".join(textwrap.wrap(label, _TITLE_CHARACTERS)))
+
+
+def is_left(position: int) -> bool:
+    """Whether a panel is the first of its row, the one that carries the label of the y axis."""
+    return position % _COLUMNS == 0
+
+
+def legend(figure: MplFigure, handles: Sequence[Any]) -> None:
+    """One legend for the whole figure, above its panels, in as many columns as fit."""
+    widest = max(len(str(handle.get_label())) for handle in handles)
+    # A character of the legend is about 5.2 pt wide; nine more are taken by the key and the space between columns.
+    room = figure.get_size_inches()[0] * 72 / 5.2
+    in_one_row = sum(len(str(handle.get_label())) + 9 for handle in handles) <= room
+    columns = len(handles) if in_one_row else max(1, min(len(handles), int(room / (widest + 9))))
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns, alignment="left")
+
+
+def gap(axes: Axes, x: float, words: str) -> None:
+    """Mark where a planned value is not: a cross on the axis and, above it, the class of what happened."""
+    across = axes.get_xaxis_transform()
+    axes.plot([x], [0.03], marker="x", color=INK, markersize=5, linestyle="", transform=across, clip_on=False, zorder=5)
+    axes.text(x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=_SMALL, zorder=5)
+
+
+def why_not(row: Any) -> str:
+    """Why a cell has no value: the class of its failures, 'no rate' (ok, but nothing to rate) or 'missing'."""
+    if row["n_failed"]:
+        return str(row["failures"])
+    return "missing" if row["state"] == "missing" else "no rate"
+
+
+def errors(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
+    """How far the interval of a value reaches below and above it; nan without one."""
+    if not (math.isfinite(row[low]) and math.isfinite(row[high])):
+        return math.nan, math.nan
+    return max(0.0, row[value] - row[low]), max(0.0, row[high] - row[value])
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns that hold a value and its interval."""
+
+    value: str
+    low: str
+    high: str
+
+
+RATE = Columns("mean", "ci_low", "ci_high")
+
+
+def range_of(rows: pd.DataFrame, columns: Columns) -> tuple[float, float]:
+    """The range to draw: all values and their intervals, but no further beyond the values than 0.6 of the largest.
+
+    With two runs a 95 % interval can be a hundred times its value; the values must stay readable beside it.
+    """
+    value = rows[columns.value]
+    room = 0.6 * float(value.abs().max())
+    low = max(float(rows[columns.low].min(skipna=True)), float(value.min()) - room)
+    high = min(float(rows[columns.high].max(skipna=True)), float(value.max()) + room)
+    # Without any interval both are nan, and the values are the range.
+    return (low if low == low else float(value.min())), (high if high == high else float(value.max()))
+
+
+def cut(rows: pd.DataFrame, columns: Columns) -> str:
+    """For the caption: that some intervals are wider than the picture, where they are."""
+    low, high = range_of(rows, columns)
+    wider = bool((rows[columns.low] < low).any() or (rows[columns.high] > high).any())
+    return " Intervals wider than a picture are cut there and whole in the table." if wider else ""
+
+
+def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look, hollow: bool = False) -> None:
+    """Markers with intervals at x for the rows that have a value; rows without an interval get a marker alone."""
+    value = rows[columns.value].to_numpy(dtype=float)
+    bars = [value - rows[columns.low].to_numpy(dtype=float), rows[columns.high].to_numpy(dtype=float) - value]
+    fill = "none" if hollow else look.colour
+    axes.errorbar(x, value, bars, color=look.colour, marker=look.marker, markerfacecolor=fill, linestyle="")
+
+
+def to_svg(figure: MplFigure, anchor: str, title: str, alt: str) -> str:
+    """The figure as an `svg` element: ids prefixed by the anchor, ink as currentColor, named for screen readers."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return _adapt(buffer.getvalue(), anchor, title, alt)
+
+
+def _adapt(text: str, anchor: str, title: str, alt: str) -> str:
+    text = _NOT_XML.sub("", text[text.index("<svg") :])
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{anchor}-", text)
+    text = text.replace(INK, "currentColor")
+    text = _settled(text)
+    named = f'role="img" aria-labelledby="{anchor}-title {anchor}-desc"'
+    words = f'<title id="{anchor}-title">{escape(title)}</title>\n <desc id="{anchor}-desc">{escape(alt)}</desc>'
+    head, body = text.split(">", 1)
+    return f"{head} {named}>\n {words}{body}"
+
+
+def _settled(text: str) -> str:
+    """The same picture for the same numbers: the layout's last digits, and the ids hashed from them, differ between processes."""
+    text = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), text)
+    numbered: dict[str, str] = {}
+    return _HASHED_ID.sub(lambda found: numbered.setdefault(found[0], f"-{found[1]}{len(numbered) + 1}"), text)
+
+
+def notice(anchor: str, words: str) -> str:
+    """A small picture that holds one sentence, for a figure with nothing to show."""
+    lines: list[str] = [""]
+    for word in words.split():
+        if len(lines[-1]) + len(word) > 88:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    spans = "".join(f'<tspan x="12" dy="18">{escape(line)}</tspan>' for line in lines)
+    height = 24 + 18 * len(lines)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="620" height="{height}" viewBox="0 0 620 {height}" role="img"'
+        f' aria-labelledby="{anchor}-title">\n <title id="{anchor}-title">{escape(words)}</title>\n'
+        f' <text x="12" y="6" font-family="sans-serif" font-size="13" fill="currentColor">{spans}</text>\n</svg>\n'
+    )
+
+
+class Bars:
+    """Grouped bars of throughput: one look for each series over all panels, intervals, words above, gaps named."""
+
+    def __init__(self, series: Mapping[Any, str]) -> None:
+        self.series = dict(series)
+        self.looks = {key: look(position) for position, key in enumerate(series)}
+
+    def _how(self, key: Any) -> dict[str, Any]:
+        each = self.looks[key]
+        return {"facecolor": each.colour, "hatch": each.hatch, "edgecolor": INK, "linewidth": 0.7}
+
+    def draw(self, axes: Axes, groups: Sequence[tuple[str, Sequence[tuple[Any, Any]]]], words: Any) -> None:
+        """Each group is its label and its (series, cell) pairs; `words(cell)` goes above the bar."""
+        width = 0.84 / max(len(pairs) for _, pairs in groups)
+        legible = sum(len(pairs) for _, pairs in groups) <= _LEGIBLE_BARS
+        drawn = pd.DataFrame([row for _, pairs in groups for _, row in pairs])
+        highest = range_of(drawn, RATE)[1]
+        written = 0
+        bars: dict[Any, list[tuple[float, float, float, float]]] = {}
+        for position, (_, pairs) in enumerate(groups):
+            for index, (key, row) in enumerate(pairs):
+                x = position + (index - (len(pairs) - 1) / 2) * width
+                if not row["n_ok"]:
+                    gap(axes, x, why_not(row))
+                    continue
+                below, above = errors(row, "mean", "ci_low", "ci_high")
+                bars.setdefault(key, []).append((x, row["mean"], below, above))
+                if legible and (said := words(row)):
+                    self._above(axes, x, row["mean"] if math.isnan(above) else row["ci_high"], highest, said)
+                    written = max(written, len(said))
+        # A series at once: matplotlib takes as long for one bar as for hundreds.
+        for key, numbers in bars.items():
+            at, height, *interval = np.array(numbers).T
+            how: dict[str, Any] = {**self._how(key), "ecolor": INK, "error_kw": {"elinewidth": 1.0}}
+            axes.bar(at, height, width * 0.94, yerr=interval, **how)
+        step = math.ceil(len(groups) / _LEGIBLE_LABELS)
+        axes.set_xticks(range(0, len(groups), step), [label for label, _ in groups[::step]])
+        axes.set_xlim(-0.6, len(groups) - 0.4)
+        if highest > 0:
+            # Room for what is written upright above the tallest bar.
+            axes.set_ylim(0, 1.05 * highest * (1.0 + 0.045 * written))
+
+    @staticmethod
+    def _above(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
+        # An interval that leaves the picture has no end to write above: the words go beside it.
+        aside = 5 if top > highest else 0
+        how: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": _SMALL}
+        axes.annotate(words, (x, min(top, highest)), xytext=(aside, 3), textcoords="offset points", **how)
+
+    def legend(self, figure: MplFigure) -> None:
+        legend(figure, [Patch(label=label, **self._how(key)) for key, label in self.series.items()])

@@ -1,0 +1,106 @@
+"""The report's section on compositions: what leases asked for and obtained, and how long they were idle between runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from campaign import wording
+from campaign.idle import idle_times
+from campaign.tables import leases_table, tally
+
+LEASES_ON_PAGE = 100
+
+
+def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Leases with what was asked for and obtained; of very many, first those that something happened to."""
+    times = leases_table(leases).to_dict("records")
+    rows = [
+        {
+            "lease": lease["lease_id"],
+            "configuration": lease["configuration"],
+            "state": lease["state"],
+            "composed": wording.seconds(time["compose_s"]),
+            "requested": _plain(lease.get("requested") or {}),
+            "obtained": _obtained(lease.get("obtained") or {}),
+            "mismatches": [_plain(each) for each in lease.get("mismatches") or ()],
+            "faults": [_plain(each) for each in lease.get("faults") or ()],
+            "retries": time["retries"],
+        }
+        for lease, time in zip(leases, times, strict=True)
+    ]
+    eventful = [row for row in rows if row["mismatches"] or row["faults"]]
+    kept = rows if len(rows) <= LEASES_ON_PAGE else eventful[:LEASES_ON_PAGE]
+    return {
+        "rows": kept,
+        "total": len(rows),
+        "left_out": len(rows) - len(kept),
+        "mismatched": sum(1 for row in rows if row["mismatches"]),
+        "faulty": sum(1 for row in rows if row["faults"]),
+    }
+
+
+def idle(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
+    """Idle time between runs: a sentence for the campaign, a row for each configuration in the order of the plan, and one for
+    each lease, the longest idle ones first."""
+    configurations = idle_times(runs, "configuration")
+    if configurations.empty:
+        return {"sentence": "", "configurations": None, "leases": None}
+    places = {name: place for place, name in enumerate(cells["configuration"].unique())}
+    configurations = configurations.sort_values("configuration", key=lambda names: names.map(places), kind="stable")
+    leases = idle_times(runs, "lease_id").sort_values(
+        ["idle_longest_s", "lease_id"], ascending=[False, True], kind="stable"
+    )
+    (total,) = idle_times(runs.assign(campaign=""), "campaign").to_dict("records")
+    return {
+        "sentence": f"Between runs, leases were idle for {wording.seconds(total['idle_s'])} in all, "
+        f"{wording.percent(total['idle_pct'])} of the {wording.seconds(total['span_s'])} from the first start to the last end on "
+        f"each; the longest was {wording.seconds(total['idle_longest_s'])}, on lease {leases['lease_id'].iloc[0]}.",
+        "configurations": _idle_table(configurations, {"Configuration": "configuration", "Leases": "leases"}),
+        "leases": {
+            **_idle_table(leases.head(LEASES_ON_PAGE), {"Lease": "lease_id"}),
+            "total": len(leases),
+            "left_out": max(0, len(leases) - LEASES_ON_PAGE),
+        },
+    }
+
+
+def _idle_table(table: pd.DataFrame, first: Mapping[str, str]) -> dict[str, Any]:
+    headings = (*first, "Runs", "Median", "Longest", "In all", "Share of the time")
+    rows = [
+        (
+            *(str(row[column]) for column in first.values()),
+            f"{row['runs']:,}",
+            wording.seconds(row["idle_median_s"]),
+            wording.seconds(row["idle_longest_s"]),
+            wording.seconds(row["idle_s"]),
+            wording.percent(row["idle_pct"]),
+        )
+        for row in table.to_dict("records")
+    ]
+    return {"headings": headings, "rows": rows}
+
+
+def _obtained(obtained: Mapping[str, Any]) -> str:
+    """'host1: A100 x4 (2 local), storage nvme0' for each host."""
+    said = []
+    for host in obtained.get("hosts", ()):
+        devices = host.get("devices", ())
+        local = sum(1 for device in devices if device.get("local"))
+        models = tally(str(device.get("model") or device.get("kind")) for device in devices) or "no device"
+        disks = ", ".join(_plain(disk) for disk in host.get("storage", ()))
+        said.append(
+            f"{host['name']}: {models}" + (f" ({local} local)" if local else "") + (f", {disks}" if disks else "")
+        )
+    return "; ".join(said) or "nothing"
+
+
+def _plain(value: Any) -> str:
+    """A small document in a line: 'hosts 2, device A100'."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{str(name).replace('_', ' ')} {_plain(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(each) for each in value)
+    return str(value)

@@ -1,0 +1,107 @@
+"""Slurm's commands, run one at a time; each call is a line of a log, so that what a campaign costs the controller can be counted.
+
+Nothing here understands an answer: `campaign.slurm.parse` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.errors import ConfigError
+
+TIMED_OUT = 124  # as timeout(1) says it
+
+# A person's defaults for these commands would change what they print, or hide jobs.
+_PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command said. code: its exit status; minus the signal's number when a signal ended it; TIMED_OUT."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+    @property
+    def words(self) -> str:
+        """The last thing that it complained of, for a message."""
+        lines = (self.err.strip() or self.out.strip()).splitlines()
+        return lines[-1].strip() if lines else f"exit status {self.code}, and no word"
+
+
+class Slurm:
+    """Runs Slurm's commands. `log`: file that gets a JSON line a call (time_s, argv, seconds, code), made with its directory."""
+
+    def __init__(self, log: Path | None = None) -> None:
+        self.log = log
+
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Answer:
+        """Run one command, such as `slurm("squeue", "--me")`, until it ends or for `timeout_s` at most.
+
+        ConfigError: there is no such program on this machine. Whatever else goes wrong is an Answer.
+        """
+        started_s, ticks_s = time.time(), time.monotonic()
+        answer = _run(argv, timeout_s)
+        self.note(argv, started_s, time.monotonic() - ticks_s, answer.code)
+        return answer
+
+    def note(self, argv: Sequence[str], started_s: float, seconds: float, code: int) -> None:
+        """Log a call; also one that somebody else made, as submitit makes those of sbatch."""
+        if self.log is None:
+            return
+        entry = {"time_s": round(started_s, 3), "argv": list(argv), "seconds": round(seconds, 3), "code": code}
+        # The call matters more than its line: a directory that is briefly unwritable must not end a campaign.
+        with suppress(OSError):
+            _append(self.log, json.dumps(entry) + "\n")
+
+
+def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for Slurm's commands: without what would make them print something else than was asked for."""
+    kept = {name: value for name, value in environment.items() if not name.startswith(_PERSONAL)}
+    return {**kept, "SLURM_TIME_FORMAT": "standard"}
+
+
+def _run(argv: tuple[str, ...], timeout_s: float) -> Answer:
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=surroundings(os.environ),
+            timeout=timeout_s,
+            check=False,
+            # Ctrl-C in the terminal is for us: a command that changes something is not to be cut off half-way.
+            process_group=0,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(TIMED_OUT, "", f"{argv[0]}: no answer for {timeout_s:g} s")
+    except (FileNotFoundError, PermissionError) as error:
+        raise ConfigError(
+            f"{argv[0]}: there is no Slurm on this machine ({error.strerror}); start the campaign on a login node of a cluster, "
+            "or load the module that brings Slurm's commands; `snakemake --profile local` measures on this machine"
+        ) from error
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # One write to a descriptor that appends: lines of processes that share the log do not mix.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)

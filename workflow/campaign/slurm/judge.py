@@ -1,0 +1,161 @@
+"""Whether a job is still to be waited for, from its result file and what Slurm says; pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from campaign.slurm.parse import Job, hosts_in
+from campaign.slurm.poll import Snapshot
+
+LOST = "LOST"
+SUBMITTED = "SUBMITTED"
+DONE = "DONE"
+QUEUED = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+
+_LOST_S = 30.0
+
+_ENDED_WORDS = {
+    "BOOT_FAIL": "a host did not start",
+    "CANCELLED": "was cancelled",
+    "COMPLETED": "ended",
+    "DEADLINE": "could not have ended before its deadline",
+    "FAILED": "failed",
+    "LAUNCH_FAILED": "could not be started",
+    "NODE_FAIL": "lost a host",
+    "OUT_OF_MEMORY": "was killed for the memory that it used",
+    "PREEMPTED": "was preempted",
+    "RECONFIG_FAIL": "a host could not be configured",
+    "REVOKED": "was given to another cluster",
+    "TIMEOUT": "was still running at its time limit",
+}
+_ACTIVE_WORDS = {
+    "COMPLETING": "is being cleaned up after",
+    "CONFIGURING": "waits for its hosts to start",
+    "RUNNING": "runs",
+    "STOPPED": "was stopped",
+    "SUSPENDED": "was suspended",
+}
+
+# Reasons of pending jobs that somebody has to do something about: slurm.schedmd.com/job_reason_codes.html, and slurmctld 22.05.
+# A limit of what an account may use at once is none of them: it passes when others' jobs end.
+_STUCK: tuple[tuple[str, str], ...] = (
+    (r"BadConstraints", "no host has what it asks for"),
+    (r"DependencyNeverSatisfied", "the job that it depends on failed"),
+    (r"JobHeld(User|Admin)|held", "it is held; `scontrol release` lets it start"),
+    (r"ReservationDeleted", "its reservation is gone"),
+    (r"PartitionDown|PartitionInactive|partition .*(down|inactive)", "its partition is closed"),
+    (
+        r"PartitionNodeLimit|PartitionTimeLimit|PartitionConfig",
+        "its partition does not allow so many hosts, or so long",
+    ),
+    (
+        r"AccountNotAllowed|InvalidAccount|InvalidQOS|QOSNotAllowed|not permitted",
+        "its account or quality of service may not run it",
+    ),
+    (r"ReqNodeNotAvail.*Unavailable|NodeDown|DOWN, DRAINED|DOWN,_DRAINED", "hosts that it needs are down or drained"),
+    (
+        r"(Assoc|QOS)\w*(PerJob|PerNode|MinGRES|NotSatisfied|TimeLimit|UsageThreshold)",
+        "it asks for more than its limits allow",
+    ),
+    (r"(Assoc|QOS)\w*((?<!Run)Minutes|Wall)", "what its account or quality of service may use is used up"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """alive: go on waiting; done: its result is there (then not alive, whatever Slurm says).
+
+    state: Slurm's word for it; DONE, SUBMITTED (no look since), or LOST (Slurm knows nothing of it any more). words: what the job
+    does or did, for a person, to follow its name. hosts: where it runs or ran; of a stuck job, those that it lacks. reason:
+    Slurm's, as it is. stuck: pending for something that does not pass by itself. missing_since_s: since when it has been known
+    to be over without a result; to be given to the next `judge` of this job.
+    """
+
+    alive: bool
+    state: str
+    words: str
+    hosts: tuple[str, ...] = ()
+    reason: str = ""
+    done: bool = False
+    stuck: bool = False
+    missing_since_s: float | None = None
+
+
+def judge(
+    job_id: str,
+    snapshot: Snapshot,
+    *,
+    result_there: bool,
+    submitted_s: float,
+    now: float,
+    latency_s: float,
+    first_missing_s: float | None,
+) -> Verdict:
+    """What to believe of a job. All times in s since 1970, of this machine's clock.
+
+    result_there: looked for after the snapshot was taken. latency_s: how late files may appear: for so long a job that has ended
+    may be without a result. first_missing_s: `missing_since_s` of the last verdict on this job, None at first.
+    """
+    job = snapshot.jobs.get(job_id)
+    if result_there:
+        return Verdict(False, DONE, "is done", job.hosts if job else (), done=True)
+    # A clock that was set back since makes a submission of the future; then the look is as good as any.
+    if snapshot.asked_s < submitted_s <= now:
+        return Verdict(True, SUBMITTED, "was submitted")
+    if job is not None and job.active and job.queued:
+        return _active(job, snapshot)
+    since_s = now if first_missing_s is None or first_missing_s > now else first_missing_s
+    if job is not None and not job.active:
+        return _ended(job, since_s, alive=now - since_s < latency_s)
+    if not snapshot.reachable:
+        words = f"is not heard of: Slurm does not answer ({snapshot.problem or 'no word'})"
+        return Verdict(True, SUBMITTED, words, job.hosts if job else ())
+    # Only of two looks that both lack it, the second after the first verdict: never at once, even when files are not late.
+    waits = now - since_s < max(latency_s, _LOST_S) or snapshot.asked_s <= since_s
+    return _lost(job, since_s, waits)
+
+
+def _active(job: Job, snapshot: Snapshot) -> Verdict:
+    if job.state in QUEUED:
+        verdict = _pending(job)
+    else:
+        where = f" on {', '.join(job.hosts)}" if job.hosts else ""
+        words = _ACTIVE_WORDS.get(job.state, f"is {job.state.lower().replace('_', ' ')}")
+        verdict = Verdict(True, job.state, f"{words}{where}", job.hosts, job.reason)
+    if snapshot.reachable:
+        return verdict
+    # What kept it from starting may have passed meanwhile.
+    return replace(verdict, words=f"{verdict.words}, as far as known: Slurm does not answer", stuck=False)
+
+
+def _pending(job: Job) -> Verdict:
+    meaning = next((words for pattern, words in _STUCK if re.search(pattern, job.reason)), "")
+    if job.state in ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"):
+        meaning = meaning or "it is held; `scontrol release` lets it start"
+    if not meaning:
+        return Verdict(True, job.state, f"waits in the queue{f' ({job.reason})' if job.reason else ''}", (), job.reason)
+    lacking = re.search(r"Unavailable(?:Nodes)?:([^\s()]+)", job.reason)
+    hosts = hosts_in(lacking[1]) if lacking else ()
+    return Verdict(
+        True, job.state, f"cannot start: {meaning} (Slurm says: {job.reason})", hosts, job.reason, stuck=True
+    )
+
+
+def _ended(job: Job, since_s: float, alive: bool) -> Verdict:
+    words = _ENDED_WORDS[job.state]
+    if job.hosts:
+        words += f" on {', '.join(job.hosts)}"
+    if job.exit_code and job.state == "FAILED":
+        words += f" by signal {-job.exit_code}" if job.exit_code < 0 else f" with exit status {job.exit_code}"
+    words += ", and its result is not there yet" if alive else ", and left no result"
+    return Verdict(alive, job.state, words, job.hosts, job.reason, missing_since_s=since_s)
+
+
+def _lost(job: Job | None, since_s: float, waits: bool) -> Verdict:
+    """Neither in the queue nor, as ended, in the accounting (which may be off, late, or never have heard of its end)."""
+    hosts = job.hosts if job else ()
+    words = "is not in the queue any more, and accounting does not say how it ended"
+    if not waits:
+        words = "is lost: Slurm has forgotten it, and it left no result"
+    return Verdict(waits, LOST, words, hosts, job.reason if job else "", missing_since_s=since_s)

@@ -1,0 +1,157 @@
+"""What an allocation asks of sbatch, from the system file, its overrides, the profile, and the plan. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from campaign.cell import SHAPE_AXES, Configuration
+from campaign.config.system_file import SlurmOptions, SystemFile
+from campaign.errors import ConfigError
+from campaign.expression import parse
+
+_WARNING_S = 60  # from the warning to the end of an allocation at its time limit
+_HEAD_ROOM = 2.0
+_START_MIN = 10  # for what a plan does not know: slow file systems, the first import
+_LEAST_MIN = 15
+# Without these as they are, a driver is not found again, not warned, or not told from its caller's mistake.
+_OWN = frozenset(
+    {
+        "array",
+        "comment",
+        "error",
+        "job_name",
+        "open_mode",
+        "output",
+        "parsable",
+        "quiet",
+        "signal",
+        "test_only",
+        "wait",
+        "wrap",
+    }
+)
+
+
+def person(given: object) -> SlurmOptions:
+    """What a profile or `--config slurm={...}` asks of Slurm; ConfigError names the key and what is allowed."""
+    try:
+        return SlurmOptions.model_validate(given or {})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(SlurmOptions.model_fields)
+        raise ConfigError(f"--config slurm: {where or given}: {first['msg']}; there are: {known}") from error
+
+
+def is_pinned(system: SystemFile) -> bool:
+    """Whether the composition says which hosts are used, as against Slurm."""
+    chosen = system.slurm.placement or ("scheduler" if system.fabric["kind"] == "static" else "pinned")
+    return chosen == "pinned" and system.slurm.strategy != "resume"
+
+
+def devices_asked(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> int:
+    """Devices to ask for on each host; hosts: those that may be used, empty for any.
+
+    Where pooled devices come on top of a host's own ones, all are asked for, so that those of the composition are among them; runs
+    are given theirs.
+    """
+    if not configuration.fabric_devices_per_host:
+        return configuration.devices_per_host
+    groups = [group for group in system.hosts if not hosts or set(hosts) & set(group.names())]
+    own = [sum(d.count for d in group.devices if d.kind == "gpu") for group in groups]
+    return max(own) + configuration.fabric_devices_per_host
+
+
+def merged(system: SystemFile, configuration: Configuration, person: SlurmOptions) -> SlurmOptions:
+    """The options of one configuration: the system's, those of the overrides that mean it, and the person's, the last one wins."""
+    values = {name: getattr(system.slurm, name) for name in SlurmOptions.model_fields}
+    shape = {"hosts": configuration.hosts, "devices": configuration.devices, "ranks": configuration.ranks}
+    axes = {**configuration.shape(), **shape}
+    chosen: list[SlurmOptions] = [
+        override
+        for override in system.slurm.overrides
+        if parse(override.when, frozenset(SHAPE_AXES), f"system {system.name}: slurm: overrides")(axes)
+    ]
+    for options in (*chosen, person):
+        for name in SlurmOptions.model_fields:
+            value = getattr(options, name)
+            if name == "additional":
+                values[name] = {**values[name], **value}
+            elif value is not None:
+                values[name] = value
+    return SlurmOptions(**values)
+
+
+def time_limit_min(expected_s: float, longest_s: float) -> int:
+    """Minutes to ask for: what is expected, with head-room, and never more than if every run took its own time limit.
+
+    expected_s: what the plan expects of all runs without a record; longest_s: the sum of their time limits.
+    """
+    wanted = max(_LEAST_MIN, math.ceil(expected_s * _HEAD_ROOM / 60) + _START_MIN)
+    return min(wanted, math.ceil(longest_s / 60) + _START_MIN)
+
+
+def sbatch_parameters(
+    campaign: str,
+    system: SystemFile,
+    configuration: Configuration,
+    options: SlurmOptions,
+    *,
+    time_min: int,
+    hosts: Collection[str] = (),
+    excluded: Collection[str] = (),
+    further: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Parameters for submitit's SlurmExecutor, by sbatch's names; equal ones can share an array.
+
+    hosts: those of the composition, where it says which (`is_pinned`); excluded: those to leave out, where Slurm chooses;
+    further: sbatch options of the strategy.
+    """
+    parameters: dict[str, Any] = {
+        "job_name": f"{campaign}/{configuration.name}",
+        "nodes": configuration.hosts,
+        "ntasks_per_node": configuration.devices_used,
+        "time": options.time_min or time_min,
+        "use_srun": False,
+        # submitit's own work key is unknown to clusters that check them.
+        "wckey": None,
+        "partition": options.partition,
+        "account": options.account,
+        "qos": options.qos,
+        "constraint": options.constraint,
+        "nodelist": ",".join(hosts) or None,
+        "exclude": ",".join(sorted(excluded)) or None,
+        "exclusive": system.slurm.exclusive or None,
+        "cpus_per_task": options.cpus_per_device,
+    }
+    if system.slurm.gres:
+        parameters["gres"] = f"{system.slurm.gres}:{devices_asked(system, configuration, hosts)}"
+    if options.memory_gib:
+        parameters["mem"] = f"{math.ceil(options.memory_gib * 1024)}M"
+    elif system.slurm.exclusive and not any(_plain(name).startswith("mem_per_") for name in options.additional):
+        parameters["mem"] = "0"  # all of the host's
+    # A short allocation is warned later, or it would be warned before it has measured anything.
+    warning_s = min(_WARNING_S, 60 * parameters["time"] // 4)
+    # To the driver itself, which is the batch script's only process: steps must not be told.
+    additional: dict[str, Any] = {"signal": f"B:USR2@{warning_s}", "requeue": True}
+    for name, value in {**options.additional, **(further or {})}.items():
+        if _plain(name) in _OWN:
+            raise ConfigError(f"system {system.name}: slurm: additional: {name}: is the campaign's own; leave it out")
+        if value is False:  # sbatch knows no option's opposite: one that is not wanted is not given
+            parameters.pop(_plain(name), None)
+            additional.pop(_plain(name), None)
+        else:
+            additional[_plain(name)] = value
+    if additional.get("no_requeue"):
+        additional.pop("requeue", None)
+    parameters["additional_parameters"] = additional
+    return {name: value for name, value in parameters.items() if value is not None or name == "wckey"}
+
+
+def _plain(name: str) -> str:
+    """An sbatch option as submitit spells it: an option under two spellings would be given twice."""
+    return name.replace("-", "_")

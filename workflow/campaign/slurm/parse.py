@@ -1,0 +1,259 @@
+"""What Slurm's commands print, understood; pure, tried on saved output of a real Slurm.
+
+Every parser skips lines that are not of its shape (warnings, headers of other clusters), so that a chatty site does not end a
+campaign. Formats: squeue(1), sacct(1), scontrol(1), sinfo(1) of Slurm 20.11 to 25.05.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+JOB_FORMAT = "--format=%i|%T|%r|%N|%M|%j|%k"
+"""For squeue; what a person chose (name, comment) is last, as it may hold the separator."""
+
+ACCOUNTING_FORMAT = "--format=JobID,State,ExitCode,NodeList,Reason,JobName"
+"""For sacct with --parsable2; the comment is left out: it is only kept where AccountingStoreFlags says so."""
+
+HOST_FORMAT = "--format=%N|%T|%P|%G|%E"
+"""For sinfo with --Node."""
+
+ENDED = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+        *("PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"),
+    }
+)
+"""States that a job does not leave by itself; a requeued job is PENDING, or REQUEUED in the accounting."""
+
+_STATE = re.compile(r"[A-Z][A-Z_]+")
+_JOB_ID = re.compile(r"(\d+)(?:_(\d+|\[[^\]]+\])|\+\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job, or one task of an array. job_id: `12` or `12_3`; state: Slurm's long word (PENDING, NODE_FAIL ..).
+
+    reason: empty when there is none. hosts: where it runs or ran. elapsed_s: since its last start, None when not told.
+    exit_code: of the batch script, minus the signal's number when a signal ended it; None when not told.
+    queued: whether the controller itself said so; accounting may be late, and then says RUNNING of a job that has ended.
+    """
+
+    job_id: str
+    state: str
+    reason: str = ""
+    hosts: tuple[str, ...] = ()
+    name: str = ""
+    comment: str = ""
+    elapsed_s: float | None = None
+    exit_code: int | None = None
+    queued: bool = True
+
+    @property
+    def active(self) -> bool:
+        """Whether it has not ended, or will start again. A state that is not known here is one that may still end."""
+        return self.state not in ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One of Slurm's nodes. state: its word without marks (idle, mixed, allocated, drained, draining, down ..).
+
+    responding: False when its slurmd does not answer; partitions: that it is in; gres: as Slurm writes it; reason: why it is
+    drained or down, empty when it is not.
+    """
+
+    name: str
+    state: str
+    responding: bool
+    partitions: tuple[str, ...]
+    gres: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmConfig:
+    """What a campaign has to know of a controller's configuration.
+
+    version: such as (22, 5, 8). array_size_max: tasks that one array can have. min_job_age_s: how long squeue shows a job that
+    has ended. accounting: whether sacct knows jobs.
+    """
+
+    version: tuple[int, ...]
+    array_size_max: int
+    min_job_age_s: float
+    accounting: bool
+    cluster: str = ""
+
+
+def parse_squeue(text: str) -> tuple[Job, ...]:
+    """Jobs from `squeue --noheader --array` with JOB_FORMAT. Tasks that squeue shows as one line all the same are told apart."""
+    return tuple(chain.from_iterable(_queued(line) for line in text.splitlines()))
+
+
+def _queued(line: str) -> Iterator[Job]:
+    fields = line.strip().split("|", 6)
+    if len(fields) < 7 or not _STATE.fullmatch(fields[1]):
+        return
+    job_id, state, reason, nodes, elapsed, name, comment = fields
+    for each in _ids(job_id):
+        yield Job(
+            each,
+            state,
+            "" if reason == "None" else reason,
+            hosts_in(nodes),
+            name,
+            "" if comment == "(null)" else comment,
+            elapsed_s=duration_s(elapsed),
+        )
+
+
+def parse_sacct(text: str) -> tuple[Job, ...]:
+    """Jobs from `sacct --noheader --parsable2 --allocations` with ACCOUNTING_FORMAT.
+
+    `CANCELLED by 1000` is CANCELLED. Lines of steps (`12.batch`) are skipped. Of a job that was requeued and is told twice
+    (--duplicates) the last line counts.
+    """
+    rows: dict[str, Job] = {}
+    for line in text.splitlines():
+        fields = line.strip().split("|", 5)
+        if len(fields) < 6 or not (state := _STATE.match(fields[1])):
+            continue
+        job_id, _, exit_code, nodes, reason, name = fields
+        for each in _ids(job_id):
+            told = "" if reason == "None" else reason
+            rows[each] = Job(each, state[0], told, hosts_in(nodes), name, exit_code=_exit_code(exit_code), queued=False)
+    return tuple(rows.values())
+
+
+def _ids(text: str) -> list[str]:
+    """`12`, `12_3`, or each task of `12_[2-4,7%2]`; none when it is not a job (a step, a warning)."""
+    match = _JOB_ID.fullmatch(text)
+    if match is None:
+        return []
+    if not match[2] or not match[2].startswith("["):
+        return [text]
+    tasks = match[2][1:-1].partition("%")[0]
+    if "..." in tasks:  # shortened by Slurm: whose line it is, is not told
+        return []
+    return [f"{match[1]}_{task}" for task in _numbers(tasks)]
+
+
+def _exit_code(text: str) -> int | None:
+    """`3:0` is 3, `0:9` is -9."""
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    return None if match is None else -int(match[2]) or int(match[1])
+
+
+def duration_s(text: str) -> float | None:
+    """`[D-][[H:]M:]S`, as Slurm prints times, in seconds; None for `UNLIMITED`, `INVALID` and the like."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def parse_show_job(text: str) -> dict[str, str]:
+    """Keys and values of the first job of `scontrol show job ID`, with or without --oneliner. Values keep their blanks.
+
+    Only a name with a capital that follows a blank begins another value: `Comment=campaign=a b.yaml` is one. Empty: no job.
+    """
+    if not text.lstrip().startswith("JobId="):
+        return {}
+    first = re.split(r"\n\s*\n|\n(?=JobId=)", text.strip())[0]
+    pieces = re.split(r"(?:^|\s+)([A-Z][A-Za-z0-9/:_]*)=", first)
+    return {name: value.strip() for name, value in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+def parse_sinfo(text: str) -> tuple[Host, ...]:
+    """Hosts from `sinfo --noheader --Node` with HOST_FORMAT, which has a line for each partition of a host."""
+    hosts: dict[str, Host] = {}
+    for line in text.splitlines():
+        fields = line.strip().split("|", 4)
+        if len(fields) < 5:
+            continue
+        name, state, partition, gres, reason = fields
+        known = hosts[name].partitions if name in hosts else ()
+        # Such as * not responding, ~ powered down, # powering up, $ maintenance, @ about to reboot (sinfo(1), NODE STATE CODES).
+        word = state.rstrip("*~#!%$@^+-")
+        away = "*" in state[len(word) :]
+        partitions = (*known, partition.rstrip("*"))
+        hosts[name] = Host(
+            name, word, not away, partitions, "" if gres == "(null)" else gres, "" if reason == "none" else reason
+        )
+    return tuple(hosts.values())
+
+
+def parse_show_config(text: str) -> SlurmConfig:
+    """What matters of `scontrol show config`; a value that is not told is Slurm's default (and accounting is off)."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    values = {name.strip(): value.strip() for name, _, value in pairs}
+    version = re.match(r"[\d.]+", values.get("SLURM_VERSION", ""))
+    storage = values.get("AccountingStorageType", "(null)")
+    return SlurmConfig(
+        version=tuple(int(part) for part in version[0].strip(".").split(".")) if version else (),
+        # The largest index is one less than MaxArraySize, and the first is 0.
+        array_size_max=_leading_number(values.get("MaxArraySize"), 1001),
+        min_job_age_s=float(_leading_number(values.get("MinJobAge"), 300)),
+        # `accounting_storage/none` up to 23.02; later versions leave it out.
+        accounting=storage not in ("", "(null)", "accounting_storage/none"),
+        cluster=values.get("ClusterName", ""),
+    )
+
+
+def _leading_number(text: str | None, default: int) -> int:
+    match = re.match(r"\d+", text or "")
+    return int(match[0]) if match else default
+
+
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """Host names of one of Slurm's lists, in its order: `host[1-3,07],x` gives host1, host2, host3, host07, x.
+
+    Ranges keep leading zeros, and brackets may be several: `r[1-2]c[01-02]`. `(null)`, `None assigned` and `` are no hosts.
+    ValueError: not a list of hosts.
+    """
+    text = text.strip()
+    if text.lower() in ("", "(null)", "none", "n/a", "none assigned"):
+        return ()
+    return tuple(chain.from_iterable(_expand(part) for part in _split(text)))
+
+
+def hosts_in(text: str) -> tuple[str, ...]:
+    """As `expand_hosts`; what is not understood is no hosts: a job is not to be overlooked for how its hosts are written."""
+    try:
+        return expand_hosts(text)
+    except ValueError:
+        return ()
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside of brackets."""
+    parts = re.findall(r"(?:[^,\[\]\s]|\[[^\[\]\s]*\])+", text)
+    if ",".join(parts) != text:
+        raise ValueError(f"not a list of hosts: '{text}'")
+    return parts
+
+
+def _expand(part: str) -> list[str]:
+    before, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part]
+    ranges, _, after = rest.partition("]")
+    tails = _expand(after)
+    return [f"{before}{number}{tail}" for number in _numbers(ranges) for tail in tails]
+
+
+def _numbers(ranges: str) -> list[str]:
+    """`1-3,07` gives 1, 2, 3, 07; a step, as in array tasks `0-6:2`, is understood."""
+    numbers: list[str] = []
+    for piece in ranges.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", piece)
+        if match is None:
+            raise ValueError(f"not a range of numbers: '[{ranges}]'")
+        first, last, step = match[1], match[2] or match[1], int(match[3] or 1)
+        width = len(first)
+        numbers += [f"{number:0{width}d}" for number in range(int(first), int(last) + 1, step)]
+    return numbers

@@ -1,0 +1,204 @@
+"""One look at the queue an interval for a whole campaign, however many processes wait.
+
+All of them share a directory: `poll.json` is the last look, replaced whole; `poll.lock` is held by who looks; `watched/` has an
+empty file for each job that somebody waits for. Who finds the last look too old looks, the others read. A process that is killed
+while it looks loses the lock with its life, and the next one looks. A look is one squeue, and one sacct when a watched job that
+has not been seen to end is not in the queue any more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from campaign import locks
+from campaign.errors import ConfigError
+from campaign.slurm.commands import Slurm
+from campaign.slurm.parse import ACCOUNTING_FORMAT, JOB_FORMAT, Job, parse_sacct, parse_squeue
+
+_FRESH_S = 1.0
+_DISABLED = "accounting storage is disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What Slurm knew of this person's jobs.
+
+    asked_s: when it was asked (s since 1970, this machine's clock); reachable: whether the controller answered, otherwise `jobs`
+    are the last known; accounting: whether sacct can be asked (None: not needed yet, or no answer); problem: what did not
+    answer, in its words. jobs: by id as squeue shows it (`12`, `12_3`); a watched job that was seen to end stays.
+    """
+
+    asked_s: float
+    reachable: bool
+    accounting: bool | None = None
+    problem: str = ""
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A snapshot as it was shared. token: no two looks have the same."""
+
+    token: str
+    snapshot: Snapshot
+
+
+class Poll:
+    """The shared look of the processes of one campaign. clock, ticks: wall clock and monotonic clock, in s."""
+
+    def __init__(
+        self,
+        directory: Path,
+        slurm: Slurm,
+        interval_s: float,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.slurm = slurm
+        self.interval_s = interval_s
+        self.clock = clock
+        self.ticks = ticks
+        self._file = directory / "poll.json"
+        self._lock = directory / "poll.lock"
+        self._watched = directory / "watched"
+        self._known = ""
+        self._known_ticks_s = -math.inf
+        self._last_ticks_s: float | None = None
+        # A look that could not be shared, and what was shared then.
+        self._unshared: tuple[_Look, str] | None = None
+
+    def watch(self, job_id: str) -> None:
+        """Have a job looked for in the accounting when the queue does not show it any more. Idempotent."""
+        self._watched.mkdir(parents=True, exist_ok=True)
+        (self._watched / job_id).touch()
+
+    def forget(self, job_id: str) -> None:
+        """Nobody waits for this job any more. Idempotent."""
+        (self._watched / job_id).unlink(missing_ok=True)
+
+    def watched(self) -> frozenset[str]:
+        """The jobs that somebody waits for."""
+        try:
+            return frozenset(path.name for path in self._watched.iterdir())
+        except FileNotFoundError:
+            return frozenset()
+
+    def snapshot(self, fresh: bool = False) -> Snapshot:
+        """The last look; a new one when that is older than the interval, or with `fresh` when it is older than a second.
+
+        Without `fresh`, does not wait for another process that is looking. A directory that cannot be used just now gives the last
+        known jobs as of a controller that does not answer. ConfigError: there is no squeue here.
+        """
+        limit_s = min(_FRESH_S, self.interval_s) if fresh else self.interval_s
+        look = self._read()
+        if look is not None and self._age_s(look) < limit_s:
+            return look.snapshot
+        try:
+            with locks.attempt(self._lock) as mine:
+                if mine:
+                    return self._look(limit_s)
+            if look is not None and not fresh:
+                return look.snapshot
+            with locks.held(self._lock):
+                return self._look(limit_s)
+        except OSError as error:
+            last = look.snapshot if look else Snapshot(0.0, False)
+            return replace(last, reachable=False, problem=f"{error.filename or self._lock}: {error.strerror or error}")
+
+    def _look(self, limit_s: float) -> Snapshot:
+        """Ask, unless somebody just has; under the lock."""
+        before = self._read()
+        if before is not None and self._age_s(before) < limit_s:
+            return before.snapshot
+        look = _Look(secrets.token_hex(8), self._ask(before.snapshot if before else Snapshot(0.0, False)))
+        self._share(look, before.token if before else "")
+        self._age_s(look)
+        return look.snapshot
+
+    def _ask(self, before: Snapshot) -> Snapshot:
+        # Before squeue: what is watched by now was submitted, so that squeue has to show it.
+        watched, asked_s = self.watched(), self.clock()
+        answer = self.slurm("squeue", "--me", "--states=all", "--array", "--noheader", JOB_FORMAT)
+        if not answer.ok:
+            return replace(before, asked_s=asked_s, reachable=False, problem=answer.words)
+        jobs = {job.job_id: job for job in parse_squeue(answer.out)}
+        ended = {name: job for name, job in before.jobs.items() if name in watched and not job.active}
+        gone = watched - jobs.keys() - ended.keys()
+        accounting, problem = before.accounting, ""
+        if gone and accounting is not False:
+            accounting, problem, told = self._account(gone)
+            jobs |= {name: job for name, job in told.items() if name in gone}
+        return Snapshot(asked_s, True, accounting, problem, ended | jobs)
+
+    def _account(self, gone: frozenset[str]) -> tuple[bool | None, str, dict[str, Job]]:
+        """What accounting says of jobs: whether there is any, what was wrong, and the jobs (with others of their arrays)."""
+        numbers = ",".join(sorted({name.split("_")[0] for name in gone}))
+        try:
+            answer = self.slurm(
+                "sacct", f"--jobs={numbers}", "--noheader", "--parsable2", "--allocations", ACCOUNTING_FORMAT
+            )
+        except ConfigError as error:
+            return False, str(error), {}
+        if _DISABLED in answer.err + answer.out:
+            return False, "", {}
+        if not answer.ok:
+            return None, answer.words, {}
+        return True, "", {job.job_id: job for job in parse_sacct(answer.out)}
+
+    def _age_s(self, look: _Look) -> float:
+        """How old a look is: by the wall clock when it is first seen, from then on by the clock that cannot jump."""
+        ticks_s = self.ticks()
+        if look.token != self._known:
+            age_s = self.clock() - look.snapshot.asked_s
+            if self._last_ticks_s is not None:
+                # It was not there the last time; so it is no older, whatever the clocks of other machines say.
+                age_s = min(max(age_s, 0.0), ticks_s - self._last_ticks_s)
+            elif age_s < 0:
+                age_s = math.inf
+            self._known, self._known_ticks_s = look.token, ticks_s - age_s
+        self._last_ticks_s = ticks_s
+        return ticks_s - self._known_ticks_s
+
+    def _read(self) -> _Look | None:
+        """The last look; None when there is none, or none that can be read."""
+        try:
+            look = _parse(self._file.read_bytes())
+        except (OSError, ValueError, TypeError, KeyError):
+            look = None
+        if self._unshared and self._unshared[1] == (look.token if look else ""):
+            return self._unshared[0]
+        return look
+
+    def _share(self, look: _Look, before: str) -> None:
+        """Replace the last look; where that fails, remember it, so as not to ask again for an interval."""
+        document = {"token": look.token, **asdict(look.snapshot)}
+        document["jobs"] = [asdict(job) for job in look.snapshot.jobs.values()]
+        temporary = None
+        try:
+            descriptor, temporary = tempfile.mkstemp(dir=self._file.parent, prefix=".poll.")
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(document, file)
+            Path(temporary).replace(self._file)
+        except OSError:
+            self._unshared = (look, before)
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
+        else:
+            self._unshared = None
+
+
+def _parse(content: bytes) -> _Look:
+    """ValueError, TypeError, KeyError: not a look, or that of another version."""
+    document: dict[str, Any] = dict(json.loads(content))
+    token = str(document.pop("token"))
+    rows = [Job(**{**row, "hosts": tuple(row["hosts"])}) for row in document.pop("jobs")]
+    return _Look(token, Snapshot(**document, jobs={job.job_id: job for job in rows}))

@@ -1,0 +1,95 @@
+"""Why Slurm refuses what is asked of it, and what is to be done: wait, try again, or ask for something else. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal[
+    "wait",  # too many jobs: it will be accepted when some have ended
+    "transient",  # the controller, or what it needs, did not answer
+    "mistake",  # it will never be accepted as it is
+    "unknown",  # not among the refusals that are known here
+]
+
+_COMPLAINT = re.compile(r"^\w+: (?:error|fatal): ", re.MULTILINE)
+
+# Limits that have a name: `AssocMaxSubmitJobLimit`, `QOSMaxCpuPerJobLimit`, `MaxSubmitJobsPerAccount` ..
+_LIMIT = re.compile(r"\b(?:Assoc|QOS|QoS|Max|Grp)\w*?(?:Limit|Minutes|PerAccount|PerUser|PerJob|PerNode|MinGRES)\w*\b")
+_SUBMIT_LIMIT = re.compile(r"MaxSubmit|GrpSubmit", re.IGNORECASE)
+
+_WAIT = re.compile(
+    r"job submit limit|MaxSubmit|GrpSubmit|too many jobs|Resource temporarily unavailable|temporarily unable to accept job",
+    re.IGNORECASE,
+)
+_TRANSIENT = re.compile(
+    r"Unable to contact slurm controller|Socket timed out|Connection (?:refused|timed out|reset)|Zero Bytes were transmitted"
+    r"|Transport endpoint is not connected|standby mode|connection failure|Communication (?:shutdown )?failure|no answer for"
+    r"|Unexpected message received|authentication|Job credential|munge|Unable to contact .*database|slurm_persist_conn"
+    r"|Unable to establish config(?:uration)? source|Required node not available|partition not available|No route to host"
+    r"|Temporary failure in name resolution|database is (?:not )?available|Rate limit",
+    re.IGNORECASE,
+)
+
+# What Slurm says (in part), what it means, and the option of the system file's `slurm` that says something else.
+_MISTAKES: tuple[tuple[str, str, str], ...] = (
+    ("account or account/partition", "the account is not one of yours, or may not use the partition", "account"),
+    ("account not permitted", "the account may not use the partition", "account"),
+    ("group not permitted", "your group may not use the partition", "partition"),
+    ("QOS not permitted", "the quality of service may not be used in the partition", "qos"),
+    ("partition", "the partition is not known, or too small for what is asked for", "partition"),
+    ("qos", "the quality of service is not known, or not yours", "qos"),
+    ("array spec", "the array has more tasks than Slurm's MaxArraySize allows", ""),
+    ("feature spec", "no host has the features", "constraint"),
+    ("generic resource", "the generic resource is not known", "gres"),
+    ("time limit", "the time limit is not allowed", "time_min"),
+    ("--time", "the time limit is not understood", "time_min"),
+    ("memory", "no host has so much memory", "memory_gib"),
+    ("node name", "Slurm knows no host by that name", ""),
+    ("reservation", "the reservation is not known, or not yours", "additional"),
+    ("license", "the license is not known", "additional"),
+    ("dependency", "the job that it depends on is not known", "additional"),
+    ("wckey", "the wckey is not accepted", "additional"),
+    ("option", "sbatch does not know the option", "additional"),
+    ("node configuration is not available", "no host has so many devices, CPUs or so much memory", "gres"),
+    ("node count", "there are not so many hosts", "partition"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """words: one sentence for a person, with Slurm's own words; limit: name of the limit that was hit, empty when not told.
+
+    key: of a mistake, the option of the system file's `slurm` that is to say something else; empty when it is none of them.
+    """
+
+    kind: Kind
+    words: str
+    limit: str = ""
+    key: str = ""
+
+
+def parse_refusal(text: str) -> Refusal:
+    """What sbatch (or srun, scontrol) complained of."""
+    said = _said(text)
+    limit = next((match[0] for match in _LIMIT.finditer(text)), "")
+    if limit and not _SUBMIT_LIMIT.search(limit):
+        return Refusal("mistake", f"it exceeds the limit {limit} of its account or quality of service ({said})", limit)
+    if limit or _WAIT.search(said):
+        name = f", limit {limit}" if limit else ""
+        return Refusal("wait", f"Slurm takes no more jobs until some have ended ({said}{name})", limit)
+    if _TRANSIENT.search(said):
+        return Refusal("transient", f"Slurm did not answer ({said})")
+    for part, meaning, key in _MISTAKES:
+        if part.lower() in said.lower():
+            see = f"; it is given by `{key}`" if key else ""
+            return Refusal("mistake", f"{meaning} (Slurm says: {said}){see}", key=key)
+    return Refusal("unknown", f"Slurm says: {said}")
+
+
+def _said(text: str) -> str:
+    """All complaints in one line, without who complained and without what was only on the way to the last."""
+    lines = [_COMPLAINT.sub("", line).strip() for line in text.splitlines()]
+    kept = [line for line in lines if line and "sleeping and retrying" not in line and not line.startswith("Try ")]
+    return "; ".join(dict.fromkeys(kept or filter(None, lines))) or "nothing"

@@ -1,0 +1,192 @@
+"""Steps in the allocation that this process runs in: the words common to all of them, and one that asks every host something."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from campaign.errors import ConfigError, LaunchError
+
+_RETRY_S = 2.0
+
+# What sbatch was asked for, and what a person has as defaults, shall not shape a step: srun takes all of these for options.
+_SHAPES = re.compile(
+    r"(?:SLURM|SRUN)_(?:NTASKS|NPROCS|NNODES|NUM_NODES|TASKS_PER_NODE|NTASKS_PER_\w+|CPUS_PER_\w+|TRES_\w+|GPUS|GPUS_PER_\w+|"
+    r"GPU_BIND|GPU_FREQ|GRES|GRES_FLAGS|MEM_PER_\w+|DISTRIBUTION|EXCLUSIVE|EXACT|WHOLE|OVERLAP|OVERCOMMIT|HINT|THREADS|CPU_BIND\w*|"
+    r"MEM_BIND\w*|KILL_BAD_EXIT|WAIT|LABELIO|UNBUFFEREDIO|STD(?:IN|OUT|ERR)MODE|OPEN_MODE|TIMELIMIT|EXPORT_ENV|JOB_NAME|"
+    r"RESERVED_PORTS|IMMEDIATE|WORKING_DIR|REQ_SWITCH|NO_KILL|DEBUG|CONSTRAINT|SPREAD_JOB|USE_MIN_NODES|MULTI_PROG|SPLIT|"
+    r"STEP_\w+|RELATIVE|EXCLUDES|THREAD_SPEC|CORE_SPEC|NETWORK|HET_SIZE)"
+)
+# The controller is away or busy; nothing has been started.
+_PASSES = re.compile(
+    r"Unable to contact slurm controller|Socket timed out|Zero Bytes were transmitted|temporarily unable|connect failure|"
+    r"Connection refused|Communication connection failure|Transport endpoint"
+)
+# A controller that has just restarted refuses steps for seconds, for memory or devices that it has not heard of again yet.
+_REFUSED = re.compile(r"Unable to create step")
+# What a step that ended while the controller was away is told to have still: slurmstepd tells of its end once a minute.
+_TAKEN = re.compile(r"Unable to create step[^\n]*(?:Memory required by task is not available|Requested nodes are busy)")
+_OVER = re.compile(
+    r"already completing or completed|Invalid job id|Job has been (?:revoked|cancelled)|job allocation .* expired"
+)
+_PASSES_S, _TAKEN_S, _REFUSED_S = 600.0, 90.0, 10.0
+_LAUNCH_FAILED = re.compile(r"Task launch for \S+ failed on node (\S+): ([^\n]+)")
+# Everything that the program prints is marked, so that a site's banners and Slurm's own words are none of its answers.
+_ASK = """{ eval "$1" 2>&1 </dev/null; } | while IFS= read -r line || test -n "$line"; do
+  printf 'campaign:%s:%s\\n' "$SLURMD_NODENAME" "$line"
+done
+printf 'campaign:%s.\\n' "$SLURMD_NODENAME"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the hosts of a step said.
+
+    lines: of each host that answered to the end; problem: why not all did, or empty; failed: the hosts that this is to be blamed
+    on, each with the reason, where it is known that it is a host's fault; words: srun's own.
+    """
+
+    lines: Mapping[str, tuple[str, ...]]
+    problem: str = ""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    words: str = ""
+
+
+def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The job's environment without what would shape a step unasked, and without the driver's own submission."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not _SHAPES.fullmatch(name) and not name.startswith("SUBMITIT_")
+    }
+
+
+def over(hosts: Sequence[str], tasks_per_host: int) -> list[str]:
+    """The beginning of an srun command for a step over these hosts, which waits for no other step of the job."""
+    return [
+        "srun",
+        f"--nodes={len(hosts)}",
+        f"--nodelist={','.join(hosts)}",
+        f"--ntasks={len(hosts) * tasks_per_host}",
+        f"--ntasks-per-node={tasks_per_host}",
+        "--overlap",
+        # A failed rank ends nobody: how the others end tells the cause from its consequences.
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--export=ALL",
+        "--input=none",
+    ]
+
+
+def ask_hosts(
+    hosts: Sequence[str], script: str, *, gres: str | None = "none", timeout_s: float = 60.0, patience_s: float = 120.0
+) -> Answers:
+    """Run a POSIX shell script on every host of the allocation, once each.
+
+    gres: what it is granted on a host, such as `gpu:2`; None: all that the job has; timeout_s: for the step itself; patience_s: how
+    long a controller that does not answer is asked again.
+    """
+    granted = [] if gres is None else [f"--gres={gres}"]
+    argv = [*over(hosts, 1), *granted, "--mem=0", "--job-name=hosts", "/bin/sh", "-c", _ASK, "sh", script]
+    patience = Patience(patience_s)
+    while True:
+        code, out, words = call(argv, timeout_s)
+        answers = understood(hosts, code, out, words)
+        if not answers.problem or answers.lines or not patience.lasts(words, _RETRY_S):
+            return answers
+        time.sleep(_RETRY_S)
+
+
+class Patience:
+    """Whether to ask again for a step that was not started. most_s: for how long in all, at most.
+
+    How long a controller may refuse a step counts from when it last was away.
+    """
+
+    def __init__(self, most_s: float = _PASSES_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until_s = clock() + most_s
+        self._since_s = clock()
+
+    def lasts(self, words: str, pause_s: float) -> bool:
+        """By srun's words; pause_s: until it would be asked again."""
+        again_s = self._clock() + pause_s
+        wait_s = worth_waiting_s(words)
+        if wait_s >= _PASSES_S:
+            self._since_s = self._clock()
+        return again_s <= min(self._until_s, self._since_s + wait_s)
+
+
+def worth_waiting_s(words: str) -> float:
+    """How long a step that was not started may be asked for again, by srun's words: 0 where nothing will come of it."""
+    if _LAUNCH_FAILED.search(words) or _OVER.search(words):
+        return 0.0
+    if _PASSES.search(words):
+        return _PASSES_S
+    if _TAKEN.search(words):
+        return _TAKEN_S
+    return _REFUSED_S if _REFUSED.search(words) else 0.0
+
+
+def call(argv: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
+    """Exit code, output and complaints of one of Slurm's commands in this allocation; code 124 when it had to be ended."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=step_environment(os.environ),
+            timeout=timeout_s,
+            check=False,
+            process_group=0,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = [
+            part.decode(errors="replace") if isinstance(part, bytes) else "" for part in (error.stdout, error.stderr)
+        ]
+        return 124, said[0], f"{said[1]}\n{argv[0]}: no answer for {timeout_s:g} s"
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{argv[0]}: there is no Slurm on this machine; `launcher: slurm` runs in its jobs only"
+        ) from error
+    except OSError as error:
+        raise LaunchError(f"{argv[0]}: could not be started: {error}") from error
+    return done.returncode, done.stdout, done.stderr
+
+
+def understood(hosts: Sequence[str], code: int, out: str, words: str) -> Answers:
+    """What `ask_hosts` got, from srun's exit code, output and complaints. Pure."""
+    lines: dict[str, list[str]] = {host: [] for host in hosts}
+    whole = set()
+    for line in out.splitlines():
+        label, host, said = (*line.split(":", 2), "", "")[:3]
+        if label == "campaign" and host in lines and line.startswith(f"campaign:{host}:"):
+            lines[host].append(said)
+        elif label == "campaign" and host.endswith(".") and host[:-1] in lines:
+            whole.add(host[:-1])
+    answered = {host: tuple(lines[host]) for host in hosts if host in whole}
+    if len(answered) == len(hosts):
+        return Answers(answered, words=words)
+    problem = last_complaint(words) or f"srun ended with exit code {code} and no word"
+    # Where nobody answered and nobody is named, Slurm has refused the step, and no host is to be blamed.
+    silent = {host: f"did not answer ({problem})" for host in hosts if host not in whole} if answered else {}
+    return Answers(answered, problem, launch_failures(words) or silent, words)
+
+
+def launch_failures(words: str) -> dict[str, str]:
+    """Hosts on which srun could not start its tasks, and why."""
+    return {match[1]: match[2].strip() for match in _LAUNCH_FAILED.finditer(words)}
+
+
+def last_complaint(words: str) -> str:
+    """The last line of srun's complaints that says something, for a message."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"(?:srun|slurmstepd\S*): error: ", line)]
+    return (errors or lines or [""])[-1]

@@ -1,0 +1,234 @@
+"""What strategies ask of Slurm's controller: who is on these hosts, keep them for us, drain them, forget them.
+
+Everything looks first and asks for a change only where there is one to make, so that it can be asked again at any time. A
+controller that does not answer is waited for; one that refuses is a LaunchError that says who has to do what.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable, Collection, Iterator
+
+from campaign.cell import content_hash
+from campaign.errors import LaunchError
+from campaign.slurm.commands import TIMED_OUT, Answer, Slurm
+from campaign.slurm.refusal import parse_refusal
+from campaign.slurm.strategies.answers import (
+    JOBS,
+    NODES,
+    RESERVATIONS,
+    Job,
+    Node,
+    Reservation,
+    parse_jobs,
+    parse_nodes,
+    parse_reservations,
+)
+
+_FORBIDDEN = re.compile(r"invalid user id|permission denied|access.*denied|not (?:authorized|permitted)", re.I)
+_TAKEN = re.compile(r"overlaps|nodes are busy|nodes busy", re.I)
+_IN_USE = re.compile(r"reservation is in use|reservation.*busy", re.I)
+_GONE = re.compile(r"reservation is invalid|reservation.*not found", re.I)
+
+
+class Controller:
+    """The controller, asked in the name of one system. poll_s: longest pause between two looks while waiting.
+
+    patience_s: for how long a controller that does not answer is waited for. grace_s: how long jobs of the lease itself may
+    take to end before they are cancelled. answer_s: how long a host that is taken back may take to answer.
+    """
+
+    def __init__(self, slurm: Slurm, say: Callable[[str], None], poll_s: float) -> None:
+        self.slurm = slurm
+        self.say = say
+        self.poll_s = poll_s
+        self.patience_s = 120.0
+        self.grace_s = 15.0
+        self.answer_s = 15.0
+        self._told = ""
+
+    # Questions
+
+    def nodes(self, hosts: Collection[str]) -> dict[str, Node]:
+        """Those of the hosts that Slurm knows."""
+        if not hosts:
+            return {}
+        found = parse_nodes(self._must(*NODES, f"--nodes={','.join(hosts)}").out)
+        return {host: found[host] for host in hosts if host in found}
+
+    def nodes_heard(self, hosts: Collection[str]) -> dict[str, Node]:
+        """The same, when each of them has had the time to answer the controller."""
+        until_s = time.monotonic() + self.answer_s
+        for pause_s in self._pauses():
+            found = self.nodes(hosts)
+            if time.monotonic() > until_s or not any(node.silent for node in found.values()):
+                return found
+            time.sleep(pause_s)
+        raise AssertionError  # pauses have no end
+
+    def jobs(self, hosts: Collection[str]) -> tuple[Job, ...]:
+        """Jobs that are on hosts which Slurm knows."""
+        return parse_jobs(self._must(*JOBS, f"--nodelist={','.join(hosts)}").out) if hosts else ()
+
+    def reservations(self) -> dict[str, Reservation]:
+        return parse_reservations(self._must(*RESERVATIONS).out)
+
+    # Reservations
+
+    def reserve(self, lease_id: str, hosts: Collection[str]) -> bool:
+        """Keep hosts for this lease's jobs from now on, whoever is on them. False: they were kept already.
+
+        A reservation of somebody else's that is to begin later bounds ours; one that has begun is waited for.
+        """
+        name = reservation_name(lease_id)
+        for pause_s in self._pauses():
+            known = self.reservations()
+            if name in known and known[name].hosts == frozenset(hosts):
+                return False
+            others = [other for other in known.values() if other.name != name and other.hosts & frozenset(hosts)]
+            answer = self._reserve(name, hosts, name in known, others)
+            if answer.ok:
+                return True
+            if not (_TAKEN.search(answer.words) and others):
+                raise self._refused(f"{', '.join(hosts)} could not be reserved", answer)
+            self._tell_once(f"waiting for {', '.join(hosts)}: reserved as {', '.join(other.name for other in others)}")
+            time.sleep(pause_s)
+        raise AssertionError  # pauses have no end
+
+    def _reserve(self, name: str, hosts: Collection[str], exists: bool, others: Collection[Reservation]) -> Answer:
+        what = (f"ReservationName={name}", f"Nodes={','.join(hosts)}")
+        if exists:
+            return self._ask("scontrol", "update", *what)
+        create = ("scontrol", "create", *what, f"Users={_user()}", "StartTime=now", "Flags=IGNORE_JOBS")
+        answer = self._ask(*create, "Duration=infinite")
+        if answer.ok or not _TAKEN.search(answer.words) or not others or any(other.active for other in others):
+            return answer
+        return self._ask(*create, f"EndTime={min(other.start for other in others)}")
+
+    def unreserve(self, lease_id: str) -> None:
+        """End the lease's reservation, with the jobs that still use it after a moment."""
+        name = reservation_name(lease_id)
+        since_s = time.monotonic()
+        for pause_s in self._pauses():
+            answer = self._ask("scontrol", "delete", f"ReservationName={name}")
+            if answer.ok or _GONE.search(answer.words):
+                return
+            waited_s = time.monotonic() - since_s
+            if not _IN_USE.search(answer.words) or waited_s > self.grace_s + self.patience_s:
+                # Where there is none it does not matter that one may not delete it.
+                if name not in self.reservations():
+                    return
+                raise self._refused(f"the reservation {name} could not be ended", answer)
+            if waited_s > self.grace_s:
+                self._cancel(name)
+            time.sleep(pause_s)
+
+    # Jobs
+
+    def emptied(self, hosts: Collection[str], lease_id: str, own: bool = True) -> None:
+        """Until no job is on the hosts. Others' are waited for; the lease's own are cancelled after a moment, or let be."""
+        name = reservation_name(lease_id)
+        since_s = time.monotonic()
+        for pause_s in self._pauses():
+            jobs = self.jobs(hosts)
+            others = [job for job in jobs if job.reservation != name]
+            mine = [job for job in jobs if job.reservation == name] if own else []
+            if not others and not mine:
+                return
+            if others:
+                self._tell_once(f"waiting for jobs of others on {', '.join(hosts)}: {_named(others)}")
+            if mine and time.monotonic() - since_s > self.grace_s:
+                self._tell_once(f"cancelling jobs on devices that go: {_named(mine)}")
+                self._cancel(name)
+            time.sleep(pause_s)
+
+    def _cancel(self, name: str) -> None:
+        self._ask("scancel", f"--reservation={name}")
+
+    # Hosts
+
+    def drain(self, hosts: Collection[str], reason: str) -> None:
+        """No further jobs on hosts; those that are drained already keep their reason."""
+        if hosts:
+            self._must("scontrol", "update", f"NodeName={','.join(hosts)}", "State=DRAIN", f"Reason={reason}")
+
+    def resume(self, hosts: Collection[str]) -> None:
+        """Take drained hosts back, until jobs can start there."""
+        if hosts:
+            self._must("scontrol", "update", f"NodeName={','.join(hosts)}", "State=RESUME")
+            self.nodes_heard(hosts)
+
+    def forget(self, hosts: Collection[str]) -> None:
+        """Until Slurm does not know the hosts any more."""
+        since_s = time.monotonic()
+        for pause_s in self._pauses():
+            known = self.nodes(hosts)
+            if not known:
+                return
+            # Refused for as long as a job completes there.
+            answer = self._ask("scontrol", "delete", f"NodeName={','.join(known)}")
+            late = time.monotonic() - since_s > self.patience_s
+            if not answer.ok and (late or _FORBIDDEN.search(answer.words)):
+                raise self._refused(f"{', '.join(known)} could not be registered anew", answer)
+            if not answer.ok:
+                time.sleep(pause_s)
+
+    # Words
+
+    def _must(self, *argv: str) -> Answer:
+        answer = self._ask(*argv)
+        if not answer.ok:
+            raise self._refused(f"'{' '.join(argv[:3])}' failed", answer)
+        return answer
+
+    def _ask(self, *argv: str) -> Answer:
+        """One command; a controller that is away for a while (a restart) is asked again."""
+        since_s = time.monotonic()
+        for pause_s in self._pauses():
+            answer = self.slurm(*argv)
+            away = answer.code == TIMED_OUT or (not answer.ok and parse_refusal(answer.err).kind == "transient")
+            if not away or time.monotonic() - since_s > self.patience_s:
+                return answer
+            time.sleep(pause_s)
+        raise AssertionError  # pauses have no end
+
+    def _refused(self, what: str, answer: Answer) -> LaunchError:
+        if _FORBIDDEN.search(f"{answer.err} {answer.out}"):
+            return LaunchError(
+                f"{what}: {answer.words}. Slurm lets only an operator or administrator do this: have your administrator run "
+                f"'sacctmgr modify user {_user()} set adminlevel=operator', or choose 'strategy: static' in the system file"
+            )
+        return LaunchError(f"{what}: {answer.words}")
+
+    def _tell_once(self, message: str) -> None:
+        if message != self._told:
+            self._told = message
+            self.say(message)
+
+    def _pauses(self) -> Iterator[float]:
+        """Seconds to wait between looks: short at first, since most things are over at once."""
+        pause_s = 0.1
+        while True:
+            yield min(pause_s, self.poll_s)
+            pause_s *= 1.5
+
+
+def reservation_name(lease_id: str) -> str:
+    """The name of a lease's reservation: the lease's id, in characters that every Slurm takes."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "-", lease_id)
+    return plain if plain == lease_id else f"{plain}-{content_hash(lease_id, 6)}"
+
+
+def _named(jobs: Collection[Job]) -> str:
+    return ", ".join(f"{job.id} of {job.user}" for job in jobs)
+
+
+def _user() -> str:
+    """Whom jobs will be of."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container's user need not have a name; Slurm takes the number
+        return str(os.geteuid())

@@ -1,0 +1,209 @@
+"""`dynamic`: hosts are dynamic nodes, and are registered anew with the devices that they have now.
+
+Changing the Gres of a host that stays registered is not an option: Slurm takes the number and starts jobs without devices. So a
+host whose devices change is drained, its slurmd stopped, its node deleted, and its slurmd started with the new devices. It is
+reserved for the lease before and after; not in between, because a reserved node cannot be deleted.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from campaign.config.system_file import SlurmdCommands, SystemFile
+from campaign.errors import ConfigError, HostFailed
+from campaign.fabrics.protocol import Composition
+from campaign.slurm.commands import Slurm
+from campaign.slurm.strategies.answers import Node
+from campaign.slurm.strategies.controller import Controller, reservation_name
+
+_COMMAND_S = 300.0
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Devices that a host has: altogether, and those of them behind the fabric. Only what computes counts."""
+
+    devices: int
+    fabric_devices: int = 0
+
+
+class Dynamic:
+    """See `protocol.Strategy`. registers_s: how long a host's slurmd may take to register after it was started."""
+
+    composed_by_slurm = False
+
+    def __init__(self, system: SystemFile, slurmd: SlurmdCommands, controller: Controller) -> None:
+        self.controller = controller
+        self.slurmd = slurmd
+        self.gres = system.slurm.gres
+        self.registers_s = 120.0
+        self.own = {
+            name: sum(entry.count for entry in group.devices if entry.kind == "gpu")
+            for group in system.hosts
+            for name in group.names()
+        }
+
+    def begin(self, hosts: Collection[str], lease_id: str) -> None:
+        # A host that a dead process left deleted cannot be reserved, and nobody's job can start there.
+        known = self.controller.nodes(hosts)
+        if known:
+            if self.controller.reserve(lease_id, known):
+                self._refuse_drained(known, lease_id)
+            self.controller.emptied(known, lease_id)
+
+    def announce(self, composition: Composition, lease_id: str) -> None:
+        wanted = {}
+        for host in composition.hosts:
+            attached = sum(not device.local and device.computes for device in host.devices)
+            wanted[host.name] = Wanted(self._own(host.name) + attached, attached)
+        self._refuse_drained(self.controller.nodes(wanted), lease_id)
+        self._register(wanted, lease_id)
+        self.controller.reserve(lease_id, wanted)
+        self._undrain(wanted, lease_id)
+        # Between registration and reservation somebody may have been quicker.
+        self.controller.emptied(wanted, lease_id, own=False)
+
+    def end(self, hosts: Collection[str], lease_id: str) -> None:
+        self._register({host: Wanted(self._own(host)) for host in hosts}, lease_id)
+        self.controller.unreserve(lease_id)
+        self._undrain(hosts, lease_id)
+
+    def options(self, lease_id: str) -> Mapping[str, str]:
+        return {"reservation": reservation_name(lease_id)}
+
+    def _own(self, host: str) -> int:
+        if host not in self.own:
+            why = "the system file does not name it any more, so its own devices are not known"
+            raise HostFailed(f"{host}: {why}; put it back until the campaign has released it", {host: why})
+        return self.own[host]
+
+    def _register(self, wanted: Mapping[str, Wanted], lease_id: str) -> None:
+        """Until all hosts are registered with exactly these devices."""
+        known = self.controller.nodes_heard(wanted)
+        # Drained by us: a dead process was about to register it, and whether its slurmd still runs is not known.
+        begun = {host for host, node in known.items() if node.drained and node.reason == _reason(lease_id)}
+        changing = [host for host in wanted if host in begun or not self._offers(known.get(host), wanted[host])]
+        if not changing:
+            return
+        foreign = {host: known[host].reason for host in changing if self._drained_by_others(known.get(host), lease_id)}
+        self.controller.drain(
+            [host for host in changing if host in known and not known[host].drained], _reason(lease_id)
+        )
+        self.controller.emptied([host for host in changing if host in known], lease_id)
+        if staying := [host for host in wanted if host not in changing]:
+            self.controller.reserve(lease_id, staying)
+        else:
+            self.controller.unreserve(lease_id)
+        self._on_each(self.slurmd.stop, "stopped", {host: wanted[host] for host in changing})
+        self.controller.forget(changing)
+        self._on_each(self.slurmd.start, "started", {host: wanted[host] for host in changing})
+        self._await({host: wanted[host] for host in changing})
+        for host, reason in foreign.items():
+            self.controller.drain([host], reason)
+
+    def _await(self, wanted: Mapping[str, Wanted]) -> None:
+        until_s = time.monotonic() + self.registers_s
+        while True:
+            known = self.controller.nodes(wanted)
+            missing = [host for host in wanted if not self._offers(known.get(host), wanted[host])]
+            if not missing:
+                return
+            if time.monotonic() > until_s:
+                break
+            time.sleep(0.25)
+        failed = {
+            host: f"registered as {known[host].words}, not with {self._gres(wanted[host])}"
+            if host in known
+            else f"its slurmd did not register within {self.registers_s:g} s of its start"
+            for host in missing
+        }
+        raise HostFailed("; ".join(f"{host}: {why}" for host, why in failed.items()), failed)
+
+    def _on_each(self, command: tuple[str, ...], done: str, wanted: Mapping[str, Wanted]) -> None:
+        """Run the site's command for every host, several at once; HostFailed names the hosts where it failed."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            complaints = dict(
+                zip(wanted, pool.map(lambda host: self._run(command, host, wanted[host]), wanted), strict=True)
+            )
+        failed = {
+            host: f"slurmd could not be {done}: {complaint}" for host, complaint in complaints.items() if complaint
+        }
+        if failed:
+            raise HostFailed("; ".join(f"{host}: {why}" for host, why in failed.items()), failed)
+
+    def _run(self, command: tuple[str, ...], host: str, wanted: Wanted) -> str:
+        """What the command complained of, or nothing."""
+        words = {
+            "host": host,
+            "devices": wanted.devices,
+            "gres": self._gres(wanted),
+            "fabric_devices": wanted.fabric_devices,
+        }
+        argv = [word.format(**words) for word in command]
+        # A file, not a pipe: a daemon that keeps its starter's output open would be waited for.
+        with tempfile.TemporaryFile() as output:
+            try:
+                code = subprocess.run(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=_COMMAND_S,
+                    check=False,
+                    process_group=0,
+                ).returncode
+            except (OSError, subprocess.TimeoutExpired) as error:
+                return str(error)
+            output.seek(0)
+            said = output.read().decode(errors="replace").strip().splitlines()
+        return "" if code == 0 else f"'{' '.join(argv)}' exited with {code}: {said[-1] if said else 'no word'}"
+
+    def _gres(self, wanted: Wanted) -> str:
+        return f"{self.gres}:{wanted.devices}"
+
+    def _offers(self, node: Node | None, wanted: Wanted) -> bool:
+        return node is not None and node.serves and node.devices(self.gres) == wanted.devices
+
+    def _drained_by_others(self, node: Node | None, lease_id: str) -> bool:
+        return node is not None and node.drained and node.reason != _reason(lease_id)
+
+    def _refuse_drained(self, known: Mapping[str, Node], lease_id: str) -> None:
+        drained = {
+            host: f"drained: {node.reason}" for host, node in known.items() if self._drained_by_others(node, lease_id)
+        }
+        if drained:
+            raise HostFailed("; ".join(f"{host} is {why}" for host, why in drained.items()), drained)
+
+    def _undrain(self, hosts: Collection[str], lease_id: str) -> None:
+        known = self.controller.nodes(hosts)
+        ours = [host for host, node in known.items() if node.drained and node.reason == _reason(lease_id)]
+        self.controller.resume(ours)
+
+
+def _reason(lease_id: str) -> str:
+    """Why a host is drained; short enough for Slurm to give it back whole."""
+    return f"devices change: campaign {lease_id}"[:200]
+
+
+def open_strategy(system: SystemFile, slurm: Slurm, say: Callable[[str], None]) -> Dynamic:
+    commands = system.slurm.slurmd
+    if commands is None:
+        raise ConfigError(
+            f"system {system.name}: 'strategy: dynamic' registers hosts anew, so it needs slurm.slurmd.stop and slurm.slurmd.start"
+        )
+    for command in (commands.stop, commands.start):
+        for word in command:
+            try:
+                word.format(host="", devices=0, gres="", fabric_devices=0)
+            except (KeyError, IndexError, ValueError) as error:
+                raise ConfigError(
+                    f"system {system.name}: slurm.slurmd: '{word}': {error}; {{host}}, {{devices}}, {{gres}} and "
+                    "{fabric_devices} are filled in, and other braces are doubled"
+                ) from error
+    return Dynamic(system, commands, Controller(slurm, say, system.slurm.poll_s))

@@ -1,0 +1,167 @@
+"""The first step of every allocation: every host is asked for the devices it has, and believed over fabric and scheduler.
+
+A host that Slurm or the fabric has wrong runs jobs all the same, with fewer devices or none (Slurm 22.05 after a change of Gres in
+place), so that nothing is measured before the devices of all hosts have been seen.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.config.system_file import DeviceModel, SystemFile
+from campaign.errors import HostFailed, LaunchError
+from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.slurm.steps import ask_hosts
+
+NVIDIA = ("nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader")
+_DEVICE, _END = "device ", "exit "
+# Slurm's grant, one line a device; a step that asks for more than the host has is refused, or gets an empty list.
+_GRANTED = """IFS=,
+for device in ${CUDA_VISIBLE_DEVICES-${ROCR_VISIBLE_DEVICES-${ZE_AFFINITY_MASK-}}}; do
+  test "$device" = NoDevFiles || echo "device $device"
+done
+echo "exit 0"
+"""
+_REPORTED = """said=$({command} 2>&1)
+code=$?
+printf '%s\\n' "$said" | while IFS= read -r line; do echo "device $line"; done
+echo "exit $code"
+"""
+_TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
+
+
+class DevicesDiffer(HostFailed):
+    """Hosts whose devices are not those of the composition; hosts: each with what is wrong on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One device as a host tells it. identity, model: empty where it does not say."""
+
+    identity: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was seen, by host, and what is wrong, by host; nothing where all is as composed."""
+
+    hosts: Mapping[str, tuple[Seen, ...]]
+    problems: Mapping[str, str]
+
+
+def verify(system: SystemFile, composition: Composition, directory: Path) -> Verified:
+    """Ask every host of the composition for its devices; what they said is kept in `directory`/devices.txt.
+
+    Raises DevicesDiffer where a host has fewer or other devices than the composition, HostFailed where one does not answer.
+    """
+    hosts = [host.name for host in composition.hosts]
+    command, identified = devices_script(system, composition)
+    most = max((len(host.devices) for host in composition.hosts), default=0)
+    # Devices are identified among all that the job has: a grant of as many as were composed might be of the others.
+    gres = None if identified else f"{system.slurm.gres}:{most}" if system.slurm.gres and most else "none"
+    answers = ask_hosts(hosts, command, gres=gres, timeout_s=_TIMEOUT_S)
+    directory.mkdir(parents=True, exist_ok=True)
+    told = [f"{host}: {line}\n" for host, lines in answers.lines.items() for line in lines]
+    (directory / "devices.txt").write_text("".join(told) + answers.words)
+    if answers.failed:
+        said = "; ".join(f"{host}: {why}" for host, why in answers.failed.items())
+        raise HostFailed(f"the devices of a host could not be looked at: {said}", answers.failed)
+    if answers.problem:
+        raise LaunchError(f"the devices of {', '.join(hosts)} could not be looked at: {answers.problem}")
+    found = checked(system, composition, answers.lines, identified=identified)
+    if found.problems:
+        said = "; ".join(f"{host}: {what}" for host, what in found.problems.items())
+        raise DevicesDiffer(
+            f"devices differ from the composition: {said}. Nothing was measured; see how Slurm learns of devices "
+            f"(slurm.strategy: {system.slurm.strategy}), and `scontrol show node`",
+            found.problems,
+        )
+    return found
+
+
+def devices_script(system: SystemFile, composition: Composition) -> tuple[str, bool]:
+    """What to run on a host, and whether its lines identify devices (else they are only counted)."""
+    command = system.slurm.devices_command
+    if command is None and any(runs_on(system, device) == "cuda" for device in _devices(composition)):
+        command = NVIDIA
+    if command is None:
+        return _GRANTED, False
+    return _REPORTED.replace("{command}", shlex.join(command)), True
+
+
+def checked(
+    system: SystemFile, composition: Composition, lines: Mapping[str, tuple[str, ...]], *, identified: bool
+) -> Verified:
+    """Compare what hosts said with the composition. Pure.
+
+    identified: whether the lines are `identity, model`; otherwise they are only counted, where Slurm grants devices at all.
+    """
+    seen: dict[str, tuple[Seen, ...]] = {}
+    problems: dict[str, str] = {}
+    for host in composition.hosts:
+        said = lines.get(host.name, ())
+        ended = next((line.removeprefix(_END) for line in said if line.startswith(_END)), "unknown")
+        texts = [line.removeprefix(_DEVICE) for line in said if line.startswith(_DEVICE)]
+        seen[host.name] = (
+            tuple(parse_device(text) for text in texts if text.strip()) if identified else tuple(Seen() for _ in texts)
+        )
+        if ended != "0":
+            problems[host.name] = f"could not tell its devices (exit code {ended}): {' '.join(texts)[:200]}"
+        elif not identified and not _grants(system):
+            continue
+        elif problem := _difference(system, host, seen[host.name], identified=identified):
+            problems[host.name] = problem
+    return Verified(seen, problems)
+
+
+def parse_device(line: str) -> Seen:
+    """`identity, model`, as `nvidia-smi --query-gpu=uuid,name --format=csv,noheader` prints it; a model may have commas."""
+    identity, _, model = line.partition(",")
+    return Seen(identity.strip(), model.strip())
+
+
+def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], *, identified: bool) -> str | None:
+    """What is wrong on a host; more devices than composed are no harm, for runs are given theirs."""
+    wanted = host.devices
+    if len(seen) < len(wanted):
+        return f"{len(seen)} devices are there, {len(wanted)} were composed"
+    if not identified:
+        return None
+    known = {device.host_id: device for device in wanted if device.host_id and _identifies(system, device)}
+    there = {device.identity for device in seen}
+    if lost := [f"{device.fabric_id} ({host_id})" for host_id, device in known.items() if host_id not in there]:
+        return f"{', '.join(lost)} not among {', '.join(sorted(there))}"
+    models = {device.identity: device.model for device in seen}
+    for model in dict.fromkeys(device.model for device in wanted):
+        called = system.devices.get(model, DeviceModel()).reported_as
+        if called is None:
+            continue
+        count = sum(device.model == model for device in wanted)
+        fitting = sum(each == called for each in models.values()) if len(models) == len(seen) else 0
+        if fitting < count:
+            others = ", ".join(sorted({each for each in models.values() if each != called})) or "nothing"
+            return f"{fitting} of {count} {model} report '{called}'; there is {others}"
+    return None
+
+
+def _identifies(system: SystemFile, device: Device) -> bool:
+    """Whether the host's tools know a device by the fabric's host id: those of a device that is emulated do not."""
+    return runs_on(system, device) == "cuda"
+
+
+def runs_on(system: SystemFile, device: Device) -> str:
+    """`cuda` or `cpu`, as the system file says of the device's model."""
+    return system.devices.get(device.model, DeviceModel()).runs_on
+
+
+def _grants(system: SystemFile) -> bool:
+    """Whether Slurm tells a step its devices by a variable: it does for GPUs only."""
+    return system.slurm.gres.partition(":")[0] == "gpu"
+
+
+def _devices(composition: Composition) -> list[Device]:
+    return [device for host in composition.hosts for device in host.devices]

@@ -1,0 +1,187 @@
+"""A one-stage detector of the CSP/PAN kind with the layer plan of YOLOv5 v6.0, written from the description of its architecture.
+
+Backbone of strided convolutions and cross-stage-partial (C3) stages, spatial pyramid pooling, a path-aggregation neck (top-down,
+then bottom-up) and three detection layers at strides 8, 16 and 32 with three anchors each. Two multiples, of depth and width, give
+the sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+CLASSES = 80
+BOXES_PER_IMAGE = 8
+_ANCHORS = 3
+_STRIDES = (8, 16, 32)
+_OBJECTNESS = 4  # channel of a prediction: x, y, width, height, objectness, classes
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    depth: float
+    width: float
+
+    def channels(self, full: int) -> int:
+        return math.ceil(full * self.width / 8) * 8
+
+    def repeats(self, full: int) -> int:
+        return max(round(full * self.depth), 1)
+
+
+SIZES = {"cspn": Size(0.33, 0.25), "yolov5s": Size(0.33, 0.5), "yolov5l": Size(1.0, 1.0)}
+
+
+class ConvUnit(nn.Sequential):
+    """Convolution, batch normalisation, SiLU."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, size: int = 1, stride: int = 1, padding: int | None = None
+    ) -> None:
+        padding = size // 2 if padding is None else padding
+        super().__init__(
+            nn.Conv2d(in_channels, out_channels, size, stride, padding, bias=False),
+            nn.BatchNorm2d(out_channels, eps=1e-3, momentum=0.03),
+            nn.SiLU(inplace=True),
+        )
+
+
+class Residual(nn.Module):
+    """1x1 then 3x3 convolution at one width, with or without a shortcut."""
+
+    def __init__(self, channels: int, shortcut: bool) -> None:
+        super().__init__()
+        self.path = nn.Sequential(ConvUnit(channels, channels), ConvUnit(channels, channels, 3))
+        self.shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.path(x)
+        return x + y if self.shortcut else y
+
+
+class CrossStagePartial(nn.Module):
+    """Half of the channels go through `repeats` residual blocks, half pass by; joined by a 1x1 convolution (C3)."""
+
+    def __init__(self, in_channels: int, out_channels: int, repeats: int, shortcut: bool = True) -> None:
+        super().__init__()
+        half = out_channels // 2
+        self.deep = nn.Sequential(ConvUnit(in_channels, half), *(Residual(half, shortcut) for _ in range(repeats)))
+        self.passing = ConvUnit(in_channels, half)
+        self.join = ConvUnit(2 * half, out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        joined: Tensor = self.join(torch.cat((self.deep(x), self.passing(x)), 1))
+        return joined
+
+
+class PyramidPooling(nn.Module):
+    """Three 5x5 poolings in a row see 5, 9 and 13 pixels; all four views are joined (SPPF)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.reduce = ConvUnit(channels, channels // 2)
+        self.pool = nn.MaxPool2d(5, stride=1, padding=2)
+        self.join = ConvUnit(2 * channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        views = [self.reduce(x)]
+        for _ in range(3):
+            views.append(self.pool(views[-1]))
+        joined: Tensor = self.join(torch.cat(views, 1))
+        return joined
+
+
+class Detector(nn.Module):
+    """[n, 3, h, w] (h, w multiples of 32) to three predictions [n, 3, 85, h/stride, w/stride], finest first."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        c64, c128, c256, c512, c1024 = (size.channels(full) for full in (64, 128, 256, 512, 1024))
+        three = size.repeats(3)
+        self.to_stride8 = nn.Sequential(
+            ConvUnit(3, c64, 6, 2, padding=2),
+            ConvUnit(c64, c128, 3, 2),
+            CrossStagePartial(c128, c128, three),
+            ConvUnit(c128, c256, 3, 2),
+            CrossStagePartial(c256, c256, size.repeats(6)),
+        )
+        self.to_stride16 = nn.Sequential(ConvUnit(c256, c512, 3, 2), CrossStagePartial(c512, c512, size.repeats(9)))
+        self.to_stride32 = nn.Sequential(
+            ConvUnit(c512, c1024, 3, 2), CrossStagePartial(c1024, c1024, three), PyramidPooling(c1024)
+        )
+        self.lateral32 = ConvUnit(c1024, c512)
+        self.down16 = CrossStagePartial(2 * c512, c512, three, shortcut=False)
+        self.lateral16 = ConvUnit(c512, c256)
+        self.down8 = CrossStagePartial(2 * c256, c256, three, shortcut=False)
+        self.shrink8 = ConvUnit(c256, c256, 3, 2)
+        self.up16 = CrossStagePartial(2 * c256, c512, three, shortcut=False)
+        self.shrink16 = ConvUnit(c512, c512, 3, 2)
+        self.up32 = CrossStagePartial(2 * c512, c1024, three, shortcut=False)
+        outputs = _ANCHORS * (5 + CLASSES)
+        self.detect = nn.ModuleList(nn.Conv2d(channels, outputs, 1) for channels in (c256, c512, c1024))
+        self._expect_few_objects()
+
+    def _expect_few_objects(self) -> None:
+        # Nearly every cell is background: without this the first steps are spent on unlearning objects everywhere.
+        for layer in self.detect:
+            if isinstance(layer, nn.Conv2d) and layer.bias is not None:
+                with torch.no_grad():
+                    layer.bias.view(_ANCHORS, 5 + CLASSES)[:, _OBJECTNESS:] -= 4.0
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        stride8 = self.to_stride8(x)
+        stride16 = self.to_stride16(stride8)
+        top = self.lateral32(self.to_stride32(stride16))
+        middle = self.lateral16(self.down16(torch.cat((_double(top), stride16), 1)))
+        fine = self.down8(torch.cat((_double(middle), stride8), 1))
+        medium = self.up16(torch.cat((self.shrink8(fine), middle), 1))
+        coarse = self.up32(torch.cat((self.shrink16(medium), top), 1))
+        return [
+            layer(features).unflatten(1, (_ANCHORS, 5 + CLASSES))
+            for layer, features in zip(self.detect, (fine, medium, coarse), strict=True)
+        ]
+
+
+def _double(x: Tensor) -> Tensor:
+    return functional.interpolate(x, scale_factor=2.0, mode="nearest")
+
+
+def boxes(generator: torch.Generator) -> Tensor:
+    """One image's objects [8, 5]: class, then centre x, y and width, height as shares of the image."""
+    kinds = torch.randint(CLASSES, (BOXES_PER_IMAGE, 1), generator=generator).float()
+    centres = torch.rand((BOXES_PER_IMAGE, 2), generator=generator)
+    sizes = 0.05 + 0.45 * torch.rand((BOXES_PER_IMAGE, 2), generator=generator)
+    return torch.cat((kinds, centres, sizes), 1)
+
+
+def loss(predictions: list[Tensor], objects: Tensor) -> Tensor:
+    """Box, objectness and class loss over all three outputs, a scalar.
+
+    objects: [n, 8, 5] as `boxes` gives them. Every object is assigned, at each stride, to the cell of its centre and the anchor of
+    its index; objectness is judged in every cell, box and class in the assigned ones. Simple on purpose: what matters here is that
+    every output takes part in the gradient at a realistic cost, not the accuracy of the detector.
+    """
+    total = objects.new_zeros(())
+    count = objects.shape[1]
+    image = torch.arange(objects.shape[0], device=objects.device)[:, None].expand(-1, count)
+    anchor = (torch.arange(count, device=objects.device) % _ANCHORS).expand_as(image)
+    for output in predictions:
+        prediction = output.float()
+        rows, columns = prediction.shape[-2:]
+        scale = objects.new_tensor((columns, rows))
+        position = objects[..., 1:3] * scale
+        cell = torch.minimum(position.long(), scale.long() - 1)
+        chosen = prediction[image, anchor, :, cell[..., 1], cell[..., 0]]
+        guessed = torch.cat((chosen[..., :2].sigmoid(), chosen[..., 2:4].sigmoid()), -1)
+        wanted = torch.cat((position - cell, objects[..., 3:5]), -1)
+        target = torch.zeros_like(prediction[:, :, _OBJECTNESS])
+        target[image, anchor, cell[..., 1], cell[..., 0]] = 1.0
+        kinds = functional.one_hot(objects[..., 0].long(), CLASSES).float()
+        total = total + functional.smooth_l1_loss(guessed, wanted)
+        total = total + functional.binary_cross_entropy_with_logits(prediction[:, :, _OBJECTNESS], target)
+        total = total + functional.binary_cross_entropy_with_logits(chosen[..., _OBJECTNESS + 1 :], kinds)
+    return total

@@ -1,0 +1,119 @@
+"""How numbers, axes and protocols are put into words: the same in figures, captions, tables and sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+NONE = "–"
+
+_AXIS_WORDS = {"batch": "batch {}", "storage": "storage {}"}
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits, never in exponent form from 0.0001 up; '–' for none."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    rounded = float(f"{value:.{digits}g}")
+    if abs(rounded) >= 10 ** (digits - 1):
+        return minus(f"{value:,.0f}")
+    if rounded and abs(rounded) < 1e-4:
+        return minus(f"{rounded:.{digits}g}")
+    decimals = digits - 1 - (math.floor(math.log10(abs(rounded))) if rounded else 0)
+    return minus(f"{value:.{decimals}f}")
+
+
+def rate(value: float | None) -> str:
+    """A throughput: four digits, because intervals of careful runs differ from their mean in the third."""
+    return number(value, 4)
+
+
+def percent(value: float | None, decimals: int = 1) -> str:
+    """'8.1 %', with a true minus sign and no negative zero."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return minus(f"{round(value, decimals) + 0.0:.{decimals}f}\u202f%")
+
+
+def minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def times(value: float | None) -> str:
+    """A ratio: '2.91×'."""
+    text = NONE if value is None or not math.isfinite(value) else f"{value:.2f}×"
+    return text
+
+
+def seconds(value: float | None) -> str:
+    """A duration for people: '0.42 s', '95 s', '12 min', '3.4 h'."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if abs(value) < 120:
+        return f"{number(value, 2 if abs(value) < 100 else 3)}\u202fs"
+    if abs(value) < 7200:
+        return f"{value / 60:.0f}\u202fmin"
+    return f"{value / 3600:.1f}\u202fh"
+
+
+def between(low: float, high: float, say: Any = number) -> str:
+    """'7.6 to 8.6', or '–' without an interval."""
+    return f"{say(low)} to {say(high)}" if math.isfinite(low) and math.isfinite(high) else NONE
+
+
+def with_interval(value: float, low: float, high: float, say: Any = number, about: str = "") -> str:
+    """'8.1 % (95 % interval 7.6 % to 8.6 %; bert, fp32)'; says so when there is no interval."""
+    known = math.isfinite(low) and math.isfinite(high)
+    inside = f"95\u202f% interval {between(low, high, say)}" if known else "one run, no interval"
+    return f"{say(value)} ({inside}; {about})" if about else f"{say(value)} ({inside})"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def axis(column: str, value: Any) -> str:
+    """One axis value in words: '2 hosts', 'batch 8', 'fp32', 'seq_len 64'."""
+    if column in ("hosts", "devices", "ranks"):
+        return plural(int(value), "host" if column == "hosts" else "device")
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    if column.startswith("option_"):
+        return f"{column.removeprefix('option_')} {text}" if text else f"no {column.removeprefix('option_')}"
+    return _AXIS_WORDS.get(column, "{}").format(text)
+
+
+def shape(row: Mapping[Any, Any]) -> str:
+    """The devices of a composition: '4 devices', '2 of 4 devices', '2 hosts × 4 devices'."""
+    used, composed = int(row["devices_used"]), int(row["devices_per_host"])
+    each = plural(composed, "device") if used == composed else f"{used} of {plural(composed, 'device')}"
+    return each if row["hosts"] == 1 else f"{row['hosts']} hosts × {each}"
+
+
+def attached(row: Mapping[Any, Any]) -> str:
+    """How the devices are attached: 'local', 'fabric', 'hybrid (2 of 4 local)'."""
+    if row["attach"] != "hybrid":
+        return str(row["attach"])
+    return f"hybrid ({row['local_devices_per_host']} of {row['devices_per_host']} local)"
+
+
+def describe(row: Mapping[str, Any] | Any, columns: Iterable[str]) -> str:
+    """The named axes of a row: 'bert-nano, fp32, batch 8'."""
+    return ", ".join(axis(column, row[column]) for column in columns)
+
+
+def runs_behind(counts: Sequence[int]) -> str:
+    """'n = 3 runs' or 'n = 2 to 5 runs' for the cells of a figure."""
+    present = [int(count) for count in counts if count > 0]
+    if not present:
+        return "no runs"
+    low, high = min(present), max(present)
+    return f"n = {plural(low, 'run')}" if low == high else f"n = {low} to {high} runs"
+
+
+def protocol(settings: Mapping[str, Any]) -> str:
+    """The protocol as one sentence part: 'warm-up steps 5, steps 30, seed 1'."""
+    said = [
+        f"{name.replace('_', ' ')} {value}" for name, value in settings.items() if not isinstance(value, dict | list)
+    ]
+    return ", ".join(said) if said else "not recorded"

@@ -1,0 +1,135 @@
+"""Built-in PyTorch training: a rank a device, forked from a parent that has torch loaded already."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from campaign.cell import Cell
+from campaign.config.workload_file import TrainWorkload
+from campaign.failures import classify
+from campaign.record import Failure
+from campaign.train.result import RankResult, read_results
+from campaign.workloads.protocol import Ended, Outcome, Run, Step
+
+_COLLECTIVE_TIME_OUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Train:
+    file: TrainWorkload
+
+    def objection(self, cell: Cell, runs_on: str) -> str | None:
+        if runs_on == "cpu" and cell.precision == "tf32":
+            return "tf32 is a format of GPU tensor cores; this device is a CPU process"
+        return None
+
+    def step(self, run: Run) -> Step:
+        cell, settings = run.cell, run.cell.settings
+        specification = {
+            "model": self.file.model,
+            "batch": cell.batch,
+            "precision": cell.precision,
+            "warmup_steps": settings.warmup_steps,
+            "measured_steps": settings.measured_steps,
+            "seed": settings.seed,
+            "options": {**self.file.options, **cell.options},
+            "device": run.runs_on,
+            "time_out_s": min(_COLLECTIVE_TIME_OUT_S, settings.time_limit_s),
+        }
+        path = run.directory / "spec.json"
+        path.write_text(json.dumps(specification))
+        environment = {"CAMPAIGN_SPEC": str(path), "CAMPAIGN_OUT": str(run.directory)}
+        argv = (sys.executable, "-m", "campaign.train.rank")
+        return Step(argv, environment, run.ranks_by_host, per_rank=True, preload="campaign.train")
+
+    def read(self, run: Run, ended: Ended, log: str) -> Outcome:
+        results = read_results(run.directory, run.cell.configuration.ranks)
+        whole = [result for result in results if result is not None]
+        failed = [result for result in whole if result.status != "ok"]
+        if ended.timed_out or ended.memory_limit_hit or len(whole) < len(results):
+            return _unfinished(ended, log, failed)
+        if any(result.status != "nan" for result in failed):
+            return _failed(failed, ended, log)
+        return _measured(run, whole, ended, failed)
+
+
+def _unfinished(ended: Ended, log: str, failed: Sequence[RankResult]) -> Outcome:
+    if failed and not ended.timed_out and not ended.memory_limit_hit:
+        return _failed(failed, ended, log)
+    verdict = classify(
+        log,
+        ended.codes,
+        timed_out=ended.timed_out,
+        killed_by_us=ended.timed_out or ended.memory_limit_hit,
+        memory_limit_hit=ended.memory_limit_hit,
+    )
+    status, failure = verdict or (
+        "incomplete",
+        Failure(reason="a rank left no result", evidence=f"exit codes {ended.codes}"),
+    )
+    return Outcome(status, failure)
+
+
+def _failed(failed: Sequence[RankResult], ended: Ended, log: str) -> Outcome:
+    """The rank whose own complaint is the earliest in the log is the cause; ranks that lost a peer only follow."""
+    follows = {"comm_error", "comm_timeout"}
+    cause = next((result for result in failed if result.status not in follows), failed[0])
+    if cause.status in follows and (verdict := classify(log, ended.codes, timed_out=False, killed_by_us=False)):
+        return Outcome(*verdict)
+    return Outcome(cause.status, Failure(reason=cause.reason, evidence=cause.evidence, rank=cause.rank))
+
+
+def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_number: Sequence[RankResult]) -> Outcome:
+    windows = tuple(result.window_s or 0.0 for result in results)
+    slowest = max(windows)
+    steps = run.cell.settings.measured_steps
+    flags = {flag for result in results for flag in result.flags}
+    if ended.exit_hang:
+        flags.add("exit_hang")
+    failure = None
+    if not_a_number:
+        failure = Failure(reason=not_a_number[0].reason, evidence=not_a_number[0].evidence, rank=not_a_number[0].rank)
+    return Outcome(
+        status="nan" if not_a_number else "ok",
+        failure=failure,
+        # All ranks finish a step together, so the slowest window is the job's; ranks' own rates must not be added up.
+        throughput_per_s=run.cell.batch_global * steps / slowest if slowest > 0 else None,
+        step_times_s=tuple(result.step_times_s for result in results),
+        window_s=windows,
+        metrics=_metrics(results),
+        phases_s={
+            phase: max(result.phases_s.get(phase, 0.0) for result in results)
+            for phase in dict.fromkeys(phase for result in results for phase in result.phases_s)
+        },
+        flags=tuple(sorted(flags)),
+    )
+
+
+def _metrics(results: Sequence[RankResult]) -> dict[str, float]:
+    """Numbers beside the rate, by their unit; one that no rank has is absent."""
+
+    def most(name: str, scale: float = 1.0) -> float | None:
+        values: list[Any] = [value for result in results if (value := getattr(result, name)) is not None]
+        return max(values) * scale if values else None
+
+    mib = 1 / 2**20
+    found = {
+        "loss_first": results[0].loss_first,
+        "loss_last": results[0].loss_last,
+        "parameters": most("parameters"),
+        "gradient_bytes": most("gradient_bytes"),
+        "skipped_steps": most("skipped_steps"),
+        "host_memory_peak_mib": most("host_memory_peak_bytes", mib),
+        "device_memory_allocated_peak_mib": most("device_memory_allocated_peak_bytes", mib),
+        "device_memory_reserved_peak_mib": most("device_memory_reserved_peak_bytes", mib),
+        "process_time_s": most("process_time_s"),
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def open_workload(file: TrainWorkload) -> Train:
+    return Train(file)

@@ -1,0 +1,29 @@
+"""Collect: from records to tables.
+
+REQUIRES: manifests of all leases, records/, shared/, leases/; the YAML files, whose words the tables repeat
+PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/leases.json, tables/context.json
+"""
+
+
+rule tables:
+    input:
+        # The names of the manifests say which runs there are.
+        manifests=CAMPAIGN_DAG.manifests,
+        words=CAMPAIGN_DAG.files,
+    output:
+        runs=f"{RESULTS}/tables/runs.parquet",
+        runs_csv=f"{RESULTS}/tables/runs.csv",
+        cells=f"{RESULTS}/tables/cells.parquet",
+        cells_csv=f"{RESULTS}/tables/cells.csv",
+        leases=f"{RESULTS}/tables/leases.json",
+        context=f"{RESULTS}/tables/context.json",
+    log:
+        f"{RESULTS}/logs/tables.log",
+    conda:
+        "../../envs/campaign.yaml"
+    resources:
+        command=command_of("collect.py"),
+    message:
+        "Collect records into tables"
+    shell:
+        "{resources.command}"

@@ -1,0 +1,33 @@
+"""Plan: writes down what will be measured, in which order and at what cost.
+
+REQUIRES: ASKED
+PROVIDES: CAMPAIGN_DAG (the plan and the paths of its manifests), RESULTS (directory), CORES; plan/plan.json, plan/plan.tsv
+"""
+
+from campaign.dag import open_dag
+
+CAMPAIGN_DAG = or_exit(open_dag, ASKED)
+RESULTS = str(CAMPAIGN_DAG.results.directory)
+CORES = workflow.cores or 1
+
+
+rule plan:
+    output:
+        json=f"{RESULTS}/plan/plan.json",
+        tsv=f"{RESULTS}/plan/plan.tsv",
+    log:
+        f"{RESULTS}/logs/plan.log",
+    # Progress is told in terms of the plan, so it comes first.
+    priority: 1000000
+    conda:
+        "../../envs/campaign.yaml"
+    resources:
+        campaign=str(CAMPAIGN_DAG.asked.campaign),
+        where=CAMPAIGN_DAG.asked.where or "",
+        results=str(CAMPAIGN_DAG.asked.results),
+    params:
+        runs=CAMPAIGN_DAG.digest,
+    message:
+        "Plan: write down cells, leases and costs"
+    script:
+        "../../scripts/plan.py"

@@ -1,0 +1,27 @@
+"""Report: one self-contained page.
+
+REQUIRES: tables/, figures/, reports/ (templates and style)
+PROVIDES: report.html
+"""
+
+
+rule report:
+    input:
+        runs=rules.tables.output.runs,
+        cells=rules.tables.output.cells,
+        leases=rules.tables.output.leases,
+        context=rules.tables.output.context,
+        figures=expand(rules.figure.output.json, figure=FIGURES),
+        svg=expand(rules.figure.output.svg, figure=FIGURES),
+        template=f"{workflow.basedir}/reports/report.html.j2",
+        css=f"{workflow.basedir}/reports/report.css",
+    output:
+        f"{RESULTS}/report.html",
+    log:
+        f"{RESULTS}/logs/report.log",
+    conda:
+        "../../envs/campaign.yaml"
+    message:
+        "Write the report {output}"
+    script:
+        "../../scripts/report.py"
