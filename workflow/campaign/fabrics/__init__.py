@@ -31,6 +31,17 @@ FABRICS: dict[str, Adapter] = {
     "simulated": Adapter(
         "campaign.fabrics.simulated", "a Falcon-4016-like chassis and its pool, simulated with latencies and faults"
     ),
+    "redfish": Adapter("campaign.fabrics.redfish", "DMTF Redfish composition: resource blocks, zones, composed systems"),
+    "redfish-zones": Adapter(
+        "campaign.fabrics.redfish_zones", "Falcon-like chassis and other Redfish fabrics: one zone a host port"
+    ),
+    "liqid": Adapter("campaign.fabrics.liqid", "Liqid Matrix, REST v2"),
+    "sunfish": Adapter("campaign.fabrics.sunfish", "OFMF/Sunfish: connections through an agent"),
+    "cdi": Adapter("campaign.fabrics.cdi", "Fujitsu CDI, fabric manager"),
+    "nec": Adapter("campaign.fabrics.nec", "NEC CDIM"),
+    "prefix": Adapter(
+        "campaign.fabrics.prefix", "remote and partial devices that need no attach: a launch prefix and environment"
+    ),
 }
 
 

@@ -50,6 +50,9 @@ class Holding(_Stored):
     owner: str
     since_s: float
     hosts: tuple[HeldHost, ...]
+    handles: dict[str, str] = Field(
+        default_factory=dict, description="what the fabric itself made for the lease, by name"
+    )
 
 
 class State(_Stored):

@@ -1,0 +1,44 @@
+"""Emulated control planes: real HTTP servers with the composition semantics of the dialects, to learn on and to test against.
+
+Each is strict where real peers are lax, and commits faults on request (`faults`). They know nothing of the adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from campaign.emulators.rack import Rack
+from campaign.emulators.server import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """One entry of the table: the module, which has `open_dialect(rack, **options) -> Dialect`, and one line for people."""
+
+    module: str
+    summary: str
+
+
+EMULATORS: dict[str, Emulator] = {
+    "redfish": Emulator(
+        "campaign.emulators.redfish", "DMTF Redfish composition: resource blocks, zones, composed systems"
+    ),
+    "redfish-zones": Emulator(
+        "campaign.emulators.redfish_zones", "a Falcon-like chassis: one Redfish zone a host port"
+    ),
+    "liqid": Emulator("campaign.emulators.liqid", "Liqid Matrix REST v2"),
+    "sunfish": Emulator(
+        "campaign.emulators.sunfish", "OFMF/Sunfish: connections through an agent, which can disagree with it"
+    ),
+    "cdi": Emulator("campaign.emulators.cdi", "Fujitsu CDI, fabric manager"),
+    "nec": Emulator("campaign.emulators.nec", "NEC CDIM: layout-apply"),
+}
+
+
+def open_dialect(kind: str, rack: Rack, **options: Any) -> Dialect:
+    """The emulated control plane of a kind, over a rack of hardware."""
+    opened: Callable[..., Dialect] = import_module(EMULATORS[kind].module).open_dialect
+    return opened(rack, **options)

@@ -1,0 +1,37 @@
+"""Which device of a host is which device of the fabric. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from campaign.fabrics.agents.protocol import HostDevice
+from campaign.fabrics.protocol import Device
+
+
+def pair(devices: Iterable[Device], seen: Sequence[HostDevice]) -> dict[str, HostDevice]:
+    """Fabric id -> the host's device: by identity; where the fabric gives none, in order among those of the kind that are left."""
+    left = {number: device for number, device in enumerate(seen)}
+    found: dict[str, HostDevice] = {}
+    unnamed: list[Device] = []
+    for device in devices:
+        if device.host_id is None:
+            unnamed.append(device)
+            continue
+        wanted = normal(device.host_id)
+        number = next((n for n, one in left.items() if wanted in (normal(one.identity), normal(one.address))), None)
+        if number is not None:
+            found[device.fabric_id] = left.pop(number)
+    for device in unnamed:
+        number = next((n for n, one in left.items() if one.kind == device.kind), None)
+        if number is not None:
+            found[device.fabric_id] = left.pop(number)
+    return found
+
+
+def normal(identity: str) -> str:
+    """An identity without what only some tools write: `GPU-`, upper case, separators of a MAC, an eight-digit PCI domain."""
+    text = identity.strip().lower().removeprefix("gpu-").removeprefix("uuid:")
+    if text.count(":") == 2 and "." in text:  # PCI: domain:bus:device.function
+        domain, rest = text.split(":", 1)
+        return f"{domain[-4:]}:{rest}"
+    return text.replace(":", "").replace("-", "")

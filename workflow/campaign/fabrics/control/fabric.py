@@ -1,0 +1,320 @@
+"""A fabric whose control plane somebody else runs: claims first, then requests, then what both ends and the hosts show.
+
+Whose a device is, is known from two places: the mark that the fabric carries (`control.tags`), and the claims in a state file that
+all campaigns on this system share, written before the first request. A device is ours only where neither contradicts the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from campaign.errors import FabricError
+from campaign.fabrics import placement
+from campaign.fabrics.agents.pairing import pair
+from campaign.fabrics.agents.protocol import HostAgent, HostDevice
+from campaign.fabrics.control.http import Sent
+from campaign.fabrics.control.plane import Change, ControlPlane, View
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, Unhealthy
+from campaign.fabrics.holding import claim, composed, occupy, own_devices
+from campaign.fabrics.protocol import (
+    Capabilities,
+    ComposedHost,
+    Composition,
+    Device,
+    Host,
+    HostSpec,
+    Inventory,
+    Request,
+    Selection,
+    Tag,
+)
+from campaign.fabrics.state import HeldHost, Holding, State, StateFile
+
+
+class ControlledFabric:
+    """See `protocol.Fabric`. `plane` is the dialect; `agent` looks on the hosts, None: nobody does."""
+
+    def __init__(
+        self, plane: ControlPlane, hosts: Sequence[HostSpec], state_file: Path, agent: HostAgent | None = None
+    ) -> None:
+        self.plane = plane
+        self._hosts = {host.name: host for host in hosts}
+        self._own = tuple(device for host in hosts for device in own_devices(host))
+        self._state = StateFile(state_file)
+        self._agent = agent
+
+    def capabilities(self) -> Capabilities:
+        return self.plane.capabilities()
+
+    # -- looking -----------------------------------------------------------------------------------------------------------
+
+    def inventory(self) -> Inventory:
+        with self.plane.client.operation():
+            return self._inventory(self.plane.view(), self._state.read())
+
+    def _inventory(self, view: View, state: State) -> Inventory:
+        hosts = tuple(
+            Host(
+                spec.name,
+                spec.cores,
+                spec.memory_gib,
+                spec.ports,
+                state.holder_of_host(spec.name) or view.holders.get(spec.name),
+            )
+            for spec in self._hosts.values()
+        )
+        local = (occupy(device, state) for device in self._own)
+        return Inventory(hosts, (*local, *(self._owned(device, view, state) for device in view.devices)))
+
+    def _owned(self, device: Device, view: View, state: State) -> Device:
+        """A pooled device with its holder: by the fabric's mark, else by our claim where the fabric does not contradict it."""
+        claimed = state.devices.get(device.fabric_id)
+        if device.holder is None and claimed is not None and claimed.lease is not None:
+            if device.attached_to in (None, claimed.host):
+                return replace(device, holder=claimed.lease, state=device.state if device.attached_to else "composing")
+        if device.holder is None and device.attached_to is not None:
+            return replace(device, holder=f"somebody, on {device.attached_to}")
+        return device
+
+    def select(self, request: Request, inventory: Inventory) -> Selection:
+        view = View(tuple(device for device in inventory.devices if not device.local))
+        selection = placement.select(request, inventory, self.plane.banks(view))
+        change = Change(
+            _tag(request), {host.host: _moving(host.fabric, host.storage, view) for host in selection.hosts}
+        )
+        if rule := self.plane.objection(change, view):
+            raise Incompatible(f"{request.lease_id}: {rule}", rule)
+        return selection
+
+    def read_back(self, lease_id: str) -> Composition | None:
+        with self.plane.client.operation():
+            return self._read_back(lease_id, self.plane.view())
+
+    def _read_back(self, lease_id: str, view: View) -> Composition | None:
+        state = self._state.read()
+        holding = state.leases.get(lease_id)
+        if holding is None and lease_id not in view.tags:
+            return None
+        own = {d.fabric_id: occupy(d, state) for d in self._own if state.slot(d.fabric_id).lease == lease_id}
+        pooled = {d.fabric_id: d for d in self._attached(lease_id, view, state)}
+        hosts = list(holding.hosts) if holding else []
+        stored = {name for host in hosts for name in (*host.devices, *host.storage)}
+        hosts = [_with_others(host, [d for d in pooled.values() if d.fabric_id not in stored]) for host in hosts]
+        for name in dict.fromkeys(d.attached_to for d in pooled.values()):
+            if name in self._hosts and name not in {host.name for host in hosts}:
+                hosts.append(_with_others(HeldHost(name=str(name)), list(pooled.values())))
+        found = composed(self._hosts, (host for host in hosts if host.name in self._hosts), own | pooled)
+        return Composition(tuple(self._as_seen(host) for host in found.hosts))
+
+    def _attached(self, lease_id: str, view: View, state: State) -> list[Device]:
+        """Pooled devices that the lease has, each attached to the host that it was claimed for."""
+        owned = (self._owned(device, view, state) for device in view.devices)
+        return [
+            device
+            for device in owned
+            if device.holder == lease_id
+            and device.attached_to is not None
+            and state.slot(device.fabric_id).host in (None, device.attached_to)
+        ]
+
+    def _as_seen(self, host: ComposedHost) -> ComposedHost:
+        """A host's devices with the identities and links that the host itself tells, where somebody looks on it."""
+        if self._agent is None or not (host.devices or host.storage):
+            return host
+        seen = pair((*host.devices, *host.storage), self._agent.devices(host.name))
+        return replace(
+            host,
+            devices=tuple(_as_told(device, seen.get(device.fabric_id)) for device in host.devices),
+            storage=tuple(_as_told(device, seen.get(device.fabric_id)) for device in host.storage),
+        )
+
+    def host_sees(self, composition: Composition) -> frozenset[str]:
+        """Without an agent: everything; the first step of an allocation is then what looks (`slurm.verify`)."""
+        if self._agent is None:
+            return frozenset(device.fabric_id for device in composition.devices)
+        return frozenset(
+            name
+            for host in composition.hosts
+            if host.devices or host.storage
+            for name in pair((*host.devices, *host.storage), self._agent.devices(host.name))
+        )
+
+    def rescan(self, composition: Composition) -> None:
+        if self._agent is not None:
+            for host in composition.hosts:
+                if host.devices or host.storage:
+                    self._agent.rescan(host.name)
+
+    def held(self) -> Mapping[str, Tag]:
+        with self.plane.client.operation():
+            return {**self._state.read().tags(), **self.plane.view().tags}
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def compose(self, selection: Selection) -> None:
+        lease_id = selection.request.lease_id
+        with self._state.transaction(lease_id), self.plane.client.operation():
+            view = self.plane.view()
+            self._refuse(selection, view)
+            with self._state.change() as state:
+                new = claim(state, selection)
+                if new:
+                    for host in selection.hosts:
+                        for name in host.ids:
+                            slot = state.slot(name)
+                            slot.lease, slot.host = lease_id, host.host
+                            slot.state = "composing" if view.device(name) else "in_use"
+                change = self._change(state.leases[lease_id], _tag(selection.request, state), view)
+            try:
+                self.plane.attach(change, lambda name, handle: self._remember(lease_id, name, handle))
+            except (Busy, Conflict):
+                if new:  # the fabric changed nothing, so there is nothing to give back
+                    self._drop(lease_id)
+                raise
+
+    def _refuse(self, selection: Selection, view: View) -> None:
+        """Raise what forbids the change now, before anything is claimed: time has passed since it was selected."""
+        lease_id = selection.request.lease_id
+        devices = {device.fabric_id: device for device in self._inventory(view, self._state.read()).devices}
+        if unknown := [name for name in selection.ids if name not in devices]:
+            raise NoMatch(f"{lease_id}: the fabric no longer has {', '.join(unknown)}")
+        chosen = [devices[name] for name in selection.ids]
+        if taken := [d for d in chosen if d.holder not in (None, lease_id)]:
+            what = ", ".join(f"{d.fabric_id} by {d.holder}" for d in taken)
+            raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(str(d.holder) for d in taken))
+        if broken := [d.fabric_id for d in chosen if d.health == "critical"]:
+            raise Unhealthy(f"{lease_id}: broken meanwhile: {', '.join(broken)}", broken)
+        if odd := [d for d in chosen if d.holder is None and d.state not in ("free",)]:
+            what = ", ".join(f"{d.fabric_id} is {d.state}" for d in odd)
+            raise Conflict(f"{lease_id}: not free on the fabric: {what}", ("the fabric",))
+        if foreign := {name: view.holders[name] for name in (h.host for h in selection.hosts) if name in view.holders}:
+            if others := {name: holder for name, holder in foreign.items() if holder != lease_id}:
+                what = ", ".join(f"{name} by {holder}" for name, holder in others.items())
+                raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(others.values()))
+
+    def release(self, lease_id: str) -> tuple[str, ...]:
+        with self.plane.client.operation():
+            if lease_id not in self._state.read().leases and lease_id not in self.plane.view().tags:
+                return ()
+        with self._state.transaction(lease_id), self.plane.client.operation():
+            view, state = self.plane.view(), self._state.read()
+            change = self._held_change(lease_id, view, state)
+            self._drain(change, view)
+            stuck = set(self.plane.detach(change))
+            after = self.plane.view()
+            stuck |= {device.fabric_id for device in self._attached(lease_id, after, state)}
+            if not stuck and lease_id in after.tags:
+                raise FabricError(f"{lease_id}: the fabric still carries its mark after it was released")
+            self._drop(lease_id, keeping=stuck)
+            return tuple(sorted(stuck))
+
+    def rehearse(self, selection: Selection) -> tuple[list[Sent], list[Sent]]:
+        """The exact requests that compose and release would send now; none is sent, and nothing is claimed."""
+        with self.plane.client.operation():
+            view = self.plane.view()
+            self._refuse(selection, view)
+            holding = Holding(
+                campaign=selection.request.campaign,
+                owner=selection.request.owner,
+                since_s=time.time(),
+                hosts=tuple(
+                    HeldHost(name=h.host, devices=(*h.local, *h.fabric), storage=h.storage) for h in selection.hosts
+                ),
+            )
+            change = self._change(holding, _tag(selection.request), view)
+            handles: dict[str, str] = {}
+            with self.plane.client.rehearsal() as composing:
+                self.plane.attach(change, handles.__setitem__)
+            with self.plane.client.rehearsal() as releasing:
+                self.plane.detach(replace(change, handles=handles))
+            return composing, releasing
+
+    def close(self) -> None:
+        self.plane.close()
+        self.plane.client.close()
+        if self._agent is not None:
+            self._agent.close()
+
+    def _change(self, holding: Holding, tag: Tag, view: View) -> Change:
+        moving = {host.name: _moving(host.devices, host.storage, view) for host in holding.hosts}
+        ids = tuple(name for names in moving.values() for name in names)
+        return Change(replace(tag, devices=ids), moving, dict(holding.handles))
+
+    def _held_change(self, lease_id: str, view: View, state: State) -> Change:
+        """Everything that a lease has or may have: what it claimed, and what the fabric marks as its."""
+        holding = state.leases.get(lease_id)
+        hosts: dict[str, list[str]] = {}
+        if holding is not None:
+            hosts = {h.name: list(_moving(h.devices, h.storage, view)) for h in holding.hosts}
+        for device in self._attached(lease_id, view, state):
+            names = hosts.setdefault(str(device.attached_to), [])
+            if device.fabric_id not in names:
+                names.append(device.fabric_id)
+        for name, holder in view.holders.items():
+            if holder == lease_id:
+                hosts.setdefault(name, [])
+        # A device that somebody else has by now was never ours to detach.
+        owned = {d.fabric_id: self._owned(d, view, state).holder for d in view.devices}
+        mine = {host: tuple(n for n in names if owned.get(n) in (None, lease_id)) for host, names in hosts.items()}
+        tag = state.tags().get(lease_id) or view.tags[lease_id]
+        ids = tuple(name for names in mine.values() for name in names)
+        return Change(replace(tag, devices=ids), mine, dict(holding.handles) if holding else {})
+
+    def _drain(self, change: Change, view: View) -> None:
+        """Get what is attached out of use on its host, before the fabric takes it away."""
+        if self._agent is None:
+            return
+        for host, names in change.hosts.items():
+            there = [d for d in view.devices if d.fabric_id in names and d.attached_to == host]
+            if there:
+                seen = pair(there, self._agent.devices(host))
+                self._agent.detach(host, tuple(seen.values()))
+
+    def _remember(self, lease_id: str, name: str, handle: str) -> None:
+        with self._state.change() as state:
+            state.leases[lease_id].handles[name] = handle
+
+    def _drop(self, lease_id: str, keeping: set[str] | frozenset[str] = frozenset()) -> None:
+        """Forget the claims of a lease; what is stuck stays with it, and so do the hosts that it is stuck on."""
+        with self._state.change() as state:
+            for name in state.held_by(lease_id):
+                if name not in keeping:
+                    del state.devices[name]
+            holding = state.leases.get(lease_id)
+            if holding is None:
+                return
+            holding.hosts = tuple(h for h in holding.hosts if {*h.devices, *h.storage} & keeping)
+            if not holding.hosts:
+                del state.leases[lease_id]
+
+
+def _tag(request: Request, state: State | None = None) -> Tag:
+    holding = state.leases.get(request.lease_id) if state else None
+    since_s = holding.since_s if holding else time.time()
+    return Tag(request.lease_id, request.campaign, request.owner, since_s, ())
+
+
+def _moving(devices: Sequence[str], storage: Sequence[str], view: View) -> tuple[str, ...]:
+    """Those that come from the pool."""
+    pooled = {device.fabric_id for device in view.devices}
+    return tuple(name for name in (*devices, *storage) if name in pooled)
+
+
+def _with_others(host: HeldHost, others: Sequence[Device]) -> HeldHost:
+    """A stored host with what the fabric attached to it beyond, or in place of, what was asked for."""
+    here = [device for device in others if device.attached_to == host.name]
+    return host.model_copy(
+        update={
+            "devices": (*host.devices, *(d.fabric_id for d in here if d.computes)),
+            "storage": (*host.storage, *(d.fabric_id for d in here if d.kind == "nvme")),
+        }
+    )
+
+
+def _as_told(device: Device, seen: HostDevice | None) -> Device:
+    if seen is None:
+        return device
+    return replace(device, host_id=device.host_id or seen.identity or None, link=seen.link or device.link)

@@ -1,0 +1,26 @@
+"""The mark that says whose a lease is, as text: a fabric has one free field at most (a name, a description)."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from campaign.fabrics.protocol import Tag
+
+_PREFIX = "composable-campaign"
+_TEXT = re.compile(rf"{_PREFIX} lease=(\S+) campaign=(\S*) owner=(\S*) since=(\d+)")
+
+
+def encode(tag: Tag) -> str:
+    """One line of ASCII without quotes, such as `composable-campaign lease=.. campaign=.. owner=.. since=1700000000`."""
+    lease, campaign, owner = (quote(word, safe="-_.+") for word in (tag.lease_id, tag.campaign, tag.owner))
+    return f"{_PREFIX} lease={lease} campaign={campaign} owner={owner} since={int(tag.since_s)}"
+
+
+def decode(text: object, devices: tuple[str, ...] = ()) -> Tag | None:
+    """The tag that a text is, or None for whatever else a fabric has in that field."""
+    found = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        return None
+    lease, campaign, owner = (unquote(word) for word in found.groups()[:3])
+    return Tag(lease, campaign, owner, float(found[4]), devices)
