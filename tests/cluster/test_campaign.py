@@ -22,7 +22,8 @@ pytestmark = pytest.mark.usefixtures("slurm_installed")
 
 def system_file(strategy: str, directory: Path) -> dict[str, Any]:
     """Four hosts with two devices each, and four more behind a fabric."""
-    slurm: dict[str, Any] = {**SLURM, "strategy": strategy}
+    # Patient: on a busy machine hosts that were just reserved or registered take a while to be usable.
+    slurm: dict[str, Any] = {**SLURM, "strategy": strategy, "latency_s": 30}
     if strategy == "dynamic":
         change = ["campaign", "cluster", "slurmd", "{}", "{{host}}", "--directory", str(directory)]
         stop, start = ([word.format(verb).replace("{{", "{") for word in change] for verb in ("stop", "start"))
@@ -71,7 +72,9 @@ def test_what_is_composed_is_what_slurm_gives(site: tuple[Cluster, dict[str, Any
     records = project.records()
     assert [record.status for record in records] == ["ok"] * 4
     assert {lease["state"] for lease in project.leases()} == {"RELEASED"}
-    assert {record.lease_id for record in records} == {lease["lease_id"] for lease in project.leases()}
+    # A composition that a busy machine had to make again has a lease without records.
+    assert {record.lease_id for record in records} <= {lease["lease_id"] for lease in project.leases()}
+    assert len({record.lease_id for record in records}) == 2
     given = [line.split() for line in Path(f"{project.environment['STARTS']}.devices").read_text().splitlines()]
     assert {host for host, _ in given} <= {host for record in records for host in record.hosts}
     assert {len(devices.split(",")) for _, devices in given} <= {2, 4}
@@ -103,7 +106,7 @@ def demo(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         project = ClusterProject(directory / "project", cluster)
         # The emulated cluster answers at once; patience is for real ones.
         system = yaml.safe_load((ROOT / "config" / "systems" / "falcon-demo.yaml").read_text())
-        project.write("systems/falcon-demo.yaml", system | {"slurm": SLURM})
+        project.write("systems/falcon-demo.yaml", system | {"slurm": SLURM | {"latency_s": 30}})
         project.write("c.yaml", document | {"name": "c"})
         try:
             project.run(time_out_s=600)

@@ -13,6 +13,7 @@ import click
 from campaign import __version__
 from campaign.cluster.commands import cluster
 from campaign.errors import CampaignError, ConfigError
+from campaign.fabric_commands import fabric
 
 _Command = Callable[..., Any]
 _FORMATS = ("table", "json", "tsv")
@@ -169,15 +170,25 @@ def run(
 @_results_option
 @click.option("--hosts", metavar="HOST,HOST..", help="Only on these hosts. Default: any that fit.")
 @_name_option
-def compose(configuration: str, campaign: Path, results: Path, hosts: str | None, name: str | None) -> None:
+@click.option(
+    "--dry-run", "-n", is_flag=True, help="Print the exact requests to the fabric, and send none that changes anything."
+)
+def compose(
+    configuration: str, campaign: Path, results: Path, hosts: str | None, name: str | None, dry_run: bool
+) -> None:
     """Compose one CONFIGURATION by hand and keep it until 'campaign release'.
 
     A campaign waits for devices that are kept so.
     """
     from campaign.kept import compose as keep
+    from campaign.kept import rehearse
     from campaign.show import print_composition
 
     allowed = tuple(filter(None, (hosts or "").split(",")))
+    if dry_run:
+        for line in rehearse(campaign, results, configuration, allowed, name):
+            click.echo(line)
+        return
     print_composition(keep(campaign, results, configuration, allowed, name))
 
 
@@ -293,6 +304,7 @@ def archive(campaign: Path, where: str | None, results: Path, output: Path | Non
 
 
 main.add_command(cluster)
+main.add_command(fabric)
 
 
 if __name__ == "__main__":

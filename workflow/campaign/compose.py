@@ -15,7 +15,8 @@ from campaign.config.resolve import Campaign
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, FabricError, LaunchError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.protocol import Composition, DeviceSpec, Fabric, HostSpec, PoolSpec, Request
+from campaign.fabrics.protocol import Composition, DeviceSpec, Fabric, HostSpec, PoolSpec, Request, Selection
+from campaign.fabrics.tenancy import Tenant, admitted
 from campaign.journal import Journal, is_owned
 from campaign.paths import Results
 from campaign.reconcile import Orphan, reconcile
@@ -39,7 +40,7 @@ def fabric_of(system: SystemFile, state: Path) -> Iterator[Fabric]:
     except ConfigError as error:
         raise ConfigError(f"system {system.name}: {error}") from error
     try:
-        yield fabric
+        yield Tenant(fabric, system.tenancy.quota) if system.tenancy.quota else fabric
     finally:
         fabric.close()
 
@@ -70,7 +71,16 @@ def journals(results: Results, system: str) -> Path:
 def request(
     campaign: Campaign, results: Results, lease: str, configuration: Configuration, allowed_hosts: tuple[str, ...] = ()
 ) -> Request:
-    return Request(lease_id(results, lease), campaign.name, owner(), configuration, allowed_hosts)
+    """Raises Incompatible when the system's tenancy does not allow it."""
+    return _request(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
+
+
+def _request(
+    system: SystemFile, name: str, campaign: str, configuration: Configuration, allowed_hosts: tuple[str, ...] = ()
+) -> Request:
+    links = {model: (device.pcie.width, device.pcie.gen) for model, device in system.devices.items() if device.pcie}
+    asked = Request(name, campaign, system.tenancy.owner or owner(), configuration, allowed_hosts, links)
+    return admitted(asked, system.tenancy.quota, system.allowed_hosts())
 
 
 def use_number(journal: Journal) -> int:
@@ -116,11 +126,16 @@ def selected_hosts(journal: Journal) -> list[str]:
 
 def unfit(fabric: Fabric, campaign: Campaign) -> Callable[[Configuration], str | None]:
     """A function that says why a configuration does not fit the system even when nobody else uses it, or None."""
-    empty = fabric.inventory().freed()
+    select = getattr(fabric, "select_planned", None)
+    if select is None:
+        empty = fabric.inventory().freed()
+
+        def select(request: Request) -> Selection:
+            return fabric.select(request, empty)
 
     def reason(configuration: Configuration) -> str | None:
         try:
-            fabric.select(Request("plan", campaign.name, owner(), configuration), empty)
+            select(_request(campaign.system, "plan", campaign.name, configuration))
         except FabricError as error:
             return str(error)
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,27 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
             f"{kept_as or name}: is kept already, and on {', '.join(elsewhere)}; 'campaign release' it first to have it elsewhere"
         )
     return document
+
+
+def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None) -> list[str]:
+    """What composing and releasing a configuration would ask of the fabric now, request by request; nothing is changed."""
+    campaign = load_campaign(path)
+    results = Results(root, campaign.name)
+    asked = request(campaign, results, kept_name(kept_as or name), _configuration(campaign, name), tuple(hosts))
+    with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
+        selection = fabric.select(asked, fabric.inventory())
+        lines = [f"# {host.host}: {', '.join(host.ids) or 'no device'}" for host in selection.hosts]
+        rehearsal = getattr(fabric, "rehearse", None)
+        if rehearsal is None:
+            return [*lines, f"# a fabric of kind {campaign.system.fabric['kind']} is asked nothing over the network"]
+        composing, releasing = rehearsal(selection)
+    for title, sent in (("to compose", composing), ("to release", releasing)):
+        lines += ["", f"# {title}: {len(sent)} requests that change something; none was sent"]
+        for each in sent:
+            headers = "".join(f"\n  {key}: {value}" for key, value in each.headers.items())
+            body = f"\n  {json.dumps(each.body)}" if each.body is not None else ""
+            lines.append(f"{each.method} {each.url}{headers}{body}")
+    return lines
 
 
 def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> str:

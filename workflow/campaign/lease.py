@@ -74,7 +74,7 @@ def acquire(
     except BaseException:
         ownership.close()
         raise
-    mismatches = composition.mismatches(request.configuration)
+    mismatches = composition.mismatches(request.configuration, request.links)
     return Lease(request.lease_id, request, composition, mismatches, acquisition.journal, ownership)
 
 
@@ -163,25 +163,31 @@ class _Acquisition:
             self.journal.advance("PARTIAL", obtained=composition.document(), failed=broken)
             raise Unhealthy(f"{lease_id}: obtained broken devices: {', '.join(broken)}", broken)
         self.journal.advance("FABRIC_OK", obtained=composition.document())
-        self._await_hosts(composition)
-        self.journal.advance("HOST_VISIBLE")
-        self.journal.advance("READY", mismatches=composition.mismatches(configuration))
+        if self._await_hosts(composition):
+            # What hosts tell of their devices, such as how a link was trained, was not known before they saw them.
+            composition = self.fabric.read_back(lease_id) or composition
+        self.journal.advance("HOST_VISIBLE", obtained=composition.document())
+        self.journal.advance("READY", mismatches=composition.mismatches(configuration, self.request.links))
         return composition
 
-    def _await_hosts(self, composition: Composition) -> None:
-        missing = self._unseen(composition)
+    def _await_hosts(self, composition: Composition) -> bool:
+        """Wait until the hosts see everything; False when they did from the first look on."""
+        if not self._unseen(composition, 0.0):
+            return False
+        missing = self._unseen(composition, self.visible_s)
         if missing:
             operate(self.journal, "rescan", lambda: self.fabric.rescan(composition))
-            missing = self._unseen(composition)
+            missing = self._unseen(composition, self.visible_s)
         if missing:
             raise HostNotVisible(
                 f"{self.request.lease_id}: attached, but not seen by the host within {self.visible_s:g} s, "
                 f"also after a rescan: {', '.join(missing)}",
                 missing,
             )
+        return True
 
-    def _unseen(self, composition: Composition) -> list[str]:
-        until = time.monotonic() + self.visible_s
+    def _unseen(self, composition: Composition, patience_s: float) -> list[str]:
+        until = time.monotonic() + patience_s
         while True:
             seen = self.fabric.host_sees(composition)
             missing = [device.fabric_id for device in composition.devices if device.fabric_id not in seen]

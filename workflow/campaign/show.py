@@ -103,6 +103,16 @@ def print_inventory(system: str, capabilities: Capabilities, inventory: Inventor
     _console.print(f"attach: {capabilities.attach_mode}; {checked}{capabilities.note}", soft_wrap=True)
 
 
+def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of equal keys as a table; '(none)' without rows."""
+    if not rows:
+        _console.print(f"{title}: (none)")
+        return
+    table = _table(title, *rows[0])
+    _add(table, [tuple("" if value is None else value for value in row.values()) for row in rows])
+    _show(table)
+
+
 def print_composition(document: Mapping[str, Any]) -> None:
     """What a lease obtained, with the time it took."""
     table = _table(f"{document['lease_id']}", "host", "device", "model", "where")

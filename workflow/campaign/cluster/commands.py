@@ -52,7 +52,7 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
     from campaign.cluster.slurm import up as bring_up
     from campaign.cluster.system_spec import cluster_of
 
-    spec = cluster_of(_read_system(system), not no_accounting, slurm_conf)
+    spec = cluster_of(read_system_file(system), not no_accounting, slurm_conf)
     started = bring_up(directory or default_directory(), spec, click.echo)
     there = "" if directory is None else f" --directory {started.directory}"
     click.echo(f"\nexport SLURM_CONF={started.slurm_conf}\n")
@@ -181,7 +181,8 @@ def _find(directory: Path | None, host: str | None = None) -> Cluster:
     return found
 
 
-def _read_system(system: str) -> SystemFile:
+def read_system_file(system: str) -> SystemFile:
+    """A system file by its path, or by its name under config/systems."""
     from typing import cast
 
     from campaign.config.load import read_system, validate

@@ -63,7 +63,10 @@ A system file describes hosts and what they own, the pool behind the fabric, and
 (`slurm`). What is here is what configurations are placed on; a configuration that can never fit is an error before anything runs.
 """
 FABRIC = """\
-`fabric` names the adapter of the control plane in `kind`; the other keys of `fabric` are that adapter's options.
+`fabric` names the adapter of the control plane in `kind`; the other keys of `fabric` are that adapter's options. Where one is
+called unverified, nobody has tried it on the real thing yet: begin with `campaign fabric check SYSTEM`. `campaign fabric emulate
+KIND` starts a control plane of that kind to learn on. Another package can bring an adapter by an entry point in the group
+`composable_campaign.fabrics`.
 """
 WORKLOAD = """\
 A workload file says what is started for one run and what is read from it. `kind` chooses one of three. `options` are named values
@@ -151,7 +154,8 @@ def _blocks() -> Iterator[str]:
     yield from sections(schema_of("system"), "###")
     yield f"### Fabrics\n\n{FABRIC}"
     for name, adapter in FABRICS.items():
-        yield f"#### {name}\n\n{sentence(adapter.summary)}"
+        unverified = f"\n\n**Unverified**: {adapter.unverified}." if adapter.unverified else ""
+        yield f"#### {name}\n\n{sentence(adapter.summary)}{unverified}"
         yield from (
             sections(options_schema(name), "#####", "fabric")
             if options_schema(name).get("properties")

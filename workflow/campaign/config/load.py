@@ -19,7 +19,7 @@ from campaign.config.system_file import SystemFile
 from campaign.config.workload_file import WorkloadFile
 from campaign.config.yaml_file import Location, YamlFile, read_yaml
 from campaign.errors import ConfigError
-from campaign.fabrics import FABRICS, options_model
+from campaign.fabrics import FABRICS, adapters, options_model
 from campaign.project import CONFIG
 
 NOUNS: dict[str, Any] = {"campaign": CampaignFile, "system": SystemFile, "workload": WorkloadFile}
@@ -132,11 +132,12 @@ def _check_fabric(source: YamlFile) -> None:
     if not isinstance(fabric, dict):
         return  # the model says so
     kind = fabric.get("kind")
-    if not isinstance(kind, str) or kind not in FABRICS:
+    known = FABRICS if kind in FABRICS else adapters()
+    if not isinstance(kind, str) or kind not in known:
         raise ConfigError(
-            f"{source.place('fabric', 'kind')}: {kind!r} is no fabric; {nearest(str(kind), FABRICS)}"
+            f"{source.place('fabric', 'kind')}: {kind!r} is no fabric; {nearest(str(kind), known)}"
             if "kind" in fabric
-            else f"{source.place('fabric', 'kind')}: this key is missing; there are: {', '.join(FABRICS)}"
+            else f"{source.place('fabric', 'kind')}: this key is missing; there are: {', '.join(known)}"
         )
     model = options_model(kind)
     options = {key: value for key, value in fabric.items() if key != "kind"}

@@ -65,6 +65,15 @@ class PoolEntry(Model):
     """Where they are, for fabrics with drawers: `falcon1/drawer1`."""
 
 
+class PcieLink(Model):
+    """A PCIe link, such as `{width: 16, gen: 4}`."""
+
+    width: Annotated[int, Field(ge=1, le=32)]
+    """Lanes."""
+    gen: Annotated[int, Field(ge=1, le=8)]
+    """Generation."""
+
+
 class DeviceModel(Model):
     """What is known of a device model."""
 
@@ -74,6 +83,8 @@ class DeviceModel(Model):
     """Precisions that it can do, where that is less than the software tells."""
     reported_as: str | None = None
     """What the host's own tools call it, such as `NVIDIA A100-PCIE-40GB`; one that reports another name is not taken for it."""
+    pcie: PcieLink | None = None
+    """The PCIe link that it should have; records measured over less say so. One below what its ends can do is told anyway."""
 
 
 class Link(Model):
@@ -177,6 +188,17 @@ class SlurmSettings(SlurmOptions):
     """Other options for some configurations; later ones win. What the profile or `--config slurm=...` says wins over all."""
 
 
+class Tenancy(Model):
+    """What is ours of a system that others use too; what is outside is refused before the fabric is asked anything."""
+
+    owner: Name | None = None
+    """In whose name leases are held and counted. Default: the user who measures."""
+    quota: dict[Name, Count] = Field(default_factory=dict)
+    """Most pooled devices of a model that this owner's leases may hold at one time."""
+    allowed_hosts: tuple[Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)], ...] = ()
+    """Hosts that may be composed, ranges as in `hosts`. Default: all."""
+
+
 class SystemFile(Model):
     """A system: one site's hosts, fabric, pool and scheduler."""
 
@@ -194,6 +216,8 @@ class SystemFile(Model):
     """The hosts."""
     pool: tuple[PoolEntry, ...] = ()
     """Devices behind the fabric."""
+    tenancy: Tenancy = Tenancy()
+    """What of the system may be used, and in whose name."""
     devices: dict[Name, DeviceModel] = Field(default_factory=dict)
     """What is known of the device models; one that is not named is a GPU."""
     links: Links = Links()
@@ -211,4 +235,10 @@ class SystemFile(Model):
         twice = sorted(name for name, count in names.items() if count > 1)
         if twice:
             raise ValueError(f"host names stand twice: {', '.join(twice)}")
+        if unknown := sorted(set(self.allowed_hosts()) - set(names)):
+            raise ValueError(f"tenancy: allowed_hosts: no host {', '.join(unknown)}; there are: {', '.join(names)}")
         return self
+
+    def allowed_hosts(self) -> tuple[str, ...]:
+        """Names of the hosts that may be composed; empty for all."""
+        return tuple(name for each in self.tenancy.allowed_hosts for name in HostGroup(name=each).names())

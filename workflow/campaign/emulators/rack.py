@@ -20,7 +20,7 @@ class RackError(Exception):
 
 @dataclass
 class RackDevice:
-    """One pooled device. serial: a drive's or card's; uuid: a GPU's, as its host's tools show it. slot counts from 1 in its drawer."""
+    """One pooled device. serial: a drive's or card's; uuid: a GPU's, as its host's tools show it. slot: from 1 in its drawer."""
 
     name: str
     kind: str

@@ -21,7 +21,7 @@ from campaign.emulators.rack import Rack
 
 _BODY_MAX = 8 * 1024 * 1024
 HOSTS_PATH = "/_hosts/"
-"""What hosts enumerate, for host agents of kind `http`: GET `/_hosts/NAME/devices`, POST `/_hosts/NAME/rescan`. No dialect has it."""
+"""What hosts enumerate, for host agents of kind `http`: GET `/_hosts/NAME/devices`, POST `/_hosts/NAME/rescan`."""
 
 
 @dataclass(frozen=True)

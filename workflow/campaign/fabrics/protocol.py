@@ -8,10 +8,11 @@ Ids are double: `fabric_id` is the fabric's (to release by), `host_id` the host'
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from campaign.cell import Configuration
+from campaign.fabrics.launch import Launch
 
 AttachMode = Literal["hot", "powered_off", "reboot"]
 DeviceState = Literal["free", "reserved", "composing", "in_use", "failed", "unavailable", "unknown"]
@@ -67,7 +68,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device. `local`: belongs to a host and cannot move. `holder`: a lease id, or whoever else holds it."""
+    """One device. `local`: belongs to a host and cannot move. `holder`: a lease id, or whoever else holds it.
+
+    launch: what a process needs to use it, where it is not simply there on its host (remote devices, parts of devices).
+    """
 
     fabric_id: str
     kind: str
@@ -80,6 +84,7 @@ class Device:
     state: DeviceState = "free"
     health: Health = "ok"
     link: Link | None = None
+    launch: Launch | None = None
 
     @property
     def computes(self) -> bool:
@@ -89,15 +94,22 @@ class Device:
     def document(self) -> dict[str, Any]:
         """What a record keeps: no holder and no state, so equal compositions have equal documents."""
         document = asdict(self)
-        for name in ("holder", "state", "attached_to"):
+        for name in ("holder", "state", "attached_to", *(("launch",) if self.launch is None else ())):
             del document[name]
         return document
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Device:
         """The device that `document` describes, held by whoever keeps the document."""
-        link = document["link"]
-        return cls(**{**document, "link": link and Link(**link), "state": "in_use"})
+        link, launch = document["link"], document.get("launch")
+        return cls(
+            **{
+                **document,
+                "link": link and Link(**link),
+                "launch": launch and Launch.from_document(launch),
+                "state": "in_use",
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +152,14 @@ def _freed(device: Device) -> Device:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for, by whom. `allowed_hosts` empty: any host of the system."""
+    """What is asked for, by whom. `allowed_hosts` empty: any host of the system. links: (lanes, generation) expected, by model."""
 
     lease_id: str
     campaign: str
     owner: str
     configuration: Configuration
     allowed_hosts: tuple[str, ...] = ()
+    links: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +251,13 @@ class Composition:
                 found.append(f"{host.name}: no {configuration.storage} storage obtained")
         return tuple(found)
 
-    def mismatches(self, configuration: Configuration) -> tuple[str, ...]:
-        """Every way in which what was obtained differs from what was requested; empty means equal."""
+    def mismatches(
+        self, configuration: Configuration, links: Mapping[str, tuple[int, int]] | None = None
+    ) -> tuple[str, ...]:
+        """Every way in which what was obtained differs from what was requested; empty means equal.
+
+        links: (lanes, generation) that the site expects of a model's links, where more than the device itself tells.
+        """
         found = list(self.shortfall(configuration))
         for host in self.hosts:
             if len(host.devices) > configuration.devices_per_host:
@@ -263,7 +281,19 @@ class Composition:
                 if device.local != (configuration.storage == "nvme")
             )
         found.extend(_blemishes(self.devices))
+        found.extend(_below(self.devices, links or {}))
         return tuple(found)
+
+
+def _below(devices: tuple[Device, ...], links: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Links that are as good as their ends can be, and less than the site expects of the model."""
+    return [
+        f"{device.fabric_id}: link x{device.link.width} gen {device.link.gen}, x{width} gen {gen} expected of {device.model!r}"
+        for device in devices
+        if device.link is not None and not device.link.degraded and device.model in links
+        for width, gen in (links[device.model],)
+        if device.link.width < width or device.link.gen < gen
+    ]
 
 
 def _blemishes(devices: tuple[Device, ...]) -> list[str]:

@@ -10,7 +10,7 @@ from campaign.fabrics.protocol import Device
 
 def pair(devices: Iterable[Device], seen: Sequence[HostDevice]) -> dict[str, HostDevice]:
     """Fabric id -> the host's device: by identity; where the fabric gives none, in order among those of the kind that are left."""
-    left = {number: device for number, device in enumerate(seen)}
+    left = dict(enumerate(seen))
     found: dict[str, HostDevice] = {}
     unnamed: list[Device] = []
     for device in devices:

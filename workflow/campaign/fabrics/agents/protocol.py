@@ -12,7 +12,7 @@ from campaign.fabrics.protocol import Link
 
 @dataclass(frozen=True, slots=True)
 class HostDevice:
-    """One device as its host enumerates it. identity: GPU UUID, drive's serial or MAC; address: PCI, `0000:3b:00.0`; "" where not told."""
+    """One device as its host enumerates it. identity: GPU UUID, drive's serial or MAC; address: PCI, `0000:3b:00.0`; "": not told."""
 
     identity: str
     address: str = ""

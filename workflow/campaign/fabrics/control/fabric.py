@@ -15,6 +15,7 @@ from campaign.errors import FabricError
 from campaign.fabrics import placement
 from campaign.fabrics.agents.pairing import pair
 from campaign.fabrics.agents.protocol import HostAgent, HostDevice
+from campaign.fabrics.chassis import Bank
 from campaign.fabrics.control.http import Sent
 from campaign.fabrics.control.plane import Change, ControlPlane, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, Unhealthy
@@ -27,6 +28,7 @@ from campaign.fabrics.protocol import (
     Host,
     HostSpec,
     Inventory,
+    PoolSpec,
     Request,
     Selection,
     Tag,
@@ -35,12 +37,21 @@ from campaign.fabrics.state import HeldHost, Holding, State, StateFile
 
 
 class ControlledFabric:
-    """See `protocol.Fabric`. `plane` is the dialect; `agent` looks on the hosts, None: nobody does."""
+    """See `protocol.Fabric`. `plane` is the dialect; `agent` looks on the hosts, None: nobody does.
+
+    pool: what the system file says is there; planning goes by it, so that a plan needs no control plane.
+    """
 
     def __init__(
-        self, plane: ControlPlane, hosts: Sequence[HostSpec], state_file: Path, agent: HostAgent | None = None
+        self,
+        plane: ControlPlane,
+        hosts: Sequence[HostSpec],
+        state_file: Path,
+        agent: HostAgent | None = None,
+        pool: Sequence[PoolSpec] = (),
     ) -> None:
         self.plane = plane
+        self._pool = tuple(pool)
         self._hosts = {host.name: host for host in hosts}
         self._own = tuple(device for host in hosts for device in own_devices(host))
         self._state = StateFile(state_file)
@@ -72,9 +83,9 @@ class ControlledFabric:
     def _owned(self, device: Device, view: View, state: State) -> Device:
         """A pooled device with its holder: by the fabric's mark, else by our claim where the fabric does not contradict it."""
         claimed = state.devices.get(device.fabric_id)
-        if device.holder is None and claimed is not None and claimed.lease is not None:
-            if device.attached_to in (None, claimed.host):
-                return replace(device, holder=claimed.lease, state=device.state if device.attached_to else "composing")
+        ours = claimed is not None and device.holder is None and device.attached_to in (None, claimed.host)
+        if claimed is not None and claimed.lease is not None and ours:
+            return replace(device, holder=claimed.lease, state=device.state if device.attached_to else "composing")
         if device.holder is None and device.attached_to is not None:
             return replace(device, holder=f"somebody, on {device.attached_to}")
         return device
@@ -88,6 +99,15 @@ class ControlledFabric:
         if rule := self.plane.objection(change, view):
             raise Incompatible(f"{request.lease_id}: {rule}", rule)
         return selection
+
+    def select_planned(self, request: Request) -> Selection:
+        """As `select`, on nothing but the system file: whether the request could fit if nobody else used the system.
+
+        Rules that only the control plane knows are not in it.
+        """
+        pool, banks = planned_pool(self._pool, list(self._hosts))
+        hosts = tuple(Host(spec.name, spec.cores, spec.memory_gib, spec.ports) for spec in self._hosts.values())
+        return placement.select(request, Inventory(hosts, (*self._own, *pool)), banks)
 
     def read_back(self, lease_id: str) -> Composition | None:
         with self.plane.client.operation():
@@ -190,10 +210,10 @@ class ControlledFabric:
         if odd := [d for d in chosen if d.holder is None and d.state not in ("free",)]:
             what = ", ".join(f"{d.fabric_id} is {d.state}" for d in odd)
             raise Conflict(f"{lease_id}: not free on the fabric: {what}", ("the fabric",))
-        if foreign := {name: view.holders[name] for name in (h.host for h in selection.hosts) if name in view.holders}:
-            if others := {name: holder for name, holder in foreign.items() if holder != lease_id}:
-                what = ", ".join(f"{name} by {holder}" for name, holder in others.items())
-                raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(others.values()))
+        holders = {host.host: view.holders.get(host.host, lease_id) for host in selection.hosts}
+        if others := {name: holder for name, holder in holders.items() if holder != lease_id}:
+            what = ", ".join(f"{name} by {holder}" for name, holder in others.items())
+            raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(others.values()))
 
     def release(self, lease_id: str) -> tuple[str, ...]:
         with self.plane.client.operation():
@@ -289,6 +309,22 @@ class ControlledFabric:
             holding.hosts = tuple(h for h in holding.hosts if {*h.devices, *h.storage} & keeping)
             if not holding.hosts:
                 del state.leases[lease_id]
+
+
+def planned_pool(pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[tuple[Device, ...], tuple[Bank, ...]]:
+    """The pool of a system file as devices, and its drawers as banks that every host reaches."""
+    slots: dict[str, list[Device]] = {}
+    for spec in pool:
+        drawer = spec.drawer or "pool"
+        for _ in range(spec.count):
+            there = slots.setdefault(drawer, [])
+            location = f"{drawer}/slot{len(there) + 1}"
+            there.append(Device(location, spec.kind, spec.model, None, location, local=False))
+    banks = tuple(
+        Bank(drawer, drawer, "advanced", frozenset(range(1, len(there) + 1)), tuple(hosts), len(hosts))
+        for drawer, there in slots.items()
+    )
+    return tuple(device for there in slots.values() for device in there), banks
 
 
 def _tag(request: Request, state: State | None = None) -> Tag:

@@ -1,7 +1,7 @@
 """A control plane: what a dialect has to say, and no more.
 
 `ControlledFabric` calls it in this order: `view` -> (claims in the state file) -> `attach` -> `view` ... -> (host agents drain)
--> `detach` -> `view`. A dialect never decides what is ours: it is told exact devices, and refuses whatever the fabric shows otherwise.
+-> `detach` -> `view`. A dialect never decides what is ours: it is told exact devices, and refuses what the fabric shows otherwise.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class ControlPlane(Protocol):
         """Which hosts can reach which devices (`chassis.Bank`; a device's `location` is `<drawer>/slot<n>`), with their rules."""
 
     def objection(self, change: Change, view: View) -> str | None:
-        """A rule of this fabric that the whole change would break (block limits, modes), in words; None when it is allowed. Pure."""
+        """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure."""
 
     def attach(self, change: Change, remember: Remember) -> None:
         """Attach what is named; what is attached already under this lease's tag is left as it is (a retry after a crash).
 
-        Marks it with `control.tags` where the dialect has room, before or with the first change. Raises Busy or Conflict when nothing
-        was changed (what was begun is taken back, such as an edit that is cancelled), PartialFailure (itemised), Incompatible (the
-        fabric's own refusal), OutcomeUnknown when an answer was lost or says nothing.
+        Marks it with `control.tags` where the dialect has room, before or with the first change. Raises Busy or Conflict when
+        nothing was changed (what was begun is taken back, such as an edit that is cancelled), PartialFailure (itemised),
+        Incompatible (the fabric's own refusal), OutcomeUnknown when an answer was lost or says nothing.
         """
 
     def detach(self, change: Change) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class ControlPlane(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One number that a fabric tells about one of its parts. quantity: with its unit as suffix (`temperature_c`, `errors`, `rx_bytes`)."""
+    """One number that a fabric tells of one of its parts. quantity: unit as suffix (`temperature_c`, `errors`, `rx_bytes`)."""
 
     part: str
     quantity: str
@@ -123,4 +123,4 @@ class Portable(Protocol):
     def export(self) -> dict[str, Any]: ...
 
     def restore(self, document: Mapping[str, Any]) -> tuple[str, ...]:
-        """Bring the fabric to a saved allocation; gives what was changed, in words. Raises Conflict rather than touch what is foreign."""
+        """Bring the fabric to a saved allocation; gives what was changed, in words. Raises Conflict for what is foreign."""

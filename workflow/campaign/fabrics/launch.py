@@ -1,0 +1,130 @@
+"""What a process needs to use a device that nothing attaches to its host: words before its command, and variables. Pure.
+
+Remote devices (Bitfusion, rCUDA) and parts of devices (MIG, MPS) are used like this. Words and values are templates: names in
+braces are filled in for the devices that one process uses.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from typing import Any
+
+NAMES: Mapping[str, str] = {
+    "devices": "number of devices that the process uses",
+    "fraction": "part of each device, as a decimal number such as 0.25",
+    "percent": "the same in percent, such as 25",
+    "memory_mib": "`memory_mib` of the entry",
+    "ids": "ids of its devices, joined by commas; one that several parts share stands once",
+    "servers": "where its devices are: its own host, or the pool's drawers; joined by commas",
+    "host": "host that the process is of",
+}
+"""What can stand in braces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a process comes to one device, or to a part of it.
+
+    prefix, environment: templates (`NAMES`); fraction: the part, exactly, such as 1/7; device: name of the physical device that it
+    is, or is a part of; id: what the process knows it by (a MIG UUID, an index); server: where it is.
+    """
+
+    prefix: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
+    fraction: str = "1"
+    memory_mib: int | None = None
+    device: str = ""
+    id: str = ""
+    server: str = ""
+
+    @property
+    def way(self) -> tuple[Any, ...]:
+        """What devices that one process uses have in common."""
+        return self.prefix, tuple(sorted(self.environment.items())), self.fraction, self.memory_mib
+
+    def document(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Launch:
+        """TypeError, KeyError: the document describes none."""
+        return cls(**{**document, "prefix": tuple(document["prefix"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What one process is given for its devices; nothing for those that its host has attached."""
+
+    prefix: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def given(launches: Sequence[Launch | None], host: str) -> Given:
+    """For one process of `host` with these devices (None: one that is attached). ValueError: they need different things."""
+    used = [launch for launch in launches if launch is not None]
+    if not used:
+        return Given()
+    first = used[0]
+    if len(used) != len(launches) or any(launch.way != first.way for launch in used):
+        raise ValueError("its devices are used in different ways, and one process can be started in one only")
+    values = {
+        "devices": str(len(used)),
+        "fraction": decimal(first.fraction),
+        "percent": decimal(str(100 * Fraction(first.fraction))),
+        "memory_mib": str(first.memory_mib),
+        "ids": ",".join(dict.fromkeys(launch.id for launch in used)),
+        "servers": ",".join(dict.fromkeys(launch.server for launch in used)),
+        "host": host,
+    }
+    return Given(
+        tuple(_filled(word, values) for word in first.prefix),
+        {name: _filled(text, values) for name, text in first.environment.items()},
+    )
+
+
+def decimal(fraction: str) -> str:
+    """As a decimal number, never more than it is, or seven times 1/7 would be more than a device: 0.142857."""
+    million = Fraction(fraction) * 1_000_000
+    return f"{int(million) / 1_000_000:.6f}".rstrip("0").rstrip(".")
+
+
+def exact(value: str | float) -> Fraction:
+    """A part of a device: '5/20', '1/7' or 0.25, taken as it is written. ValueError: it is not more than 0 and at most 1."""
+    try:
+        part = Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        part = Fraction(0)
+    if not 0 < part <= 1:
+        raise ValueError(f"'{value}' is no part of a device: give a fraction such as 1/7, or 0.25, above 0 and at most 1")
+    return part
+
+
+def names_in(text: str) -> Iterator[str]:
+    """Names in the braces of a template; ValueError: it is none, or names what is not known."""
+    for _, name in _parts(text):
+        if name is not None:
+            if name not in NAMES:
+                raise ValueError(
+                    f"'{{{name}}}' is not known; there are: {', '.join(NAMES)} (write {{{{ and }}}} for braces that are meant)"
+                )
+            yield name
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return "".join(literal + ("" if name is None else values[name]) for literal, name in _parts(text))
+
+
+def _parts(text: str) -> Iterator[tuple[str, str | None]]:
+    # Plain names only: format fields could otherwise reach into attributes.
+    try:
+        parts = list(string.Formatter().parse(text))
+    except ValueError as error:
+        raise ValueError(f"'{text}': {error}; write {{{{ and }}}} for braces that are meant") from error
+    for literal, name, form, conversion in parts:
+        if name is not None and (form or conversion):
+            raise ValueError(f"'{text}': only plain names can stand in braces, without ':' or '!'")
+        yield literal, name

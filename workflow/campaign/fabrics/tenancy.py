@@ -1,0 +1,65 @@
+"""What an owner may have of a system that others use too. Whatever is outside is refused before the fabric is asked anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from campaign.fabrics.errors import Conflict, Incompatible
+from campaign.fabrics.protocol import Fabric, Inventory, Request, Selection
+
+
+def admitted(request: Request, quota: Mapping[str, int], allowed_hosts: tuple[str, ...]) -> Request:
+    """The request, limited to the allowed hosts (empty: all). Pure.
+
+    Raises Incompatible for hosts that are not allowed, and for more devices than the quota (most by model at one time).
+    """
+    wanted = request.configuration
+    asked = wanted.hosts * wanted.fabric_devices_per_host
+    most = quota.get(wanted.device)
+    if most is not None and asked > most:
+        raise Incompatible(
+            f"{request.lease_id}: {asked} pooled {wanted.device!r} are more than the {most} that {request.owner} may hold "
+            "(system file: tenancy.quota)",
+            "tenancy.quota",
+        )
+    if not allowed_hosts:
+        return request
+    if outside := [name for name in request.allowed_hosts if name not in allowed_hosts]:
+        raise Incompatible(
+            f"{request.lease_id}: {', '.join(outside)} may not be composed; allowed are {', '.join(allowed_hosts)} "
+            "(system file: tenancy.allowed_hosts)",
+            "tenancy.allowed_hosts",
+        )
+    return replace(request, allowed_hosts=request.allowed_hosts or allowed_hosts)
+
+
+class Tenant:
+    """A fabric seen by an owner with a quota: what the owner's other leases hold counts, and is waited for in turn."""
+
+    def __init__(self, fabric: Fabric, quota: Mapping[str, int]) -> None:
+        self._fabric = fabric
+        self._quota = quota
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fabric, name)
+
+    def select(self, request: Request, inventory: Inventory) -> Selection:
+        selection = self._fabric.select(request, inventory)
+        moving = {name for host in selection.hosts for name in (*host.fabric, *host.storage)}
+        pooled = [device for device in inventory.devices if not device.local]
+        asked = Counter(device.model for device in pooled if device.fabric_id in moving)
+        tags = self._fabric.held() if any(model in self._quota for model in asked) else {}
+        mine = {lease for lease, tag in tags.items() if tag.owner == request.owner and lease != request.lease_id}
+        held = Counter(device.model for device in pooled if device.holder in mine)
+        for model, most in self._quota.items():
+            if asked[model] and asked[model] + held[model] > most:
+                holders = sorted({str(d.holder) for d in pooled if d.holder in mine and d.model == model})
+                raise Conflict(
+                    f"{request.lease_id}: {asked[model]} {model!r} beside the {held[model]} that {', '.join(holders) or 'nobody'} "
+                    f"has are more than the {most} that {request.owner} may hold (system file: tenancy.quota)",
+                    holders,
+                )
+        return selection
