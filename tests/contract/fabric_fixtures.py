@@ -5,6 +5,7 @@ Run as a module, with an action, a fabric, a directory and a lease id, it is the
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,12 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from campaign.cell import Configuration
+from campaign.emulators import open_dialect
+from campaign.emulators.rack import Rack, rack
+from campaign.emulators.server import Server
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Busy, Conflict
 from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request, Selection
 from campaign.lease import acquire
 
 ATTACH_S = 0.0123
+SERVERS: dict[Path, Server] = {}
+"""The emulated control planes of this process, by the directory of the state that is with them."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -47,16 +53,56 @@ class System:
     pool: tuple[PoolSpec, ...]
     fits_once: Configuration
     options: dict[str, Any] = field(default_factory=dict)
+    emulated: bool = False
 
     def open(self, state_dir: Path, **options: Any) -> Fabric:
-        return open_fabric(self.fabric, self.options | options, self.hosts, self.pool, state_dir)
+        """Open it; another process that opens it in the same directory meets the same control plane."""
+        where = reached(self, state_dir) if self.emulated else {}
+        return open_fabric(self.fabric, {**self.options, **where, **options}, self.hosts, self.pool, state_dir)
+
+    def rack(self) -> Rack:
+        """The hardware that its emulated control plane stands before."""
+        devices = [(spec.kind, spec.model, spec.count) for spec in self.pool]
+        return rack([host.name for host in self.hosts], devices)
 
     def request(self, lease_id: str = "demo.c.1", **changes: Any) -> Request:
         fields = {"campaign": "demo", "owner": "tester", "configuration": self.fits_once} | changes
         return Request(lease_id=lease_id, **fields)
 
 
+def reached(system: System, state_dir: Path) -> dict[str, Any]:
+    """How the control plane of a directory is reached; it is started by whoever comes first."""
+    note = state_dir / "emulator.txt"
+    if not note.exists():
+        state_dir.mkdir(parents=True, exist_ok=True)
+        server = SERVERS[state_dir] = Server(open_dialect(system.fabric, system.rack()), state_dir / "tls")
+        agent = {"kind": "http", "url": f"{server.url}/_hosts/{{host}}/devices", "ca_file": str(server.ca_file)}
+        note.write_text(json.dumps({"url": server.url, "ca_file": str(server.ca_file), "agent": agent}))
+    found: dict[str, Any] = json.loads(note.read_text())
+    return found
+
+
+def stop_emulators() -> None:
+    while SERVERS:
+        SERVERS.popitem()[1].close()
+
+
+os.environ |= {"FABRIC_USER": "campaign", "FABRIC_PASSWORD": "composable"}
+EMULATED = ("redfish", "redfish-zones", "liqid", "sunfish", "cdi", "nec")
+CREDENTIALS = {"user_env": "FABRIC_USER", "password_env": "FABRIC_PASSWORD"}
+
 SYSTEMS = {
+    **{
+        kind: System(
+            kind,
+            (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0)),
+            (PoolSpec("gpu", "a100", 2), PoolSpec("nvme", "ssd", 1)),
+            configuration(devices_per_host=2, storage="fabric-nvme"),
+            options={"url": "http://127.0.0.1:1", "credentials": CREDENTIALS},
+            emulated=True,
+        )
+        for kind in EMULATED
+    },
     "static": System(
         "static",
         (HostSpec("host1", 8, 32.0, (DeviceSpec("gpu", "a100", 2), DeviceSpec("nvme", "ssd", 1))),),
@@ -98,6 +144,20 @@ def dies_at_second_attachment(seconds: float) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def dies_at_second_change(client: Any) -> None:
+    """Let the process be killed when its second changing request has been sent and answered."""
+    change, changes = client.change, []
+
+    def deadly(*args: Any, **named: Any) -> Any:
+        answer = change(*args, **named)
+        changes.append(answer)
+        if len(changes) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    client.change = deadly
+
+
 def start(action: str, system: str, directory: Path, lease_id: str) -> subprocess.Popen[str]:
     """Start another process on the same state; its exit status and output say how it went."""
     command = [sys.executable, "-m", "tests.contract.fabric_fixtures", action, system, str(directory), lease_id]
@@ -110,7 +170,9 @@ def main(action: str, name: str, directory: str, lease_id: str) -> int:
     fabric: Any = system.open(state_dir, **options)
     if action in ("die_before", "die_after"):
         fabric = DiesInCompose(fabric, after=action == "die_after")
-    if action == "die_amid":
+    if action == "die_amid" and system.emulated:
+        dies_at_second_change(fabric.plane.client)
+    elif action == "die_amid":
         time.sleep = dies_at_second_attachment
     if action == "race":
         (state_dir / f"{lease_id}.there").touch()

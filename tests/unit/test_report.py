@@ -228,6 +228,22 @@ def test_idle_time_is_told_by_configuration_by_lease_and_in_all(measured: Tables
     assert idle["sentence"] in page
 
 
+def test_times_of_composing_are_told_by_phase_with_retries(measured: Tables) -> None:
+    leases = synthetic.leases()
+    phases = report.build_context(*measured, leases, synthetic.context_document(), {})["compositions"]["phases"]
+    rows = {row[0]: dict(zip(phases["headings"][1:], row[1:], strict=True)) for row in phases["rows"]}
+    assert list(rows) == [lease["configuration"] for lease in leases[:-1]]  # the last one was never composed
+    one = leases[1]
+    fabric_s = one["fabric_done_s"] - one["requested_s"]
+    said = rows[one["configuration"]]
+    assert said["Fabric"].startswith(f"{fabric_s:.0f}") or f"{fabric_s:.1f}" in said["Fabric"]
+    assert (said["Operations"], said["Retries"]) == (str(one["operations"]), "1")
+    twice = report.build_context(*measured, [one, {**one, "fabric_done_s": None}], synthetic.context_document(), {})
+    (row,) = twice["compositions"]["phases"]["rows"]
+    assert row[1] == "2"
+    assert report.build_context(*measured, [], synthetic.context_document(), {})["compositions"]["phases"] is None
+
+
 def test_of_very_many_leases_those_idle_the_longest_stand_on_the_page() -> None:
     cell = synthetic.cell(synthetic.configuration())
     runs = runs_table(

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from campaign.config import launching
 from campaign.config.resolve import Campaign
 from campaign.errors import RecordError
+from campaign.fabrics import adapters
 from campaign.launchers.links import FLAGS as LINK_FLAGS
 from campaign.launchers.links import said
 from campaign.matrix import Matrix, expand
@@ -132,7 +134,14 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "description": campaign.system.description,
             "fabric": str(campaign.system.fabric.get("kind", "")),
         },
-        "notes": [*campaign.system.notes, *_emulation(campaign), *_links(campaign), *_emulated_links(collected)],
+        "notes": [
+            *campaign.system.notes,
+            *_unverified(campaign),
+            *_launched(campaign),
+            *_emulation(campaign),
+            *_links(campaign),
+            *_emulated_links(collected),
+        ],
         "excluded": [
             *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
             *({"rule": f"configuration {i.shape}", "why": i.why, "cells": 0} for i in campaign.impossible),
@@ -162,6 +171,19 @@ def baseline(campaign: Campaign) -> str:
         c for c in campaign.configurations if c.attach == "local" and c.storage == "local"
     ] or campaign.configurations
     return max(local, key=lambda c: (c.ranks, -c.hosts)).name
+
+
+def _unverified(campaign: Campaign) -> list[str]:
+    kind = str(campaign.system.fabric["kind"])
+    adapter = adapters().get(kind)
+    if adapter is None or not adapter.unverified:
+        return []
+    return [f"The fabric adapter '{kind}' is unverified: {adapter.unverified}."]
+
+
+def _launched(campaign: Campaign) -> list[str]:
+    models = sorted({configuration.device for configuration in campaign.configurations})
+    return [sentence for model in models for sentence in launching.said(campaign.system, model)]
 
 
 def _emulation(campaign: Campaign) -> list[str]:

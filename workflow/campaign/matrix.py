@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from campaign.cell import AXES, SHAPE_AXES, Cell, Configuration, Scalar, Settings, content_hash
+from campaign.config.launching import launch_identity, objection
 from campaign.config.product import MAX_COMBINATIONS, product
 from campaign.config.resolve import Campaign
 from campaign.config.workload_file import WorkloadFile
@@ -64,6 +65,7 @@ def expand(campaign: Campaign, where: str | None = None, configurations: Collect
             removed[rule] += 1
         elif chosen is None or chosen(axes):
             measured = settings(axes)
+            identity.refuse(cell)
             name = identity(cell, measured)
             cells.setdefault(
                 name, Cell(name, cell.configuration, cell.workload, cell.batch, cell.precision, cell.options, measured)
@@ -101,6 +103,8 @@ def cell_id(document: Mapping[str, Any]) -> str:
 def _system_identity(campaign: Campaign, configuration: Configuration) -> dict[str, Any]:
     device = campaign.device(configuration.device).model_dump(mode="json", include={"runs_on", "precisions"})
     identity: dict[str, Any] = {"name": campaign.system.name, "device": device}
+    if launch := launch_identity(campaign.system, configuration):
+        identity["launch"] = launch
     if campaign.system.emulation is not None:
         links = campaign.system.links
         identity["emulation"] = {
@@ -133,6 +137,16 @@ class _Identity:
             for c in campaign.configurations
         }
         self._workloads = {name: content_hash(_workload_identity(w)) for name, w in campaign.workloads.items()}
+        self._objections = {
+            (c.name, name): objection(campaign.system, c, workload)
+            for c in campaign.configurations
+            for name, workload in campaign.workloads.items()
+        }
+
+    def refuse(self, cell: Cell) -> None:
+        """ConfigError where the cell's workload cannot be started on its devices."""
+        if why := self._objections[cell.configuration.name, cell.workload]:
+            raise ConfigError(f"{self._campaign.path}: configuration '{cell.configuration.name}': {why}")
 
     def __call__(self, cell: Cell, settings: Settings) -> str:
         system, configuration = self._configurations[cell.configuration.name]

@@ -39,7 +39,32 @@ def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "left_out": len(rows) - len(kept),
         "mismatched": sum(1 for row in rows if row["mismatches"]),
         "faulty": sum(1 for row in rows if row["faults"]),
+        "phases": _phases(leases_table(leases)),
     }
+
+
+_PHASES: Mapping[str, str] = {
+    "Fabric": "fabric_s",
+    "Hosts": "visible_s",
+    "Ready": "readying_s",
+    "Composed in": "compose_s",
+    "Released in": "release_s",
+}
+
+
+def _phases(times: pd.DataFrame) -> dict[str, Any] | None:
+    """How long each phase of composing took: median and longest by configuration, with operations and retries; None without any."""
+    rows = []
+    for name, group in times[times["compose_s"].notna()].groupby("configuration", sort=False):
+        told = [
+            f"{wording.seconds(group[column].median())} ({wording.seconds(group[column].max())})"
+            if group[column].notna().any()
+            else "–"
+            for column in _PHASES.values()
+        ]
+        counts = (f"{int(group[column].sum()):,}" for column in ("operations", "retries"))
+        rows.append((str(name), f"{len(group):,}", *told, *counts))
+    return {"headings": ("Configuration", "Leases", *_PHASES, "Operations", "Retries"), "rows": rows} if rows else None
 
 
 def idle(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
     expected: Counter[str] = Counter()
     for entry in system.pool:
         expected[entry.model] += entry.count
-    there = Counter(device.model for device in inventory.devices if not device.local)
+    there = Counter(model for _, model in {(d.physical, d.model) for d in inventory.devices if not d.local})
     for model in sorted(expected | there):
         if there[model] == expected[model]:
             yield Finding("pool", "ok", f"{there[model]} {model}, as the system file says")

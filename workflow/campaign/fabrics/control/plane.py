@@ -81,8 +81,8 @@ class ControlPlane(Protocol):
     def detach(self, change: Change) -> tuple[str, ...]:
         """Detach what is named and take the marks away; gives the fabric ids that the fabric would not let go.
 
-        Only what is named and is still attached to that host under this tag (or untagged, where the dialect cannot tag); what is
-        detached already is passed over. Raises Busy (nothing changed) or OutcomeUnknown.
+        Only what is named and is still attached to that host under this tag (or untagged, where the dialect cannot tag); of what is
+        detached already only the mark is taken away. Raises Busy (nothing changed) or OutcomeUnknown.
         """
 
     def close(self) -> None:

@@ -1,0 +1,260 @@
+"""What `ControlledFabric` promises whatever the dialect: claims first, nothing foreign touched, both ends and the host believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from campaign.emulators.rack import Rack, rack
+from campaign.fabrics.agents.protocol import HostBusy
+from campaign.fabrics.control import tags
+from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.errors import Busy, Conflict, NoMatch, OutcomeUnknown, PartialFailure, Unhealthy
+from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Tag
+from campaign.journal import Journal, is_owned
+from campaign.lease import acquire, check, release
+from campaign.reconcile import reconcile
+from tests.contract.fabric_fixtures import configuration
+from tests.unit.fabrics.memory_plane import Killed, MemoryPlane, RackAgent
+
+HOSTS = (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0))
+POOL = (PoolSpec("gpu", "a100", 4, "drawer1"),)
+
+
+def hardware() -> Rack:
+    return rack(["host1", "host2"], [("gpu", "a100", 4), ("nvme", "ssd", 1)])
+
+
+def opened(directory: Path, plane: MemoryPlane, *, looks: bool = True) -> ControlledFabric:
+    return ControlledFabric(plane, HOSTS, directory / "memory.json", RackAgent(plane) if looks else None, POOL)
+
+
+@pytest.fixture
+def plane() -> MemoryPlane:
+    return MemoryPlane(hardware())
+
+
+@pytest.fixture
+def fabric(plane: MemoryPlane, tmp_path: Path) -> ControlledFabric:
+    return opened(tmp_path, plane)
+
+
+def asked(lease_id: str = "one", devices: int = 2) -> Request:
+    return Request(lease_id, "demo", "tester", configuration(devices_per_host=devices))
+
+
+def composed(fabric: ControlledFabric, request: Request) -> None:
+    fabric.compose(fabric.select(request, fabric.inventory()))
+
+
+def test_what_somebody_else_attached_is_named_and_never_taken_or_detached(
+    fabric: ControlledFabric, plane: MemoryPlane
+) -> None:
+    plane.rack.attach("gpu1", "host1")
+    (foreign,) = [device for device in fabric.inventory().devices if device.fabric_id == "gpu1"]
+    assert foreign.holder == "somebody, on host1"
+    composed(fabric, asked(devices=3))
+    fabric.release("one")
+    assert plane.rack.devices["gpu1"].attached_to == "host1"
+    with pytest.raises(Conflict, match="somebody, on host1"):
+        fabric.select(asked(devices=4), fabric.inventory())
+
+
+def test_what_was_taken_between_selection_and_composing_is_not_touched(
+    fabric: ControlledFabric, plane: MemoryPlane
+) -> None:
+    selection = fabric.select(asked(), fabric.inventory())
+    plane.rack.attach(selection.ids[0], "host2")
+    before = plane.rack.changes
+    with pytest.raises(Conflict, match="somebody, on host2"):
+        fabric.compose(selection)
+    assert plane.rack.changes == before
+    assert not fabric.held()
+
+
+def test_what_broke_or_vanished_between_selection_and_composing_is_not_composed(
+    fabric: ControlledFabric, plane: MemoryPlane
+) -> None:
+    selection = fabric.select(asked(), fabric.inventory())
+    plane.rack.devices[selection.ids[0]].quirks.add("broken")
+    with pytest.raises(Unhealthy):
+        fabric.compose(selection)
+    del plane.rack.devices[selection.ids[0]]
+    with pytest.raises(NoMatch, match=selection.ids[0]):
+        fabric.compose(selection)
+
+
+def test_a_busy_fabric_leaves_no_claim(fabric: ControlledFabric, plane: MemoryPlane) -> None:
+    plane.faults = ["busy"]
+    with pytest.raises(Busy):
+        composed(fabric, asked())
+    assert not fabric.held()
+    assert fabric.read_back("one") is None
+
+
+@pytest.mark.parametrize("fault", ["partial", "lost_before", "lost_after", "killed_amid"])
+def test_whatever_ends_composing_can_be_given_back(
+    fault: str, fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path
+) -> None:
+    plane.faults = [fault]
+    with pytest.raises((PartialFailure, OutcomeUnknown, Killed)):
+        composed(fabric, asked(devices=4))
+    again = opened(tmp_path, plane)
+    assert again.read_back("one") is not None
+    assert again.release("one") == ()
+    assert again.read_back("one") is None
+    assert len(plane.rack.free()) == 5
+    assert not plane.marks
+
+
+def test_a_claim_alone_is_known_to_reconciliation(fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path) -> None:
+    """Killed after the claim and before the first request."""
+    plane.faults = ["killed_amid"]
+    with pytest.raises(Killed):
+        acquire(fabric, asked(devices=1), tmp_path / "leases", wait_s=0, poll_s=0)
+    journals = tmp_path / "leases"
+    assert Journal(journals, "one").state in ("COMPOSING", "ABORTING", "FABRIC_FREE", "RELEASED")
+    for orphan in reconcile(fabric, journals, is_alive=lambda _: False, dry_run=False, poll_s=0):
+        assert orphan.outcome == "released"
+    assert not fabric.held()
+    assert not is_owned(journals, "one")
+
+
+def test_a_lie_is_never_a_lease(fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path) -> None:
+    plane.faults = ["lie", "lie", "lie"]
+    with pytest.raises(Exception, match="read back less than composed"):
+        acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
+    assert len(plane.rack.free()) == 5
+    assert Journal(tmp_path / "leases", "one").state == "RELEASED"
+
+
+def test_without_the_state_file_the_marks_on_the_fabric_are_enough(
+    fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path
+) -> None:
+    composed(fabric, asked())
+    before = fabric.read_back("one")
+    (tmp_path / "memory.json").unlink()
+    assert set(fabric.held()["one"].devices) == {d.fabric_id for d in before.devices} if before else False
+    assert fabric.read_back("one") == before
+    assert fabric.release("one") == ()
+    assert len(plane.rack.free()) == 5
+
+
+def test_without_marks_the_claims_are_enough(tmp_path: Path) -> None:
+    plane = MemoryPlane(hardware(), tags=False)
+    fabric = opened(tmp_path, plane)
+    composed(fabric, asked())
+    found = fabric.read_back("one")
+    assert found is not None
+    assert len(found.devices) == 2
+    # Somebody takes one of them away and gives it to another host: no longer ours, whatever the claim says.
+    taken = found.devices[0]
+    other = next(name for name in plane.rack.hosts if name != taken.attached_to)
+    plane.rack.detach(taken.fabric_id)
+    plane.rack.attach(taken.fabric_id, other)
+    left = fabric.read_back("one")
+    assert left is not None
+    assert len(left.devices) == 1
+    assert {d.holder for d in fabric.inventory().devices if d.fabric_id == taken.fabric_id} == {f"somebody, on {other}"}
+    assert fabric.release("one") == ()
+    assert plane.rack.devices[taken.fabric_id].attached_to == other
+
+
+def test_what_carries_another_mark_by_now_is_not_detached(fabric: ControlledFabric, plane: MemoryPlane) -> None:
+    composed(fabric, asked())
+    plane.marks["gpu1"] = Tag("other", "theirs", "them", 1.0, ())
+    assert fabric.release("one") == ()
+    assert plane.rack.devices["gpu1"].attached_to is not None
+    assert plane.log.count("detach gpu1") == 0
+
+
+def test_what_the_host_does_not_see_is_no_lease(fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path) -> None:
+    plane.rack.devices["gpu1"].quirks.add("never_visible")
+    with pytest.raises(Exception, match="not seen by the host"):
+        acquire(fabric, asked(devices=4), tmp_path / "leases", wait_s=0, poll_s=0, visible_s=0.05)
+    assert len(plane.rack.free()) == 5
+
+
+def test_a_rescan_shows_what_the_host_then_tells_of_its_links(
+    fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path
+) -> None:
+    plane.rack.devices["gpu1"].quirks |= {"needs_rescan", "degraded_link"}
+    lease = acquire(fabric, asked(devices=4), tmp_path / "leases", wait_s=0, poll_s=0, visible_s=0.05)
+    assert lease.mismatches == ("gpu1: link x8 gen 4, x16 gen 4 possible",)
+    release(fabric, lease, poll_s=0)
+
+
+def test_a_link_below_what_the_site_expects_is_told(fabric: ControlledFabric, tmp_path: Path) -> None:
+    request = Request("one", "demo", "tester", configuration(devices_per_host=1), links={"a100": (16, 5)})
+    lease = acquire(fabric, request, tmp_path / "leases", wait_s=0, poll_s=0)
+    assert lease.mismatches == ("gpu1: link x16 gen 4, x16 gen 5 expected of 'a100'",)
+
+
+def test_hosts_let_go_before_the_fabric_takes_away(fabric: ControlledFabric, plane: MemoryPlane) -> None:
+    composed(fabric, asked())
+    fabric.release("one")
+    verbs = [line.split()[0] for line in plane.log]
+    assert verbs == ["attach", "attach", "drain", "drain", "detach", "detach"]
+
+
+def test_what_a_host_still_uses_is_not_detached_and_said_to_be_leaked(
+    fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path
+) -> None:
+    lease = acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
+    agent = fabric._agent
+    assert isinstance(agent, RackAgent)
+    agent.busy = {"host1": "pid 4711 python"}
+    with pytest.raises(HostBusy, match="4711"):
+        fabric.release("one")
+    document = release(fabric, lease, poll_s=0)
+    assert document["state"] == "LEAKED"
+    assert "4711" in str(document["faults"])
+    assert plane.rack.devices["gpu1"].attached_to == "host1"
+    agent.busy = {}
+    (orphan,) = reconcile(fabric, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
+    assert orphan.outcome == "released"
+    assert len(plane.rack.free()) == 5
+
+
+@pytest.mark.parametrize("tags", [True, False])
+@pytest.mark.parametrize("fault", ["stuck", "silent"])
+def test_what_is_stuck_stays_with_its_lease(fault: str, tags: bool, tmp_path: Path) -> None:
+    plane = MemoryPlane(hardware(), tags=tags)
+    fabric = opened(tmp_path, plane)
+    composed(fabric, asked())
+    plane.faults = [fault]
+    (stuck,) = fabric.release("one")
+    assert set(fabric.held()["one"].devices) == {stuck}
+    assert fabric.release("one") == ()
+    assert not fabric.held()
+
+
+def test_a_device_that_goes_away_degrades_the_lease(
+    fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path
+) -> None:
+    lease = acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
+    assert check(fabric, lease) == ()
+    plane.rack.detach("gpu1")
+    assert check(fabric, lease) == ("gpu1: no longer attached",)
+    assert release(fabric, lease, poll_s=0)["state"] == "RELEASED"
+
+
+def test_planning_needs_no_control_plane(tmp_path: Path) -> None:
+    class Gone(MemoryPlane):
+        def view(self) -> None:  # type: ignore[override]
+            raise AssertionError("a plan asked the control plane")
+
+    fabric = opened(tmp_path, Gone(hardware()))
+    assert len(fabric.select_planned(asked(devices=4)).ids) == 4
+    with pytest.raises(NoMatch):
+        fabric.select_planned(asked(devices=5))
+
+
+@pytest.mark.parametrize("words", ["plain", "mit Ümlaut und = Zeichen", "a b\tc", "", "x" * 200])
+def test_a_tag_survives_its_text(words: str) -> None:
+    tag = Tag("demo.c.1", words, words, 1_700_000_000.0, ("gpu1",))
+    text = tags.encode(tag)
+    assert text.isascii()
+    assert tags.decode(f"  {text}\n", ("gpu1",)) == tag
+    assert all(tags.decode(other) is None for other in (None, 3, "", "somebody's", text[:-12], f"{text} and more"))

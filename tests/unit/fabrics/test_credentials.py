@@ -1,0 +1,163 @@
+"""Where the user and the password of a control plane come from, and who may read them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.errors import ConfigError
+from campaign.fabrics.control.credentials import Login, login, needed_login
+from campaign.fabrics.control.options import Connection
+
+URL = "https://Fabric.example:8443/api"
+
+
+def connection(**credentials: Any) -> Connection:
+    return Connection(url=URL, credentials=credentials)
+
+
+def private(path: Path, text: str | bytes, mode: int = 0o600) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.chmod(mode)
+    return path
+
+
+def test_no_source_is_no_login_and_a_dialect_that_needs_one_says_how_to_give_it() -> None:
+    assert login(connection()) is None
+    with pytest.raises(ConfigError, match="user_env.*password_env.*file.*netrc"):
+        needed_login(connection())
+
+
+def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = private(tmp_path / "login", "other\nwrong\n")
+    monkeypatch.setenv("FABRIC_USER", "ada")
+    monkeypatch.setenv("FABRIC_PASSWORD", "pa ss:wörd")
+    chosen = connection(user_env="FABRIC_USER", password_env="FABRIC_PASSWORD", file=str(file), netrc=True)
+    assert login(chosen) == Login("ada", "pa ss:wörd")
+    assert login(connection(password_env="FABRIC_PASSWORD")) == Login("", "pa ss:wörd")
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_source_that_gives_nothing_is_no_reason_to_log_in_as_somebody_else(
+    value: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = private(tmp_path / "login", "other\nwrong\n")
+    monkeypatch.delenv("FABRIC_PASSWORD", raising=False)
+    if value is not None:
+        monkeypatch.setenv("FABRIC_PASSWORD", value)
+    with pytest.raises(ConfigError, match="FABRIC_PASSWORD is not set; export"):
+        login(connection(password_env="FABRIC_PASSWORD", file=str(file)))
+
+
+def test_a_user_without_a_password_is_refused_at_the_door() -> None:
+    with pytest.raises(ValueError, match="password_env"):
+        connection(user_env="FABRIC_USER")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("ada\nlove lace \n", Login("ada", "love lace ")),
+        ("ada\r\nlovelace\r\n\r\n", Login("ada", "lovelace")),
+        ("\nkey-only", Login("", "key-only")),
+    ],
+)
+def test_a_file_has_two_lines(text: str, found: Login, tmp_path: Path) -> None:
+    assert login(connection(file=str(private(tmp_path / "login", text)))) == found
+
+
+@pytest.mark.parametrize("text", ["", "ada\n", "ada\n\n", "ada\nhunter2\nmore\n", b"ada\n\xff\xfe", "x" * 70_000])
+def test_another_file_is_refused_without_quoting_it(text: str | bytes, tmp_path: Path) -> None:
+    file = private(tmp_path / "login", text)
+    with pytest.raises(ConfigError, match=str(file)) as caught:
+        login(connection(file=str(file)))
+    assert "hunter2" not in str(caught.value)
+    assert "ada" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o660, 0o602, 0o601])
+@pytest.mark.parametrize("source", ["file", "netrc"])
+def test_what_others_may_open_is_refused_with_what_to_do(
+    source: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = private(tmp_path / "login", "machine fabric.example login ada password hunter2\n", mode)
+    monkeypatch.setenv("NETRC", str(path))
+    with pytest.raises(ConfigError, match=f"chmod 600 {path}"):
+        login(connection(file=str(path)) if source == "file" else connection(netrc=True))
+
+
+def test_a_stricter_mode_is_fine(tmp_path: Path) -> None:
+    assert login(connection(file=str(private(tmp_path / "login", "ada\nx", 0o400)))) == Login("ada", "x")
+
+
+def test_a_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = private(tmp_path / "login", "ada\nhunter2\n")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        login(connection(file=str(file)))
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path, problem in (
+        (tmp_path, "regular file"),
+        (tmp_path / "pipe", "regular file"),
+        (tmp_path / "none", "no such file; create it with mode 600"),
+        (tmp_path / "a\0b", "cannot be read"),
+        ("~nobody-of-this-name/login", "nobody-of-this-name"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            login(connection(file=str(path)))
+
+
+def test_netrc_is_asked_for_the_host_of_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "machine other login x password y\nmachine FABRIC.example login ada password hunter2\n"
+    monkeypatch.setenv("NETRC", str(private(tmp_path / "netrc", text)))
+    assert login(connection(netrc=True)) == Login("ada", "hunter2")
+    monkeypatch.delenv("NETRC")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    private(tmp_path / ".netrc", "machine fabric.example login bob password secret\n")
+    assert login(connection(netrc=True)) == Login("bob", "secret")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("machine other login ada password hunter2\n", "add `machine fabric.example login USER password PASSWORD`"),
+        ("default login ada password hunter2\n", "no password for fabric.example"),
+        ("machine fabric.example login ada\n", "no password for fabric.example|not valid netrc"),
+        ("machine fabric.example login ada pass hunter2\n", "not valid netrc"),
+    ],
+)
+def test_a_netrc_without_the_host_is_refused_without_quoting_it(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NETRC", str(private(tmp_path / "netrc", text)))
+    with pytest.raises(ConfigError, match=problem) as caught:
+        login(connection(netrc=True))
+    assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_login_does_not_show_its_password() -> None:
+    found = Login("ada", "hunter2")
+    assert "hunter2" not in f"{found} {found!r}"
+    assert "ada" in repr(found)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://h:99999", "https://h:0", "https://:80", "ftp://h", "https://u:p@h", "https://h?q"]
+)
+def test_an_address_that_is_none_is_refused_at_the_door(url: str) -> None:
+    with pytest.raises(ValueError, match="url"):
+        Connection(url=url)
+
+
+def test_certificates_that_are_none_are_named(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    for name in ("ca.pem", "missing.pem"):
+        with pytest.raises(ConfigError, match=f"ca_file: .*{name}.*PEM"):
+            Connection(url=URL, ca_file=str(tmp_path / name)).tls()
