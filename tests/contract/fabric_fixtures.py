@@ -89,6 +89,9 @@ def stop_emulators() -> None:
 
 os.environ |= {"FABRIC_USER": "campaign", "FABRIC_PASSWORD": "composable"}
 EMULATED = ("redfish", "redfish-zones", "liqid", "sunfish", "cdi", "nec")
+FURTHER: dict[str, dict[str, Any]] = {"nec": {"poll_s": 0.05}, "liqid": {"poll_s": 0.05}}
+ONE_CHANGE = ("nec",)
+"""Dialects that compose with one request."""
 CREDENTIALS = {"user_env": "FABRIC_USER", "password_env": "FABRIC_PASSWORD"}
 
 SYSTEMS = {
@@ -98,7 +101,7 @@ SYSTEMS = {
             (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0)),
             (PoolSpec("gpu", "a100", 2), PoolSpec("nvme", "ssd", 1)),
             configuration(devices_per_host=2, storage="fabric-nvme"),
-            options={"url": "http://127.0.0.1:1", "credentials": CREDENTIALS},
+            options={"url": "http://127.0.0.1:1", "credentials": CREDENTIALS, **FURTHER.get(kind, {})},
             emulated=True,
         )
         for kind in EMULATED
@@ -108,6 +111,13 @@ SYSTEMS = {
         (HostSpec("host1", 8, 32.0, (DeviceSpec("gpu", "a100", 2), DeviceSpec("nvme", "ssd", 1))),),
         (),
         configuration(devices_per_host=2, local_devices_per_host=2, attach="local", storage="nvme"),
+    ),
+    "prefix": System(
+        "prefix",
+        tuple(HostSpec(name, 8, 32.0, (DeviceSpec("nvme", "ssd", 1),)) for name in ("host1", "host2")),
+        (PoolSpec("gpu", "a100", 1, "server1"),),
+        configuration(devices_per_host=2, storage="nvme"),
+        {"launch": [{"device": "a100", "fraction": "1/2", "prefix": ["remote", "{devices}", "--"]}]},
     ),
     "simulated": System(
         "simulated",
@@ -144,14 +154,14 @@ def dies_at_second_attachment(seconds: float) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dies_at_second_change(client: Any) -> None:
-    """Let the process be killed when its second changing request has been sent and answered."""
+def dies_in_its_changes(client: Any, most: int) -> None:
+    """Let the process be killed when so many of its changing requests have been sent and answered."""
     change, changes = client.change, []
 
     def deadly(*args: Any, **named: Any) -> Any:
         answer = change(*args, **named)
         changes.append(answer)
-        if len(changes) == 2:
+        if len(changes) == most:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
@@ -160,6 +170,8 @@ def dies_at_second_change(client: Any) -> None:
 
 def start(action: str, system: str, directory: Path, lease_id: str) -> subprocess.Popen[str]:
     """Start another process on the same state; its exit status and output say how it went."""
+    if SYSTEMS[system].emulated:
+        reached(SYSTEMS[system], directory)  # the control plane outlives its clients
     command = [sys.executable, "-m", "tests.contract.fabric_fixtures", action, system, str(directory), lease_id]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -171,7 +183,7 @@ def main(action: str, name: str, directory: str, lease_id: str) -> int:
     if action in ("die_before", "die_after"):
         fabric = DiesInCompose(fabric, after=action == "die_after")
     if action == "die_amid" and system.emulated:
-        dies_at_second_change(fabric.plane.client)
+        dies_in_its_changes(fabric.plane.client, 1 if name in ONE_CHANGE else 2)
     elif action == "die_amid":
         time.sleep = dies_at_second_attachment
     if action == "race":

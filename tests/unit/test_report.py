@@ -244,6 +244,19 @@ def test_times_of_composing_are_told_by_phase_with_retries(measured: Tables) -> 
     assert report.build_context(*measured, [], synthetic.context_document(), {})["compositions"]["phases"] is None
 
 
+def test_errors_that_links_gathered_while_a_lease_was_held_are_told(measured: Tables) -> None:
+    def look(port: float, lane: float) -> dict[str, object]:
+        told = {("port H1", "correctable_errors"): port, ("lane 2", "errors"): lane, ("port H1", "rx_bytes"): 9 * port}
+        readings = [{"part": part, "quantity": quantity, "value": value} for (part, quantity), value in told.items()]
+        return {"time_s": 1.0, "readings": readings}
+
+    quiet, loud, *_ = synthetic.leases()
+    leases = [quiet | {"readings": [look(3, 1), look(3, 1)]}, loud | {"readings": [look(3, 1), look(1203, 1)]}]
+    page = report.assemble(*measured, leases, synthetic.context_document(), {})
+    assert page.count("while it was held") == 1
+    assert "port H1: 1,200 correctable errors while it was held" in page
+
+
 def test_of_very_many_leases_those_idle_the_longest_stand_on_the_page() -> None:
     cell = synthetic.cell(synthetic.configuration())
     runs = runs_table(

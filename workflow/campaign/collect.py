@@ -137,7 +137,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "notes": [
             *campaign.system.notes,
             *_unverified(campaign),
-            *_launched(campaign),
+            *launching.said(campaign.system, campaign.configurations),
             *_emulation(campaign),
             *_links(campaign),
             *_emulated_links(collected),
@@ -179,11 +179,6 @@ def _unverified(campaign: Campaign) -> list[str]:
     if adapter is None or not adapter.unverified:
         return []
     return [f"The fabric adapter '{kind}' is unverified: {adapter.unverified}."]
-
-
-def _launched(campaign: Campaign) -> list[str]:
-    models = sorted({configuration.device for configuration in campaign.configurations})
-    return [sentence for model in models for sentence in launching.said(campaign.system, model)]
 
 
 def _emulation(campaign: Campaign) -> list[str]:

@@ -92,7 +92,8 @@ def _tell(findings: Iterable[Finding]) -> tuple[int, int]:
 @click.option("--unjournaled", is_flag=True,
               help="Also leases with this program's mark that have no journal here: of a results directory that is lost. "
                    "Only when no other campaign uses the fabric.")  # fmt: skip
-def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjournaled: bool) -> None:
+@click.option("--force", is_flag=True, help="Take devices away that something on their host still uses; it will fail.")
+def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjournaled: bool, force: bool) -> None:
     """List what a crash left behind on SYSTEM's fabric, and release it with --release.
 
     What others hold is named and never touched.
@@ -100,7 +101,7 @@ def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjour
     from campaign.site import left_behind
 
     orphans, foreign = left_behind(
-        _site(system, results), dry_run=not releases, grace_s=grace_s, unjournaled=unjournaled
+        _site(system, results), dry_run=not releases, grace_s=grace_s, unjournaled=unjournaled, force=force
     )
     for orphan in orphans:
         held = ", ".join(orphan.devices) or "no device"

@@ -157,6 +157,9 @@ class Journal:
                 {"time_s": entry["time_s"], "reason": entry["waits_for"]} for entry in use if "waits_for" in entry
             ],
             "faults": _faults(use),
+            "readings": [
+                {"time_s": entry["time_s"], "readings": entry["readings"]} for entry in use if "readings" in entry
+            ],
             "degraded": [problem for entry in use for problem in entry.get("problems", [])],
             "leaked": states[-1].get("leaked", []) if states else [],
         }

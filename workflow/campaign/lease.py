@@ -74,6 +74,7 @@ def acquire(
     except BaseException:
         ownership.close()
         raise
+    _note_readings(fabric, acquisition.journal)
     mismatches = composition.mismatches(request.configuration, request.links)
     return Lease(request.lease_id, request, composition, mismatches, acquisition.journal, ownership)
 
@@ -249,6 +250,20 @@ def _selected(selection: Selection) -> list[dict[str, Any]]:
     return [asdict(host) for host in selection.hosts]
 
 
+def _note_readings(fabric: Fabric, journal: Journal) -> None:
+    """Write down what the fabric tells of its links, where it does: a link that gathers errors explains a measurement."""
+    told = getattr(fabric, "readings", None)
+    if told is None:
+        return
+    try:
+        readings = [asdict(reading) for reading in told()]
+    except FabricError as error:
+        journal.note(readings_problem=str(error))
+        return
+    if readings:
+        journal.note(readings=readings)
+
+
 def begin_use(lease: Lease) -> None:
     """Mark the lease as in use by runs; doing so again does nothing."""
     if lease.journal.state == "READY":
@@ -286,6 +301,7 @@ def release(fabric: Fabric, lease: Lease, *, wait_s: float = RELEASE_WAIT_S, pol
     if not lease.ownership.held:
         return lease.document()
     if journal.state in ("READY", "IN_USE", "DEGRADED"):
+        _note_readings(fabric, journal)
         journal.advance("DRAINING")
     if journal.state == "DRAINING":
         journal.advance("DETACHING")

@@ -27,11 +27,12 @@ def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "obtained": _obtained(lease.get("obtained") or {}),
             "mismatches": [_plain(each) for each in lease.get("mismatches") or ()],
             "faults": [_plain(each) for each in lease.get("faults") or ()],
+            "errors": _grown(lease.get("readings") or ()),
             "retries": time["retries"],
         }
         for lease, time in zip(leases, times, strict=True)
     ]
-    eventful = [row for row in rows if row["mismatches"] or row["faults"]]
+    eventful = [row for row in rows if row["mismatches"] or row["faults"] or row["errors"]]
     kept = rows if len(rows) <= LEASES_ON_PAGE else eventful[:LEASES_ON_PAGE]
     return {
         "rows": kept,
@@ -41,6 +42,21 @@ def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "faulty": sum(1 for row in rows if row["faults"]),
         "phases": _phases(leases_table(leases)),
     }
+
+
+def _grown(readings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Errors that parts of the fabric counted while the lease was held, in words."""
+    if len(readings) < 2:
+        return []
+    first, last = (
+        {(each["part"], each["quantity"]): each["value"] for each in look["readings"]}
+        for look in (readings[0], readings[-1])
+    )
+    return [
+        f"{part}: {last[part, quantity] - before:,.0f} {quantity.replace('_', ' ')} while it was held"
+        for (part, quantity), before in first.items()
+        if quantity.endswith("errors") and last.get((part, quantity), before) > before
+    ]
 
 
 _PHASES: Mapping[str, str] = {

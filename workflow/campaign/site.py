@@ -22,6 +22,7 @@ from campaign.fabrics.control.fabric import ControlledFabric
 from campaign.fabrics.control.options import Controlled
 from campaign.fabrics.control.plane import ControlPlane, Observed, Portable
 from campaign.fabrics.protocol import Fabric, Inventory, Request
+from campaign.fabrics.tenancy import Tenant
 from campaign.journal import is_owned
 from campaign.lease import acquire, release
 from campaign.paths import Results
@@ -209,13 +210,21 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
         )
 
 
-def left_behind(site: Site, *, dry_run: bool, grace_s: float, unjournaled: bool) -> tuple[list[Orphan], list[str]]:
-    """Leases of ours without an owner (released unless `dry_run`), and foreign holders in words."""
+def left_behind(
+    site: Site, *, dry_run: bool, grace_s: float, unjournaled: bool, force: bool = False
+) -> tuple[list[Orphan], list[str]]:
+    """Leases of ours without an owner (released unless `dry_run`), and foreign holders in words.
+
+    force: hosts are made to let go of devices that something still uses.
+    """
 
     def is_alive(name: str) -> bool:
         return is_owned(site.journals, name) or is_kept(site.journals, name)
 
     with site.fabric() as fabric:
+        controlled = fabric.fabric if isinstance(fabric, Tenant) else fabric
+        if isinstance(controlled, ControlledFabric):
+            controlled.force = force
         orphans = reconcile(
             fabric, site.journals, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled
         )

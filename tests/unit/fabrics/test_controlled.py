@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from campaign.emulators.rack import Rack, rack
+from campaign.errors import FabricError
 from campaign.fabrics.agents.protocol import HostBusy
 from campaign.fabrics.control import tags
 from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.control.plane import Reading
 from campaign.fabrics.errors import Busy, Conflict, NoMatch, OutcomeUnknown, PartialFailure, Unhealthy
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Tag
 from campaign.journal import Journal, is_owned
@@ -211,10 +213,33 @@ def test_what_a_host_still_uses_is_not_detached_and_said_to_be_leaked(
     assert document["state"] == "LEAKED"
     assert "4711" in str(document["faults"])
     assert plane.rack.devices["gpu1"].attached_to == "host1"
-    agent.busy = {}
-    (orphan,) = reconcile(fabric, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
+    again = opened(tmp_path, plane)
+    again._agent = agent
+    (orphan,) = reconcile(again, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
+    assert orphan.outcome == "leaked"
+    again.force = True
+    (orphan,) = reconcile(again, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
     assert orphan.outcome == "released"
     assert len(plane.rack.free()) == 5
+
+
+def test_how_links_are_doing_is_read_before_and_after_a_lease(tmp_path: Path) -> None:
+    class Telling(MemoryPlane):
+        errors = 3.0
+
+        def readings(self) -> tuple[Reading, ...]:
+            self.errors += 1
+            if self.errors > 5:
+                raise FabricError("no answer")
+            return (Reading("port1", "errors", self.errors),)
+
+    plane = Telling(hardware())
+    fabric = ControlledFabric(plane, HOSTS, tmp_path / "memory.json", RackAgent(plane), POOL, telemetry=True)
+    document = release(fabric, acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0), poll_s=0)
+    assert [each["readings"][0]["value"] for each in document["readings"]] == [4.0, 5.0]
+    # A fabric that does not tell is no reason to fail a lease.
+    lease = acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
+    assert release(fabric, lease, poll_s=0)["readings"] == []
 
 
 @pytest.mark.parametrize("tags", [True, False])

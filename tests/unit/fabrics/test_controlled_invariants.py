@@ -144,7 +144,7 @@ class Site(RuleBasedStateMachine):
 
 
 Site.TestCase.settings = settings(
-    max_examples=100,
+    max_examples=60,
     stateful_step_count=25,
     deadline=None,
     derandomize=True,

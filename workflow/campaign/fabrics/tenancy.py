@@ -40,18 +40,18 @@ class Tenant:
     """A fabric seen by an owner with a quota: what the owner's other leases hold counts, and is waited for in turn."""
 
     def __init__(self, fabric: Fabric, quota: Mapping[str, int]) -> None:
-        self._fabric = fabric
+        self.fabric = fabric
         self._quota = quota
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._fabric, name)
+        return getattr(self.fabric, name)
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
-        selection = self._fabric.select(request, inventory)
+        selection = self.fabric.select(request, inventory)
         moving = {name for host in selection.hosts for name in (*host.fabric, *host.storage)}
         pooled = [device for device in inventory.devices if not device.local]
         asked = Counter(device.model for device in pooled if device.fabric_id in moving)
-        tags = self._fabric.held() if any(model in self._quota for model in asked) else {}
+        tags = self.fabric.held() if any(model in self._quota for model in asked) else {}
         mine = {lease for lease, tag in tags.items() if tag.owner == request.owner and lease != request.lease_id}
         held = Counter(device.model for device in pooled if device.holder in mine)
         for model, most in self._quota.items():

@@ -7,7 +7,7 @@ all campaigns on this system share, written before the first request. A device i
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from campaign.fabrics.agents.pairing import pair
 from campaign.fabrics.agents.protocol import HostAgent, HostDevice
 from campaign.fabrics.chassis import Bank
 from campaign.fabrics.control.http import Sent
-from campaign.fabrics.control.plane import Change, ControlPlane, View
-from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, Unhealthy
+from campaign.fabrics.control.plane import Change, ControlPlane, Reading, View
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure, Unhealthy
 from campaign.fabrics.holding import claim, composed, occupy, own_devices
 from campaign.fabrics.protocol import (
     Capabilities,
@@ -35,12 +35,17 @@ from campaign.fabrics.protocol import (
 )
 from campaign.fabrics.state import HeldHost, Holding, State, StateFile
 
+_RECENT_S = 1.0
+
 
 class ControlledFabric:
     """See `protocol.Fabric`. `plane` is the dialect; `agent` looks on the hosts, None: nobody does.
 
-    pool: what the system file says is there; planning goes by it, so that a plan needs no control plane.
+    pool: what the system file says is there; planning goes by it, so that a plan needs no control plane. force: hosts are made to
+    let go of devices that are in use; never set but by a person. telemetry: read how links are doing before and after a lease.
     """
+
+    force = False
 
     def __init__(
         self,
@@ -49,13 +54,17 @@ class ControlledFabric:
         state_file: Path,
         agent: HostAgent | None = None,
         pool: Sequence[PoolSpec] = (),
+        *,
+        telemetry: bool = False,
     ) -> None:
+        self.telemetry = telemetry
         self.plane = plane
         self._pool = tuple(pool)
         self._hosts = {host.name: host for host in hosts}
         self._own = tuple(device for host in hosts for device in own_devices(host))
         self._state = StateFile(state_file)
         self._agent = agent
+        self._recent: tuple[str, float, View] | None = None
 
     def capabilities(self) -> Capabilities:
         return self.plane.capabilities()
@@ -64,7 +73,17 @@ class ControlledFabric:
 
     def inventory(self) -> Inventory:
         with self.plane.client.operation():
-            return self._inventory(self.plane.view(), self._state.read())
+            return self._inventory(self._look("reading back"), self._state.read())
+
+    def _look(self, after: str) -> View:
+        """What the control plane shows now; what it showed a moment ago will do once, for a next step that changes nothing."""
+        recent, self._recent = self._recent, None
+        if recent is not None and recent[0] == after and time.monotonic() - recent[1] < _RECENT_S:
+            return recent[2]
+        return self.plane.view()
+
+    def _keep(self, step: str, view: View) -> None:
+        self._recent = (step, time.monotonic(), view)
 
     def _inventory(self, view: View, state: State) -> Inventory:
         hosts = tuple(
@@ -111,7 +130,9 @@ class ControlledFabric:
 
     def read_back(self, lease_id: str) -> Composition | None:
         with self.plane.client.operation():
-            return self._read_back(lease_id, self.plane.view())
+            view = self._look("release")
+            self._keep("reading back", view)
+            return self._read_back(lease_id, view)
 
     def _read_back(self, lease_id: str, view: View) -> Composition | None:
         state = self._state.read()
@@ -119,7 +140,8 @@ class ControlledFabric:
         if holding is None and lease_id not in view.tags:
             return None
         own = {d.fabric_id: occupy(d, state) for d in self._own if state.slot(d.fabric_id).lease == lease_id}
-        pooled = {d.fabric_id: d for d in self._attached(lease_id, view, state)}
+        # What its two ends disagree about was not obtained; releasing it is another matter.
+        pooled = {d.fabric_id: d for d in self._attached(lease_id, view, state) if d.state != "unknown"}
         hosts = list(holding.hosts) if holding else []
         stored = {name for host in hosts for name in (*host.devices, *host.storage)}
         hosts = [_with_others(host, [d for d in pooled.values() if d.fabric_id not in stored]) for host in hosts]
@@ -159,7 +181,8 @@ class ControlledFabric:
             name
             for host in composition.hosts
             if host.devices or host.storage
-            for name in pair((*host.devices, *host.storage), self._agent.devices(host.name))
+            for name, seen in pair((*host.devices, *host.storage), self._agent.devices(host.name)).items()
+            if seen.ready
         )
 
     def rescan(self, composition: Composition) -> None:
@@ -167,6 +190,14 @@ class ControlledFabric:
             for host in composition.hosts:
                 if host.devices or host.storage:
                     self._agent.rescan(host.name)
+
+    def readings(self) -> tuple[Reading, ...]:
+        """How links and parts are doing, where the control plane tells it and its options ask for it; otherwise nothing."""
+        told: Callable[[], tuple[Reading, ...]] | None = getattr(self.plane, "readings", None)
+        if told is None or not self.telemetry:
+            return ()
+        with self.plane.client.operation():
+            return told()
 
     def held(self) -> Mapping[str, Tag]:
         with self.plane.client.operation():
@@ -177,7 +208,10 @@ class ControlledFabric:
     def compose(self, selection: Selection) -> None:
         lease_id = selection.request.lease_id
         with self._state.transaction(lease_id), self.plane.client.operation():
-            view = self.plane.view()
+            view = (
+                self.plane.view()
+            )  # never an older one: some fabrics give one device to two hosts when they are told to
+            self._recent = None
             self._refuse(selection, view)
             with self._state.change() as state:
                 new = claim(state, selection)
@@ -223,12 +257,19 @@ class ControlledFabric:
             view, state = self.plane.view(), self._state.read()
             change = self._held_change(lease_id, view, state)
             self._drain(change, view)
-            stuck = set(self.plane.detach(change))
+            told: PartialFailure | None = None
+            try:
+                stuck = set(self.plane.detach(change))
+            except PartialFailure as error:
+                stuck, told = set(error.failed), error
             after = self.plane.view()
             stuck |= {device.fabric_id for device in self._attached(lease_id, after, state)}
             if not stuck and lease_id in after.tags:
                 raise FabricError(f"{lease_id}: the fabric still carries its mark after it was released")
             self._drop(lease_id, keeping=stuck)
+            self._keep("release", after)
+            if told is not None:
+                raise told  # what is given back is given back; its words say why the rest is not
             return tuple(sorted(stuck))
 
     def rehearse(self, selection: Selection) -> tuple[list[Sent], list[Sent]]:
@@ -291,7 +332,7 @@ class ControlledFabric:
             there = [d for d in view.devices if d.fabric_id in names and d.attached_to == host]
             if there:
                 seen = pair(there, self._agent.devices(host))
-                self._agent.detach(host, tuple(seen.values()))
+                self._agent.detach(host, tuple(seen.values()), force=self.force)
 
     def _remember(self, lease_id: str, name: str, handle: str) -> None:
         with self._state.change() as state:

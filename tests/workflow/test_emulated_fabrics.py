@@ -1,0 +1,74 @@
+"""The demo campaign, cell by cell, over emulated control planes of real fabrics: real requests over TLS, real training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from campaign.config.resolve import load_campaign
+from campaign.emulators import open_dialect
+from campaign.emulators.faults import Fault
+from campaign.emulators.rack import rack
+from campaign.emulators.server import Server
+from campaign.emulators.serving import PASSWORD, USER, system_document
+from campaign.matrix import expand
+from tests.workflow.checkout_twin import ROOT, Project
+
+# The request that composes: its first answer is lost.
+COMPOSING = {
+    "redfish": ("POST", "/redfish/v1/Systems"),
+    "redfish-zones": ("PATCH", "*/Zones/*"),
+    "liqid": ("POST", "*/fabric/reprogram"),
+}
+HOSTS = "host[1-4]"
+
+
+@pytest.fixture(params=COMPOSING)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Project, Server]]:
+    """The demo's hosts and pool behind another control plane, and the demo with short runs."""
+    demo = yaml.safe_load((ROOT / "config" / "campaign.yaml").read_text())
+    falcon = yaml.safe_load((ROOT / "config" / "systems" / "falcon-demo.yaml").read_text())
+    pool = [(entry["kind"], entry["model"]) for entry in falcon["pool"]]
+    counts = {each: sum(e["count"] for e in falcon["pool"] if (e["kind"], e["model"]) == each) for each in pool}
+    hardware = rack([f"host{n}" for n in range(1, 5)], [(kind, model, n) for (kind, model), n in counts.items()])
+    with Server(open_dialect(request.param, hardware), tmp_path / "tls") as server:
+        (tmp_path / "tls" / "credentials").write_text(f"{USER}\n{PASSWORD}\n")
+        (tmp_path / "tls" / "credentials").chmod(0o600)
+        project = Project(tmp_path / "project")
+        system: dict[str, Any] = system_document("falcon-demo", request.param, server, hardware, HOSTS)
+        project.write("systems/falcon-demo.yaml", system | {"hosts": falcon["hosts"]})
+        short = {"warmup_steps": 1, "measured_steps": 1, "repetitions": 1}
+        project.write("c.yaml", demo | {"name": "c", "overrides": [], "protocol": short})
+        server.faults.add(Fault("drop_after", *COMPOSING[request.param]))
+        yield project, server
+
+
+def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Server]) -> None:
+    project, server = site
+    said = project.run(time_out_s=400)
+    cells = {cell.id for cell in expand(load_campaign(project.campaigns / "c.yaml")).cells}
+    records = project.records()
+    assert len(cells) == 29
+    assert {record.cell.id for record in records} == cells
+    assert {record.status for record in records} == {"ok"}, [record.failure for record in records]
+    assert not [flag for record in records for flag in record.flags if flag.startswith("composition")]
+
+    leases = project.leases()
+    assert {lease["state"] for lease in leases} == {"RELEASED"}, said
+    pooled = {"1x4-hybrid": 2, "1x4-fabric": 4}
+    for lease in leases:
+        if lease["obtained"] is None:
+            continue
+        devices = [device for host in lease["obtained"]["hosts"] for device in host["devices"]]
+        assert sum(not device["local"] for device in devices) == pooled.get(lease["configuration"], 0)
+    assert sum(lease["retries"] for lease in leases) >= 1
+    assert len(server.dialect.rack.free()) == len(server.dialect.rack.devices)
+
+    page = project.results().report.read_text()
+    assert "Times of composing" in page
+    assert "unverified" in page
+    assert "cpu-rank ×4 (2 local)" in page or "cpu-rank x4 (2 local)" in page
