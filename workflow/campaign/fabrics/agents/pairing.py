@@ -9,18 +9,29 @@ from campaign.fabrics.protocol import Device
 
 
 def pair(devices: Iterable[Device], seen: Sequence[HostDevice]) -> dict[str, HostDevice]:
-    """Fabric id -> the host's device: by identity; where the fabric gives none, in order among those of the kind that are left."""
+    """Fabric id -> the host's device: by identity; where the fabric gives none, in order among those of the kind that are left.
+
+    A GPU without a driver shows no identity. Such ones stand for those that are missed, unless they are more, so that a detachment
+    that was cut off can be finished; that they are not `ready` says that nobody sees what was asked for.
+    """
     left = dict(enumerate(seen))
     found: dict[str, HostDevice] = {}
     unnamed: list[Device] = []
+    missed: dict[str, list[Device]] = {}
     for device in devices:
-        if device.host_id is None:
+        if not device.host_id:
             unnamed.append(device)
             continue
         wanted = normal(device.host_id)
         number = next((n for n, one in left.items() if wanted in (normal(one.identity), normal(one.address))), None)
         if number is not None:
             found[device.fabric_id] = left.pop(number)
+        else:
+            missed.setdefault(device.kind, []).append(device)
+    for kind, those in missed.items():
+        nameless = [n for n, one in left.items() if one.kind == kind and not one.identity and not one.ready]
+        if len(nameless) <= len(those):
+            found.update({device.fabric_id: left.pop(n) for device, n in zip(those, nameless, strict=False)})
     for device in unnamed:
         number = next((n for n, one in left.items() if one.kind == device.kind), None)
         if number is not None:

@@ -12,13 +12,17 @@ from campaign.fabrics.protocol import Link
 
 @dataclass(frozen=True, slots=True)
 class HostDevice:
-    """One device as its host enumerates it. identity: GPU UUID, drive's serial or MAC; address: PCI, `0000:3b:00.0`; "": not told."""
+    """One device as its host enumerates it. identity: GPU UUID, drive's serial or MAC; address: PCI, `0000:3b:00.0`; "": not told.
+
+    ready: False for what is on the bus and that nothing can use now, such as a GPU without a driver, or a drained one.
+    """
 
     identity: str
     address: str = ""
     kind: str = "gpu"
     model: str = ""
     link: Link | None = None
+    ready: bool = True
 
 
 class HostBusy(FabricError):
@@ -41,8 +45,8 @@ class HostAgent(Protocol):
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
         """Take devices out of use on the host, in the order that drivers survive, so that the fabric may detach them.
 
-        Doing so again is harmless, and so is a device that the host does not have. Raises HostBusy naming who uses it, unless `force`.
-        An agent that only looks raises HostBusy when it is told of users, and otherwise does nothing.
+        Doing so again is harmless, and so is a device that the host does not have. Raises HostBusy naming who uses it, unless
+        `force`. An agent that only looks raises HostBusy when it is told of users, and otherwise does nothing.
         """
 
     def close(self) -> None: ...

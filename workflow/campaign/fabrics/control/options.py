@@ -82,7 +82,8 @@ class Connection(Closed):
             return ssl.create_default_context(cafile=Path(self.ca_file).expanduser())
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"{self.url}: ca_file: {self.ca_file}: no certificates can be read from it ({getattr(error, 'strerror', None) or error}); "
+                f"{self.url}: ca_file: {self.ca_file}: no certificates can be read from it "
+                f"({getattr(error, 'strerror', None) or error}); "
                 "give a file in PEM form with the certificate of the authority that signed the control plane's"
             ) from error
 
@@ -106,6 +107,18 @@ class AgentOptions(Closed):
     )
     virtual_machine: bool = Field(
         default=False, description="hosts are virtual machines, where devices are removed through sysfs"
+    )
+    rescan_url: str | None = Field(
+        default=None,
+        description="for `http`: address with `{host}` that is sent a POST to make the host look for devices again; "
+        "default: nobody is asked",
+    )
+    ca_file: str | None = Field(
+        default=None,
+        description="for `http`: certificates of the authority that signed the service's; default: the machine's own",
+    )
+    look_s: Annotated[float, Field(gt=0)] = Field(
+        default=30.0, description="seconds that one command on a host, or one answer about it, may take"
     )
     detach_s: Annotated[float, Field(gt=0)] = Field(
         default=120.0,

@@ -1,0 +1,188 @@
+"""A service of the site that tells what hosts enumerate: read over TLS, and never believed when it makes no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.emulators.faults import Fault
+from campaign.emulators.rack import Rack, rack
+from campaign.emulators.server import Asked, Reply, Server
+from campaign.errors import ConfigError, FabricError
+from campaign.fabrics.agents import open_agent
+from campaign.fabrics.agents.protocol import HostAgent, HostBusy
+from campaign.fabrics.control.options import AgentOptions
+from campaign.fabrics.protocol import Link
+
+
+class Site:
+    """A service that answers whatever it is told to; the hosts' own part of the server is the rack's."""
+
+    def __init__(self) -> None:
+        self.rack: Rack = rack(["c1", "c2"], [("gpu", "a100", 4), ("nvme", "ssd", 2)])
+        self.reply = Reply(200, [])
+
+    def answer(self, asked: Asked) -> Reply:
+        return self.reply
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(Site(), tmp_path) as server:
+        yield server
+
+
+def agent(server: Server, path: str = "/_hosts/{host}/devices", **options: Any) -> HostAgent:
+    fields = {"kind": "http", "url": server.url + path, "ca_file": str(server.ca_file)} | options
+    opened = open_agent(AgentOptions(**fields))
+    assert opened is not None
+    return opened
+
+
+def test_it_tells_what_the_rack_has_attached(server: Server) -> None:
+    hardware = server.dialect.rack
+    looks = agent(server)
+    assert looks.devices("c1") == ()
+    hardware.attach("gpu1", "c1")
+    hardware.attach("nvme1", "c1")
+    gpu, drive = looks.devices("c1")
+    assert (gpu.identity, gpu.kind, gpu.model, gpu.link) == (
+        f"GPU-{hardware.devices['gpu1'].uuid}",
+        "gpu",
+        "a100",
+        Link(16, 4, 16, 4),
+    )
+    assert (drive.identity, drive.kind) == (hardware.devices["nvme1"].serial, "nvme")
+    assert looks.devices("c2") == ()
+    looks.close()
+
+
+def test_a_rescan_is_asked_for_where_there_is_somebody_to_ask(server: Server) -> None:
+    hardware = server.dialect.rack
+    hardware.devices["gpu1"].quirks.add("needs_rescan")
+    hardware.attach("gpu1", "c1")
+    agent(server).rescan("c1")
+    assert agent(server).devices("c1") == ()
+    looks = agent(server, rescan_url=server.url + "/_hosts/{host}/rescan")
+    looks.rescan("c1")
+    assert [asked.path for asked in server.changing()] == ["/_hosts/c1/rescan"]
+    assert len(looks.devices("c1")) == 1
+
+
+def test_a_host_that_it_does_not_know_is_an_error_and_its_name_stays_one_word(server: Server) -> None:
+    with pytest.raises(FabricError, match=r"GET https.*/_hosts/mars/devices: refused: HTTP 404 .*hosts are c1, c2"):
+        agent(server).devices("mars")
+    with pytest.raises(FabricError, match=r"refused: HTTP 404"):
+        agent(server, rescan_url=server.url + "/_hosts/{host}/rescan").rescan("mars")
+    with pytest.raises(FabricError, match="404"):
+        agent(server).devices("c2/../c1")
+    assert server.log[-1].path == "/_hosts/c2%2F..%2Fc1/devices"
+
+
+NONSENSE: list[Any] = [
+    None,
+    "",
+    "<html>",
+    500,
+    {"devices": []},
+    ["GPU-1"],
+    [{}],
+    [{"identity": 7}],
+    [{"identity": "GPU-1", "kind": None}],
+    [{"identity": "GPU-1", "ready": "no"}],
+    [{"identity": "GPU-1", "link": {"width": 16}}],
+    [{"identity": "GPU-1", "link": {"width": "16", "gen": 4, "width_max": 16, "gen_max": 4}}],
+    [{"identity": "GPU-1", "link": "x16"}],
+    [{"identity": "GPU-1", "users": "alice"}],
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("body", NONSENSE, ids=range(len(NONSENSE)))
+def test_what_describes_no_devices_is_an_error_that_names_the_address(body: Any, server: Server) -> None:
+    assert isinstance(server.dialect, Site)
+    server.dialect.reply = Reply(200, body)
+    with pytest.raises(
+        FabricError, match=r"/site/c1: (a JSON list of devices was expected|an entry describes no device)"
+    ):
+        agent(server, "/site/{host}").devices("c1")
+
+
+def test_members_that_are_not_known_and_those_that_lack_are_no_error(server: Server) -> None:
+    assert isinstance(server.dialect, Site)
+    server.dialect.reply = Reply(200, [{"identity": "GPU-1", "colour": "blue", "link": None, "users": None}])
+    (device,) = agent(server, "/site/{host}").devices("c1")
+    assert (device.identity, device.address, device.kind, device.link, device.ready) == ("GPU-1", "", "gpu", None, True)
+
+
+def test_users_that_it_tells_of_keep_a_device(server: Server) -> None:
+    assert isinstance(server.dialect, Site)
+    entries = [{"identity": "GPU-AB", "users": ["pid 4711 python"]}, {"identity": "GPU-CD"}]
+    server.dialect.reply = Reply(200, entries)
+    looks = agent(server, "/site/{host}")
+    used, free = looks.devices("c1")
+    looks.detach("c1", [free])
+    looks.detach("c1", [])
+    with pytest.raises(HostBusy, match="c1: in use: GPU-AB by pid 4711 python") as caught:
+        looks.detach("c1", [free, replace(used, model="x")])
+    assert caught.value.holders == ("pid 4711 python",)
+    looks.detach("c1", [used], force=True)
+    server.dialect.reply = Reply(200, [entries[1]])
+    looks.devices("c1")
+    looks.detach("c1", [used])
+    server.dialect.reply = Reply(200, entries)
+    with pytest.raises(HostBusy):  # whoever has not looked yet does
+        agent(server, "/site/{host}").detach("c1", [used])
+    assert server.changing() == []
+
+
+def test_redirects_and_failures_are_refused(server: Server) -> None:
+    assert isinstance(server.dialect, Site)
+    for status in (302, 401, 500, 503):
+        server.dialect.reply = Reply(status, "[]", {"Location": "/site/c1"})
+        with pytest.raises(FabricError, match=f"refused: HTTP {status}"):
+            agent(server, "/site/{host}").devices("c1")
+
+
+def test_nobody_there_and_a_foreign_certificate_are_errors(server: Server) -> None:
+    with pytest.raises(FabricError, match="CERTIFICATE_VERIFY_FAILED"):
+        agent(server, ca_file=None).devices("c1")
+    looks = agent(server)
+    server.close()
+    with pytest.raises(FabricError, match=r"GET https.*: no answer \(Connect"):
+        looks.devices("c1")
+
+
+def test_an_answer_that_takes_too_long_or_is_cut_is_an_error(server: Server) -> None:
+    assert isinstance(server.dialect, Site)
+    server.dialect.reply = Reply(200, [{"identity": "GPU-1"}] * 20)
+    server.faults.add(Fault("slow", delay_s=0.02))
+    with pytest.raises(FabricError, match=r"no whole answer within 0\.3 s \(look_s\)"):
+        agent(server, "/site/{host}", look_s=0.3).devices("c1")
+    server.faults.add(Fault("delay", delay_s=1))
+    with pytest.raises(FabricError, match=r"no answer \(ReadTimeout"):
+        agent(server, "/site/{host}", look_s=0.3).devices("c1")
+    server.faults.add(Fault("garbage"))
+    with pytest.raises(FabricError, match="no answer"):
+        agent(server, "/site/{host}").devices("c1")
+    assert len(agent(server, "/site/{host}").devices("c1")) == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "url is missing"),
+        ({"url": "https://inventory.example/devices"}, r"url: .* \{host\}"),
+        ({"url": "ftp://inventory.example/{host}"}, "no http"),
+        ({"url": "https://x.example/{host}", "rescan_url": "https://x.example/rescan"}, r"rescan_url: .* \{host\}"),
+        ({"url": "https://x.example/{host}", "ca_file": "/no/such/file"}, "ca_file: /no/such/file: .*No such file"),
+        ({"url": "https://x.example/{host}", "ca_file": __file__}, "no certificates"),
+    ],
+)
+def test_options_that_do_not_say_enough(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        open_agent(AgentOptions(kind="http", **options))
