@@ -1,0 +1,800 @@
+"""The adapter of Liqid Matrix against an emulated one: exact requests, whose things are touched, and what faults leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from campaign.cell import Configuration
+from campaign.emulators.faults import Fault
+from campaign.emulators.liqid import LiqidDialect, open_dialect
+from campaign.emulators.rack import rack
+from campaign.emulators.server import Asked, Server
+from campaign.errors import ConfigError, FabricError
+from campaign.fabrics import open_fabric
+from campaign.fabrics.control import tags
+from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
+from campaign.fabrics.liqid.marks import machine_name
+from campaign.fabrics.protocol import HostSpec, Request, Selection, Tag
+
+BASE = "/liqid/api/v2/"
+LEASE = "demo.c.1"
+NAME = machine_name(LEASE, "host1")
+TAG = Tag(LEASE, "demo", "tester", 1700000000.0, ())
+
+
+def configuration(**changes: Any) -> Configuration:
+    fields: dict[str, Any] = {
+        "name": "c",
+        "hosts": 1,
+        "devices_per_host": 2,
+        "local_devices_per_host": 0,
+        "devices_used": 2,
+        "device": "a100",
+        "attach": "fabric",
+        "storage": "local",
+    }
+    return Configuration(**(fields | changes))
+
+
+@dataclass
+class Site:
+    """An emulated Matrix, and what it takes to open a fabric on it as often as needed."""
+
+    server: Server
+    dialect: LiqidDialect
+    state_dir: Path
+
+    def open(self, *, agent: bool = False, state: str = "state", **options: Any) -> ControlledFabric:
+        given: dict[str, Any] = {
+            "url": self.server.url,
+            "credentials": {"user_env": "LIQID_USER", "password_env": "LIQID_PASSWORD"},
+            "poll_s": 0.01,
+        }
+        if agent:
+            given["agent"] = {"kind": "http", "url": self.server.url + "/_hosts/{host}/devices"}
+        hosts = tuple(HostSpec(name, 8, 32.0) for name in self.dialect.rack.hosts)
+        fabric = open_fabric("liqid", given | options, hosts, (), self.state_dir / state)
+        assert isinstance(fabric, ControlledFabric)
+        return fabric
+
+    def changes(self) -> list[Asked]:
+        """Requests that changed something, logging in left out."""
+        return [asked for asked in self.server.changing() if "/digest/" not in asked.path]
+
+    def clean(self) -> bool:
+        """Nothing of anybody's is anywhere."""
+        matrix = self.dialect.matrix
+        devices = matrix.devices.values()
+        return (
+            matrix.quiet
+            and not matrix.machines
+            and not self.dialect.violations
+            and len(self.dialect.rack.free()) == len(self.dialect.rack.devices)
+            and all((device.group, device.machine, device.text) == (None, None, "") for device in devices)
+        )
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIQID_USER", "campaign")
+    monkeypatch.setenv("LIQID_PASSWORD", "composable")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One for all tests: to end one takes longer than most of them."""
+    with Server(open_dialect(rack(["host1"], [])), tls=False) as server:
+        yield server
+
+
+@pytest.fixture
+def serve(credentials: None, server: Server, tmp_path: Path) -> Callable[..., Site]:
+    """Put a new Matrix behind the server, instead of the last one."""
+
+    def served(gpus: int = 4, drives: int = 0, hosts: int = 2, **behaviour: Any) -> Site:
+        devices = [("gpu", "a100", gpus)] + ([("nvme", "ssd", drives)] if drives else [])
+        dialect = open_dialect(rack([f"host{n}" for n in range(1, hosts + 1)], devices), **behaviour)
+        server.dialect = dialect
+        server.faults.clear()
+        server.log.clear()
+        return Site(server, dialect, tmp_path)
+
+    return served
+
+
+@pytest.fixture
+def site(serve: Callable[..., Site]) -> Site:
+    return serve()
+
+
+def selected(fabric: ControlledFabric, lease_id: str = LEASE, **changes: Any) -> Selection:
+    request = Request(lease_id, "demo", "tester", configuration(**changes))
+    return fabric.select(request, fabric.inventory())
+
+
+def told(asked: Asked) -> str:
+    """A request in one line: its method, its address, and what matters of its body."""
+    query = "?" + "&".join(f"{name}={value}" for name, value in asked.query.items()) if asked.query else ""
+    parts = [asked.method, asked.path.removeprefix(BASE) + query]
+    body = asked.body
+    if isinstance(body, dict):
+        relator = body.get("groupDeviceRelator", body)
+        if "deviceStatus" in relator:
+            parts.append(f"{relator['deviceStatus']['name']} group={relator['group']['grp_id']}")
+        if "machine" in body:
+            parts.append(f"machine={body['machine']['mach_id']}")
+        parts += [f"{name}={body[name]}" for name in ("coordinates", "fabr_id", "grp_id", "mach_id") if name in body]
+        if "mach_name" in body:
+            parts.append("named" if body["mach_name"] == NAME else body["mach_name"])
+        if "udesc" in body:
+            tag = tags.decode(body["udesc"])
+            parts.append(f"tag {tag.lease_id if tag else body['udesc']}")
+    return " ".join(parts)
+
+
+# -- the wire -----------------------------------------------------------------------------------------------------------------
+
+POOL = "coordinates={'rack': 0, 'shelf': 0, 'node': 0} fabr_id=1 grp_id=1"
+VIEW = ["GET machine", "GET predevice", "GET device/info/compute", "GET device/info/gpu"]
+FIRST_VIEW = [*VIEW[:2], "GET group", *VIEW[2:]]
+COMPOSE = [
+    *VIEW,
+    f"PUT device/udesc/comp/0x00000001 tag {LEASE}",
+    f"PUT device/udesc/gpu/0x00001001 tag {LEASE}",
+    f"PUT device/udesc/gpu/0x00001002 tag {LEASE}",
+    "GET machine/nextid",
+    "GET coordinates",
+    "GET fabric/id",
+    "POST machine fabr_id=1 grp_id=1 mach_id=1 named",
+    f"POST pool/edit {POOL}",
+    "GET status/compute?filter=false",
+    "GET status/gpu?filter=false",
+    "POST predevice/compute host1 group=1",
+    "POST predevice/gpu gpu1 group=1",
+    "POST predevice/gpu gpu2 group=1",
+    f"POST pool/done {POOL}",
+    "GET machine?mach_id=1",
+    "POST fabric/edit fabr_id=1 grp_id=1 mach_id=1 named",
+    "POST relate/compute host1 group=1 machine=1",
+    "POST relate/gpu gpu1 group=1 machine=1",
+    "POST relate/gpu gpu2 group=1 machine=1",
+    "POST fabric/reprogram fabr_id=1 grp_id=1 mach_id=1 named",
+]
+RELEASE = [
+    *VIEW,
+    "GET machine/details/1",
+    "DELETE machine/1",
+    f"POST pool/edit {POOL}",
+    "GET status/compute?filter=false",
+    "GET status/gpu?filter=false",
+    "DELETE predevice/compute host1 group=1",
+    "DELETE predevice/gpu gpu1 group=1",
+    "DELETE predevice/gpu gpu2 group=1",
+    f"POST pool/done {POOL}",
+    "GET predevice",
+    "DELETE device/udesc/comp/0x00000001",
+    "DELETE device/udesc/gpu/0x00001001",
+    "DELETE device/udesc/gpu/0x00001002",
+    *VIEW,
+]
+
+
+def test_composing_and_releasing_send_exactly_the_requests_of_the_sdk(site: Site) -> None:
+    fabric = site.open()
+    selection = selected(fabric)
+    site.server.log.clear()
+    fabric.compose(selection)
+    assert [told(asked) for asked in site.server.log] == COMPOSE
+    site.server.log.clear()
+    assert fabric.release(LEASE) == ()
+    assert [told(asked) for asked in site.server.log] == RELEASE
+    assert site.clean()
+
+
+def test_objects_are_echoed_whole_and_a_new_machine_is_as_the_sdk_makes_it(site: Site) -> None:
+    site.open().compose(selected(site.open()))
+    sent = {(asked.method, asked.path.removeprefix(BASE)): asked.body for asked in site.server.log}
+    made = sent["POST", "machine"]
+    assert made == {
+        "index": None,
+        "mach_id": 1,
+        "grp_id": 1,
+        "fabr_id": 1,
+        "fabr_gid": None,
+        "port_gid": None,
+        "swit_gid": None,
+        "comp_name": NAME,
+        "mach_name": NAME,
+        "p2p": "off",
+        "mtime": None,
+        "connection_history": [],
+    }
+    assert sent["POST", "fabric/reprogram"]["site_note"] == f"made for {NAME}"
+    assert sent["POST", "relate/gpu"]["groupDeviceRelator"]["deviceStatus"]["site_note"] == "in slot 2"
+
+
+def test_logging_in_is_delete_then_post_with_basic_and_the_key_alone_afterwards(site: Site) -> None:
+    site.open().inventory()
+    first, second, *rest = site.server.log
+    path = BASE + "digest/composable-campaign"
+    assert [(asked.method, asked.path) for asked in (first, second)] == [("DELETE", path), ("POST", path)]
+    headers = [{name.lower(): value for name, value in asked.headers.items()} for asked in site.server.log]
+    assert all(each["authorization"].startswith("Basic ") and "x-api-key" not in each for each in headers[:2])
+    assert all(each["x-api-key"].startswith("key-") and "authorization" not in each for each in headers[2:])
+    assert len(rest) == len(FIRST_VIEW)
+
+
+def test_a_dry_run_prints_the_requests_that_are_then_sent(serve: Callable[..., Site]) -> None:
+    site = serve(gpus=8)
+    fabric = site.open()
+    selection = selected(fabric, hosts=2)
+    composing, releasing = fabric.rehearse(selection)
+    assert site.changes() == []
+    fabric.compose(selection)
+    fabric.release(LEASE)
+    rehearsed = [(each.method, each.url.removeprefix(site.server.url)) for each in (*composing, *releasing)]
+    assert rehearsed == [(asked.method, asked.path) for asked in site.changes()]
+    assert site.clean()
+
+
+def test_looking_asks_as_often_for_two_thousand_devices_as_for_four(serve: Callable[..., Site]) -> None:
+    site = serve(gpus=2000)
+    fabric = site.open()
+    assert len(fabric.inventory().devices) == 2000
+    assert [told(asked) for asked in site.server.log if "/digest/" not in asked.path] == FIRST_VIEW
+
+
+def test_a_group_that_is_new_is_looked_up(site: Site) -> None:
+    fabric = site.open()
+    fabric.inventory()
+    site.server.log.clear()
+    fabric.inventory()
+    assert [told(asked) for asked in site.server.log] == VIEW
+    foreign_machine(site, "gpu1")  # in a group that was not there
+    site.server.log.clear()
+    fabric.inventory()
+    assert [told(asked) for asked in site.server.log][:3] == FIRST_VIEW[:3]
+
+
+# -- what is obtained ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("behaviour", [{}, {"camel_case": True}, {"async_polls": 2}, {"error_status": 500}])
+def test_what_is_composed_is_there_at_both_ends_and_gone_after_release(
+    behaviour: dict[str, Any], serve: Callable[..., Site]
+) -> None:
+    site = serve(gpus=4, drives=2, **behaviour)
+    fabric = site.open(agent=True)
+    before = fabric.inventory()
+    wanted = configuration(storage="fabric-nvme")
+    selection = selected(fabric, storage="fabric-nvme")
+    fabric.compose(selection)
+    composition = fabric.read_back(LEASE)
+    assert composition is not None
+    assert composition.mismatches(wanted) == ()
+    assert fabric.host_sees(composition) == set(selection.ids)
+    assert {device.name for device in site.dialect.rack.attached("host1")} == set(selection.ids)
+    assert fabric.held()[LEASE].campaign == "demo"
+    assert fabric.release(LEASE) == ()
+    assert fabric.inventory() == before
+    assert site.clean()
+
+
+def test_a_lease_of_two_hosts_has_a_machine_each(site: Site) -> None:
+    fabric = site.open()
+    fabric.compose(selected(fabric, hosts=2))
+    names = {machine.name for machine in site.dialect.matrix.machines.values()}
+    assert names == {machine_name(LEASE, "host1"), machine_name(LEASE, "host2")}
+    assert {host: len(site.dialect.rack.attached(host)) for host in ("host1", "host2")} == {"host1": 2, "host2": 2}
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
+def test_a_host_is_its_compute_device_and_models_are_renamed(serve: Callable[..., Site]) -> None:
+    site = serve(computes={"host1": "pcpu0", "host2": "pcpu1"})
+    fabric = site.open(hosts={"host1": "pcpu0", "host2": "pcpu1"}, models={"a100": "a100-40gb"})
+    fabric.compose(selected(fabric, device="a100-40gb"))
+    assert site.dialect.matrix.devices["pcpu0"].machine == 1
+    assert site.dialect.rack.attached("host1")
+
+
+def test_a_host_whose_compute_device_is_not_there_says_so(site: Site) -> None:
+    fabric = site.open(hosts={"host1": "pcpu7", "host2": "pcpu8"})
+    with pytest.raises(Conflict, match=r"no compute device 'pcpu7' \(see `hosts`"):
+        selected(fabric)
+
+
+@pytest.mark.parametrize(
+    ("mode", "after", "before"),
+    [("hot", [], []), ("reboot", ["reboot"], []), ("powered_off", ["start"], ["shutdown"])],
+)
+def test_hosts_are_powered_as_the_mode_of_attachment_says(
+    mode: str, after: list[str], before: list[str], site: Site
+) -> None:
+    fabric = site.open(attach_mode=mode)
+    assert fabric.capabilities().attach_mode == mode
+    fabric.compose(selected(fabric))
+    assert [what for what, _, _ in site.dialect.power] == after
+    fabric.release(LEASE)
+    assert site.dialect.power == [(what, 1, 1) for what in after + before]
+    assert site.clean()
+
+
+# -- options ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", ["slurm", "SLURM"])
+def test_the_label_of_liqids_slurm_plugin_is_refused(label: str, site: Site) -> None:
+    with pytest.raises(ConfigError, match="reserved for Liqid's own Slurm plugin"):
+        site.open(label=label)
+
+
+def test_a_missing_group_is_named_before_anything_is_changed_or_made_where_that_is_wanted(
+    serve: Callable[..., Site],
+) -> None:
+    site = serve(groups=("lab",))
+    fabric = site.open()
+    with pytest.raises(Incompatible, match=r"no group 'campaign'; there are: lab.*create_group"):
+        fabric.compose(selected(fabric))
+    assert site.changes() == []
+    willing = site.open(create_group=True, state="other")
+    willing.compose(selected(willing))
+    assert site.dialect.matrix.group(2).name == "campaign"
+    assert willing.release(LEASE) == ()
+    assert site.clean()
+
+
+def test_wrong_credentials_are_told_with_the_user_and_never_the_password(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIQID_PASSWORD", "not-it-at-all")
+    with pytest.raises(FabricError, match=r"login as 'campaign'.*Bad credentials") as caught:
+        site.open().inventory()
+    assert "not-it-at-all" not in str(caught.value)
+
+
+def test_without_credentials_the_ways_to_give_them_are_told(site: Site) -> None:
+    with pytest.raises(ConfigError, match="user_env"):
+        site.open(credentials={}).inventory()
+
+
+def test_a_session_that_ended_is_begun_again_and_nothing_is_sent_twice(site: Site) -> None:
+    fabric = site.open()
+    selection = selected(fabric)
+    site.dialect.expire()
+    fabric.compose(selection)
+    site.dialect.expire()
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
+def test_processes_that_end_each_others_sessions_all_get_on(serve: Callable[..., Site]) -> None:
+    site = serve(gpus=8, hosts=4)
+    failed: list[BaseException] = []
+
+    def works(number: int) -> None:
+        fabric = site.open(state=f"state{number}")
+        try:
+            for _ in range(5):
+                fabric.inventory()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=works, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+# -- whose is what ------------------------------------------------------------------------------------------------------------
+
+
+def foreign_machine(site: Site, *devices: str, name: str = "production") -> int:
+    """A machine that somebody else made in a group of his, with devices connected."""
+    matrix = site.dialect.matrix
+    group = matrix.add_group(len(matrix.groups) + 1, f"group of {name}")
+    number = max(matrix.machines, default=40) + 1
+    matrix.add_machine(number, group.number, name, name)
+    matrix.edit_pool(group.number)
+    for device in devices:
+        matrix.pool(group.number, device, add=True)
+    matrix.finish_pool(group.number, keep=True)
+    matrix.edit_machine(number)
+    for device in devices:
+        matrix.relate(number, device, add=True)
+    matrix.reprogram(number)
+    return number
+
+
+def test_machines_and_groups_of_others_hold_what_is_in_them(site: Site) -> None:
+    foreign_machine(site, "host1", "gpu1")
+    matrix = site.dialect.matrix
+    matrix.edit_pool(1)
+    matrix.pool(1, "gpu2", add=True)
+    matrix.finish_pool(1, keep=True)
+    inventory = site.open().inventory()
+    shown = {d.fabric_id: (d.holder, d.attached_to, d.state) for d in inventory.devices}
+    assert shown["gpu1"] == ("machine production", "host1", "in_use")
+    assert shown["gpu2"] == ("group campaign", None, "reserved")
+    assert shown["gpu3"] == (None, None, "free")
+    assert {host.name: host.holder for host in inventory.hosts} == {"host1": "machine production", "host2": None}
+    with pytest.raises(Conflict, match="machine production"):
+        selected(site.open(), hosts=2, devices_per_host=1, devices_used=1)
+
+
+def test_what_somebody_took_between_choosing_and_composing_is_not_touched(site: Site) -> None:
+    fabric = site.open()
+    selection = selected(fabric)
+    number = foreign_machine(site, "host1", "gpu1")
+    with pytest.raises(Conflict, match="machine production"):
+        fabric.compose(selection)
+    assert site.changes() == []
+    assert site.dialect.matrix.machines[number].name == "production"
+    assert fabric.held() == {}
+
+
+def test_only_ours_leaves_our_group_and_our_machine(site: Site) -> None:
+    fabric = site.open()
+    fabric.compose(selected(fabric))
+    matrix = site.dialect.matrix
+    matrix.edit_pool(1)
+    for name in ("gpu3", "gpu4"):
+        matrix.pool(1, name, add=True)
+    matrix.finish_pool(1, keep=True)
+    matrix.edit_machine(1)
+    matrix.relate(1, "gpu3", add=True)
+    matrix.reprogram(1)
+    site.server.log.clear()
+    assert fabric.release(LEASE) == ()
+    asked = [told(each) for each in site.changes()]
+    assert "DELETE machine/1" not in asked
+    assert asked[1:4] == [
+        f"DELETE relate/{each} group=1 machine=1" for each in ("compute host1", "gpu gpu1", "gpu gpu2")
+    ]
+    assert not any("gpu3" in each or "gpu4" in each for each in asked)
+    shown = {name: (device.group, device.machine) for name, device in matrix.devices.items()}
+    assert shown["gpu3"] == (1, 1)
+    assert shown["gpu4"] == (1, None)
+    assert shown["gpu1"] == shown["gpu2"] == shown["host1"] == (None, None)
+    assert matrix.quiet
+
+
+def test_text_that_somebody_wrote_on_a_device_is_kept_and_comes_back(site: Site) -> None:
+    matrix = site.dialect.matrix
+    matrix.devices["gpu1"].text = "reseat me | often"
+    fabric = site.open()
+    fabric.compose(selected(fabric))
+    assert matrix.devices["gpu1"].text.startswith("reseat me | often | composable-campaign lease=")
+    assert set(fabric.held()[LEASE].devices) == {"gpu1", "gpu2"}
+    assert fabric.release(LEASE) == ()
+    assert matrix.devices["gpu1"].text == "reseat me | often"
+
+
+def test_a_lease_whose_state_file_is_lost_is_found_and_released_by_its_marks(site: Site) -> None:
+    fabric = site.open()
+    fabric.compose(selected(fabric))
+    stranger = site.open(state="elsewhere")
+    assert set(stranger.held()[LEASE].devices) == {"gpu1", "gpu2"}
+    with pytest.raises(Conflict, match=LEASE):
+        selected(stranger, "other", hosts=2, devices_per_host=1, devices_used=1)
+    assert stranger.release(LEASE) == ()
+    assert site.clean()
+
+
+def test_a_device_that_was_moved_away_loses_our_mark_and_nothing_else(site: Site) -> None:
+    fabric = site.open()
+    fabric.compose(selected(fabric))
+    matrix = site.dialect.matrix
+    matrix.remove_machine(1)
+    matrix.edit_pool(1)
+    for name in ("gpu1", "host1"):
+        matrix.pool(1, name, add=False)
+    matrix.finish_pool(1, keep=True)
+    foreign_machine(site, "host1", "gpu1")
+    moved = fabric.inventory().device("gpu1")
+    assert moved is not None
+    assert moved.holder == "machine production"
+    assert fabric.held()[LEASE].devices == ("gpu2",)
+    assert fabric.release(LEASE) == ()
+    gpu1 = matrix.devices["gpu1"]
+    assert (matrix.machines[gpu1.machine or 0].name, gpu1.text) == ("production", "")
+    assert matrix.devices["gpu2"].group is None
+    assert [device.name for device in site.dialect.rack.attached("host1")] == ["gpu1"]
+
+
+def test_ends_that_disagree_are_unknown_and_never_a_verified_lease(site: Site) -> None:
+    fabric = site.open()
+    selection = selected(fabric)
+    fabric.compose(selection)
+    details = '{"response": {"code": 0, "errors": null, "data": [{"mach_id": 1, "gpu-count": 1}]}}'
+    site.server.faults.add(Fault("lie", "GET", "*/machine/details/1", times=-1, body=details))
+    assert {device.state for device in fabric.inventory().devices[:2]} == {"unknown"}
+    composition = fabric.read_back(LEASE)
+    assert composition is not None
+    assert composition.shortfall(configuration()) == ("host1: 0 devices obtained, 2 requested",)
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
+# -- one at a time ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edited", ["the group", "another machine"])
+def test_an_edit_of_somebody_else_is_busy_names_him_and_everything_is_taken_back(edited: str, site: Site) -> None:
+    matrix = site.dialect.matrix
+    fabric = site.open()
+    selection = selected(fabric, devices_per_host=1, devices_used=1)
+    if edited == "the group":
+        matrix.edit_pool(1)
+    else:
+        foreign_machine(site, "host2", "gpu4")
+        matrix.edit_machine(41)
+    with pytest.raises(Busy) as caught:
+        fabric.compose(selection)
+    assert caught.value.holders == (
+        ("somebody who edits group campaign",) if edited == "the group" else ("machine production",)
+    )
+    assert (matrix.group(1).editing, matrix.editing) == ((True, None) if edited == "the group" else (False, 41))
+    assert fabric.held() == {}
+    assert 1 not in matrix.machines
+    assert (matrix.devices["gpu1"].group, matrix.devices["gpu1"].text) == (None, "")
+    matrix.group(1).editing, matrix.editing = False, None
+    fabric.compose(selection)
+    assert fabric.read_back(LEASE) is not None
+
+
+def test_a_group_that_is_edited_makes_a_release_busy_and_the_next_one_goes_on(site: Site) -> None:
+    fabric = site.open()
+    fabric.compose(selected(fabric))
+    stranger, matrix = site.open(state="elsewhere"), site.dialect.matrix
+    matrix.edit_pool(1)
+    with pytest.raises(Busy):
+        stranger.release(LEASE)
+    assert matrix.group(1).editing
+    matrix.finish_pool(1, keep=False)
+    assert stranger.release(LEASE) == ()
+    assert site.clean()
+
+
+def test_a_refusal_within_an_edit_cancels_it_and_says_which_devices(site: Site) -> None:
+    fabric = site.open()
+    selection = selected(fabric)
+    error = '{"response": {"code": 17, "errors": [{"code": 17, "message": "lane is down", "type": "E"}], "data": null}}'
+    site.server.faults.add(Fault("lie", "POST", "*/relate/gpu", after=1, body=error))
+    with pytest.raises(PartialFailure, match="lane is down") as caught:
+        fabric.compose(selection)
+    assert (caught.value.done, set(caught.value.failed)) == ((), set(selection.ids))
+    assert site.dialect.matrix.quiet
+    assert told(site.changes()[-1]).startswith("POST fabric/edit/cancel")
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
+def test_the_second_machine_failing_leaves_the_first_one_done(site: Site) -> None:
+    fabric = site.open()
+    selection = selected(fabric, hosts=2)
+    site.server.faults.add(Fault("status", "POST", "*/relate/compute", after=1, status=422))
+    with pytest.raises(PartialFailure) as caught:
+        fabric.compose(selection)
+    first = next(host for host in selection.hosts if host.host == "host1")
+    assert set(caught.value.done) == set(first.ids)
+    assert set(caught.value.failed) == set(selection.ids) - set(first.ids)
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
+def test_an_error_while_reprogramming_is_an_unknown_outcome(serve: Callable[..., Site]) -> None:
+    site = serve()
+    fabric = site.open()
+    selection = selected(fabric)
+    site.server.faults.add(Fault("status", "POST", "*/fabric/reprogram", status=400))
+    with pytest.raises(OutcomeUnknown, match="reprogram"):
+        fabric.compose(selection)
+    assert site.dialect.matrix.quiet
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
+@pytest.mark.parametrize("end", ["404", "SUCCESS"])
+def test_what_is_done_by_and_by_is_waited_for(end: str, serve: Callable[..., Site]) -> None:
+    site = serve(async_polls=3, async_end=end)
+    fabric = site.open()
+    fabric.compose(selected(fabric))
+    assert len(site.dialect.rack.attached("host1")) == 2
+    polls = [asked for asked in site.server.log if asked.path.startswith(BASE + "async/")]
+    assert len(polls) == 2 * 4
+
+
+def test_what_fails_by_and_by_is_refused(serve: Callable[..., Site]) -> None:
+    site = serve(async_polls=1, async_end="FAILURE")
+    fabric = site.open()
+    with pytest.raises(PartialFailure, match="pool/done: failed: the switch did not answer"):
+        fabric.compose(selected(fabric))
+    assert site.dialect.rack.changes == 0
+
+
+def test_what_never_ends_is_unknown_when_the_time_of_the_operation_is_over(
+    serve: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = serve(async_polls=10**9)
+    fabric = site.open()
+    waits = iter([None] * 3)
+
+    def sleep(seconds: float) -> None:
+        if next(waits, "over") == "over":
+            raise FabricError("not done after 600 s (operation_s)")
+
+    monkeypatch.setattr(fabric.plane.client, "sleep", sleep)
+    with pytest.raises(OutcomeUnknown, match=r"pool/done: begun.*operation_s"):
+        fabric.compose(selected(fabric))
+
+
+# -- crashes and faults -------------------------------------------------------------------------------------------------------
+
+COMPOSING = [f"{told.split()[0]} {told.split()[1]}" for told in COMPOSE if not told.startswith("GET")]
+RELEASING = [f"{told.split()[0]} {told.split()[1]}" for told in RELEASE if not told.startswith("GET")]
+KINDS = ["drop_before", "drop_after", "lie", "garbage", "html", "refused", "busy"]
+ALIKE = (
+    "POST predevice/compute",
+    "POST relate/compute",
+    "PUT device/udesc/gpu/0x00001002",
+    "DELETE device/udesc/gpu/0x00001002",
+)
+"""Requests that are of the same kind as others, and sent by the same line: faults are tried on those."""
+
+
+class Died(BaseException):
+    """Stands for a kill: nothing that the program would do about it happens."""
+
+
+def dies_at(site: Site, fabric: ControlledFabric, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the changing request of this number on, nothing of this process reaches the Matrix."""
+    real, count = fabric.plane.client.change, iter(range(10**6))
+
+    def change(*args: Any, **keywords: Any) -> Any:
+        if next(count) >= number:
+            raise Died
+        return real(*args, **keywords)
+
+    monkeypatch.setattr(fabric.plane.client, "change", change)
+
+
+@pytest.mark.parametrize("number", range(1, len(COMPOSING)))
+def test_a_composition_that_was_killed_is_gone_on_with_or_released(
+    number: int, serve: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for goes_on in (True, False):
+        site = serve()
+        first = site.open(state=f"state{goes_on}")
+        selection = selected(first)
+        dies_at(site, first, number, monkeypatch)
+        with pytest.raises(Died):
+            first.compose(selection)
+        heir = site.open(state=f"state{goes_on}")
+        if goes_on:
+            heir.compose(selection)
+            composition = heir.read_back(LEASE)
+            assert composition is not None
+            assert composition.mismatches(configuration()) == ()
+            assert len(site.dialect.rack.attached("host1")) == 2
+            assert site.dialect.matrix.quiet
+        assert heir.release(LEASE) == ()
+        assert site.clean()
+
+
+@pytest.mark.parametrize("number", range(1, len(RELEASING)))
+def test_a_release_that_was_killed_is_found_and_gone_on_with(
+    number: int, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = site.open()
+    first.compose(selected(first))
+    dies_at(site, first, number, monkeypatch)
+    with pytest.raises(Died):
+        first.release(LEASE)
+    heir = site.open()
+    assert LEASE in heir.held()
+    assert heir.release(LEASE) == ()
+    assert site.clean()
+
+
+def fault(kind: str, request: str) -> Fault:
+    method, path = request.split()
+    target: dict[str, Any] = {"method": method, "path": f"*/{path}"}
+    body = '{"response": {"code": 9, "errors": [{"code": 9, "message": "%s", "type": "E"}], "data": []}}'
+    match kind:
+        case "refused":
+            return Fault("lie", **target, body=body % "not now")
+        case "busy":
+            return Fault("lie", **target, body=body % "Machine 0x0077 is already being edited")
+        case _:
+            return Fault(kind, **target)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("request_", [each for each in dict.fromkeys(COMPOSING) if each not in ALIKE])
+def test_a_fault_while_composing_never_makes_a_false_lease_and_leaks_nothing(
+    request_: str, kind: str, site: Site
+) -> None:
+    fabric = site.open()
+    selection = selected(fabric)
+    site.server.faults.add(fault(kind, request_))
+    outcome: FabricError | None = None
+    try:
+        fabric.compose(selection)
+    except FabricError as error:
+        outcome = error
+    composition = fabric.read_back(LEASE)
+    attached = {device.name for device in site.dialect.rack.attached("host1")}
+    if composition is not None and composition.mismatches(configuration()) == ():
+        assert attached == set(selection.ids)
+    if isinstance(outcome, Busy | Conflict):
+        assert fabric.held() == {}
+        assert site.clean()
+    if kind in ("drop_before", "drop_after", "garbage", "html") or (kind != "lie" and request_.endswith("reprogram")):
+        assert isinstance(outcome, OutcomeUnknown)
+    elif kind != "lie":
+        assert isinstance(outcome, Busy if kind == "busy" else PartialFailure)
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("request_", [each for each in dict.fromkeys(RELEASING) if each not in ALIKE])
+def test_a_fault_while_releasing_is_told_and_the_next_release_leaves_nothing(
+    request_: str, kind: str, site: Site
+) -> None:
+    fabric = site.open()
+    fabric.compose(selected(fabric))
+    site.server.faults.add(fault(kind, request_))
+    stuck: tuple[str, ...] = ("it raised",)
+    with suppress(FabricError):
+        stuck = fabric.release(LEASE)
+    assert site.clean() or (stuck and LEASE in fabric.held())
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", ["DELETE", "POST"])
+def test_a_fault_while_logging_in_changes_nothing_and_the_next_one_does(method: str, kind: str, site: Site) -> None:
+    fabric = site.open()
+    site.server.faults.add(fault(kind, f"{method} digest/composable-campaign"))
+    with suppress(FabricError):
+        fabric.inventory()
+    assert len(fabric.inventory().devices) == 4
+    assert site.changes() == []
+
+
+def test_an_old_answer_about_devices_never_takes_a_mark_from_what_is_still_in_the_group(site: Site) -> None:
+    fabric = site.open()
+    fabric.compose(selected(fabric))
+    site.server.faults.add(Fault("stale", "GET", "*/predevice", after=1))
+    stuck = fabric.release(LEASE)
+    assert set(stuck) == {"gpu1", "gpu2", "host1"}
+    assert LEASE in fabric.held()
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
+@pytest.mark.parametrize("kind", ["html", "garbage"])
+def test_a_list_that_is_none_is_no_empty_pool(kind: str, site: Site) -> None:
+    fabric = site.open(operation_s=0.2)
+    site.server.faults.add(Fault(kind, "GET", "*/predevice", times=-1))  # type: ignore[arg-type]
+    with pytest.raises(FabricError):
+        fabric.inventory()
+
+
+def test_opening_talks_to_nobody(site: Site) -> None:
+    fabric = site.open()
+    assert site.server.log == []
+    assert (fabric.capabilities().verified, fabric.capabilities().gives_host_id) == (False, False)

@@ -1,0 +1,245 @@
+"""Answers of a Matrix, as they were recorded, understood."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.fabrics.control import tags
+from campaign.fabrics.control.plane import Change
+from campaign.fabrics.errors import Conflict, NoMatch, ProtocolViolation
+from campaign.fabrics.liqid import marks, parse
+from campaign.fabrics.liqid.attach import plan
+from campaign.fabrics.liqid.plane import shown
+from campaign.fabrics.liqid.snapshot import Snapshot, assemble
+from campaign.fabrics.protocol import Tag
+
+DATA = Path(__file__).parents[2] / "data" / "fabrics" / "liqid"
+LEASE = "demo.c.1"
+HOSTS = {"pcpu0": "host1", "pcpu1": "host2"}
+TAG = Tag(LEASE, "demo", "tester", 1700000000.0, ())
+
+
+def sample(name: str) -> parse.Envelope:
+    found = parse.envelope(json.loads((DATA / f"{name}.json").read_text()))
+    assert found is not None
+    return found
+
+
+def snapshot(
+    predevices: str = "predevice", gpus: str = "device_info_gpu", details: dict[str, Any] | None = None
+) -> Snapshot:
+    infos = {path: sample(f"device_info_{path}").data for path in ("compute", "storage")}
+    infos["gpu"] = sample(gpus).data
+    machines = {raw["mach_id"]: raw for raw in sample("machine").data}
+    told = details or sample("machine_details").data[0]
+    return assemble(sample("group").data, machines, sample(predevices).data, infos, {1: told}, HOSTS)
+
+
+# -- envelope and members -----------------------------------------------------------------------------------------------------
+
+
+def test_an_error_is_one_whatever_the_status() -> None:
+    found = sample("error_with_http_200")
+    assert not found.ok
+    assert found.words == "Machine 0x0005 is already being edited"
+    assert parse.is_busy(found.words)
+    assert parse.numbers(found.words) == (5,)
+
+
+@pytest.mark.parametrize(
+    ("response", "ok"),
+    [
+        ({"code": 0, "errors": None, "data": []}, True),
+        ({"code": 0, "errors": [], "data": None}, True),
+        ({"code": 0, "errors": [{"code": 3}], "data": []}, False),
+        ({"code": 3, "errors": None, "data": []}, False),
+        ({"code": "4", "data": []}, False),
+    ],
+)
+def test_it_is_an_error_when_the_code_or_the_errors_say_so(response: dict[str, Any], ok: bool) -> None:
+    found = parse.envelope({"response": response})
+    assert found is not None
+    assert found.ok == ok
+
+
+@pytest.mark.parametrize("body", [None, 500, "ok", [], {}, {"response": 5}, {"response": []}, {"data": []}])
+def test_what_is_no_envelope_says_nothing(body: object) -> None:
+    assert parse.envelope(body) is None
+
+
+@pytest.mark.parametrize("message", ["Device gpu1 belongs to group 2 already", "Not authorized", "edition 5"])
+def test_other_refusals_are_not_busy(message: str) -> None:
+    assert not parse.is_busy(message)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (3, 3),
+        ("3", 3),
+        ("0x3f", 63),
+        (" 0X10 ", 16),
+        ("n/a", None),
+        (None, None),
+        (True, None),
+        (1.5, None),
+        ("", None),
+    ],
+)
+def test_numbers_are_written_in_several_ways(value: object, number: int | None) -> None:
+    assert parse.number(value) == number
+
+
+@pytest.mark.parametrize("data", [[7], ["0x7"], [{"mach_id": "7"}], [{"name": "n/a", "id": 7}], [None, 7]])
+def test_the_next_id_is_a_number_or_an_object_with_one(data: list[Any]) -> None:
+    assert parse.first_number(data) == 7
+    assert parse.first_number([{}, "none"]) is None
+
+
+def test_members_have_two_spellings() -> None:
+    assert parse.member({"mach_id": 1, "machId": 2}, "mach_id") == 1
+    assert parse.member({"machId": 2}, "mach_id") == 2
+    assert parse.member(["mach_id"], "mach_id") is None
+
+
+def test_what_is_done_by_and_by_says_where_to_ask() -> None:
+    data = sample("accepted").data
+    assert (parse.state_of(data), parse.link_of(data)) == (
+        "Pending",
+        "https://director:8443/liqid/api/v2/async/7",
+    )
+    assert (parse.state_of([{}, 5]), parse.link_of([{"links": None}])) == ("", None)
+
+
+# -- devices ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("predevices", "gpus"),
+    [("predevice", "device_info_gpu"), ("predevice_camel_case", "device_info_gpu_camel_case")],
+)
+def test_devices_are_shown_with_who_has_them(predevices: str, gpus: str) -> None:
+    view = shown(snapshot(predevices, gpus), {"NVIDIA A100-PCIE-40GB": "a100-40gb"})
+    told = {d.fabric_id: (d.kind, d.model, d.attached_to, d.holder, d.state, d.location) for d in view.devices}
+    assert told == {
+        "gpu1": ("gpu", "a100-40gb", "host1", LEASE, "in_use", "rack0-shelf1/slot1"),
+        "gpu2": ("gpu", "a100-40gb", "host2", "machine prod1", "in_use", "rack0-shelf1/slot2"),
+        "gpu3": ("gpu", "a100-40gb", None, None, "free", "rack0-shelf2/slot1"),
+        "nvme1": ("nvme", "honeybadger-4tb", None, None, "free", "rack0-shelf1/slot3"),
+    }
+    assert view.holders == {"host1": LEASE, "host2": "machine prod1"}
+    assert view.tags == {LEASE: Tag(LEASE, "demo", "tester", 1700000000.0, ("gpu1",))}
+
+
+def test_gpus_have_no_identity_on_the_host_and_drives_their_serial() -> None:
+    ids = {device.fabric_id: device.host_id for device in shown(snapshot(), {}).devices}
+    assert ids["gpu1"] is None
+    assert ids["nvme1"] == sample("device_info_storage").data[0]["serial_num"]
+
+
+@pytest.mark.parametrize("change", [{"gpu-count": 0}, {"gpu-count": "2"}])
+def test_a_machine_that_counts_otherwise_makes_its_devices_unknown(change: dict[str, Any]) -> None:
+    view = shown(snapshot(details=dict(sample("machine_details").data[0]) | change), {})
+    gpu1 = view.device("gpu1")
+    assert gpu1 is not None
+    assert (gpu1.state, gpu1.attached_to, gpu1.holder) == ("unknown", None, LEASE)
+
+
+def test_a_machine_that_counts_nothing_is_believed() -> None:
+    view = shown(snapshot(details={"mach_id": 1}), {})
+    assert view.devices[0].state == "in_use"
+
+
+@pytest.mark.parametrize(
+    "change", [{"mach_id": "77"}, {"mname": "other"}, {"grp_id": 1}], ids=["no such machine", "its name", "its group"]
+)
+def test_a_device_that_names_a_machine_otherwise_than_the_machine_is_unknown(change: dict[str, Any]) -> None:
+    listed = [dict(each) for each in sample("predevice").data]
+    next(each for each in listed if each["name"] == "gpu2").update(change)
+    machines = {raw["mach_id"]: raw for raw in sample("machine").data}
+    infos = {path: sample(f"device_info_{path}").data for path in ("compute", "gpu", "storage")}
+    view = shown(assemble(sample("group").data, machines, listed, infos, {}, HOSTS), {})
+    gpu2 = view.device("gpu2")
+    assert gpu2 is not None
+    assert (gpu2.state, gpu2.attached_to) == ("unknown", None)
+
+
+def test_a_device_that_only_one_list_has_is_unknown() -> None:
+    view = shown(assemble((), {}, sample("predevice").data[-2:], {"storage": ()}, {}, HOSTS), {})
+    assert [(device.fabric_id, device.state) for device in view.devices] == [("nvme1", "unknown")]
+
+
+def test_two_devices_of_one_name_are_not_guessed_at() -> None:
+    listed = sample("predevice").data
+    with pytest.raises(ProtocolViolation, match="two devices of the name gpu1"):
+        assemble((), {}, (*listed, listed[2]), {}, {}, HOSTS)
+
+
+def test_broken_devices_are_not_free() -> None:
+    infos = {"gpu": [dict(each) | {"device_state": "FAILED"} for each in sample("device_info_gpu").data]}
+    view = shown(assemble((), {}, [sample("predevice").data[4]], infos, {}, HOSTS), {})
+    assert [(d.fabric_id, d.health, d.state) for d in view.devices] == [("gpu3", "critical", "failed")]
+
+
+# -- marks --------------------------------------------------------------------------------------------------------------------
+
+
+def test_machines_are_named_with_letters_and_digits_by_lease_and_host() -> None:
+    names = {marks.machine_name(lease, host) for lease in ("a.b/c", "a") for host in ("h-1", "h-2")}
+    assert len(names) == 4
+    assert all(name.isalnum() and name.isascii() and len(name) == 16 for name in names)
+    assert all(marks.is_machine_name(name) for name in names)
+    assert not any(marks.is_machine_name(name) for name in ("production", "cc12", None, 7))
+
+
+@pytest.mark.parametrize("own", ["", "reseat me", "a | b", " padded "])
+def test_what_somebody_wrote_is_kept_in_front_of_the_mark(own: str) -> None:
+    text = marks.marked(own, TAG)
+    assert marks.unmarked(text) == (own, TAG)
+    assert marks.marked(text, TAG) == text
+
+
+@pytest.mark.parametrize("text", ["", "reseat me", "a | b", "lease=demo", tags.encode(TAG) + " and more"])
+def test_other_text_is_no_mark(text: str) -> None:
+    assert marks.unmarked(text) == (text, None)
+
+
+# -- what is to be done -------------------------------------------------------------------------------------------------------
+
+
+def changed(lease_id: str, **hosts: tuple[str, ...]) -> Change:
+    return Change(Tag(lease_id, "demo", "tester", 1.0, ()), hosts)
+
+
+def test_a_lease_goes_on_from_what_is_there() -> None:
+    found = snapshot()
+    (part,) = plan(changed(LEASE, host1=("gpu1", "gpu3")), found, found.group("campaign"))
+    assert part.machine is not None
+    assert part.machine["mach_id"] == 1
+    assert [device.name for device in part.devices] == ["pcpu0", "gpu1", "gpu3"]
+    assert [device.name for device in part.missing] == ["gpu3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "holder"),
+    [
+        (changed("other", host1=("gpu3",)), LEASE),
+        (changed(LEASE, host2=("gpu3",)), "machine prod1"),
+        (changed(LEASE, host1=("gpu1", "gpu2")), "machine prod1"),
+    ],
+)
+def test_what_others_have_is_a_conflict_that_names_them(change: Change, holder: str) -> None:
+    found = snapshot()
+    with pytest.raises(Conflict) as caught:
+        plan(change, found, found.group("campaign"))
+    assert caught.value.holders == (holder,)
+
+
+def test_what_is_not_there_is_no_match() -> None:
+    found = snapshot()
+    with pytest.raises(NoMatch, match="gpu9"):
+        plan(changed(LEASE, host1=("gpu9",)), found, found.group("campaign"))

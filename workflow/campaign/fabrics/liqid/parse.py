@@ -1,0 +1,196 @@
+"""What a Matrix answers, understood: the envelope, members in either spelling, and lists of devices. Pure.
+
+Everything comes as {"response": {"code", "errors", "data": [...]}}, errors too, and errors often with HTTP 200.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from campaign.fabrics.protocol import Health
+
+Raw = Mapping[str, Any]
+"""An object as the Matrix gave it: it is echoed whole, with what is not known here."""
+
+PATHS = {
+    "comp": "compute",
+    "cpu": "compute",
+    "gpu": "gpu",
+    "targ": "storage",
+    "ssd": "storage",
+    "link": "network",
+    "nic": "network",
+    "eth": "network",
+    "infi": "network",
+    "fpga": "fpga",
+}
+"""Part of the address where a type of device is listed and changed, by Liqid's type of device. Others cannot be composed."""
+KINDS = {"gpu": "gpu", "storage": "nvme", "network": "nic", "fpga": "fpga"}
+DESCRIBED = {"compute": "comp", "gpu": "gpu", "storage": "targ", "network": "link", "fpga": "fpga"}
+"""Type in the address of a device's user description. `fpga` is inferred; the others are documented."""
+COUNTED = {
+    "gpu": "gpu-count",
+    "storage": "storage-drive-count",
+    "network": "network-adapter-count",
+    "fpga": "fpga-count",
+}
+_BUSY = re.compile(r"already (being|in) edit|being edited|\bin edit mode by|\bbusy\b|in progress", re.IGNORECASE)
+_BROKEN = re.compile(r"fail|fault|error|offline|missing", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """code: 0 is success; errors: their messages; data: what was asked for, always a list."""
+
+    code: int
+    errors: tuple[str, ...]
+    data: tuple[Any, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0 and not self.errors
+
+    @property
+    def words(self) -> str:
+        return "; ".join(self.errors) or f"code {self.code}"
+
+
+def envelope(body: object) -> Envelope | None:
+    """The envelope that an answer is; None for whatever else came."""
+    response = body.get("response") if isinstance(body, Mapping) else None
+    if not isinstance(response, Mapping):
+        return None
+    code, data = number(response.get("code")), response.get("data")
+    return Envelope(
+        0 if code is None else code,
+        tuple(_message(each) for each in _listed(response.get("errors"))),
+        tuple(each for each in _listed(data) if each is not None),
+    )
+
+
+def _listed(value: object) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _message(error: object) -> str:
+    if isinstance(error, Mapping):
+        return str(error.get("message") or error.get("type") or f"code {error.get('code')}")
+    return str(error)
+
+
+def is_busy(message: str) -> bool:
+    """True for a refusal that says that somebody edits: "Machine 0x0001 is already being edited"."""
+    return _BUSY.search(message) is not None
+
+
+def numbers(message: str) -> tuple[int, ...]:
+    """The numbers in a message, hexadecimal or decimal."""
+    return tuple(int(each, 0) for each in re.findall(r"0[xX][0-9a-fA-F]+|\b[1-9][0-9]*\b", message))
+
+
+def member(raw: object, name: str) -> Any:
+    """A member by its name in snake_case, or in camelCase: Matrix software writes both."""
+    if not isinstance(raw, Mapping):
+        return None
+    if name in raw:
+        return raw[name]
+    return raw.get(re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), name))
+
+
+def number(value: object) -> int | None:
+    """3, "3" and "0x3" as a number; None for "n/a" and everything else."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    try:
+        return int(value) if isinstance(value, int) else int(value.strip(), 16 if "x" in value.lower() else 10)
+    except ValueError:
+        return None
+
+
+def first_number(data: Iterable[Any]) -> int | None:
+    """The number that a list is about: [3], ["0x3"] or [{"mach_id": 3}]."""
+    for each in data:
+        values = each.values() if isinstance(each, Mapping) else [each]
+        for value in values:
+            if (found := number(value)) is not None:
+                return found
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One device as the Matrix shows it. group, machine: None in the free pool of the system, of the group.
+
+    path: "gpu", "compute", ...; text: the user description, as it is.
+    """
+
+    name: str
+    path: str
+    device_id: str = ""
+    model: str = ""
+    serial: str = ""
+    text: str = ""
+    rack: int = 0
+    shelf: int = 0
+    group: int | None = None
+    group_name: str = ""
+    machine: int | None = None
+    machine_name: str = ""
+    health: Health = "ok"
+
+    @property
+    def computes(self) -> bool:
+        return self.path == "compute"
+
+
+def seen(predevice: Raw, info: Raw | None) -> Seen | None:
+    """A device out of both lists that tell of it; None for a type that cannot be composed (switches, enclosures)."""
+    path = PATHS.get(str(member(predevice, "dev_type")).lower())
+    name = member(predevice, "name")
+    if path is None or not isinstance(name, str) or not name:
+        return None
+    location = member(info, "location")
+    group = number(member(predevice, "grp_id"))
+    return Seen(
+        name,
+        path,
+        device_id=_text(member(info, "dev_id")),
+        model=_text(member(info, "model")) or _pci(info),
+        serial=_text(member(info, "serial_num")),
+        text=_text(member(info, "udesc")),
+        rack=number(member(location, "rack")) or 0,
+        shelf=number(member(location, "shelf")) or 0,
+        group=group if group is not None and group > 0 else None,
+        group_name=_text(member(predevice, "gname")),
+        machine=number(member(predevice, "mach_id")) or None,
+        machine_name=_text(member(predevice, "mname")),
+        health="critical" if _BROKEN.search(_text(member(info, "device_state"))) else "ok",
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) and value.lower() not in ("n/a", "null", "none") else ""
+
+
+def _pci(info: Raw | None) -> str:
+    vendor, device = _text(member(info, "pci_vendor")), _text(member(info, "pci_device"))
+    return f"{vendor}:{device}" if vendor and device else ""
+
+
+def state_of(data: Iterable[Any]) -> str:
+    """How far what was begun has come: "Pending", "SUCCESS", "FAILURE", or "" where the answer does not say."""
+    return next((str(found) for each in data if (found := member(each, "command_execution_state"))), "")
+
+
+def link_of(data: Iterable[Any]) -> str | None:
+    """Where to ask how far it has come."""
+    for each in data:
+        for link in _listed(member(each, "links")):
+            if isinstance(href := member(link, "href"), str) and href:
+                return href
+    return None
