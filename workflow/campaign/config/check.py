@@ -9,6 +9,7 @@ from typing import Any
 
 from campaign.cell import AXES, SHAPE_AXES, Configuration
 from campaign.config.campaign_file import CampaignFile
+from campaign.config.launching import rules_of
 from campaign.config.load import gathered, nearest
 from campaign.config.product import product
 from campaign.config.shapes import device_models
@@ -50,6 +51,7 @@ def check(
         *_configurations(file, configurations, place),
         *_devices(system, sources.system),
         *_emulation(system, configurations, sources.system),
+        *_launching(system, configurations, sources.system),
         *_precisions(file, workloads, place),
         *_options(file, workloads, sources),
         *_expressions(file, place),
@@ -127,6 +129,20 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
                 f"{source.place('emulation', 'scale')}: links.{name} would be emulated at {rate:.3g} Gbit/s, which a machine may "
                 f"not keep up with; at most {most:.2g}",
             )
+
+
+def _launching(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[Check]:
+    """Slurm's part in devices that nothing attaches: it moves none, and cannot know which host's ids it would choose."""
+    if not any(rules_of(system, model) for model in {configuration.device for configuration in configurations}):
+        return
+    if system.slurm.strategy == "dynamic":
+        where = source.place("slurm", "strategy")
+        yield partial(_refuse, f"{where}: hosts need no new registration for devices that nothing attaches; use static")
+    if system.slurm.placement == "scheduler":
+        where = source.place("slurm", "placement")
+        yield partial(
+            _refuse, f"{where}: devices are known by host (fabric.launch), so that the fabric chooses; use pinned"
+        )
 
 
 def _precisions(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -45,13 +45,9 @@ class Launch:
         """What devices that one process uses have in common."""
         return self.prefix, tuple(sorted(self.environment.items())), self.fraction, self.memory_mib
 
-    def document(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
-
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Launch:
-        """TypeError, KeyError: the document describes none."""
+        """From `dataclasses.asdict`, or JSON of it. TypeError, KeyError: the document describes none."""
         return cls(**{**document, "prefix": tuple(document["prefix"])})
 
 
@@ -99,7 +95,9 @@ def exact(value: str | float) -> Fraction:
     except (ValueError, ZeroDivisionError):
         part = Fraction(0)
     if not 0 < part <= 1:
-        raise ValueError(f"'{value}' is no part of a device: give a fraction such as 1/7, or 0.25, above 0 and at most 1")
+        raise ValueError(
+            f"'{value}' is no part of a device: give a fraction such as 1/7, or 0.25, above 0 and at most 1"
+        )
     return part
 
 

@@ -91,6 +91,11 @@ class Device:
         """True for what a configuration's `device` can name; drives and network cards are not that."""
         return self.kind not in (STORAGE_KIND, NETWORK_KIND)
 
+    @property
+    def physical(self) -> str:
+        """Name of the device that it is, or is a part of."""
+        return self.launch.device if self.launch else self.fabric_id
+
     def document(self) -> dict[str, Any]:
         """What a record keeps: no holder and no state, so equal compositions have equal documents."""
         document = asdict(self)

@@ -19,6 +19,7 @@ from campaign.cluster.doors import enter, opened
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.protocol import Composition
+from campaign.launchers.devices import UsedDevices
 from campaign.launchers.places import Place, Places, open_places
 from campaign.launchers.processes import MARK, adopt_orphans, children, end_run, kill_marked, marked, memory_mib
 from campaign.launchers.protocol import Limits
@@ -32,9 +33,10 @@ _PARENT_START_S = 300.0  # loading torch from a busy shared file system can take
 class LocalLauncher:
     """All hosts of a composition are this machine, or emulated on it."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, devices: UsedDevices) -> None:
         adopt_orphans()
         self._places = places
+        self._devices = devices
         self._parents: dict[str, _Parent] = {}
 
     @property
@@ -42,17 +44,20 @@ class LocalLauncher:
         return self._places.links
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
+        places = [
+            Place(_environment(step, marker, place.environment, given.environment), place.doors, given.prefix)
+            for place, given in zip(self._places.of(step), self._devices.given(step), strict=True)
+        ]
+        program = (*places[0].prefix, *step.argv)[0]
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            places = [
-                Place(_environment(step, marker, place.environment), place.doors) for place in self._places.of(step)
-            ]
-            if step.preload:
+            # A fork of the parent has no command that words could stand before.
+            if step.preload and not any(place.prefix for place in places):
                 ended = self._parent(step.preload).run(marker, places, log, directory, limits)
             else:
                 ended = _spawn(step, marker, places, log, directory, limits)
         except (OSError, ValueError, subprocess.SubprocessError) as error:  # ValueError: a NUL in an argument
-            raise LaunchError(f"{step.argv[0]}: could not be started: {error}") from error
+            raise LaunchError(f"{program}: could not be started: {error}") from error
         if not self._places.stand():
             raise LaunchError("the emulated hosts ended while a run was on; it is tried again")
         return replace(ended, flags=self._places.flags(step))
@@ -69,11 +74,12 @@ class LocalLauncher:
         return self._parents[module]
 
 
-def _environment(step: Step, marker: str, place: Mapping[str, str]) -> dict[str, str]:
+def _environment(step: Step, marker: str, place: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, str]:
     # The driver's own submission must not leak into what it measures.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}
     one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank else {}
-    return {**inherited, **one_thread, **place, **step.environment, MARK: marker}
+    # A run uses the devices that its record says, whatever the workload says of them.
+    return {**inherited, **one_thread, **place, **step.environment, **devices, MARK: marker}
 
 
 def _spawn(step: Step, marker: str, places: Sequence[Place], log: Path, directory: Path, limits: Limits) -> Ended:
@@ -83,7 +89,7 @@ def _spawn(step: Step, marker: str, places: Sequence[Place], log: Path, director
     try:
         with log.open("ab") as output:
             for place in places:
-                processes.append(_start(step.argv, place, output, directory))
+                processes.append(_start((*place.prefix, *step.argv), place, output, directory))
         timed_out, memory_hit = _wait(processes, marker, started, limits)
     finally:
         # Also after success: a program may have left something running in the background.
@@ -243,4 +249,4 @@ class _Parent:
 
 
 def open_launcher(system: SystemFile, composition: Composition) -> LocalLauncher:
-    return LocalLauncher(open_places(system, composition))
+    return LocalLauncher(open_places(system, composition), UsedDevices(composition))

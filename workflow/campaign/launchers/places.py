@@ -22,10 +22,12 @@ from campaign.workloads.protocol import Step
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What one process has to know of its place, and the namespaces to enter for it (`campaign.cluster.doors`)."""
+    """What one process has to know of its place, the namespaces to enter for it (`campaign.cluster.doors`), and words before its
+    command."""
 
     environment: Mapping[str, str]
     doors: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
 
 
 class Places(Protocol):

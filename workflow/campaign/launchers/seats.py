@@ -10,6 +10,7 @@ from campaign.cluster.topology import INTERFACE, far_side
 from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.protocol import Composition, Device
+from campaign.launchers.devices import UsedDevices
 from campaign.launchers.links import NOT_CROSSED, links_document, rates_of
 from campaign.launchers.step_script import Seats
 from campaign.workloads.protocol import Step
@@ -23,10 +24,8 @@ class AllocatedHosts:
     def __init__(self, system: SystemFile, composition: Composition, cluster: Cluster | None) -> None:
         self._cluster = cluster
         self._system = system
-        # The first devices of a host are used first, and local ones come before those on the fabric.
-        self._devices = {
-            host.name: sorted(host.devices, key=lambda device: not device.local) for host in composition.hosts
-        }
+        self._used = UsedDevices(composition)
+        self._devices = self._used.by_host
         self.links: Mapping[str, Any] | None = None
         if system.emulation is not None and cluster is not None:
             self.links = links_document(cluster.spec.rates, "root")
@@ -50,6 +49,7 @@ class AllocatedHosts:
             for rank, (host, fabric_port) in enumerate(places)
             if fabric_port is not None and (step.per_rank or rank == 0)
         }
+        given = {rank: each for rank, each in enumerate(self._used.given(step)) if each.prefix or each.environment}
         alone = len(set(places)) == 1
         interface = {"GLOO_SOCKET_IFNAME": "lo" if alone else INTERFACE} if self._cluster else {}
         return Seats(
@@ -59,6 +59,7 @@ class AllocatedHosts:
             self._named(step),
             # A site says its own interface in `slurm.environment`.
             {name: value for name, value in interface.items() if name not in self._system.slurm.environment},
+            given,
         )
 
     def flags(self, step: Step) -> tuple[str, ...]:
@@ -99,9 +100,11 @@ class AllocatedHosts:
 
     def _named(self, step: Step) -> dict[str, str]:
         """CUDA_VISIBLE_DEVICES by host, where the fabric says what the host calls each device: Slurm would give any of them."""
-        used = {host: self._devices[host][:count] for host, count in step.ranks_by_host.items()}
+        used = self._used.of(step)
         every = [device for devices in used.values() for device in devices]
-        if not every or not all(device.host_id and self._runs_on(device) == "cuda" for device in every):
+        if not every or not all(
+            device.host_id and not device.launch and self._runs_on(device) == "cuda" for device in every
+        ):
             return {}
         return {host: ",".join(str(device.host_id) for device in devices) for host, devices in used.items()}
 

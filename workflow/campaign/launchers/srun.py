@@ -63,16 +63,18 @@ class SrunLauncher:
             script,
             log,
             name=marker.rpartition("/")[2],
-            gres=None if seats.devices else self._settings.gres or None,
+            # Slurm knows nothing of remote devices, and counts parts of devices in its own way: each rank is told its own.
+            gres=None if seats.devices or seats.given else self._settings.gres or None,
             cpus_per_task=_cpus_per_task(self._settings.cpus_per_device),
         )
-        running = _Running(step, argv, self._environment(step), marker, log, directory, limits)
+        program = ", ".join(seats.programs(step))
+        running = _Running(step, program, argv, self._environment(step), marker, log, directory, limits)
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             script.write_text(rank_script(step, seats, marker, directory, sweeps=self._sweeps))
             return running.measured(self._hosts.flags(step))
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
-            raise LaunchError(f"{step.argv[0]}: could not be started: {error}") from error
+            raise LaunchError(f"{program}: could not be started: {error}") from error
 
     def close(self) -> None:
         """Nothing outlives a step."""
@@ -84,9 +86,11 @@ class SrunLauncher:
 
 @dataclass
 class _Running:
-    """One step, from the start of srun to the end of all that it started. words: srun's own, not those of the program."""
+    """One step, from the start of srun to the end of all that it started. program: what ranks are started with, by name; words:
+    srun's own, not those of the program."""
 
     step: Step
+    program: str
     argv: list[str]
     environment: dict[str, str]
     marker: str
@@ -217,7 +221,7 @@ class _Running:
     def _understood(self, code: int, why: _Why | None, flags: tuple[str, ...]) -> Ended:
         ends = read_ends(self.directory, self.ranks)
         tail = self._tail() if code else ""
-        if error := objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.step.argv[0]):
+        if error := objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.program):
             raise error
         codes = codes_of(ends, code, ended_by_us=why is not None)
         return Ended(

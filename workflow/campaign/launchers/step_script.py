@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from campaign.fabrics.launch import Given
 from campaign.launchers.processes import MARK
 from campaign.launchers.protocol import Limits
 from campaign.slurm.steps import over
@@ -42,7 +43,8 @@ class Seats:
     """Where the ranks of a run sit.
 
     address, port: where rank 0 is met; behind: argv to put before a rank's command, by rank (0 stands for one program for all
-    ranks); devices: CUDA_VISIBLE_DEVICES by host, where the run's devices are known by name; environment: further variables.
+    ranks); devices: CUDA_VISIBLE_DEVICES by host, where the run's devices are known by name; environment: further variables; given:
+    words before a rank's program and its variables, by rank, where its device needs them.
     """
 
     address: str
@@ -50,6 +52,12 @@ class Seats:
     behind: Mapping[int, Sequence[str]] = field(default_factory=dict)
     devices: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[int, Given] = field(default_factory=dict)
+
+    def programs(self, step: Step) -> tuple[str, ...]:
+        """The programs that ranks are started with, by name."""
+        ranks = sum(step.ranks_by_host.values()) if step.per_rank else 1
+        return tuple(dict.fromkeys((*self.given.get(rank, Given()).prefix, *step.argv)[0] for rank in range(ranks)))
 
 
 def sweep_script(marker: str, rank: str = "") -> str:
@@ -67,6 +75,9 @@ def rank_script(step: Step, seats: Seats, marker: str, directory: Path, *, sweep
     what = "one rank a task" if step.per_rank else "one program for all ranks"
     text = f"#!/bin/sh\n# Made for one run: {what}.\n" + "".join(f"{line}\n" for line in _place(step, seats))
     where, program = shlex.quote(str(directory)), shlex.quote(step.argv[0])
+    if prefixes := {rank: given.prefix for rank, given in seats.given.items() if given.prefix}:
+        text += "".join(f"{line}\n" for line in _by_rank(_before(prefixes)))
+        program = '"$1"'
     text += _STARTS.replace("{directory}", where).replace("{program}", program)
     # In a shell of its own, so that none of it is in the environment of what comes after.
     text += "(\n" + "".join(f"{line}\n" for line in _program(step, seats, marker)) + ")\ncode=$?\n"
@@ -108,12 +119,26 @@ def _program(step: Step, seats: Seats, marker: str) -> Iterator[str]:
     words = {**own, **{name: shlex.quote(value) for name, value in given.items()}}
     # What the workload says itself is in the environment of srun already.
     yield from (f"export {name}={word}" for name, word in words.items() if name not in step.environment)
+    # Of all that is said of devices this counts: records say it.
+    yield from _by_rank({rank: _exports(given.environment) for rank, given in seats.given.items() if given.environment})
     yield f"export {MARK}={shlex.quote(marker)} {RANK_MARK}={shlex.quote(f'{marker}#')}$rank#"
-    if seats.behind:
-        yield "case $rank in"
-        yield from (f'{rank}) set -- {shlex.join(argv)} "$@" ;;' for rank, argv in sorted(seats.behind.items()))
-        yield "esac"
+    yield from _by_rank(_before(seats.behind))
     yield 'exec "$@"'
+
+
+def _before(words: Mapping[int, Sequence[str]]) -> dict[int, str]:
+    return {rank: f'set -- {shlex.join(argv)} "$@"' for rank, argv in words.items()}
+
+
+def _exports(environment: Mapping[str, str]) -> str:
+    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+
+
+def _by_rank(commands: Mapping[int, str]) -> Iterator[str]:
+    if commands:
+        yield "case $rank in"
+        yield from (f"{rank}) {command} ;;" for rank, command in sorted(commands.items()))
+        yield "esac"
 
 
 def _whole(step: Step) -> dict[str, str]:

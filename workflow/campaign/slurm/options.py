@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from campaign.cell import SHAPE_AXES, Configuration
+from campaign.config.launching import devices_to_ask
 from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.errors import ConfigError
 from campaign.expression import parse
@@ -59,6 +60,8 @@ def devices_asked(system: SystemFile, configuration: Configuration, hosts: Colle
     Where pooled devices come on top of a host's own ones, all are asked for, so that those of the composition are among them; runs
     are given theirs.
     """
+    if (launched := devices_to_ask(system, configuration)) is not None:
+        return launched
     if not configuration.fabric_devices_per_host:
         return configuration.devices_per_host
     groups = [group for group in system.hosts if not hosts or set(hosts) & set(group.names())]
@@ -128,8 +131,9 @@ def sbatch_parameters(
         "exclusive": system.slurm.exclusive or None,
         "cpus_per_task": options.cpus_per_device,
     }
-    if system.slurm.gres:
-        parameters["gres"] = f"{system.slurm.gres}:{devices_asked(system, configuration, hosts)}"
+    devices = devices_asked(system, configuration, hosts)
+    if system.slurm.gres and (devices or not configuration.devices_per_host):
+        parameters["gres"] = f"{system.slurm.gres}:{devices}"
     if options.memory_gib:
         parameters["mem"] = f"{math.ceil(options.memory_gib * 1024)}M"
     elif system.slurm.exclusive and not any(_plain(name).startswith("mem_per_") for name in options.additional):

@@ -60,7 +60,7 @@ def verify(system: SystemFile, composition: Composition, directory: Path) -> Ver
     """
     hosts = [host.name for host in composition.hosts]
     command, identified = devices_script(system, composition)
-    most = max((len(host.devices) for host in composition.hosts), default=0)
+    most = max((len(on_host(host)) for host in composition.hosts), default=0)
     # Devices are identified among all that the job has: a grant of as many as were composed might be of the others.
     gres = None if identified else f"{system.slurm.gres}:{most}" if system.slurm.gres and most else "none"
     answers = ask_hosts(hosts, command, gres=gres, timeout_s=_TIMEOUT_S)
@@ -126,7 +126,7 @@ def parse_device(line: str) -> Seen:
 
 def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], *, identified: bool) -> str | None:
     """What is wrong on a host; more devices than composed are no harm, for runs are given theirs."""
-    wanted = host.devices
+    wanted = on_host(host)
     if len(seen) < len(wanted):
         return f"{len(seen)} devices are there, {len(wanted)} were composed"
     if not identified:
@@ -153,6 +153,15 @@ def _identifies(system: SystemFile, device: Device) -> bool:
     return runs_on(system, device) == "cuda"
 
 
+def on_host(host: ComposedHost) -> tuple[Device, ...]:
+    """Devices that a host itself has: not the remote ones that a run reaches by other ways, and one for all parts of it."""
+    found: dict[str, Device] = {}
+    for device in host.devices:
+        if device.launch is None or device.local:
+            found.setdefault(device.physical, device)
+    return tuple(found.values())
+
+
 def runs_on(system: SystemFile, device: Device) -> str:
     """`cuda` or `cpu`, as the system file says of the device's model."""
     return system.devices.get(device.model, DeviceModel()).runs_on
@@ -164,4 +173,4 @@ def _grants(system: SystemFile) -> bool:
 
 
 def _devices(composition: Composition) -> list[Device]:
-    return [device for host in composition.hosts for device in host.devices]
+    return [device for host in composition.hosts for device in on_host(host)]

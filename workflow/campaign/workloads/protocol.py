@@ -32,7 +32,8 @@ class Run:
 class Step:
     """What a launcher starts: one process, or one a rank.
 
-    preload: a module whose `parent` forks ranks cheaply; a launcher that cannot use it starts `argv`.
+    preload: a module whose `parent` forks ranks cheaply; a launcher that cannot use it starts `argv`. takes_devices: False for a
+    program that only stands for devices, and is given nothing for them.
     """
 
     argv: tuple[str, ...]
@@ -40,6 +41,7 @@ class Step:
     ranks_by_host: Mapping[str, int]
     per_rank: bool = True
     preload: str | None = None
+    takes_devices: bool = True
 
 
 @dataclass(frozen=True)

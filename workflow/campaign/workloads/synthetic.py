@@ -72,7 +72,7 @@ class Synthetic:
         path.write_text(json.dumps(specification))
         # The file itself, not the module: nothing but the standard library is imported, so that a run costs 20 ms.
         argv = (sys.executable, "-I", "-S", str(Path(__file__)), str(path))
-        return Step(argv, {}, run.ranks_by_host, per_rank=False)
+        return Step(argv, {}, run.ranks_by_host, per_rank=False, takes_devices=False)
 
     def read(self, run: Run, ended: Ended, log: str) -> Outcome:
         from campaign.failures import classify

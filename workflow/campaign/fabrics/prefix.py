@@ -1,0 +1,223 @@
+"""Remote devices and parts of devices, which nothing attaches: a run uses them through words before its command, and variables.
+
+A lease holds whole hosts and whole devices. What stands in the pool is remote: its drawer is the server that it is in. Where that
+is a host of the system, the host lends its devices: they are no remote devices of its own, and whoever holds one of them holds
+the host, as runs that share a host disturb each other. A part of a device keeps the device from other leases for the same reason.
+Slurm is not told: keep other jobs off hosts that lend, by a partition or a reservation of their own.
+
+Unverified: Bitfusion, whose product has ended (maintenance until 2025), MIG and MPS; their options are by public documentation
+(`bitfusion run -n N -p FRACTION -- ...`, MIG UUIDs in CUDA_VISIBLE_DEVICES, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). Bitfusion's `-p`
+parts memory only, computing is shared; MIG parts both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, islice
+from pathlib import Path
+
+from campaign.errors import ConfigError, FabricError
+from campaign.fabrics import placement
+from campaign.fabrics.chassis import Bank
+from campaign.fabrics.errors import Conflict, Incompatible, Unhealthy
+from campaign.fabrics.holding import claim, composed
+from campaign.fabrics.launch_rules import POOL, Options, devices_at
+from campaign.fabrics.protocol import (
+    Capabilities,
+    Composition,
+    Device,
+    Host,
+    HostSpec,
+    Inventory,
+    PoolSpec,
+    Request,
+    Selection,
+    Tag,
+)
+from campaign.fabrics.state import State, StateFile, wanted
+
+RULE = "prefix: a host that a lease uses does not lend its devices"
+_MOST_CHOICES = 500
+
+
+def open_fabric(options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path) -> PrefixFabric:
+    """Raises ConfigError when entries, hosts and pool do not fit each other."""
+    own = {host.name: Counter[tuple[str, str]]() for host in hosts}
+    for host in hosts:
+        for spec in host.devices:
+            own[host.name][spec.kind, spec.model] += spec.count
+    drawers: dict[str, Counter[tuple[str, str]]] = {}
+    for entry in pool:
+        drawers.setdefault(entry.drawer or POOL, Counter())[entry.kind, entry.model] += entry.count
+    for rule in options.launch:
+        places = {**(own if rule.covers(local=True) else {}), **(drawers if rule.covers(local=False) else {})}
+        there = [name for name, counts in places.items() if any(model == rule.device for _, model in counts)]
+        if not there:
+            where = {"local": "no host", "pool": "not the pool"}.get(rule.where or "", "neither a host nor the pool")
+            raise ConfigError(f"launch: {where} has '{rule.device}'; correct the name, or list the devices")
+        if unknown := sorted(set(rule.ids) - set(there)):
+            raise ConfigError(
+                f"launch: {rule.device}: ids: {unknown[0]} has none of them; there are: {', '.join(there)}"
+            )
+    local = tuple(device for name, counts in own.items() for device in devices_at(name, counts, options, local=True))
+    remote = tuple(
+        device for name, counts in drawers.items() for device in devices_at(name, counts, options, local=False)
+    )
+    return PrefixFabric(hosts, local, remote, state_dir)
+
+
+class PrefixFabric:
+    """See `protocol.Fabric`. Nothing is asked from afar: what cannot be used shows when a run is started."""
+
+    def __init__(
+        self, hosts: Sequence[HostSpec], local: Sequence[Device], remote: Sequence[Device], state_dir: Path
+    ) -> None:
+        self._hosts = {host.name: host for host in hosts}
+        self._devices = {device.fabric_id: device for device in (*local, *remote)}
+        self._banks = _banks(tuple(self._hosts), remote)
+        self._state = StateFile(state_dir / "prefix.json")
+
+    def capabilities(self) -> Capabilities:
+        reached = Counter(
+            (host, device.model)
+            for device in self._devices.values()
+            for host in self._hosts
+            if device.computes and (device.attached_to == host if device.local else _server(device) != host)
+        )
+        return Capabilities(
+            attach_mode="hot",
+            max_devices_per_host=max(reached.values(), default=0),
+            supports_modify=False,
+            exclusive_transaction=False,
+            gives_host_id=False,
+            verified=False,
+            note="nothing is attached: runs are started with a prefix and an environment. Bitfusion's product has ended, MIG and "
+            "MPS are by documentation; a run that cannot use its devices is what shows it",
+        )
+
+    def inventory(self) -> Inventory:
+        return self._inventory(self._state.read())
+
+    def select(self, request: Request, inventory: Inventory) -> Selection:
+        known = [host.name for host in inventory.hosts]
+        lends = any(bank.drawer in self._hosts for bank in self._banks)
+        hosts = [name for name in known if not request.allowed_hosts or name in request.allowed_hosts]
+        asked = request.configuration
+        if not lends or not asked.fabric_devices_per_host or set(request.allowed_hosts) - set(known):
+            return placement.select(request, inventory, self._banks)
+        reasons: list[FabricError] = []
+        for chosen in islice(combinations(hosts, asked.hosts), _MOST_CHOICES):
+            left = replace(
+                inventory, devices=tuple(d for d in inventory.devices if d.local or _server(d) not in chosen)
+            )
+            try:
+                found = placement.select(replace(request, allowed_hosts=chosen), left, self._banks)
+            except FabricError as reason:
+                reasons.append(reason)
+            else:
+                return replace(found, request=request)
+        for kind in (Conflict, Unhealthy):
+            if waits := [reason for reason in reasons if isinstance(reason, kind)]:
+                raise waits[0]
+        placement.select(request, inventory.freed(), self._banks)  # raises where it is not for the rule
+        raise Incompatible(
+            f"{request.lease_id}: configuration {asked.name!r} asks for {asked.fabric_devices_per_host} remote {asked.device!r} "
+            f"for each of {asked.hosts} hosts, and the other hosts have fewer ({RULE})",
+            RULE,
+        )
+
+    def compose(self, selection: Selection) -> None:
+        lease_id = selection.request.lease_id
+        with self._state.change() as state:
+            self._refuse_taken(state, selection)
+            if claim(state, selection):
+                for host in wanted(selection):
+                    for name in (*host.devices, *host.storage):
+                        slot = state.slot(name)
+                        slot.lease, slot.host, slot.state = lease_id, host.name, "in_use"
+
+    def read_back(self, lease_id: str) -> Composition | None:
+        state = self._state.read()
+        holding = state.leases.get(lease_id)
+        if holding is None:
+            return None
+        now = {device.fabric_id: device for device in self._inventory(state).devices}
+        devices = {name: now[name] for name in state.held_by(lease_id) if name in now}
+        return composed(self._hosts, (host for host in holding.hosts if host.name in self._hosts), devices)
+
+    def host_sees(self, composition: Composition) -> frozenset[str]:
+        return frozenset(device.fabric_id for device in composition.devices)
+
+    def rescan(self, composition: Composition) -> None:
+        """Devices that are not attached do not appear on a host; there is nothing to look for."""
+
+    def release(self, lease_id: str) -> tuple[str, ...]:
+        with self._state.change() as state:
+            state.leases.pop(lease_id, None)
+            for name in state.held_by(lease_id):
+                del state.devices[name]
+        return ()
+
+    def held(self) -> Mapping[str, Tag]:
+        return self._state.read().tags()
+
+    def close(self) -> None:
+        """Nothing is open between calls."""
+
+    def _refuse_taken(self, state: State, selection: Selection) -> None:
+        """Conflict where a host lends its devices to somebody else, or another part of a device is held, since it was selected."""
+        lease_id = selection.request.lease_id
+        inventory = self._inventory(state)
+        holders = {host.name: host.holder for host in inventory.hosts}
+        chosen = {host.host for host in selection.hosts}
+        taken = {name: holder for name in sorted(chosen) if (holder := holders.get(name)) not in (None, lease_id)}
+        for device in inventory.devices:
+            if device.fabric_id in selection.ids and device.holder not in (None, lease_id):
+                taken[device.fabric_id] = device.holder
+        if taken:
+            what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
+            raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(str(each) for each in taken.values()))
+
+    def _inventory(self, state: State) -> Inventory:
+        using = {host.name: lease for lease, held in state.leases.items() for host in held.hosts}
+        lending: dict[str, str] = {}
+        physical: dict[str, str] = {}
+        for name, slot in state.devices.items():
+            device = self._devices.get(name)
+            if device is not None and slot.lease is not None:
+                physical[device.physical] = slot.lease
+                if not device.local:
+                    lending[_server(device)] = slot.lease
+        hosts = tuple(
+            Host(spec.name, spec.cores, spec.memory_gib, spec.ports, using.get(spec.name) or lending.get(spec.name))
+            for spec in self._hosts.values()
+        )
+        servers = {**lending, **using}
+        return Inventory(hosts, tuple(self._present(d, state, physical, servers) for d in self._devices.values()))
+
+    def _present(self, device: Device, state: State, physical: Mapping[str, str], servers: Mapping[str, str]) -> Device:
+        slot = state.devices.get(device.fabric_id)
+        if slot is not None and slot.lease is not None:
+            return replace(device, holder=slot.lease, attached_to=slot.host, state="in_use")
+        by = physical.get(device.physical)
+        if by is None and not device.local and _server(device) in self._hosts:
+            by = servers.get(_server(device))
+        return device if by is None else replace(device, holder=by, state="reserved")
+
+
+def _server(device: Device) -> str:
+    """Where a remote device is."""
+    return device.location.rpartition("/slot")[0]
+
+
+def _banks(hosts: tuple[str, ...], remote: Sequence[Device]) -> tuple[Bank, ...]:
+    """One for each server; every host reaches what is in it."""
+    slots: dict[str, set[int]] = {}
+    for device in remote:
+        drawer, _, slot = device.location.rpartition("/slot")
+        slots.setdefault(drawer, set()).add(int(slot))
+    return tuple(
+        Bank(drawer, drawer, "advanced", frozenset(numbers), hosts, len(hosts)) for drawer, numbers in slots.items()
+    )
