@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.cell import Configuration
-from campaign.emulators import open_dialect
+from campaign.emulators import EMULATORS, open_dialect
 from campaign.emulators.rack import Rack, rack
 from campaign.emulators.server import Server
 from campaign.fabrics import open_fabric
@@ -90,7 +90,7 @@ def stop_emulators() -> None:
 os.environ |= {"FABRIC_USER": "campaign", "FABRIC_PASSWORD": "composable"}
 EMULATED = ("redfish", "redfish-zones", "liqid", "sunfish", "cdi", "nec")
 FURTHER: dict[str, dict[str, Any]] = {"nec": {"poll_s": 0.05}, "liqid": {"poll_s": 0.05}}
-ONE_CHANGE = ("nec",)
+ONE_CHANGE = ("nec", "redfish-zones")
 """Dialects that compose with one request."""
 CREDENTIALS = {"user_env": "FABRIC_USER", "password_env": "FABRIC_PASSWORD"}
 
@@ -101,7 +101,12 @@ SYSTEMS = {
             (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0)),
             (PoolSpec("gpu", "a100", 2), PoolSpec("nvme", "ssd", 1)),
             configuration(devices_per_host=2, storage="fabric-nvme"),
-            options={"url": "http://127.0.0.1:1", "credentials": CREDENTIALS, **FURTHER.get(kind, {})},
+            options={
+                "url": "http://127.0.0.1:1",
+                "credentials": CREDENTIALS,
+                **EMULATORS[kind].options,
+                **FURTHER.get(kind, {}),
+            },
             emulated=True,
         )
         for kind in EMULATED
@@ -154,9 +159,9 @@ def dies_at_second_attachment(seconds: float) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dies_in_its_changes(client: Any, most: int) -> None:
-    """Let the process be killed when so many of its changing requests have been sent and answered."""
-    change, changes = client.change, []
+def dies_in_its_changes(plane: Any, most: int) -> None:
+    """Let the process be killed when so many of the requests that attach have been sent and answered."""
+    change, attach, changes = plane.client.change, plane.attach, []
 
     def deadly(*args: Any, **named: Any) -> Any:
         answer = change(*args, **named)
@@ -165,7 +170,11 @@ def dies_in_its_changes(client: Any, most: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    client.change = deadly
+    def attaching(*args: Any) -> None:
+        plane.client.change = deadly
+        attach(*args)
+
+    plane.attach = attaching
 
 
 def start(action: str, system: str, directory: Path, lease_id: str) -> subprocess.Popen[str]:
@@ -183,7 +192,7 @@ def main(action: str, name: str, directory: str, lease_id: str) -> int:
     if action in ("die_before", "die_after"):
         fabric = DiesInCompose(fabric, after=action == "die_after")
     if action == "die_amid" and system.emulated:
-        dies_in_its_changes(fabric.plane.client, 1 if name in ONE_CHANGE else 2)
+        dies_in_its_changes(fabric.plane, 1 if name in ONE_CHANGE else 2)
     elif action == "die_amid":
         time.sleep = dies_at_second_attachment
     if action == "race":

@@ -27,7 +27,7 @@ def private(path: Path, text: str | bytes, mode: int = 0o600) -> Path:
 
 def test_no_source_is_no_login_and_a_dialect_that_needs_one_says_how_to_give_it() -> None:
     assert login(connection()) is None
-    with pytest.raises(ConfigError, match="user_env.*password_env.*file.*netrc"):
+    with pytest.raises(ConfigError, match=r"user_env.*password_env.*file.*netrc"):
         needed_login(connection())
 
 
@@ -103,7 +103,7 @@ def test_a_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     for path, problem in (
-        (tmp_path, "regular file"),
+        (tmp_path, "directory"),
         (tmp_path / "pipe", "regular file"),
         (tmp_path / "none", "no such file; create it with mode 600"),
         (tmp_path / "a\0b", "cannot be read"),

@@ -5,8 +5,8 @@ Each is strict where real peers are lax, and commits faults on request (`faults`
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -16,10 +16,14 @@ from campaign.emulators.server import Dialect
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """One entry of the table: the module, which has `open_dialect(rack, **options) -> Dialect`, and one line for people."""
+    """One entry of the table: the module, which has `open_dialect(rack, **options) -> Dialect`, and one line for people.
+
+    options: what a system file says beside address and credentials to use it.
+    """
 
     module: str
     summary: str
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 EMULATORS: dict[str, Emulator] = {
@@ -33,7 +37,11 @@ EMULATORS: dict[str, Emulator] = {
     "sunfish": Emulator(
         "campaign.emulators.sunfish", "OFMF/Sunfish: connections through an agent, which can disagree with it"
     ),
-    "cdi": Emulator("campaign.emulators.cdi", "Fujitsu CDI, fabric manager"),
+    "cdi": Emulator(
+        "campaign.emulators.cdi",
+        "Fujitsu CDI, fabric manager",
+        {"tenant": "b3b65e79-ad41-4367-89d6-e4e7315141ef", "realm": "cdi", "client_id": "campaign"},
+    ),
     "nec": Emulator("campaign.emulators.nec", "NEC CDIM: layout-apply"),
 }
 

@@ -51,8 +51,8 @@ class Dialect(Protocol):
 
     rack: Rack
 
-    def answer(self, asked: Asked) -> Reply:
-        """Whatever the real service would say; never raises for anything that a client can send."""
+    def answer(self, asked: Asked) -> Reply | None:
+        """Whatever the real service would say (None: it ends the connection); never raises for anything that a client can send."""
 
 
 class Server:
@@ -131,7 +131,7 @@ class Server:
                     case "stale" if (old := self._last.get(asked.path)) is not None:
                         return old, None
             reply = self.dialect.answer(asked)
-            if asked.method == "GET":
+            if asked.method == "GET" and reply is not None:
                 self._last[asked.path] = reply
             if fault is not None and fault.kind == "drop_after":
                 return None, None
@@ -173,6 +173,8 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
         server_version = "campaign-emulator"
         sys_version = ""
+        # Headers and body are two writes; with Nagle's algorithm the second waits 40 ms for the client's delayed acknowledgement.
+        disable_nagle_algorithm = True
 
         def log_message(self, format: str, *args: Any) -> None:
             """The server keeps a log of its own."""
@@ -186,7 +188,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             except ValueError:
                 body = None
             asked = Asked(
-                self.command, split.path, dict(parse_qsl(split.query)), dict(self.headers.items()), body, text
+                self.command, split.path, dict(parse_qsl(split.query, keep_blank_values=True)), dict(self.headers.items()), body, text
             )
             reply, fault = server.respond(asked)
             if reply is None:

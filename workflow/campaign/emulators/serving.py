@@ -1,4 +1,4 @@
-"""An emulated control plane for a person: starts it, writes a system file that names it, and serves until it is told to end."""
+"""An emulated control plane for a person: starts it, writes a system and a campaign for it, and serves until it is told to end."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def serve(
         hardware = rack(HostGroup(name=hosts).names(), parsed)
     except ValueError as error:
         raise ConfigError(f"--host {hosts}: {error}") from error
+    planned = [_fault(text) for text in faults]
     with Server(open_dialect(kind, hardware), directory, port=port) as server:
-        for text in faults:
-            server.faults.add(_fault(text))
-        path = directory / f"{directory.name}.yaml"
-        path.write_text(yaml.safe_dump(system_document(directory.name, kind, server, hardware, hosts), sort_keys=False))
-        (directory / "credentials").write_text(f"{USER}\n{PASSWORD}\n")
-        (directory / "credentials").chmod(0o600)
-        say(f"{kind} at {server.url}, user {USER}, password {PASSWORD}, certificate {server.ca_file}")
-        say(f"\n  campaign fabric check {path}\n\nCtrl-C ends it.")
+        for fault in planned:
+            server.faults.add(fault)
+        system, campaign = write_files(directory, kind, server, hardware, hosts)
+        say(f"{kind} at {server.url}, user {USER}, password {PASSWORD}, certificate {server.ca_file}\n")
+        say(f"  campaign fabric check {system}")
+        say(f"  campaign compose 1x1-fabric --campaign {campaign} --dry-run")
+        say(f"  snakemake --profile local --config campaign={campaign}\n\nCtrl-C ends it.")
         end = until or threading.Event()
         if until is None:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -57,9 +57,29 @@ def serve(
         say(f"ended after {len(server.log)} requests, {len(server.changing())} of them changes")
 
 
+def write_files(directory: Path, kind: str, server: Server, hardware: Rack, hosts: str) -> tuple[Path, Path]:
+    """A system file and a small campaign for an emulated control plane, and the credentials; gives the two files."""
+    credentials = directory / "credentials"
+    credentials.touch(0o600)
+    credentials.write_text(f"{USER}\n{PASSWORD}\n")
+    system, campaign = directory / "systems" / f"{directory.name}.yaml", directory / "campaign.yaml"
+    system.parent.mkdir(exist_ok=True)
+    system.write_text(yaml.safe_dump(system_document(directory.name, kind, server, hardware, hosts), sort_keys=False))
+    model = next(iter(device.model for device in hardware.devices.values() if device.kind == "gpu"), "cpu-rank")
+    document = {
+        "name": directory.name,
+        "system": directory.name,
+        "configurations": [{"devices_per_host": [1, 2], "device": model, "attach": "fabric"}],
+        "axes": {"workload": "bert-nano", "batch": 4, "precision": "fp32"},
+        "protocol": {"repetitions": 2},
+    }
+    campaign.write_text(yaml.safe_dump(document, sort_keys=False))
+    return system, campaign
+
+
 def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts: str) -> dict[str, object]:
     """A system file for an emulated control plane; its credentials are in a file beside it."""
-    directory = (server.ca_file or Path()).parent.resolve()
+    ca_file = (server.ca_file or Path()).resolve()
     pool: dict[tuple[str, str], int] = {}
     for device in hardware.devices.values():
         pool[device.kind, device.model] = pool.get((device.kind, device.model), 0) + 1
@@ -70,8 +90,9 @@ def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts:
         "fabric": {
             "kind": kind,
             "url": server.url,
-            "ca_file": str(server.ca_file),
-            "credentials": {"file": str(directory / "credentials")},
+            "ca_file": str(ca_file),
+            **EMULATORS[kind].options,
+            "credentials": {"file": str(ca_file.parent / "credentials")},
             "agent": {
                 "kind": "http",
                 "url": f"{server.url}{HOSTS_PATH}{{host}}/devices",

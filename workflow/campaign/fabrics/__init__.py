@@ -122,6 +122,11 @@ def open_fabric(
             options = model.model_validate(options)
         except ValidationError as error:
             raise ConfigError(_message(name, error)) from error
+    agent = getattr(options, "agent", None)
+    if agent is not None and agent.kind == "local" and len(hosts) != 1:
+        raise ConfigError(
+            f"fabric {name!r}: agent: kind local looks at this machine, and there are {len(hosts)} hosts; use ssh"
+        )
     return cast(Fabric, adapter_module(name).open_fabric(options, tuple(hosts), tuple(pool), state_dir))
 
 

@@ -50,6 +50,9 @@ class Holding(_Stored):
     owner: str
     since_s: float
     hosts: tuple[HeldHost, ...]
+    seen_before: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="devices that hosts had before anything was attached, by identity or address"
+    )
     handles: dict[str, str] = Field(
         default_factory=dict, description="what the fabric itself made for the lease, by name"
     )

@@ -13,16 +13,15 @@ from pathlib import Path
 
 from campaign.errors import FabricError
 from campaign.fabrics import placement
-from campaign.fabrics.agents.pairing import pair
-from campaign.fabrics.agents.protocol import HostAgent, HostDevice
+from campaign.fabrics.agents.protocol import HostAgent
 from campaign.fabrics.chassis import Bank
 from campaign.fabrics.control.http import Sent
 from campaign.fabrics.control.plane import Change, ControlPlane, Reading, View
+from campaign.fabrics.control.sight import Sight
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure, Unhealthy
 from campaign.fabrics.holding import claim, composed, occupy, own_devices
 from campaign.fabrics.protocol import (
     Capabilities,
-    ComposedHost,
     Composition,
     Device,
     Host,
@@ -63,7 +62,10 @@ class ControlledFabric:
         self._hosts = {host.name: host for host in hosts}
         self._own = tuple(device for host in hosts for device in own_devices(host))
         self._state = StateFile(state_file)
-        self._agent = agent
+        own: dict[str, set[str]] = {}
+        for device in self._own:
+            own.setdefault(device.location, set()).add(device.kind)
+        self._sight = Sight(agent, self._state, {host: frozenset(kinds) for host, kinds in own.items()})
         self._recent: tuple[str, float, View] | None = None
 
     def capabilities(self) -> Capabilities:
@@ -149,7 +151,7 @@ class ControlledFabric:
             if name in self._hosts and name not in {host.name for host in hosts}:
                 hosts.append(_with_others(HeldHost(name=str(name)), list(pooled.values())))
         found = composed(self._hosts, (host for host in hosts if host.name in self._hosts), own | pooled)
-        return Composition(tuple(self._as_seen(host) for host in found.hosts))
+        return Composition(tuple(self._sight.told(host) for host in found.hosts))
 
     def _attached(self, lease_id: str, view: View, state: State) -> list[Device]:
         """Pooled devices that the lease has, each attached to the host that it was claimed for."""
@@ -162,34 +164,11 @@ class ControlledFabric:
             and state.slot(device.fabric_id).host in (None, device.attached_to)
         ]
 
-    def _as_seen(self, host: ComposedHost) -> ComposedHost:
-        """A host's devices with the identities and links that the host itself tells, where somebody looks on it."""
-        if self._agent is None or not (host.devices or host.storage):
-            return host
-        seen = pair((*host.devices, *host.storage), self._agent.devices(host.name))
-        return replace(
-            host,
-            devices=tuple(_as_told(device, seen.get(device.fabric_id)) for device in host.devices),
-            storage=tuple(_as_told(device, seen.get(device.fabric_id)) for device in host.storage),
-        )
-
     def host_sees(self, composition: Composition) -> frozenset[str]:
-        """Without an agent: everything; the first step of an allocation is then what looks (`slurm.verify`)."""
-        if self._agent is None:
-            return frozenset(device.fabric_id for device in composition.devices)
-        return frozenset(
-            name
-            for host in composition.hosts
-            if host.devices or host.storage
-            for name, seen in pair((*host.devices, *host.storage), self._agent.devices(host.name)).items()
-            if seen.ready
-        )
+        return self._sight.seen(composition)
 
     def rescan(self, composition: Composition) -> None:
-        if self._agent is not None:
-            for host in composition.hosts:
-                if host.devices or host.storage:
-                    self._agent.rescan(host.name)
+        self._sight.rescan(composition)
 
     def readings(self) -> tuple[Reading, ...]:
         """How links and parts are doing, where the control plane tells it and its options ask for it; otherwise nothing."""
@@ -208,11 +187,15 @@ class ControlledFabric:
     def compose(self, selection: Selection) -> None:
         lease_id = selection.request.lease_id
         with self._state.transaction(lease_id), self.plane.client.operation():
-            view = (
-                self.plane.view()
-            )  # never an older one: some fabrics give one device to two hosts when they are told to
-            self._recent = None
+            # Never an older one: some fabrics give one device to two hosts when they are told to.
+            view, self._recent = self.plane.view(), None
             self._refuse(selection, view)
+            before = self._sight.before(
+                {
+                    host.host: [device for name in host.ids if (device := view.device(name)) is not None]
+                    for host in selection.hosts
+                }
+            )
             with self._state.change() as state:
                 new = claim(state, selection)
                 if new:
@@ -221,6 +204,7 @@ class ControlledFabric:
                             slot = state.slot(name)
                             slot.lease, slot.host = lease_id, host.host
                             slot.state = "composing" if view.device(name) else "in_use"
+                    state.leases[lease_id].seen_before = before
                 change = self._change(state.leases[lease_id], _tag(selection.request, state), view)
             try:
                 self.plane.attach(change, lambda name, handle: self._remember(lease_id, name, handle))
@@ -296,8 +280,7 @@ class ControlledFabric:
     def close(self) -> None:
         self.plane.close()
         self.plane.client.close()
-        if self._agent is not None:
-            self._agent.close()
+        self._sight.close()
 
     def _change(self, holding: Holding, tag: Tag, view: View) -> Change:
         moving = {host.name: _moving(host.devices, host.storage, view) for host in holding.hosts}
@@ -326,13 +309,9 @@ class ControlledFabric:
 
     def _drain(self, change: Change, view: View) -> None:
         """Get what is attached out of use on its host, before the fabric takes it away."""
-        if self._agent is None:
-            return
         for host, names in change.hosts.items():
             there = [d for d in view.devices if d.fabric_id in names and d.attached_to == host]
-            if there:
-                seen = pair(there, self._agent.devices(host))
-                self._agent.detach(host, tuple(seen.values()), force=self.force)
+            self._sight.drain(host, there, force=self.force)
 
     def _remember(self, lease_id: str, name: str, handle: str) -> None:
         with self._state.change() as state:
@@ -389,9 +368,3 @@ def _with_others(host: HeldHost, others: Sequence[Device]) -> HeldHost:
             "storage": (*host.storage, *(d.fabric_id for d in here if d.kind == "nvme")),
         }
     )
-
-
-def _as_told(device: Device, seen: HostDevice | None) -> Device:
-    if seen is None:
-        return device
-    return replace(device, host_id=device.host_id or seen.identity or None, link=seen.link or device.link)

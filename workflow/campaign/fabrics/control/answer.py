@@ -1,0 +1,132 @@
+"""An answer of a control plane, whatever it is: HTML, bare numbers, nothing and half of a JSON document are answers. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from campaign.fabrics.errors import ProtocolViolation
+
+DEPTH_MAX = 64
+_DIGITS_MAX = 40
+
+
+class Headers(Mapping[str, str]):
+    """Headers by name in any case; those that stand more than once are joined by commas."""
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        self._values: dict[str, str] = {}
+        for name, value in headers:
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+            self._values[key] = f"{self._values[key]}, {text}" if key in self._values else text
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name.lower()]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. body: parsed JSON of any kind, else None; text: as it came (decoded with replacement).
+
+    `repr` shows neither: they may have tokens in them. `scrub` takes what is secret out of a text (see `hidden`).
+    """
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: Any = field(repr=False)
+    text: str = field(repr=False)
+    url: str = ""
+    scrub: Callable[[str], str] = field(default=str, repr=False, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Seconds after which the service wants to be asked again; None where it does not say."""
+        return retry_after_s(self.headers.get("Retry-After", ""), time.time())
+
+    def members(self) -> dict[str, Any]:
+        """The body as a JSON object. Raises ProtocolViolation quoting what it is instead."""
+        if not isinstance(self.body, dict):
+            raise ProtocolViolation(f"{self.scrub(self.url)}: a JSON object was expected, got: {self.words()}")
+        return self.body
+
+    def words(self) -> str:
+        """The answer in a few words, for messages: one printable line without secrets."""
+        text = self.scrub(" ".join(self.scrub(self.text).split()))
+        return f"HTTP {self.status} {printable(text)[:200] or '(empty)'}"
+
+
+def printable(text: str) -> str:
+    """The text with lines, and without other characters that a terminal would obey."""
+    return "".join(one if one.isprintable() or one == "\n" else "\ufffd" for one in text)
+
+
+def parsed(content: bytes) -> tuple[Any, str]:
+    """(JSON value, text) of a body; None for what is no JSON that can be worked on.
+
+    That is also: NaN and infinities, numbers of more than 40 digits, nesting deeper than 64, text that has no UTF-8 form.
+    """
+    text = content.decode("utf-8-sig", "replace")
+    try:
+        value = json.loads(text, parse_constant=_refused, parse_float=_float, parse_int=_int)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None, text
+    return (value if shallow(value) else None), text
+
+
+def _refused(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refused(text)
+
+
+def _int(text: str) -> int:
+    return int(text) if len(text) <= _DIGITS_MAX else _refused(text)
+
+
+def shallow(value: Any) -> bool:
+    """True for a JSON value that is not nested deeper than `DEPTH_MAX`."""
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        level = [
+            child
+            for one in level
+            if isinstance(one, (dict, list))
+            for child in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def retry_after_s(text: str, now_s: float) -> float | None:
+    """What a Retry-After header says, in seconds from now (Unix time); None for what is none. RFC 9110, 10.2.3."""
+    text = text.strip()
+    if text.isdecimal() and text.isascii():
+        return float(text[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now_s)
+    except (ValueError, OverflowError, OSError, IndexError, TypeError):
+        return None

@@ -1,0 +1,96 @@
+"""What no message, log or file may show: passwords and tokens, in every form in which a server echoes them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+MASK = "***"
+AUTHENTICATING = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-auth-token", "x-api-key"}
+)
+"""Headers (lower case) whose values are secrets."""
+
+_TELLING = ("password", "passwd", "secret", "token", "api_key", "apikey")
+
+
+class Hidden:
+    """The secrets of one control plane, as they become known."""
+
+    def __init__(self) -> None:
+        self._forms: list[str] = []
+
+    def add(self, secret: object) -> None:
+        """Never show this from now on; what is no text, or empty, is nothing to hide."""
+        if not isinstance(secret, str) or not secret.strip():
+            return
+        forms = {
+            secret,
+            " ".join(secret.split()),
+            json.dumps(secret)[1:-1],
+            json.dumps(secret, ensure_ascii=False)[1:-1],
+            repr(secret)[1:-1],
+            html.escape(secret),
+            quote(secret, errors="replace"),
+            quote(secret, safe="", errors="replace"),
+            quote_plus(secret, errors="replace"),
+            quote_plus(secret, safe="/", errors="replace"),
+        }
+        # The longest first: a secret may be a part of another.
+        self._forms = sorted(forms.union(self._forms), key=lambda form: (-len(form), form))
+
+    def add_header(self, value: object) -> None:
+        """A header that authenticates: all of it, what follows its scheme, and the password in that of Basic (RFC 7617)."""
+        if not isinstance(value, str) or not value or value in self._forms:
+            return
+        self.add(value)
+        scheme, _, rest = value.strip().partition(" ")
+        self.add(rest.strip())
+        if scheme.lower() == "basic":
+            try:
+                self.add(base64.b64decode(rest, validate=True).decode().partition(":")[2])
+            except (binascii.Error, ValueError):
+                return
+
+    def add_from(self, value: Any, *, shortest: int = 1) -> None:
+        """Every text in a JSON value or form whose name says that it is a secret."""
+        for secret in _secrets(value):
+            if len(secret) >= shortest:
+                self.add(secret)
+
+    def scrub(self, text: str) -> str:
+        for form in self._forms:
+            text = text.replace(form, MASK)
+        return text
+
+    def masked(self, value: Any) -> Any:
+        """A JSON value or form, where secrets are masked: by what they are, or by their name."""
+        if isinstance(value, Mapping):
+            return {
+                name: MASK if _telling(name) and isinstance(one, str) else self.masked(one)
+                for name, one in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.masked(one) for one in value]
+        return MASK if isinstance(value, str) and value in self._forms else value
+
+
+def _secrets(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            if isinstance(one, str) and _telling(name):
+                yield one
+            else:
+                yield from _secrets(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _secrets(one)
+
+
+def _telling(name: object) -> bool:
+    return isinstance(name, str) and any(word in name.lower() for word in _TELLING)
