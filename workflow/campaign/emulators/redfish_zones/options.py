@@ -18,6 +18,7 @@ class Options(BaseModel):
     modes: dict[str, Mode] = Field(default_factory=dict, description="mode by drawer; default: advanced")
     tells_modes: bool = Field(default=True, description="the chassis shows its mode")
     ports: dict[str, str] = Field(default_factory=dict, description="host by port; default: the rack's hosts in order")
+    tells_hosts: bool = Field(default=True, description="the endpoint of a host port refers to its host")
     endpoints: Literal["links", "rsd21"] = Field(
         default="links", description="where the list of endpoints is in a PATCH: under `Links`, or at the top"
     )
@@ -38,4 +39,4 @@ class Options(BaseModel):
     rsd_version: str | None = Field(default=None, description="version of Intel's RSD that the root claims")
     sessions_max: int = Field(default=16, ge=1, description="sessions at one time")
     user: str = Field(default="campaign", description="who may log in")
-    password: str = Field(default="composable", description="with this")
+    password: str = Field(default="learn-2-compose", description="with this")

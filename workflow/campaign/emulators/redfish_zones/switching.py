@@ -25,13 +25,12 @@ class Refused(Exception):
 
 @dataclass
 class Port:
-    """One host port and its zone. number counts from 1; version changes with its zone."""
+    """One host port and its zone. number counts from 1."""
 
     name: str
     number: int
     host: str | None
     description: str
-    version: int = 1
 
     @property
     def zone(self) -> str:
@@ -40,6 +39,8 @@ class Port:
 
 @dataclass(frozen=True)
 class LogEntry:
+    """origin: what it is about, below the fabric (`Endpoints/gpu1`)."""
+
     number: int
     created: str
     severity: str
@@ -156,7 +157,9 @@ class Switching:
                 if name not in before:
                     self.rack.attach(name, str(port.host))
                     self._port_of[name] = port.name
-                    self.note("OK", f"{name} assigned to host port {port.name}", "ZoneEndpointAdded", name)
+                    self.note(
+                        "OK", f"{name} assigned to host port {port.name}", "ZoneEndpointAdded", f"Endpoints/{name}"
+                    )
         except RackError as error:
             for name in wanted:
                 if name not in before and self._port_of.get(name) == port.name:
@@ -166,11 +169,12 @@ class Switching:
             if name not in wanted:
                 self.rack.detach(name)
                 self._port_of.pop(name, None)
-                self.note("OK", f"{name} removed from host port {port.name}", "ZoneEndpointRemoved", name)
+                self.note(
+                    "OK", f"{name} removed from host port {port.name}", "ZoneEndpointRemoved", f"Endpoints/{name}"
+                )
         if description is not None and description != port.description:
             port.description = description
-            self.note("OK", f"zone {port.zone} described anew", "ResourceChanged", port.name)
-        port.version += 1
+            self.note("OK", f"zone {port.zone} described anew", "ResourceChanged", f"Zones/{port.zone}")
 
     def note(self, severity: str, message: str, message_id: str, origin: str) -> None:
         created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
