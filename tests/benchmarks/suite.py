@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tests.benchmarks import floors
+from tests.benchmarks.fabric import fabric
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.measured import pretend_measured
 from tests.benchmarks.project import Project
@@ -91,6 +92,7 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "runs": runs,
     "archive": archive,
     "slurm": slurm,
+    "fabric": fabric,
 }
 
 

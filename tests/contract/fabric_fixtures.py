@@ -87,7 +87,7 @@ def stop_emulators() -> None:
         SERVERS.popitem()[1].close()
 
 
-os.environ |= {"FABRIC_USER": "campaign", "FABRIC_PASSWORD": "composable"}
+os.environ |= {"FABRIC_USER": "campaign", "FABRIC_PASSWORD": "learn-2-compose"}
 EMULATED = ("redfish", "redfish-zones", "liqid", "sunfish", "cdi", "nec")
 FURTHER: dict[str, dict[str, Any]] = {"nec": {"poll_s": 0.05}, "liqid": {"poll_s": 0.05}}
 ONE_CHANGE = ("nec", "redfish-zones")

@@ -24,7 +24,7 @@ from campaign.journal import Journal
 from campaign.site import Site
 from tests.campaign_files import CAMPAIGN, WORKLOADS
 
-SECRET = "composable"
+SECRET = "learn-2-compose"
 
 
 class Place:

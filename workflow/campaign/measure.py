@@ -32,6 +32,7 @@ from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.system_file import SlurmOptions
 from campaign.driver import Driven, Driver, is_full, lease_cells, progress_since
 from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, RecordError, unwritable
+from campaign.fabrics.control.credentials import withheld
 from campaign.fabrics.protocol import Fabric
 from campaign.journal import Journal, is_owned
 from campaign.lease import Lease, acquire, begin_use, check, release
@@ -314,17 +315,18 @@ class _Measuring:
         if found:
             self.tell(f"found its driver still there (job {found.job_id})")
         try:
-            submitted = found or self.submitter.submit(
-                Driver(
-                    results=Results(self.what.results_root.resolve(), self.campaign.name),
-                    campaign=self.store.share(self.campaign.document()),
-                    lease=self.what.lease,
-                    where=self.what.where,
-                    lease_id=use,
-                    composition=lease.composition if lease else None,
-                    mismatches=lease.mismatches if lease else (),
+            with withheld(self.campaign.system.fabric):
+                submitted = found or self.submitter.submit(
+                    Driver(
+                        results=Results(self.what.results_root.resolve(), self.campaign.name),
+                        campaign=self.store.share(self.campaign.document()),
+                        lease=self.what.lease,
+                        where=self.what.where,
+                        lease_id=use,
+                        composition=lease.composition if lease else None,
+                        mismatches=lease.mismatches if lease else (),
+                    )
                 )
-            )
             driven = self.wait(submitted, offset)
         except Interrupted as interrupted:
             if self.submitter.outlives and self.submitter.find(self.what.lease) and not self.cancelled(interrupted):

@@ -18,9 +18,11 @@ from campaign.compose import fabric_of, is_kept, owner
 from campaign.config.system_file import SystemFile
 from campaign.errors import CampaignError, ConfigError, FabricError
 from campaign.fabrics import FABRICS, adapters
+from campaign.fabrics.chassis import RULES
 from campaign.fabrics.control.fabric import ControlledFabric
 from campaign.fabrics.control.options import Controlled
 from campaign.fabrics.control.plane import ControlPlane, Observed, Portable
+from campaign.fabrics.errors import Conflict
 from campaign.fabrics.protocol import Fabric, Inventory, Request
 from campaign.fabrics.tenancy import Tenant
 from campaign.journal import is_owned
@@ -151,7 +153,8 @@ def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     banks = plane.banks(plane.view())
     for bank in banks:
         reached = ", ".join(bank.hosts) or "no host"
-        yield Finding("modes", "ok", f"{bank.name}: {len(bank.slots)} places, reached by {reached} ({bank.mode})")
+        rule = f" ({RULES[bank.mode]})" if bank.hosts_max < len(bank.hosts) or bank.mode != "advanced" else ""
+        yield Finding("modes", "ok", f"{bank.name}: {len(bank.slots)} places, reached by {reached}{rule}")
     reachable = {name for bank in banks for name in bank.hosts}
     if lost := [host.name for host in inventory.hosts if host.name not in reachable]:
         yield Finding(
@@ -243,8 +246,10 @@ def export(site: Site) -> dict[str, Any]:
 
 
 def restore(site: Site, document: dict[str, Any]) -> tuple[str, ...]:
-    """Bring a fabric to a saved allocation; gives what was changed."""
-    with site.fabric() as fabric, cast(ControlledFabric, fabric).plane.client.operation():
+    """Bring a fabric to a saved allocation; gives what was changed. Raises Conflict while any lease is held."""
+    with site.fabric() as fabric, site.plane(fabric).client.operation():
+        if held := fabric.held():
+            raise Conflict(f"{', '.join(sorted(held))} would be changed; end those leases first", held)
         return tuple(_part(site, fabric, Portable, "restore an allocation").restore(document))
 
 

@@ -237,9 +237,7 @@ _BROKEN = {
     "huge": b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 5000,
     "endless": b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000,
     "confetti": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    + b"1;"
-    + b"a" * 3000
-    + b"\r\nx\r\n" * 6
+    + (b"1;" + b"a" * 3000 + b"\r\nx\r\n") * 6
     + b"0\r\n\r\n",
 }
 

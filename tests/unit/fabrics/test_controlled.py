@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,16 @@ from campaign.errors import FabricError
 from campaign.fabrics.agents.protocol import HostBusy
 from campaign.fabrics.control import tags
 from campaign.fabrics.control.fabric import ControlledFabric
-from campaign.fabrics.control.plane import Reading
-from campaign.fabrics.errors import Busy, Conflict, NoMatch, OutcomeUnknown, PartialFailure, Unhealthy
+from campaign.fabrics.control.plane import Reading, View
+from campaign.fabrics.errors import (
+    Busy,
+    Conflict,
+    NoMatch,
+    OutcomeUnknown,
+    PartialFailure,
+    ProtocolViolation,
+    Unhealthy,
+)
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Tag
 from campaign.journal import Journal, is_owned
 from campaign.lease import acquire, check, release
@@ -263,6 +272,39 @@ def test_a_device_that_goes_away_degrades_the_lease(
     plane.rack.detach("gpu1")
     assert check(fabric, lease) == ("gpu1: no longer attached",)
     assert release(fabric, lease, poll_s=0)["state"] == "RELEASED"
+
+
+@pytest.mark.parametrize("where", ["host1", "a host of nobody"])
+def test_what_the_fabric_contradicts_itself_about_is_not_dropped(where: str, tmp_path: Path) -> None:
+    class Doubtful(MemoryPlane):
+        doubts = False
+
+        def view(self) -> View:
+            view = super().view()
+            if not self.doubts:
+                return view
+            odd = [replace(d, state="unknown", attached_to=where) if d.fabric_id == "gpu1" else d for d in view.devices]
+            return replace(view, devices=tuple(odd))
+
+    plane = Doubtful(hardware(), tags=False)
+    fabric = opened(tmp_path, plane)
+    composed(fabric, asked())
+    plane.doubts = True
+    assert fabric.release("one") == ("gpu1",)
+    assert fabric.held()["one"].devices == ("gpu1",)
+    plane.doubts = False
+    assert fabric.release("one") == ()
+    assert len(plane.rack.free()) == 5
+
+
+@pytest.mark.parametrize("error", [TypeError, KeyError, AttributeError, ValueError, IndexError])
+def test_what_no_dialect_foresaw_is_the_fabrics_fault(error: type[Exception], tmp_path: Path) -> None:
+    class Odd(MemoryPlane):
+        def view(self) -> View:
+            raise error("odd")
+
+    with pytest.raises(ProtocolViolation, match=f"cannot be understood.*{error.__name__}"):
+        opened(tmp_path, Odd(hardware())).inventory()
 
 
 def test_planning_needs_no_control_plane(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.fabrics.control.credentials import Login, login, needed_login
+from campaign.fabrics.control.credentials import Login, login, needed_login, withheld
 from campaign.fabrics.control.options import Connection
 
 URL = "https://Fabric.example:8443/api"
@@ -161,3 +161,14 @@ def test_certificates_that_are_none_are_named(tmp_path: Path) -> None:
     for name in ("ca.pem", "missing.pem"):
         with pytest.raises(ConfigError, match=f"ca_file: .*{name}.*PEM"):
             Connection(url=URL, ca_file=str(tmp_path / name)).tls()
+
+
+def test_what_is_started_does_not_inherit_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FABRIC_A", "FABRIC_B", "FABRIC_C"):
+        monkeypatch.setenv(name, "secret")
+    options = {"credentials": {"user_env": "FABRIC_A", "password_env": "FABRIC_B"}, "client_secret_env": "NOT_SET"}
+    with withheld(options):
+        assert not {"FABRIC_A", "FABRIC_B", "NOT_SET"} & set(os.environ)
+        assert "FABRIC_C" in os.environ
+    assert {os.environ.get(name) for name in ("FABRIC_A", "FABRIC_B", "FABRIC_C")} == {"secret"}
+    assert "NOT_SET" not in os.environ

@@ -187,9 +187,8 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 body = json.loads(text) if text else None
             except ValueError:
                 body = None
-            asked = Asked(
-                self.command, split.path, dict(parse_qsl(split.query, keep_blank_values=True)), dict(self.headers.items()), body, text
-            )
+            query = dict(parse_qsl(split.query, keep_blank_values=True))
+            asked = Asked(self.command, split.path, query, dict(self.headers.items()), body, text)
             reply, fault = server.respond(asked)
             if reply is None:
                 self.close_connection = True

@@ -16,7 +16,7 @@ from campaign.emulators.rack import Rack, rack
 from campaign.emulators.server import HOSTS_PATH, Server
 from campaign.errors import ConfigError
 
-USER, PASSWORD = "campaign", "composable"
+USER, PASSWORD = "campaign", "learn-2-compose"
 _DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")
 _KINDS = ("gpu", "nvme", "nic")
 

@@ -9,14 +9,39 @@ from __future__ import annotations
 import netrc
 import os
 import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from campaign.errors import ConfigError
 from campaign.fabrics.control.options import Connection
 
 _SIZE_MAX = 64 * 1024
+
+
+@contextmanager
+def withheld(options: Mapping[str, Any]) -> Iterator[None]:
+    """Within, the variables that a fabric's options name for secrets (keys that end in `_env`) are not in the environment.
+
+    Whatever is started then does not inherit them: jobs, drivers and the programs that are measured.
+    """
+    names = [name for name in _variables(options) if name in os.environ]
+    taken = {name: os.environ.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
+
+
+def _variables(options: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _variables(value)
+        elif key.endswith("_env") and isinstance(value, str):
+            yield value
 
 
 @dataclass(frozen=True, slots=True)

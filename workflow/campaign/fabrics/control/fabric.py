@@ -14,11 +14,11 @@ from pathlib import Path
 from campaign.errors import FabricError
 from campaign.fabrics import placement
 from campaign.fabrics.agents.protocol import HostAgent
-from campaign.fabrics.chassis import Bank
+from campaign.fabrics.chassis import UNLIMITED, Bank
 from campaign.fabrics.control.http import Sent
 from campaign.fabrics.control.plane import Change, ControlPlane, Reading, View
 from campaign.fabrics.control.sight import Sight
-from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure, Unhealthy
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure, ProtocolViolation, Unhealthy
 from campaign.fabrics.holding import claim, composed, occupy, own_devices
 from campaign.fabrics.protocol import (
     Capabilities,
@@ -82,7 +82,16 @@ class ControlledFabric:
         recent, self._recent = self._recent, None
         if recent is not None and recent[0] == after and time.monotonic() - recent[1] < _RECENT_S:
             return recent[2]
-        return self.plane.view()
+        return self._view()
+
+    def _view(self) -> View:
+        """What the control plane shows now; one that shows what no dialect foresaw is at fault, not this program."""
+        try:
+            return self.plane.view()
+        except (TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
+            raise ProtocolViolation(
+                f"{self.plane.client.base}: what it shows cannot be understood ({type(error).__name__}: {error})"
+            ) from error
 
     def _keep(self, step: str, view: View) -> None:
         self._recent = (step, time.monotonic(), view)
@@ -180,7 +189,7 @@ class ControlledFabric:
 
     def held(self) -> Mapping[str, Tag]:
         with self.plane.client.operation():
-            return {**self._state.read().tags(), **self.plane.view().tags}
+            return {**self._state.read().tags(), **self._view().tags}
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
@@ -188,7 +197,7 @@ class ControlledFabric:
         lease_id = selection.request.lease_id
         with self._state.transaction(lease_id), self.plane.client.operation():
             # Never an older one: some fabrics give one device to two hosts when they are told to.
-            view, self._recent = self.plane.view(), None
+            view, self._recent = self._view(), None
             self._refuse(selection, view)
             before = self._sight.before(
                 {
@@ -235,10 +244,10 @@ class ControlledFabric:
 
     def release(self, lease_id: str) -> tuple[str, ...]:
         with self.plane.client.operation():
-            if lease_id not in self._state.read().leases and lease_id not in self.plane.view().tags:
+            if lease_id not in self._state.read().leases and lease_id not in self._view().tags:
                 return ()
         with self._state.transaction(lease_id), self.plane.client.operation():
-            view, state = self.plane.view(), self._state.read()
+            view, state = self._view(), self._state.read()
             change = self._held_change(lease_id, view, state)
             self._drain(change, view)
             told: PartialFailure | None = None
@@ -246,8 +255,9 @@ class ControlledFabric:
                 stuck = set(self.plane.detach(change))
             except PartialFailure as error:
                 stuck, told = set(error.failed), error
-            after = self.plane.view()
+            after = self._view()
             stuck |= {device.fabric_id for device in self._attached(lease_id, after, state)}
+            stuck |= self._doubtful(lease_id, after, state)
             if not stuck and lease_id in after.tags:
                 raise FabricError(f"{lease_id}: the fabric still carries its mark after it was released")
             self._drop(lease_id, keeping=stuck)
@@ -256,10 +266,22 @@ class ControlledFabric:
                 raise told  # what is given back is given back; its words say why the rest is not
             return tuple(sorted(stuck))
 
+    def _doubtful(self, lease_id: str, view: View, state: State) -> set[str]:
+        """What was ours and is attached somewhere as the fabric has it, only that it does not say where, or contradicts itself."""
+        claimed = set(state.held_by(lease_id))
+        return {
+            device.fabric_id
+            for device in view.devices
+            if device.fabric_id in claimed
+            and device.holder in (None, lease_id)
+            and device.attached_to is not None
+            and (device.state == "unknown" or device.attached_to not in self._hosts)
+        }
+
     def rehearse(self, selection: Selection) -> tuple[list[Sent], list[Sent]]:
         """The exact requests that compose and release would send now; none is sent, and nothing is claimed."""
         with self.plane.client.operation():
-            view = self.plane.view()
+            view = self._view()
             self._refuse(selection, view)
             holding = Holding(
                 campaign=selection.request.campaign,
@@ -341,7 +363,7 @@ def planned_pool(pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[tuple[
             location = f"{drawer}/slot{len(there) + 1}"
             there.append(Device(location, spec.kind, spec.model, None, location, local=False))
     banks = tuple(
-        Bank(drawer, drawer, "advanced", frozenset(range(1, len(there) + 1)), tuple(hosts), len(hosts))
+        Bank(drawer, drawer, "advanced", frozenset(range(1, len(there) + 1)), tuple(hosts), UNLIMITED)
         for drawer, there in slots.items()
     )
     return tuple(device for there in slots.values() for device in there), banks

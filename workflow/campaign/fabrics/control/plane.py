@@ -82,8 +82,8 @@ class ControlPlane(Protocol):
         """Detach what is named and take the marks away; gives the fabric ids that the fabric would not let go.
 
         Only what is named and is still attached to that host under this tag (or untagged, where the dialect cannot tag); of what is
-        detached already only the mark is taken away. Raises Busy (nothing changed), OutcomeUnknown, or PartialFailure where words say
-        more about what is stuck (`failed`) than its ids do; everything else is detached by then.
+        detached already only the mark is taken away. Raises Busy (nothing changed), OutcomeUnknown, or PartialFailure where words
+        say more about what is stuck (`failed`) than its ids do; everything else is detached by then.
         """
 
     def close(self) -> None:

@@ -1,0 +1,138 @@
+"""What composing costs beyond the fabric's own time: requests, time of ours, and looking at a large pool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from campaign.cell import Configuration
+from campaign.emulators import EMULATORS, open_dialect
+from campaign.emulators.rack import rack
+from campaign.emulators.server import Server
+from campaign.fabrics import open_fabric
+from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.protocol import HostSpec, PoolSpec, Request
+from campaign.lease import acquire, release
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.project import Project
+from tests.contract.fabric_fixtures import CREDENTIALS, FURTHER
+
+DEVICES = 8
+LOOKS = 4
+"""Before and after composing, before and after releasing: with fewer, a lie is believed or a stranger's device taken."""
+
+
+@dataclass(frozen=True)
+class Least:
+    """Requests that a dialect itself asks for when one host gets 8 GPUs and gives them back."""
+
+    look: int
+    changes: int
+    further: int
+    why: str
+
+    @property
+    def requests(self) -> int:
+        return LOOKS * self.look + self.changes + self.further
+
+
+LEAST: Mapping[str, Least] = {
+    "redfish": Least(2, 2 * DEVICES + 2, 0, "blocks, systems; Reserved set and cleared a block, POST, DELETE"),
+    "redfish-zones": Least(2, 2, 4, "zones, endpoints; two PATCHes, each after the zone's ETag; ports of two drawers"),
+    "liqid": Least(
+        4,
+        4 * (DEVICES + 1) + 7 + (DEVICES + 1),
+        13,
+        "machine, predevice, device/info of two types; marks, pool and machine edits a device, as Liqid's own SDK",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Composed:
+    requests: int
+    total_s: float
+    asked_s: float
+
+
+@contextmanager
+def emulated(kind: str, directory: Path, gpus: int) -> Iterator[tuple[ControlledFabric, Server]]:
+    """A pool of `gpus` devices behind an emulated control plane over TLS, and its adapter."""
+    hosts = ("host1", "host2")
+    drawers = max(2, -(-gpus // 8)) if kind == "redfish-zones" else 2
+    hardware = rack(hosts, [("gpu", "a100", gpus)], drawers=drawers)
+    with Server(open_dialect(kind, hardware), directory / "tls") as server:
+        options = {"url": server.url, "ca_file": str(server.ca_file), "credentials": CREDENTIALS}
+        options |= {**EMULATORS[kind].options, **FURTHER.get(kind, {})}
+        if kind == "redfish-zones":
+            options["telemetry"] = False
+        specs = tuple(HostSpec(name, 8, 32.0) for name in hosts)
+        fabric = open_fabric(kind, options, specs, (PoolSpec("gpu", "a100", gpus),), directory)
+        assert isinstance(fabric, ControlledFabric)
+        try:
+            yield fabric, server
+        finally:
+            fabric.close()
+
+
+def composed(kind: str, directory: Path) -> Composed:
+    """One host with 8 GPUs: composed, verified, released; signed in before, and long enough apart for nothing to be remembered."""
+    with emulated(kind, directory, DEVICES) as (fabric, server):
+        fabric.inventory()
+        before, client = len(server.log), fabric.plane.client
+        client.trace.clear()
+        configuration = Configuration("c", 1, DEVICES, 0, DEVICES, "a100", "fabric", "local")
+        started = time.perf_counter()
+        lease = acquire(
+            fabric, Request("bench", "bench", "bench", configuration), directory / "leases", wait_s=0, poll_s=0
+        )
+        total_s = time.perf_counter() - started
+        time.sleep(1.1)
+        started = time.perf_counter()
+        document = release(fabric, lease, poll_s=0)
+        total_s += time.perf_counter() - started
+        assert document["state"] == "RELEASED"
+        return Composed(len(server.log) - before, total_s, sum(each.seconds for each in client.trace))
+
+
+def inventory_s(kind: str, directory: Path, gpus: int) -> float:
+    """Looking at a pool, signing in included."""
+    with emulated(kind, directory, gpus) as (fabric, _):
+        started = time.perf_counter()
+        assert len(fabric.inventory().devices) == gpus
+        return time.perf_counter() - started
+
+
+def fabric(project: Project) -> Iterable[Figure]:
+    """Composing one host with 8 GPUs, looking at 2,000 devices, 10,000 random operations; emulated control planes over TLS."""
+    for kind, least in LEAST.items():
+        best = [composed(kind, project.directory / f"{kind}-{n}") for n in range(3)]
+        beyond = best[0].requests - least.requests
+        name = f"{kind}, 8-GPU host composed, verified, released"
+        yield Figure(f"{name}: requests beyond the least", beyond, "", 3, least.requests, least.why)
+        ours_s = min(each.total_s - each.asked_s for each in best)
+        asked_s = min(each.asked_s for each in best)
+        yield Figure(f"{name}: time of ours", ours_s * 1e3, "ms", 50, asked_s * 1e3, "the requests themselves")
+        took = min(inventory_s(kind, project.directory / f"{kind}-large-{n}", 2_000) for n in range(2))
+        yield Figure(f"{kind}, inventory of 2,000 devices", took, "s", 2)
+    yield operations(400, 25)
+
+
+def operations(sequences: int, steps: int) -> Figure:
+    """Random sequences of compose, release, faults, kills and other people's changes; a violation raises."""
+    # Here, because importing it registers a test case.
+    from tests.unit.fabrics.test_controlled_invariants import Site
+
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Site,
+        settings=settings(
+            max_examples=sequences, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+    return Figure(f"{sequences * steps:,} random operations: violations", 0, "", 0)
