@@ -28,7 +28,7 @@ class Matrix:
         self.dialect = dialect
         self.server = Server(dialect, tls=False)
         self.http = httpx.Client(base_url=self.server.url + "/liqid/api/v2/", trust_env=False)
-        self.basic = httpx.BasicAuth("campaign", "composable")
+        self.basic = httpx.BasicAuth("campaign", "learn-2-compose")
 
     def login(self, label: str = "mine") -> None:
         made = self.http.post(f"digest/{label}", auth=self.basic).json()["response"]["data"][0]
@@ -110,7 +110,7 @@ def test_a_session_is_needed_and_its_key_alone_is_sent(fresh: Matrix) -> None:
 
 @pytest.mark.parametrize(
     ("label", "password", "message"),
-    [("slurm", "composable", "Permission denied"), ("mine", "wrong", "Bad credentials")],
+    [("slurm", "learn-2-compose", "Permission denied"), ("mine", "wrong", "Bad credentials")],
 )
 def test_who_may_not_log_in_is_told_with_http_200(label: str, password: str, message: str, fresh: Matrix) -> None:
     answer = fresh.http.post(f"digest/{label}", auth=httpx.BasicAuth("campaign", password))

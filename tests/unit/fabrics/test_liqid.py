@@ -85,7 +85,7 @@ class Site:
 @pytest.fixture
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIQID_USER", "campaign")
-    monkeypatch.setenv("LIQID_PASSWORD", "composable")
+    monkeypatch.setenv("LIQID_PASSWORD", "learn-2-compose")
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,9 @@ def asked(lease_id: str = "one", *, devices: int = 2, owner: str = "tester", hos
 def test_more_than_the_quota_is_refused_before_anything_is_asked() -> None:
     assert admitted(asked(devices=2), {"a100": 2}, ()) == asked(devices=2)
     assert admitted(asked(devices=9), {"h100": 2}, ()) == asked(devices=9)
-    with pytest.raises(Incompatible, match=r"3 pooled 'a100' are more than the 2 that tester may hold .*tenancy\.quota"):
+    with pytest.raises(
+        Incompatible, match=r"3 pooled 'a100' are more than the 2 that tester may hold .*tenancy\.quota"
+    ):
         admitted(asked(devices=3), {"a100": 2}, ())
 
 

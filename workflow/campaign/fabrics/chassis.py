@@ -25,6 +25,8 @@ PORTS: tuple[Port, ...] = ("H1", "H2", "H3", "H4")
 SLOTS = 8
 SLOTS_PER_CONNECTION = 4
 HOSTS_IN_ADVANCED = 3
+UNLIMITED = 1 << 30
+"""`Bank.hosts_max` where nothing limits it; the number of hosts would count those that the system file does not know."""
 
 RULES: dict[Mode, str] = {
     "standard_one_host": "standard_one_host: all eight slots of a drawer belong to its one host",

@@ -20,7 +20,7 @@ class Behaviour:
     """How this Matrix answers. async_polls: commits answer 202, and are done at the poll after so many (0: at once)."""
 
     user: str = "campaign"
-    password: str = "composable"
+    password: str = "learn-2-compose"
     groups: tuple[str, ...] = ("campaign",)
     computes: Mapping[str, str] = field(default_factory=dict)
     camel_case: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from campaign.errors import FabricError
-from campaign.fabrics.chassis import Bank
+from campaign.fabrics.chassis import UNLIMITED, Bank
 from campaign.fabrics.control.plane import Change, Remember, View
 from campaign.fabrics.errors import Busy, PartialFailure
 from campaign.fabrics.liqid.api import Api
@@ -62,7 +62,7 @@ class Plane:
             drawer, _, slot = device.location.rpartition("/slot")
             slots.setdefault(drawer, set()).add(int(slot))
         hosts = tuple(self._hosts.values())
-        return [Bank(name, name, "advanced", frozenset(of), hosts, len(hosts)) for name, of in sorted(slots.items())]
+        return [Bank(name, name, "advanced", frozenset(of), hosts, UNLIMITED) for name, of in sorted(slots.items())]
 
     def objection(self, change: Change, view: View) -> str | None:
         """The Matrix has no rule about which devices go together."""
