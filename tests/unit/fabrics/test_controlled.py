@@ -307,6 +307,47 @@ def test_what_no_dialect_foresaw_is_the_fabrics_fault(error: type[Exception], tm
         opened(tmp_path, Odd(hardware())).inventory()
 
 
+def test_what_somebody_reserved_is_not_free_and_named(tmp_path: Path) -> None:
+    class Reserving(MemoryPlane):
+        def view(self) -> View:
+            view = super().view()
+            return replace(
+                view,
+                devices=tuple(
+                    replace(d, state="reserved") if d.fabric_id in ("gpu1", "gpu2") else d for d in view.devices
+                ),
+            )
+
+    fabric = opened(tmp_path, Reserving(hardware()))
+    assert {d.fabric_id for d in fabric.inventory().devices if d.holder} == {"gpu1", "gpu2"}
+    with pytest.raises(Conflict, match="somebody who reserved it"):
+        fabric.select(asked(devices=3), fabric.inventory())
+    composed(fabric, asked(devices=2))
+
+
+def test_a_fabric_that_chooses_may_swap_devices_between_hosts_of_a_lease(
+    fabric: ControlledFabric, plane: MemoryPlane
+) -> None:
+    request = Request("one", "demo", "tester", configuration(hosts=2, devices_per_host=2))
+    composed(fabric, request)
+    first, second = (plane.rack.attached(name)[0].name for name in ("host1", "host2"))
+    for name, host in ((first, "host2"), (second, "host1")):
+        plane.rack.detach(name)
+        plane.rack.attach(name, host)
+    found = fabric.read_back("one")
+    assert found is not None
+    assert found.mismatches(request.configuration) == ()
+    assert {d.fabric_id for host in found.hosts if host.name == "host2" for d in host.devices} >= {first}
+    assert fabric.release("one") == ()
+    assert len(plane.rack.free()) == 5
+
+
+def test_a_mark_without_an_owner_is_completed_by_the_claim(fabric: ControlledFabric, plane: MemoryPlane) -> None:
+    composed(fabric, asked())
+    plane.marks = {name: replace(tag, campaign="", owner="") for name, tag in plane.marks.items()}
+    assert fabric.held()["one"].owner == "tester"
+
+
 def test_planning_needs_no_control_plane(tmp_path: Path) -> None:
     class Gone(MemoryPlane):
         def view(self) -> None:  # type: ignore[override]

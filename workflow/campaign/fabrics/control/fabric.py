@@ -118,6 +118,8 @@ class ControlledFabric:
             return replace(device, holder=claimed.lease, state=device.state if device.attached_to else "composing")
         if device.holder is None and device.attached_to is not None:
             return replace(device, holder=f"somebody, on {device.attached_to}")
+        if device.holder is None and device.state == "reserved":
+            return replace(device, holder="somebody who reserved it")
         return device
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
@@ -163,15 +165,20 @@ class ControlledFabric:
         return Composition(tuple(self._sight.told(host) for host in found.hosts))
 
     def _attached(self, lease_id: str, view: View, state: State) -> list[Device]:
-        """Pooled devices that the lease has, each attached to the host that it was claimed for."""
-        owned = (self._owned(device, view, state) for device in view.devices)
-        return [
-            device
-            for device in owned
-            if device.holder == lease_id
-            and device.attached_to is not None
-            and state.slot(device.fabric_id).host in (None, device.attached_to)
-        ]
+        """Pooled devices that the lease has, each attached to the host that it was claimed for.
+
+        Where the fabric chooses, and marks what it chose as the lease's, any host of the lease will do.
+        """
+        holding = state.leases.get(lease_id)
+        hosts = {host.name for host in holding.hosts} if holding else set(self._hosts)
+        found = []
+        for shown in view.devices:
+            device = self._owned(shown, view, state)
+            right = state.slot(device.fabric_id).host in (None, device.attached_to)
+            marked = shown.holder == lease_id and device.attached_to in hosts
+            if device.holder == lease_id and device.attached_to is not None and (right or marked):
+                found.append(device)
+        return found
 
     def host_sees(self, composition: Composition) -> frozenset[str]:
         return self._sight.seen(composition)
@@ -189,7 +196,10 @@ class ControlledFabric:
 
     def held(self) -> Mapping[str, Tag]:
         with self.plane.client.operation():
-            return {**self._state.read().tags(), **self._view().tags}
+            claims, marks = self._state.read().tags(), self._view().tags
+        # A mark may have had no room for its owner.
+        told = {lease: mark if mark.owner else claims.get(lease, mark) for lease, mark in marks.items()}
+        return {**claims, **told}
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 

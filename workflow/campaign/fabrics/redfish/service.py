@@ -30,14 +30,18 @@ class Service:
         self._poll_s = poll_s
         self._root: dict[str, Any] | None = None
         self._etags: dict[str, str] = {}
-        self._expands = True
+        self._expands = 2
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 
     def root(self) -> dict[str, Any]:
-        """The service root, read once; the only resource that needs no session."""
+        """The service root, read once; the only resource that needs no session, except where a service wants one for it too."""
         if self._root is None:
-            self._root = self._read(self.client.get(ROOT), ROOT)
+            answer = self.client.get(ROOT)
+            if needs_login(answer) and not self.session.is_open:
+                self.session.open({})
+                answer = self.client.get(ROOT)
+            self._root = self._read(answer, ROOT)
         return self._root
 
     def get(self, path: str) -> dict[str, Any]:
@@ -73,23 +77,23 @@ class Service:
                 return found
             answer = self._get(page)
             if query and not found and answer.status in (400, 501):
-                # Advertised and not done; plain reading always is.
-                self._expands = False
+                # Advertised and not done; less deep may be, and plain reading always is.
+                self._expands = 1 if "levels" in query else 0
                 return self.members(path, levels=levels)
             body = self._read(answer, page)
-            found.extend(self._whole(member) for member in listed(body))
+            found.extend(whole for member in listed(body) if (whole := self._whole(member)) is not None)
             page = next_page(body)
         raise ProtocolViolation(f"{self.client.base}{path}: the collection has no end after {PAGES_MAX} pages")
 
-    def _whole(self, member: Mapping[str, Any]) -> dict[str, Any]:
-        """A member as it is when the service expanded it, else read."""
+    def _whole(self, member: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A member as it is when the service expanded it, else read; None when it is gone since it was listed."""
         path = uri(member)
         if path is None:
             raise ProtocolViolation(f"a member without @odata.id: {str(member)[:200]}")
         if set(member) - {"@odata.id", "@odata.type"}:
             self._note(path, member.get("@odata.etag"))
             return dict(member)
-        return self.get(path)
+        return self.find(path)
 
     def _expansion(self, levels: int) -> str:
         """The query that makes this service expand members; empty where it does not say that it can."""
@@ -101,12 +105,20 @@ class Service:
         if sign is None:
             return ""
         deepest = can.get("MaxLevels")
-        deep = can.get("Levels") is True and levels > 1 and (not isinstance(deepest, int) or deepest >= levels)
+        deep = (
+            can.get("Levels") is True
+            and min(levels, self._expands) > 1
+            and (not isinstance(deepest, int) or deepest >= levels)
+        )
         return f"?$expand={sign}($levels={levels})" if deep else f"?$expand={sign}"
 
     def etag(self, path: str) -> str | None:
         """The version of a resource when it was last read or changed; None where the service has none."""
         return self._etags.get(local(path))
+
+    def forget(self, path: str) -> None:
+        """Change the resource next whatever its version: it was changed by us, or what was read of it does not matter."""
+        self._etags.pop(local(path), None)
 
     def _note(self, path: str, etag: Any) -> None:
         if isinstance(etag, str) and etag:

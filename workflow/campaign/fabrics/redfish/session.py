@@ -30,7 +30,8 @@ class Session:
     def open(self, root: Mapping[str, Any]) -> None:
         """Log in; anew when a session was open, as the service no longer knows it. root: the service root, which tells where.
 
-        Raises ConfigError for credentials that are named and not there, Busy when the service has no session left, FabricError when it refuses.
+        Raises ConfigError for credentials that are named and not there, Busy when the service has no session left, FabricError when
+        it refuses.
         """
         found = None if self._kind == "none" else login(self._client.connection)
         if found is None:  # nobody to log in as: there are services without authentication, and others say 401
@@ -46,7 +47,9 @@ class Session:
         self._client.authorization = {}
         path = _sessions(root)
         try:
-            answer = self._client.change("POST", path, {"UserName": found.user, "Password": found.password})
+            answer = self._client.change(
+                "POST", path, {"UserName": found.user, "Password": found.password}, secret=True
+            )
         except OutcomeUnknown as error:
             # Not the outcome of what was asked for: nobody was logged in to ask for it.
             raise FabricError(f"{self._client.base}: cannot log in ({error})") from error

@@ -1,0 +1,486 @@
+"""The adapter for Redfish composition, against an emulated service in its variants, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.emulators.faults import Fault
+from campaign.emulators.rack import RackHost, rack
+from campaign.emulators.redfish import Variant
+from campaign.errors import FabricError
+from campaign.fabrics.control.plane import Change
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure
+from campaign.fabrics.protocol import Request, Tag
+from tests.unit.fabrics.redfish_bench import BLOCKS, PASSWORD, SYSTEMS, USER, bench, foreign, meanwhile, wanted
+
+
+@pytest.fixture(autouse=True)
+def login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(USER, "campaign")
+    monkeypatch.setenv(PASSWORD, Variant().password)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "paged": {"page": 3},
+    "not expanding": {"expand": False},
+    "not expanding, paged": {"expand": False, "page": 4},
+    "versions needed": {"etags": "required"},
+    "no versions": {"etags": "none"},
+    "tasks": {"task_polls": 3},
+    "as odd as an interface emulator": {
+        "quirks": ["text_reserved", "linked_members", "scalar_types", "bare_answers"],
+        "etags": "none",
+        "expand": False,
+    },
+    "no description": {"quirks": ["no_description"]},
+    "physical": {"hosts": "physical"},
+    "physical with actions": {"hosts": "physical", "actions": True},
+    "physical with tasks and versions": {"hosts": "physical", "task_polls": 2, "etags": "required"},
+    "constrained": {"constrained": True},
+    "off": {"powered_off": True, "adapter": {"attach_mode": "powered_off"}},
+    "physical off": {"powered_off": True, "hosts": "physical", "adapter": {"attach_mode": "powered_off"}},
+    "basic": {"adapter": {"auth": "basic"}},
+    "no marks": {"adapter": {"reserve": False}},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_lease_is_composed_read_back_and_given_back(name: str, tmp_path: Path) -> None:
+    with bench(tmp_path, **VARIANTS[name]) as b:
+        before = b.fabric.inventory()
+        hosts = 1 if name == "constrained" else 2
+        selection = b.compose("one", wanted(2, hosts=hosts, storage="fabric-nvme"))
+        assert b.verified("one", selection)
+        composition = b.fabric.read_back("one")
+        assert composition is not None
+        assert b.attached() == {
+            device.fabric_id: host.name for host in composition.hosts for device in (*host.devices, *host.storage)
+        }
+        assert len(b.attached()) == 3 * hosts
+        if name != "constrained":
+            assert {device.fabric_id for device in composition.devices} == set(selection.ids)
+        assert b.fabric.host_sees(composition) == {device.fabric_id for device in composition.devices}
+        assert b.fabric.release("one") == ()
+        assert b.attached() == {}
+        assert b.dialect.machine.reserved == set()
+        assert b.fabric.inventory() == before
+        assert b.fabric.held() == {}
+
+
+@pytest.mark.parametrize("name", ["plain", "tasks", "no description", "physical", "constrained", "off"])
+def test_another_process_goes_on_with_it(name: str, tmp_path: Path) -> None:
+    with bench(tmp_path, **VARIANTS[name]) as b:
+        selection = b.compose()
+        again = b.again()
+        changes = len(b.server.changing())
+        again.compose(selection)  # only logs in
+        assert [asked.path for asked in b.server.changing()[changes:] if "Session" not in asked.path] == []
+        assert again.held()["one"].lease_id == "one"
+        assert again.release("one") == ()
+        again.close()
+        assert b.attached() == {}
+        assert b.dialect.machine.reserved == set()
+
+
+def test_what_is_sent_is_what_the_specification_has(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.compose()
+        marks = [(f"{BLOCKS}/gpu{number}", {"CompositionStatus": {"Reserved": True}}) for number in (1, 2)]
+        assert b.asked("PATCH") == marks
+        ((path, body),) = b.asked("POST")
+        assert path == SYSTEMS
+        assert body["Name"] == "composable-campaign lease=one host=host1"
+        assert body["Description"].startswith("composable-campaign lease=one campaign=demo owner=tester since=")
+        refs = [{"@odata.id": f"{BLOCKS}/{name}"} for name in ("host1", "gpu1", "gpu2")]
+        assert body["Links"] == {"ResourceBlocks": refs}
+        b.fabric.release("one")
+        assert b.asked("DELETE") == [(f"{SYSTEMS}/1", None)]
+        assert [body["CompositionStatus"]["Reserved"] for _, body in b.asked("PATCH")[2:]] == [False, False]
+
+
+@pytest.mark.parametrize("hosts", ["compute", "physical"])
+def test_a_rehearsal_says_what_would_be_sent_and_sends_nothing(hosts: str, tmp_path: Path) -> None:
+    with bench(tmp_path, hosts=hosts) as b:
+        composing, releasing = b.fabric.rehearse(b.selection())
+        assert b.attached() == {}
+        assert b.asked("POST") == b.asked("PATCH") == b.asked("DELETE") == []
+        b.compose()
+        sent = b.asked("PATCH") + b.asked("POST")
+        said = sorted((one.url.removeprefix(b.server.url), json.dumps(one.body)) for one in composing)
+        since = [(path, json.dumps(body)) for path, body in sent]
+        assert [(path, body.split("since=")[0]) for path, body in said] == sorted(
+            (path, body.split("since=")[0]) for path, body in since
+        )
+        b.fabric.release("one")
+        verbs = [asked.method for asked in b.server.changing() if "Session" not in asked.path]
+        assert [one.method for one in (*composing, *releasing)] == verbs
+
+
+def test_requests_are_few(tmp_path: Path) -> None:
+    hardware = rack(["host1", "host2"], [("gpu", "a100", 8)])
+    with bench(tmp_path, built=hardware) as b:
+        b.fabric.inventory()
+        first = len(b.server.log)
+        assert first == 7  # root, session, service, zones, capabilities, blocks, systems
+        selection = b.selection("one", wanted(8))
+        b.fabric.compose(selection)
+        assert b.verified("one", selection)
+        assert b.fabric.release("one") == ()
+        asked = [asked for asked in b.server.log[first:] if not asked.path.startswith("/_hosts")]
+        assert sum(asked.method != "GET" for asked in asked) == 8 + 1 + 1 + 8
+        # what it is now: to select by, to compose, to read back; to release: whether it is held, what it has, what is left
+        assert sum(asked.method == "GET" for asked in asked) <= 2 * 6
+
+
+def test_two_thousand_devices(tmp_path: Path) -> None:
+    hardware = rack([f"host{number}" for number in range(32)], [("gpu", "a100", 2000)])
+    with bench(tmp_path, built=hardware) as b:
+        assert len(b.fabric.inventory().devices) == 2000
+        assert len(b.server.log) == 7
+
+
+def test_a_session_is_ended_and_one_that_was_lost_is_opened_again(tmp_path: Path) -> None:
+    with bench(tmp_path, sessions_max=1) as b:
+        b.fabric.inventory()
+        other = b.again(tmp_path / "other")
+        with pytest.raises(Busy, match="SessionLimitExceeded"):
+            other.inventory()
+        b.dialect.access.sessions.clear()
+        selection = b.compose()
+        assert b.verified("one", selection)
+        b.fabric.release("one")
+        b.fabric.close()
+        assert b.dialect.access.sessions == {}
+        other.inventory()
+        other.close()
+
+
+def test_a_session_that_ends_before_a_change_does_the_change_once(tmp_path: Path) -> None:
+    with bench(tmp_path, adapter={"reserve": False}) as b:
+        selection = b.selection()
+        b.server.faults.add(Fault("status", "POST", SYSTEMS, status=401, body="{}"))
+        b.fabric.compose(selection)
+        assert [path for path, _ in b.asked("POST")] == [SYSTEMS, SYSTEMS]
+        assert list(b.dialect.machine.systems) == ["1"]
+
+
+def test_a_wrong_password_is_said_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD, "hunter22")
+    for auth in ("session", "basic"):
+        with bench(tmp_path, adapter={"auth": auth}) as b, pytest.raises(FabricError, match="credentials") as caught:
+            b.fabric.inventory()
+        assert "hunter22" not in str(caught.value)
+
+
+# -- who holds what --------------------------------------------------------------------------------------------------------
+
+
+def test_what_others_hold_is_named_and_left_alone(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        made = foreign(b)
+        b.dialect.machine.reserved.add("gpu1")
+        inventory = b.fabric.inventory()
+        assert {host.name: host.holder for host in inventory.hosts} == {"host1": None, "host2": "system theirs"}
+        held = {d.fabric_id: (d.state, d.holder) for d in inventory.devices if d.state != "free"}
+        assert held.pop("gpu3") == ("in_use", "system theirs")
+        assert held.pop("gpu1")[0] == "reserved"
+        assert held == {}
+        selection = b.compose("one", wanted(6))
+        assert not {"gpu1", "gpu3"} & set(selection.ids)
+        with pytest.raises(Conflict, match="theirs"):
+            b.selection("two", wanted(1))
+        b.fabric.release("one")
+        assert b.fabric.release("theirs") == ()
+        assert b.dialect.machine.systems == {made.id: made}
+        assert b.dialect.machine.reserved == {"gpu1"}
+        assert b.attached() == {"gpu3": "host2"}
+
+
+def test_a_host_that_somebody_reserved_is_held(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.dialect.machine.reserved.add("host1")
+        assert [host.host for host in b.selection().hosts] == ["host2"]
+
+
+def test_a_block_that_is_taken_between_reading_and_composing(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        selection = b.selection("one", wanted(3))
+        meanwhile(b, "PATCH", f"{BLOCKS}/gpu2", lambda: foreign(b, blocks=("host2", "gpu3")))
+        with pytest.raises(Conflict):
+            b.fabric.compose(selection)
+        assert b.attached() == {"gpu3": "host2"}
+        assert b.dialect.machine.reserved == set()
+        assert b.fabric.held() == {}
+
+
+def test_a_block_that_is_reserved_between_reading_and_reserving(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        selection = b.selection()
+        meanwhile(b, "PATCH", f"{BLOCKS}/gpu1", lambda: b.dialect.machine.reserved.add("gpu2"))
+        with pytest.raises(Conflict, match="gpu2 was taken"):
+            b.fabric.compose(selection)
+        assert b.dialect.machine.reserved == {"gpu2"}
+        assert b.attached() == {}
+
+
+def test_the_second_host_refused_is_a_partial_failure(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        selection = b.selection("one", wanted(2, hosts=2))
+        meanwhile(b, "PATCH", f"{BLOCKS}/gpu3", lambda: b.rack.attach("gpu4", "host2"))
+        with pytest.raises(PartialFailure) as caught:
+            b.fabric.compose(selection)
+        assert (caught.value.done, caught.value.failed) == (("gpu1", "gpu2"), ("gpu3", "gpu4"))
+        b.fabric.release("one")
+        assert b.attached() == {"gpu4": "host2"}
+        assert b.dialect.machine.reserved == set()
+
+
+def test_physical_systems_keep_what_they_have_and_are_never_deleted(tmp_path: Path) -> None:
+    with bench(tmp_path, hosts="physical") as b:
+        b.rack.attach("gpu8", "host1")
+        b.compose()
+        assert b.asked("PATCH")[-1][1]["Links"]["ResourceBlocks"] == [
+            {"@odata.id": f"{BLOCKS}/{name}"} for name in ("host1", "gpu8", "gpu1", "gpu2")
+        ]
+        b.fabric.release("one")
+        assert b.attached() == {"gpu8": "host1"}
+        assert b.asked("DELETE") == []
+        device = b.fabric.inventory().device("gpu8")
+        assert device is not None
+        assert device.holder == "somebody, on host1"
+
+
+def test_a_list_of_blocks_that_somebody_changed_is_not_overwritten(tmp_path: Path) -> None:
+    with bench(tmp_path, hosts="physical", adapter={"reserve": False}) as b:
+        selection = b.selection()
+        meanwhile(b, "PATCH", f"{SYSTEMS}/host1", lambda: b.rack.attach("gpu8", "host1"))
+        b.fabric.compose(selection)
+        assert b.attached() == {"gpu1": "host1", "gpu2": "host1", "gpu8": "host1"}
+
+
+# -- both ends -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quirk", ["composes_nothing", "unused_while_composed"])
+def test_success_that_is_none_is_never_verified(quirk: str, tmp_path: Path) -> None:
+    with bench(tmp_path, quirks=[quirk]) as b:
+        selection = b.compose()
+        assert not b.verified("one", selection)
+        assert {b.fabric.inventory().device(name).state for name in selection.ids} == {"unknown"}  # type: ignore[union-attr]
+        assert b.fabric.release("one") == ()
+        assert b.attached() == {}
+        assert b.dialect.machine.systems == {}
+
+
+def test_a_device_that_only_the_hardware_knows_to_be_attached_is_unknown(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.rack.attach("gpu1", "host2")
+        device = b.fabric.inventory().device("gpu1")
+        assert device is not None
+        assert device.state == "unknown"
+        assert "gpu1" not in b.selection("one", wanted(7)).ids
+
+
+def test_a_system_that_is_not_deleted_is_no_release(tmp_path: Path) -> None:
+    with bench(tmp_path, quirks=["deletes_nothing"]) as b:
+        selection = b.compose()
+        assert set(b.fabric.release("one")) == set(selection.ids)
+        assert list(b.fabric.held()) == ["one"]
+
+
+# -- rules -----------------------------------------------------------------------------------------------------------------
+
+
+def test_zones_are_who_reaches_what(tmp_path: Path) -> None:
+    hardware = rack({"host1": ["drawer1"], "host2": ["drawer2"]}, [("gpu", "a100", 8)])
+    with bench(tmp_path, built=hardware) as b:
+        assert set(b.selection("one", wanted(4)).ids) == {"gpu1", "gpu2", "gpu3", "gpu4"}
+        with pytest.raises(Incompatible, match="cabling"):
+            b.selection("one", wanted(5))
+
+
+def test_limits_are_kept(tmp_path: Path) -> None:
+    with bench(tmp_path, limits={"MaxProcessor": 3}) as b:
+        b.compose("one", wanted(3))
+        assert b.fabric.capabilities().max_devices_per_host == 3
+        b.fabric.release("one")
+        with pytest.raises(Incompatible, match="allows 3 blocks of type Processor"):
+            b.selection("two", wanted(4))
+
+
+def test_a_host_that_the_service_does_not_know_gets_nothing(tmp_path: Path) -> None:
+    hardware = rack(["host1", "host2"], [("gpu", "a100", 8)])
+    with bench(tmp_path, built=hardware, adapter={"hosts": {"host2": "ComputeBlock7"}}) as b:
+        assert {host.host for host in b.selection().hosts} == {"host1"}
+        with pytest.raises((NoMatch, Incompatible)):
+            b.selection("two", wanted(1, hosts=2))
+
+
+def test_names_of_the_fabric_are_mapped(tmp_path: Path) -> None:
+    hardware = rack(["host1"], [("gpu", "NVIDIA A100-PCIE-40GB", 1), ("gpu", "Weird GPU", 1)])
+    hardware.hosts["blade7"] = RackHost("blade7", drawers=("drawer1", "drawer2"))
+    with bench(tmp_path, built=hardware, adapter={"models": {"NVIDIA A100-PCIE-40GB": "a100"}}) as b:
+        devices = {device.fabric_id: device for device in b.fabric.inventory().devices}
+        assert [devices[name].model for name in ("gpu1", "gpu2")] == ["a100", "weird-gpu"]
+        assert devices["gpu1"].host_id == hardware.devices["gpu1"].uuid
+
+
+def test_health_and_links_are_told(tmp_path: Path) -> None:
+    hardware = rack(["host1"], [("gpu", "a100", 3)])
+    hardware.devices["gpu1"].quirks.add("broken")
+    hardware.devices["gpu2"].quirks.add("degraded_link")
+    with bench(tmp_path, built=hardware) as b:
+        b.dialect.machine.states["gpu3"] = "Failed"
+        devices = {device.fabric_id: device for device in b.fabric.inventory().devices}
+        assert devices["gpu1"].health == "critical"
+        assert devices["gpu2"].link is not None
+        assert (devices["gpu2"].link.width, devices["gpu2"].link.width_max) == (8, 16)
+        assert devices["gpu3"].state == "failed"
+        assert b.selection("one", wanted(1)).ids == ("gpu2",)
+
+
+def test_what_the_service_chooses_is_what_is_read_back(tmp_path: Path) -> None:
+    with bench(tmp_path, constrained=True) as b:
+        selection = b.compose()
+        assert selection.ids == ("gpu1", "gpu2")
+        assert set(b.attached()) == {"gpu7", "gpu8"}
+        assert b.verified("one", selection)
+        assert b.asked("PATCH") == []  # marks on what was selected would say nothing of what is taken
+        ((_, body),) = b.asked("POST")
+        assert body["@Redfish.ZoneAffinity"] == "1"
+        assert body["Processors"]["Members"] == [
+            {
+                "@Redfish.RequestedCount": 2,
+                "@Redfish.AllowOverprovisioning": False,
+                "Model": "a100",
+                "ProcessorType": "GPU",
+            }
+        ]
+        with pytest.raises(Conflict, match="one"):
+            b.fabric.select(Request("two", "demo", "tester", wanted(8)), b.fabric.inventory())
+        assert b.fabric.release("one") == ()
+        assert b.attached() == {}
+
+
+def test_a_chassis_that_only_shows_its_blocks(tmp_path: Path) -> None:
+    with bench(tmp_path, composes=False) as b:
+        assert len(b.fabric.inventory().devices) == 10
+        change = Change(Tag("one", "demo", "tester", 0.0, ("gpu1",)), {"host1": ("gpu1",)})
+        with pytest.raises(Incompatible, match="CompositionService") as caught:
+            b.fabric.plane.attach(change, lambda name, handle: None)
+        assert "read only" in caught.value.rule
+        assert b.server.changing()[1:] == []
+
+
+def test_a_lease_without_its_state_is_found_by_its_name_and_unmarked(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        selection = b.compose()
+        elsewhere = b.again(tmp_path / "elsewhere")
+        assert set(elsewhere.held()["one"].devices) == set(selection.ids)
+        assert elsewhere.release("one") == ()
+        elsewhere.close()
+        assert b.attached() == {}
+        assert b.dialect.machine.reserved == set()
+
+
+def test_a_lease_without_devices_holds_its_host(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.compose("one", wanted(0))
+        assert b.fabric.plane.view().holders == {"host1": "one"}
+        assert b.fabric.release("one") == ()
+        assert b.dialect.machine.systems == {}
+
+
+def test_power_is_only_touched_where_it_is_asked_for(tmp_path: Path) -> None:
+    with bench(tmp_path, hosts="physical", powered_off=True) as b:
+        selection = b.selection()
+        with pytest.raises(Incompatible, match="is on"):
+            b.fabric.compose(selection)
+        assert b.dialect.machine.systems["host1"].power == "On"
+    with bench(tmp_path / "2", hosts="physical", powered_off=True, adapter={"attach_mode": "powered_off"}) as b:
+        b.compose()
+        resets = [body["ResetType"] for path, body in b.asked("POST") if path.endswith("Reset")]
+        assert resets == ["ForceOff", "On"]
+        assert {made.power for made in b.dialect.machine.systems.values()} == {"On"}
+
+
+def test_expansion_that_is_advertised_and_refused_is_done_without(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.server.faults.add(Fault("status", "GET", BLOCKS, status=501, body="{}"))
+        shallow = b.fabric.inventory()
+        asked = [asked.query.get("$expand") for asked in b.server.log if asked.path == BLOCKS]
+        assert asked == [".($levels=2)", "."]
+        assert [device.link for device in shallow.devices] == [None] * 10
+    with bench(tmp_path / "2") as b:
+        b.server.faults.add(Fault("status", "GET", BLOCKS, times=2, status=400, body="{}"))
+        assert [d.fabric_id for d in b.fabric.inventory().devices] == [d.fabric_id for d in shallow.devices]
+
+
+def test_a_service_that_hides_its_root_is_logged_in_to_first(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.server.faults.add(Fault("status", "GET", "/redfish/v1/", status=403, body="Missing Header"))
+        assert len(b.fabric.inventory().devices) == 10
+
+
+def test_a_mark_that_cannot_be_taken_back_keeps_the_lease(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        selection = b.selection()
+        meanwhile(b, "POST", SYSTEMS, lambda: foreign(b, blocks=("host2", "gpu1")))
+        b.server.faults.add(Fault("status", "PATCH", f"{BLOCKS}/*", after=2, times=1, status=409, body="{}"))
+        with pytest.raises(PartialFailure, match="cannot be taken back"):
+            b.fabric.compose(selection)
+        assert b.dialect.machine.reserved
+        assert list(b.fabric.held()) == ["one"]
+        assert b.fabric.release("one") == ()
+        assert b.attached() == {"gpu1": "host2"}
+
+
+def test_a_system_that_is_gone_already_is_given_back(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.compose()
+        machine = b.dialect.machine
+        meanwhile(b, "DELETE", f"{SYSTEMS}/1", lambda: machine.decompose(machine.systems["1"]))
+        assert b.fabric.release("one") == ()
+        assert (b.attached(), machine.reserved) == ({}, set())
+
+
+def test_what_cannot_change_is_read_once(tmp_path: Path) -> None:
+    with bench(tmp_path, expand=False) as b:
+        first = b.fabric.inventory()
+        before = len(b.server.log)
+        assert b.fabric.plane.view().devices == tuple(device for device in first.devices if not device.local)
+        again = [asked.path for asked in b.server.log[before:]]
+        assert len(again) == 1 + 12 + 1  # the blocks, each of them, and the systems
+        assert not any("Processors" in path or "Drives" in path for path in again)
+
+
+def test_what_a_second_host_would_not_give_back_stays_held(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.compose("one", wanted(2, hosts=2))
+        b.server.faults.add(Fault("status", "DELETE", f"{SYSTEMS}/2", status=409, body="{}"))
+        assert set(b.fabric.release("one")) == {"gpu3", "gpu4"}
+        assert b.attached() == {"gpu3": "host2", "gpu4": "host2"}
+        assert b.fabric.release("one") == ()
+        assert (b.attached(), b.dialect.machine.reserved) == ({}, set())
+
+
+def test_a_busy_service_is_left_as_it_is(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        selection = b.compose()
+        b.server.faults.add(Fault("status", "DELETE", f"{SYSTEMS}/1", status=409, body="{}"))
+        with pytest.raises(Busy):
+            b.fabric.release("one")
+        assert b.verified("one", selection)
+
+
+def test_every_system_of_a_lease_is_deleted_whatever_hosts_are_named(tmp_path: Path) -> None:
+    with bench(tmp_path) as b:
+        b.compose()
+        b.fabric.plane.view()
+        assert b.fabric.plane.detach(Change(Tag("one", "demo", "tester", 0.0, ()), {})) == ()
+        assert b.dialect.machine.systems == {}
