@@ -21,6 +21,7 @@ from campaign.fabrics.control.sight import Sight
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure, ProtocolViolation, Unhealthy
 from campaign.fabrics.holding import claim, composed, occupy, own_devices
 from campaign.fabrics.protocol import (
+    STORAGE_KIND,
     Capabilities,
     Composition,
     Device,
@@ -155,12 +156,10 @@ class ControlledFabric:
         own = {d.fabric_id: occupy(d, state) for d in self._own if state.slot(d.fabric_id).lease == lease_id}
         # What its two ends disagree about was not obtained; releasing it is another matter.
         pooled = {d.fabric_id: d for d in self._attached(lease_id, view, state) if d.state != "unknown"}
-        hosts = list(holding.hosts) if holding else []
-        stored = {name for host in hosts for name in (*host.devices, *host.storage)}
-        hosts = [_with_others(host, [d for d in pooled.values() if d.fabric_id not in stored]) for host in hosts]
+        hosts = [_as_attached(host, pooled) for host in holding.hosts] if holding else []
         for name in dict.fromkeys(d.attached_to for d in pooled.values()):
             if name in self._hosts and name not in {host.name for host in hosts}:
-                hosts.append(_with_others(HeldHost(name=str(name)), list(pooled.values())))
+                hosts.append(_as_attached(HeldHost(name=str(name)), pooled))
         found = composed(self._hosts, (host for host in hosts if host.name in self._hosts), own | pooled)
         return Composition(tuple(self._sight.told(host) for host in found.hosts))
 
@@ -391,12 +390,17 @@ def _moving(devices: Sequence[str], storage: Sequence[str], view: View) -> tuple
     return tuple(name for name in (*devices, *storage) if name in pooled)
 
 
-def _with_others(host: HeldHost, others: Sequence[Device]) -> HeldHost:
-    """A stored host with what the fabric attached to it beyond, or in place of, what was asked for."""
-    here = [device for device in others if device.attached_to == host.name]
+def _as_attached(host: HeldHost, pooled: Mapping[str, Device]) -> HeldHost:
+    """A stored host with what the fabric attached to it, instead of and beyond what was asked for."""
+
+    def there(asked: Sequence[str]) -> list[str]:
+        return [name for name in asked if name not in pooled or pooled[name].attached_to == host.name]
+
+    asked = {*host.devices, *host.storage}
+    others = [d for name, d in pooled.items() if name not in asked and d.attached_to == host.name]
     return host.model_copy(
         update={
-            "devices": (*host.devices, *(d.fabric_id for d in here if d.computes)),
-            "storage": (*host.storage, *(d.fabric_id for d in here if d.kind == "nvme")),
+            "devices": (*there(host.devices), *(d.fabric_id for d in others if d.computes)),
+            "storage": (*there(host.storage), *(d.fabric_id for d in others if d.kind == STORAGE_KIND)),
         }
     )
