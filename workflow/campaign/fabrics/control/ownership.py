@@ -27,7 +27,7 @@ from campaign.fabrics.state import HeldHost, Holding, State
 
 @dataclass(frozen=True)
 class Look:
-    """view: what the control plane shows; state: what is claimed; hosts: the system file's, by name; own: devices built into them."""
+    """view: what the control plane shows; state: what is claimed; hosts: by name; own: devices that are built into them."""
 
     view: View
     state: State
