@@ -12,7 +12,15 @@ import pytest
 
 from tests.fake_slurm import FakeSlurm
 
-_LONGEST = ("test_demo", "test_campaign", "test_slurm_faults", "test_power", "test_faults", "test_strategies")
+_LONGEST = (
+    "test_demo",
+    "test_campaign",
+    "test_slurm_faults",
+    "test_emulated_fabrics",
+    "test_power",
+    "test_faults",
+    "test_strategies",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
