@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -174,6 +175,55 @@ def test_a_fault_of_the_trial_is_told_and_leaves_nothing(place: Place) -> None:
     place.server.faults.clear()
     place.fabric("reconcile", "--grace", "0", "--release", "--unjournaled")
     assert len(place.rack.free()) == 4, done.output
+
+
+@pytest.fixture
+def chassis(tmp_path: Path) -> Iterator[Place]:
+    found = Place(tmp_path, "redfish-zones")
+    yield found
+    found.server.close()
+
+
+def test_an_allocation_is_saved_and_restored(chassis: Place, tmp_path: Path) -> None:
+    saved = tmp_path / "allocation.json"
+    assert chassis.fabric("export", "--output", str(saved)).exit_code == 0
+    assert chassis.compose().exit_code == 0
+    done = chassis.fabric("import", str(saved))
+    assert done.exit_code == 1
+    assert "end those leases first" in done.output
+    assert len(chassis.rack.free()) == 2
+    chassis.run("release", "pair", "--campaign", str(chassis.campaign))
+    assert chassis.fabric("import", str(saved)).output == "nothing had to be changed\n"
+    document = json.loads(chassis.fabric("export").output)
+    assert document == json.loads(saved.read_text()) | {"time": document["time"]}
+    saved.write_text("{")
+    assert "not an allocation that was exported" in chassis.fabric("import", str(saved)).output
+
+
+def test_how_links_and_parts_are_doing_is_told(chassis: Place) -> None:
+    readings = json.loads(chassis.fabric("health", "--format", "json").output)
+    assert {"part", "quantity", "value"} == set(readings[0])
+    assert any(each["quantity"].endswith("_c") for each in readings)
+    assert "Readings" in chassis.fabric("health").output
+
+
+def test_the_log_of_a_fabric_is_read_on_from_a_cursor(chassis: Place) -> None:
+    before = json.loads(chassis.fabric("events", "--format", "json").output)
+    assert chassis.compose().exit_code == 0
+    told = json.loads(chassis.fabric("events", "--format", "json").output)
+    assert len(told) > len(before)
+    last = told[-1]["cursor"]
+    assert json.loads(chassis.fabric("events", "--format", "json", "--after", last).output) == []
+
+
+def test_what_a_fabric_cannot_tell_is_said(tmp_path: Path) -> None:
+    place = Place(tmp_path, "liqid")
+    try:
+        done = place.fabric("export")
+    finally:
+        place.server.close()
+    assert done.exit_code == 1
+    assert "cannot save its allocation; those that can: redfish-zones" in done.output
 
 
 def test_an_emulator_serves_a_person(tmp_path: Path) -> None:

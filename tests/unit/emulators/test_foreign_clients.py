@@ -24,7 +24,11 @@ from campaign.emulators.rack import rack
 from campaign.emulators.redfish import Redfish, Variant, open_dialect
 from campaign.emulators.server import Asked, Server
 from campaign.fabrics import open_fabric
+from campaign.fabrics.control.http import Client
 from campaign.fabrics.protocol import HostSpec, Request
+from campaign.fabrics.redfish.options import Options
+from campaign.fabrics.redfish.power import Power
+from campaign.fabrics.redfish.service import Service
 from tests.unit.fabrics.redfish_bench import wanted
 
 BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"
@@ -176,6 +180,57 @@ def static(tmp_path: Path) -> Iterator[tuple[str, Redfish]]:
             yield url, dialect
         finally:
             process.terminate()
+
+
+FAKE_SYSTEM = """
+SUSHY_EMULATOR_FAKE_DRIVER = True
+SUSHY_EMULATOR_FAKE_SYSTEMS = [
+    {"uuid": "8d35cd2b-9a0a-4c24-8a4c-3e4d3f1b6a11", "name": "host1", "power_state": "On", "nics": []}
+]
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[str]:
+    """A foreign server of one machine that can be switched, which takes its time; gives its address."""
+    pytest.importorskip("sushy_tools")
+    (tmp_path / "fake.conf").write_text(FAKE_SYSTEM)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    script = "import sys; from sushy_tools.emulator.main import main; sys.exit(main())"
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        "-i",
+        "127.0.0.1",
+        "-p",
+        str(port),
+        "--config",
+        str(tmp_path / "fake.conf"),
+    ]
+    with (tmp_path / "fake.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            await_answer(f"{url}/redfish/v1", process, tmp_path / "fake.log")
+            yield url
+        finally:
+            process.terminate()
+
+
+def test_a_machine_of_others_is_switched_off_and_on(machine: str) -> None:
+    options = Options(url=machine, attach_mode="powered_off", poll_s=0.05, auth="basic")
+    service = Service(Client(options), options.auth)
+    (system,) = service.members(SYSTEMS)
+    path = system["@odata.id"]
+    power = Power(service, options)
+    with service.client.operation(30):
+        power.off(path)
+        assert service.get(path)["PowerState"] == "Off"
+        power.on(path)
+        assert service.get(path)["PowerState"] == "On"
+    service.client.close()
 
 
 def await_answer(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
