@@ -69,7 +69,7 @@ class Client:
     """
 
     def __init__(self, connection: Connection) -> None:
-        """Raises ConfigError for a `ca_file` that is none; opens no connection."""
+        """Opens no connection, and reads no file: a plan is made where the site's certificates are not."""
         self.connection = connection
         self._address = Address(connection.url)
         self.base = self._address.text
@@ -80,8 +80,15 @@ class Client:
         self._hidden = Hidden()
         self._rehearsed: list[Sent] | None = None
         self._until: float | None = None
-        at = self._address
-        self._wire = Wire(at.host, at.port, connection.tls() if at.secure else None)
+        self._opened: Wire | None = None
+
+    @property
+    def _wire(self) -> Wire:
+        """Raises ConfigError for a `ca_file` that is none."""
+        if self._opened is None:
+            at = self._address
+            self._opened = Wire(at.host, at.port, self.connection.tls() if at.secure else None)
+        return self._opened
 
     @contextmanager
     def operation(self, seconds: float | None = None) -> Iterator[None]:
@@ -190,7 +197,8 @@ class Client:
             self._rehearsed = None
 
     def close(self) -> None:
-        self._wire.close()
+        if self._opened is not None:
+            self._opened.close()
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -245,10 +253,11 @@ class Client:
         if left_s <= 0:
             raise Unsent(f"{self.connection.operation_s:g} s (operation_s) are over", permanent=True)
         self.requests += 1
+        wire = self._wire  # made at the first request, and not within its time
         start, status = time.monotonic(), None
         try:
             idle_max_s = IDLE_READ_S if method == "GET" else IDLE_CHANGE_S
-            received = self._wire.exchange(request, content, start + left_s, idle_max_s=idle_max_s)
+            received = wire.exchange(request, content, start + left_s, idle_max_s=idle_max_s)
             status = received.status
         finally:
             self.trace.append(Traced(method, self.scrub(self._address.url(target)), status, time.monotonic() - start))
