@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from campaign import figure, report
+from campaign.cell import Configuration
 from campaign.errors import RecordError
 from campaign.figure import FigureData
 from campaign.tables import PlannedCell, cells_table, leases_table, runs_table
@@ -255,6 +257,17 @@ def test_errors_that_links_gathered_while_a_lease_was_held_are_told(measured: Ta
     page = report.assemble(*measured, leases, synthetic.context_document(), {})
     assert page.count("while it was held") == 1
     assert "port H1: 1,200 correctable errors while it was held" in page
+
+
+def test_what_was_requested_and_what_failed_are_told_in_words(measured: Tables) -> None:
+    lease = synthetic.leases()[0]
+    asked = Configuration("c", 2, 4, 2, 1, "a100", "hybrid", "fabric-nvme")
+    fault = {"time_s": 1.0, "operation": "compose", "error": "OutcomeUnknown", "message": "no answer to <POST>"}
+    leases = [lease | {"requested": asdict(asked), "faults": [fault]}, lease | {"requested": {"rack": 7}}]
+    page = report.assemble(*measured, leases, synthetic.context_document(), {})
+    assert "2 hosts with 2 local + 2 fabric a100 each, 1 used, fabric-nvme" in page
+    assert "compose: no answer to &lt;POST&gt;" in page
+    assert "rack 7" in page
 
 
 def test_of_very_many_leases_those_idle_the_longest_stand_on_the_page() -> None:

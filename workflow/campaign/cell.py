@@ -72,6 +72,14 @@ class Configuration:
         """Devices that a run uses over all hosts, one rank each."""
         return self.hosts * self.devices_used
 
+    def words(self) -> str:
+        """'2 hosts with 2 local + 2 fabric a100 each, 2 used, fabric-nvme'."""
+        kinds = {"local": self.local_devices_per_host, "fabric": self.fabric_devices_per_host}
+        parts = " + ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+        storage = "" if self.storage == "local" else f", {self.storage}"
+        used = "" if self.devices_used == self.devices_per_host else f", {self.devices_used} used"
+        return f"{self.hosts} host{'s' * (self.hosts > 1)} with {parts} {self.device} each{used}{storage}"
+
     def shape(self) -> dict[str, Scalar]:
         """Everything but the name: two configurations of one shape are the same hardware."""
         document: dict[str, Scalar] = asdict(self)

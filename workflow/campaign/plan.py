@@ -48,15 +48,7 @@ class PlannedLease:
 
     def devices(self) -> str:
         """The devices that the composition takes, in words."""
-        c = self.configuration
-        parts = []
-        if c.local_devices_per_host:
-            parts.append(f"{c.local_devices_per_host} local")
-        if c.fabric_devices_per_host:
-            parts.append(f"{c.fabric_devices_per_host} fabric")
-        storage = "" if c.storage == "local" else f", {c.storage}"
-        used = "" if c.devices_used == c.devices_per_host else f", {c.devices_used} used"
-        return f"{c.hosts} host{'s' * (c.hosts > 1)} with {' + '.join(parts)} {c.device} each{used}{storage}"
+        return self.configuration.words()
 
 
 @dataclass(frozen=True)

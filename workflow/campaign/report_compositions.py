@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
+from campaign.cell import Configuration
 from campaign.idle import idle_times
 from campaign.tables import leases_table, tally
 
@@ -23,10 +24,10 @@ def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "configuration": lease["configuration"],
             "state": lease["state"],
             "composed": wording.seconds(time["compose_s"]),
-            "requested": _plain(lease.get("requested") or {}),
+            "requested": _requested(lease.get("requested") or {}),
             "obtained": _obtained(lease.get("obtained") or {}),
             "mismatches": [_plain(each) for each in lease.get("mismatches") or ()],
-            "faults": [_plain(each) for each in lease.get("faults") or ()],
+            "faults": [_fault(each) for each in lease.get("faults") or ()],
             "errors": _grown(lease.get("readings") or ()),
             "retries": time["retries"],
         }
@@ -72,12 +73,7 @@ def _phases(times: pd.DataFrame) -> dict[str, Any] | None:
     """How long each phase of composing took: median and longest by configuration, with operations and retries; None without any."""
     rows = []
     for name, group in times[times["compose_s"].notna()].groupby("configuration", sort=False):
-        told = [
-            f"{wording.seconds(group[column].median())} ({wording.seconds(group[column].max())})"
-            if group[column].notna().any()
-            else "–"
-            for column in _PHASES.values()
-        ]
+        told = [_median_and_longest(group[column].dropna()) for column in _PHASES.values()]
         counts = (f"{int(group[column].sum()):,}" for column in ("operations", "retries"))
         rows.append((str(name), f"{len(group):,}", *told, *counts))
     return {"headings": ("Configuration", "Leases", *_PHASES, "Operations", "Retries"), "rows": rows} if rows else None
@@ -122,6 +118,28 @@ def _idle_table(table: pd.DataFrame, first: Mapping[str, str]) -> dict[str, Any]
         for row in table.to_dict("records")
     ]
     return {"headings": headings, "rows": rows}
+
+
+def _median_and_longest(seconds: pd.Series[float]) -> str:
+    if seconds.empty:
+        return "–"
+    longest = f" ({wording.seconds(seconds.max())})" if len(seconds) > 1 else ""
+    return wording.seconds(seconds.median()) + longest
+
+
+def _requested(asked: Mapping[str, Any]) -> str:
+    """The configuration in words; what is none, as it is."""
+    try:
+        return Configuration(**asked).words()
+    except TypeError:
+        return _plain(asked)
+
+
+def _fault(fault: Any) -> str:
+    """'compose: the answer was lost'."""
+    if isinstance(fault, Mapping) and {"operation", "message"} <= set(fault):
+        return f"{fault['operation']}: {fault['message']}"
+    return _plain(fault)
 
 
 def _obtained(obtained: Mapping[str, Any]) -> str:
