@@ -49,7 +49,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
 
 def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Server]) -> None:
     project, server = site
-    said = project.run(time_out_s=400)
+    said = project.run(time_out_s=900)
     cells = {cell.id for cell in expand(load_campaign(project.campaigns / "c.yaml")).cells}
     records = project.records()
     assert len(cells) == 29

@@ -85,7 +85,7 @@ def test_a_task_that_fails_is_what_the_operation_was(tmp_path: Path) -> None:
 
 
 def test_a_task_has_as_long_as_the_operation(tmp_path: Path) -> None:
-    with bench(tmp_path, task_polls=1000, adapter={"operation_s": 0.6, "reserve": False}) as b:
+    with bench(tmp_path, task_polls=1000, adapter={"operation_s": 3.0, "reserve": False}) as b:
         selection = b.selection()
         with pytest.raises(OutcomeUnknown, match="not done in time"):
             b.fabric.compose(selection)
