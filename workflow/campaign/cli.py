@@ -12,6 +12,7 @@ import click
 
 from campaign import __version__
 from campaign.cluster.commands import cluster
+from campaign.command_options import results_option
 from campaign.errors import CampaignError, ConfigError
 from campaign.fabric_commands import fabric
 
@@ -52,16 +53,6 @@ def _where_option(command: _Command) -> _Command:
     )
 
 
-def _results_option(command: _Command) -> _Command:
-    return click.option(
-        "--results",
-        type=click.Path(path_type=Path),
-        default=Path("results"),
-        show_default=True,
-        help="Directory of all results.",
-    )(command)
-
-
 def _name_option(command: _Command) -> _Command:
     return click.option("--name", help="What it is kept under. Default: the configuration's name.")(command)
 
@@ -93,7 +84,7 @@ def validate(campaign: Path) -> None:
 @main.command()
 @_campaign_argument
 @_where_option
-@_results_option
+@results_option
 @click.option(
     "--format", "style", type=click.Choice(_FORMATS), default="table", show_default=True, help="How to print it."
 )
@@ -141,7 +132,7 @@ def _echo_plan(planned: Any, style: str) -> None:
 @main.command()
 @_campaign_argument
 @_where_option
-@_results_option
+@results_option
 @click.option("--profile", help="Snakemake profile: local, slurm or a path. Default: the system's launcher.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be done.")
 @click.argument("snakemake", nargs=-1, type=click.UNPROCESSED)
@@ -167,7 +158,7 @@ def run(
 @main.command()
 @click.argument("configuration")
 @_campaign_option
-@_results_option
+@results_option
 @click.option("--hosts", metavar="HOST,HOST..", help="Only on these hosts. Default: any that fit.")
 @_name_option
 @click.option(
@@ -195,7 +186,7 @@ def compose(
 @main.command()
 @click.argument("configuration", required=False)
 @_campaign_option
-@_results_option
+@results_option
 @click.option(
     "--orphans", is_flag=True, help="Release the leases that dead processes left, instead of a configuration."
 )
@@ -219,7 +210,7 @@ def release(
 
 @main.command()
 @_campaign_argument
-@_results_option
+@results_option
 def inventory(campaign: Path, results: Path) -> None:
     """Show the system's hosts and devices, and who holds them."""
     from campaign.kept import read_inventory
@@ -230,7 +221,7 @@ def inventory(campaign: Path, results: Path) -> None:
 
 @main.command()
 @_campaign_argument
-@_results_option
+@results_option
 def verify(campaign: Path, results: Path) -> None:
     """Read back every composition that is held, from the fabric and from the hosts, device by device.
 
@@ -246,7 +237,7 @@ def verify(campaign: Path, results: Path) -> None:
 @main.command()
 @_campaign_argument
 @_where_option
-@_results_option
+@results_option
 def status(campaign: Path, where: str | None, results: Path) -> None:
     """Show what is done, what is running, and what failed so far."""
     from campaign.dag import Request, read_plan
@@ -260,7 +251,7 @@ def status(campaign: Path, where: str | None, results: Path) -> None:
     "source", type=click.Path(path_type=Path), default=Path("config/campaign.yaml"), metavar="[CAMPAIGN|ARCHIVE]"
 )
 @_where_option
-@_results_option
+@results_option
 @click.option(
     "--output", type=click.Path(path_type=Path), help="The page. Default: in the results, or beside the archive."
 )
@@ -286,7 +277,7 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
 @main.command()
 @_campaign_argument
 @_where_option
-@_results_option
+@results_option
 @click.option(
     "--output", type=click.Path(path_type=Path), help="The archive. Default: <campaign>.zip in the results directory."
 )

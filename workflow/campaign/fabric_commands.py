@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from campaign.cluster.commands import read_system_file
+from campaign.command_options import results_option
 
 if TYPE_CHECKING:
     from campaign.site import Finding, Site
 
-_Command = Callable[..., Any]
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
 
 
@@ -27,16 +27,6 @@ def fabric() -> None:
     """
 
 
-def _results_option(command: _Command) -> _Command:
-    return click.option(
-        "--results",
-        type=click.Path(path_type=Path),
-        default=Path("results"),
-        show_default=True,
-        help="Directory of all results; the state that campaigns on a system share is in it.",
-    )(command)
-
-
 def _site(system: str, results: Path) -> Site:
     from campaign.site import Site
 
@@ -45,7 +35,7 @@ def _site(system: str, results: Path) -> Site:
 
 @fabric.command()
 @click.argument("system")
-@_results_option
+@results_option
 @click.option("--yes", is_flag=True, help="Compose and release one free device without asking.")
 @click.option("--look-only", is_flag=True, help="Change nothing, and do not ask.")
 def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
@@ -85,7 +75,7 @@ def _tell(findings: Iterable[Finding]) -> tuple[int, int]:
 
 @fabric.command()
 @click.argument("system")
-@_results_option
+@results_option
 @click.option("--release", "releases", is_flag=True, help="Release them; without it they are only listed.")
 @click.option("--grace", "grace_s", default=600.0, show_default=True, metavar="SECONDS",
               help="Leave alone what gave a sign of life less than this ago.")  # fmt: skip
@@ -116,7 +106,7 @@ def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjour
 
 @fabric.command()
 @click.argument("system")
-@_results_option
+@results_option
 @click.option("--output", type=click.Path(path_type=Path), help="File. Default: the terminal.")
 def export(system: str, results: Path, output: Path | None) -> None:
     """Save the whole allocation of SYSTEM's fabric as a file, where the fabric can."""
@@ -133,7 +123,7 @@ def export(system: str, results: Path, output: Path | None) -> None:
 @fabric.command("import")
 @click.argument("system")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@_results_option
+@results_option
 def restore(system: str, file: Path, results: Path) -> None:
     """Bring SYSTEM's fabric to the allocation in FILE, as 'campaign fabric export' saved it. Foreign parts are refused."""
     from campaign.errors import ConfigError
@@ -150,7 +140,7 @@ def restore(system: str, file: Path, results: Path) -> None:
 
 @fabric.command()
 @click.argument("system")
-@_results_option
+@results_option
 @click.option("--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True)
 def health(system: str, results: Path, style: str) -> None:
     """How links, ports and parts of SYSTEM's fabric are doing, where the fabric tells it."""
@@ -166,7 +156,7 @@ def health(system: str, results: Path, style: str) -> None:
 
 @fabric.command()
 @click.argument("system")
-@_results_option
+@results_option
 @click.option("--after", metavar="CURSOR", help="Only what came after this one (first column).")
 @click.option("--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True)
 def events(system: str, results: Path, after: str | None, style: str) -> None:

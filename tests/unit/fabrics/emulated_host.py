@@ -6,11 +6,12 @@ The programs keep their state in the same files, and refuse what the real ones r
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from campaign.fabrics.agents.commands import Commands, run_here
 from campaign.fabrics.agents.detach import Done, Run, Terms
+from campaign.fabrics.agents.protocol import HostDevice
 
 MODULES = ("nvidia_drm", "nvidia_modeset", "nvidia_uvm")
 LINK = {
@@ -225,3 +226,10 @@ class EmulatedHost:
     def _wound(self, words: str) -> None:
         with (self.state / "wounds").open("a") as file:
             file.write(words + "\n")
+
+
+Hosts = Callable[..., EmulatedHost]
+
+
+def one(host: EmulatedHost, identity: str) -> HostDevice:
+    return next(device for device in host.agent().devices("c1") if device.identity == identity)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,25 +18,7 @@ from campaign.fabrics.agents.detach import Done
 from campaign.fabrics.agents.pairing import pair
 from campaign.fabrics.agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.protocol import Device
-from tests.unit.fabrics.emulated_host import MODULES, EmulatedHost, Stopped
-
-Hosts = Callable[..., EmulatedHost]
-
-
-@pytest.fixture
-def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
-    path = os.environ["PATH"]
-
-    def build(name: str = "host", **options: bool) -> EmulatedHost:
-        host = EmulatedHost(tmp_path / name, **options)
-        monkeypatch.setenv("PATH", f"{host.bin}{os.pathsep}{path}")
-        return host
-
-    return build
-
-
-def one(host: EmulatedHost, identity: str) -> HostDevice:
-    return next(device for device in host.agent().devices("c1") if device.identity == identity)
+from tests.unit.fabrics.emulated_host import MODULES, Hosts, Stopped, one
 
 
 def test_order_where_other_gpus_remain(emulated: Hosts) -> None:

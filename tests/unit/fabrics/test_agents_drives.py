@@ -12,26 +12,8 @@ import pytest
 
 from campaign.fabrics.agents.commands import run_here
 from campaign.fabrics.agents.detach import Done, script
-from campaign.fabrics.agents.protocol import HostBusy, HostDevice
-from tests.unit.fabrics.emulated_host import EmulatedHost
-
-Hosts = Callable[..., EmulatedHost]
-
-
-@pytest.fixture
-def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
-    path = os.environ["PATH"]
-
-    def build(name: str = "host", **options: bool) -> EmulatedHost:
-        host = EmulatedHost(tmp_path / name, **options)
-        monkeypatch.setenv("PATH", f"{host.bin}{os.pathsep}{path}")
-        return host
-
-    return build
-
-
-def one(host: EmulatedHost, identity: str) -> HostDevice:
-    return next(device for device in host.agent().devices("c1") if device.identity == identity)
+from campaign.fabrics.agents.protocol import HostBusy
+from tests.unit.fabrics.emulated_host import EmulatedHost, Hosts, one
 
 
 @contextmanager

@@ -54,6 +54,34 @@ def claim(state: State, selection: Selection) -> bool:
     return True
 
 
+def take(state: State, selection: Selection) -> None:
+    """Claim a selection, all of which is in use at once: nothing has to be attached. Raises Conflict as `claim` does."""
+    if claim(state, selection):
+        for host in wanted(selection):
+            for name in (*host.devices, *host.storage):
+                slot = state.slot(name)
+                slot.lease, slot.host, slot.state = selection.request.lease_id, host.name, "in_use"
+
+
+def give_up(state: State, lease_id: str) -> None:
+    """Drop all claims of a lease."""
+    state.leases.pop(lease_id, None)
+    for name in state.held_by(lease_id):
+        del state.devices[name]
+
+
+def composition_of(
+    state: State, lease_id: str, specs: Mapping[str, HostSpec], devices: Iterable[Device]
+) -> Composition | None:
+    """What a lease claims, as its devices (all there are, at this moment) say; None where it claims nothing."""
+    holding = state.leases.get(lease_id)
+    if holding is None:
+        return None
+    held = set(state.held_by(lease_id))
+    there = {device.fabric_id: device for device in devices if device.fabric_id in held}
+    return composed(specs, (host for host in holding.hosts if host.name in specs), there)
+
+
 def composed(specs: Mapping[str, HostSpec], hosts: Iterable[HeldHost], devices: Mapping[str, Device]) -> Composition:
     """The composition of stored hosts, out of the devices that are really there (missing ones are left out)."""
     return Composition(

@@ -22,7 +22,7 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import placement
 from campaign.fabrics.chassis import Bank
 from campaign.fabrics.errors import Conflict, Incompatible, Unhealthy
-from campaign.fabrics.holding import claim, composed
+from campaign.fabrics.holding import composition_of, give_up, take
 from campaign.fabrics.launch_rules import POOL, Options, devices_at
 from campaign.fabrics.protocol import (
     Capabilities,
@@ -36,7 +36,7 @@ from campaign.fabrics.protocol import (
     Selection,
     Tag,
 )
-from campaign.fabrics.state import State, StateFile, wanted
+from campaign.fabrics.state import State, StateFile
 
 RULE = "prefix: a host that a lease uses does not lend its devices"
 _MOST_CHOICES = 500
@@ -129,23 +129,13 @@ class PrefixFabric:
         )
 
     def compose(self, selection: Selection) -> None:
-        lease_id = selection.request.lease_id
         with self._state.change() as state:
             self._refuse_taken(state, selection)
-            if claim(state, selection):
-                for host in wanted(selection):
-                    for name in (*host.devices, *host.storage):
-                        slot = state.slot(name)
-                        slot.lease, slot.host, slot.state = lease_id, host.name, "in_use"
+            take(state, selection)
 
     def read_back(self, lease_id: str) -> Composition | None:
         state = self._state.read()
-        holding = state.leases.get(lease_id)
-        if holding is None:
-            return None
-        now = {device.fabric_id: device for device in self._inventory(state).devices}
-        devices = {name: now[name] for name in state.held_by(lease_id) if name in now}
-        return composed(self._hosts, (host for host in holding.hosts if host.name in self._hosts), devices)
+        return composition_of(state, lease_id, self._hosts, self._inventory(state).devices)
 
     def host_sees(self, composition: Composition) -> frozenset[str]:
         return frozenset(device.fabric_id for device in composition.devices)
@@ -155,9 +145,7 @@ class PrefixFabric:
 
     def release(self, lease_id: str) -> tuple[str, ...]:
         with self._state.change() as state:
-            state.leases.pop(lease_id, None)
-            for name in state.held_by(lease_id):
-                del state.devices[name]
+            give_up(state, lease_id)
         return ()
 
     def held(self) -> Mapping[str, Tag]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from campaign.errors import ConfigError
 from campaign.fabrics import placement
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.holding import claim, composed, occupy, own_devices
+from campaign.fabrics.holding import composition_of, give_up, occupy, own_devices, take
 from campaign.fabrics.protocol import (
     Capabilities,
     Composition,
@@ -25,7 +25,7 @@ from campaign.fabrics.protocol import (
     Selection,
     Tag,
 )
-from campaign.fabrics.state import StateFile, wanted
+from campaign.fabrics.state import StateFile
 
 RULE = "static: devices stay in the host that they are built into"
 
@@ -92,20 +92,11 @@ class StaticFabric:
 
     def compose(self, selection: Selection) -> None:
         with self._state.change() as state:
-            if claim(state, selection):
-                for host in wanted(selection):
-                    for name in (*host.devices, *host.storage):
-                        slot = state.slot(name)
-                        slot.lease, slot.host, slot.state = selection.request.lease_id, host.name, "in_use"
+            take(state, selection)
 
     def read_back(self, lease_id: str) -> Composition | None:
         state = self._state.read()
-        holding = state.leases.get(lease_id)
-        if holding is None:
-            return None
-        held = set(state.held_by(lease_id))
-        devices = {device.fabric_id: occupy(device, state) for device in self._devices if device.fabric_id in held}
-        return composed(self._hosts, (host for host in holding.hosts if host.name in self._hosts), devices)
+        return composition_of(state, lease_id, self._hosts, (occupy(device, state) for device in self._devices))
 
     def host_sees(self, composition: Composition) -> frozenset[str]:
         return frozenset(device.fabric_id for device in composition.devices)
@@ -115,9 +106,7 @@ class StaticFabric:
 
     def release(self, lease_id: str) -> tuple[str, ...]:
         with self._state.change() as state:
-            state.leases.pop(lease_id, None)
-            for name in state.held_by(lease_id):
-                del state.devices[name]
+            give_up(state, lease_id)
         return ()
 
     def held(self) -> Mapping[str, Tag]:
