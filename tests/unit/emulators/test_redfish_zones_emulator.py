@@ -16,7 +16,7 @@ from campaign.emulators.redfish_zones.service import Service
 from campaign.emulators.server import Asked, Reply, Server
 
 FABRIC = "/redfish/v1/Fabrics/PCIe"
-BASIC = {"Authorization": "Basic " + b64encode(b"campaign:composable").decode()}
+BASIC = {"Authorization": "Basic " + b64encode(b"campaign:learn-2-compose").decode()}
 MODES = {"drawer1": "standard_one_host", "drawer2": "standard_two_hosts"}
 
 

@@ -12,7 +12,7 @@ from campaign.emulators.rack import Rack, rack
 from campaign.emulators.server import Asked, Reply
 
 F = "/redfish/v1/Fabrics/CXL"
-BASIC = {"Authorization": "Basic " + b64encode(b"campaign:composable").decode()}
+BASIC = {"Authorization": "Basic " + b64encode(b"campaign:learn-2-compose").decode()}
 
 
 @pytest.fixture

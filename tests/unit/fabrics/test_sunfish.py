@@ -262,7 +262,8 @@ def test_a_connection_that_appeared_since_the_look_is_told_by_the_409(tmp_path: 
         fabric.compose(selection)
         plane = fabric.plane
         (tag,) = fabric.held().values()
-        change = fabric._change(fabric._state.read().leases["one"], tag, plane.view())
+        look = fabric._beside_claims(plane.view())
+        change = look.change(look.state.leases["one"], tag)
         plane._shown = Shown(plane._shown.endpoints, (), (), None, plane._shown.entities)  # type: ignore[attr-defined]
         plane.attach(change, lambda name, handle: None)
         assert ids(fabric) == attached(hardware)

@@ -160,6 +160,7 @@ class _Http(ThreadingHTTPServer):
             request.settimeout(30)
             try:
                 request = self.tls.wrap_socket(request, server_side=True)
+                request.settimeout(None)
             except (OSError, ssl.SSLError):
                 return
         super().finish_request(request, client_address)
@@ -208,6 +209,9 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 self.send_header(name, value)
             if reply.status != 204:
                 self.send_header("Content-Length", str(len(content)))
+            if self.close_connection:
+                # A client that asked for it need not remember that it did, and would use the connection again.
+                self.send_header("Connection", "close")
             self.end_headers()
             if self.command == "HEAD" or reply.status == 204:
                 return

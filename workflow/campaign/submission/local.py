@@ -45,7 +45,8 @@ class LocalSubmitter:
 
     def find(self, lease: str) -> Submission | None:
         folder = _folder(self.results, lease)
-        for _, job_id in sorted(_processes(folder).items()):
+        # While a process is being started it has no command line for an instant.
+        for _, job_id in sorted(_starting_or_running(folder).items()) if folder.exists() else ():
             return Submission(lease, job_id, folder)
         return None
 
