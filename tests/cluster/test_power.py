@@ -52,7 +52,9 @@ class Site:
         comment = (
             f"campaign={self.campaign} results={self.results} configuration={configuration} python={sys.executable}"
         )
-        script = 'srun hostname > "$SLURM_JOB_ID.hosts"; until [ -e "$SLURM_JOB_ID.end" ]; do sleep 0.1; done'
+        # There at once with all hosts, which say their names one after the other.
+        told = 'srun hostname > "$SLURM_JOB_ID.part"; mv "$SLURM_JOB_ID.part" "$SLURM_JOB_ID.hosts"'
+        script = told + '; until [ -e "$SLURM_JOB_ID.end" ]; do sleep 0.1; done'
         asked = ["--comment", f"{comment} token=0123", "--exclusive", f"-N{hosts}", "--gres=gpu:2", *options]
         return self.slurm("sbatch", "--parsable", "--chdir", str(self.work), *asked, "--wrap", script)
 
