@@ -75,7 +75,8 @@ def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_
             return [*lines, f"# a fabric of kind {campaign.system.fabric['kind']} is asked nothing over the network"]
         composing, releasing = rehearsal(selection)
     for title, sent in (("to compose", composing), ("to release", releasing)):
-        lines += ["", f"# {title}: {len(sent)} requests that change something; none was sent"]
+        count = f"{len(sent)} request{'s' if len(sent) != 1 else ''}"
+        lines += ["", f"# {title}: {count} that would change something; nothing was sent"]
         for each in sent:
             headers = "".join(f"\n  {key}: {value}" for key, value in each.headers.items())
             body = f"\n  {json.dumps(each.body)}" if each.body is not None else ""
