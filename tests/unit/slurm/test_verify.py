@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,15 @@ def test_nvidia_smi_is_understood() -> None:
 )
 def test_devices_as_composed_are_no_problem_nor_are_more(said: tuple[str, ...], composition: Composition) -> None:
     assert problem(said, composition) is None
+
+
+def test_an_identity_is_the_same_however_the_fabric_writes_it() -> None:
+    (host,) = composed().hosts
+    theirs = tuple(
+        replace(d, host_id=str(d.host_id).removeprefix("GPU-").upper() if d.host_id else None) for d in host.devices
+    )
+    assert any(device.host_id for device in theirs)
+    assert problem(lines(A100, A100), Composition((replace(host, devices=theirs),))) is None
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.errors import HostFailed, LaunchError
+from campaign.fabrics.agents.pairing import normal
 from campaign.fabrics.protocol import ComposedHost, Composition, Device
 from campaign.slurm.steps import ask_hosts
 
@@ -133,7 +134,9 @@ def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], 
         return None
     known = {device.host_id: device for device in wanted if device.host_id and _identifies(system, device)}
     there = {device.identity for device in seen}
-    if lost := [f"{device.fabric_id} ({host_id})" for host_id, device in known.items() if host_id not in there]:
+    # Fabrics and hosts write one identity in more ways than one.
+    same = {normal(identity) for identity in there}
+    if lost := [f"{device.fabric_id} ({host_id})" for host_id, device in known.items() if normal(host_id) not in same]:
         return f"{', '.join(lost)} not among {', '.join(sorted(there))}"
     models = {device.identity: device.model for device in seen}
     for model in dict.fromkeys(device.model for device in wanted):
