@@ -89,7 +89,20 @@ def stop_emulators() -> None:
 
 os.environ |= {"FABRIC_USER": "campaign", "FABRIC_PASSWORD": "learn-2-compose"}
 EMULATED = ("redfish", "redfish-zones", "liqid", "sunfish", "cdi", "nec")
-FURTHER: dict[str, dict[str, Any]] = {"nec": {"poll_s": 0.05}, "liqid": {"poll_s": 0.05}}
+FURTHER: dict[str, dict[str, Any]] = {
+    "nec": {"poll_s": 0.05},
+    "liqid": {"poll_s": 0.05},
+    "cdi": {"settle_s": 0.2},
+}
+COMPOSING = {
+    "redfish": ("POST", "/redfish/v1/Systems"),
+    "redfish-zones": ("PATCH", "*/Zones/*"),
+    "liqid": ("POST", "*/fabric/reprogram"),
+    "sunfish": ("POST", "*/Connections"),
+    "cdi": ("PATCH", "*/update"),
+    "nec": ("POST", "*/layout-apply"),
+}
+"""The request that composes, by dialect: method and path."""
 ONE_CHANGE = ("nec", "redfish-zones")
 """Dialects that compose with one request."""
 CREDENTIALS = {"user_env": "FABRIC_USER", "password_env": "FABRIC_PASSWORD"}

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from campaign.errors import ConfigError
+from campaign.emulators.faults import Fault, FaultKind
+from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import FABRICS, open_fabric, options_model
 from campaign.fabrics.errors import Conflict, NoMatch, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.protocol import Fabric
 from campaign.journal import Journal, is_owned
 from campaign.lease import acquire, release
 from campaign.reconcile import reconcile
-from tests.contract.fabric_fixtures import SYSTEMS, System, configuration, start, stop_emulators
+from tests.contract.fabric_fixtures import COMPOSING, SERVERS, SYSTEMS, System, configuration, start, stop_emulators
 
-WITH_FAULTS = ["simulated"]
+WITH_FAULTS = [name for name in FABRICS if "faults" in options_model(name).model_fields]
 
 
 @pytest.fixture(params=FABRICS)
@@ -271,6 +272,44 @@ def test_an_unknown_outcome_is_told_by_reading_back(name: str, kind: str, happen
     composition = fabric.read_back("one")
     assert composition is not None
     assert composition.mismatches(system.fits_once) == ()
+
+
+@pytest.mark.parametrize("name", COMPOSING)
+@pytest.mark.parametrize("kind", ["drop_before", "drop_after"])
+def test_a_lost_answer_is_told_by_reading_back(name: str, kind: FaultKind, tmp_path: Path) -> None:
+    system = SYSTEMS[name]
+    fabric = system.open(tmp_path)
+    (server,) = SERVERS.values()
+    selection = fabric.select(system.request("one"), fabric.inventory())
+    server.faults.add(Fault(kind, *COMPOSING[name]))
+    with pytest.raises(OutcomeUnknown):
+        fabric.compose(selection)
+    assert "one" in fabric.held()
+    fabric.compose(selection)
+    composition = fabric.read_back("one")
+    assert composition is not None
+    assert composition.mismatches(system.fits_once) == ()
+    assert {device.fabric_id for device in composition.devices} == set(selection.ids)
+    assert sum(device.attached_to is not None for device in server.dialect.rack.devices.values()) == 3
+    assert fabric.release("one") == ()
+    assert len(server.dialect.rack.free()) == 3
+
+
+@pytest.mark.parametrize("name", COMPOSING)
+def test_a_success_that_is_none_is_no_lease(name: str, tmp_path: Path) -> None:
+    """A peer that says yes and does nothing."""
+    system = SYSTEMS[name]
+    fabric = system.open(tmp_path)
+    (server,) = SERVERS.values()
+    fabric.inventory()
+    server.faults.add(Fault("lie", *COMPOSING[name], times=-1))
+    with pytest.raises(FabricError):
+        acquire(fabric, system.request("one"), tmp_path / "leases", wait_s=0, poll_s=0, attempts=1)
+    server.faults.clear()
+    reconcile(fabric, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
+    assert not fabric.held()
+    assert len(server.dialect.rack.free()) == 3
+    assert Journal(tmp_path / "leases", "one").state == "RELEASED"
 
 
 def test_every_option_is_described(system: System) -> None:

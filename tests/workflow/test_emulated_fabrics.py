@@ -16,18 +16,13 @@ from campaign.emulators.rack import rack
 from campaign.emulators.server import Server
 from campaign.emulators.serving import PASSWORD, USER, system_document
 from campaign.matrix import expand
+from tests.contract.fabric_fixtures import COMPOSING
 from tests.workflow.checkout_twin import ROOT, Project
 
-# The request that composes: its first answer is lost.
-COMPOSING = {
-    "redfish": ("POST", "/redfish/v1/Systems"),
-    "redfish-zones": ("PATCH", "*/Zones/*"),
-    "liqid": ("POST", "*/fabric/reprogram"),
-}
 HOSTS = "host[1-4]"
 
 
-@pytest.fixture(params=COMPOSING)
+@pytest.fixture(params=["redfish", "redfish-zones", "liqid"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Project, Server]]:
     """The demo's hosts and pool behind another control plane, and the demo with short runs."""
     demo = yaml.safe_load((ROOT / "config" / "campaign.yaml").read_text())
@@ -43,6 +38,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
         project.write("systems/falcon-demo.yaml", system | {"hosts": falcon["hosts"]})
         short = {"warmup_steps": 1, "measured_steps": 1, "repetitions": 1}
         project.write("c.yaml", demo | {"name": "c", "overrides": [], "protocol": short})
+        # The first answer to a request that composes is lost.
         server.faults.add(Fault("drop_after", *COMPOSING[request.param]))
         yield project, server
 
@@ -72,3 +68,7 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
     assert "Times of composing" in page
     assert "unverified" in page
     assert "cpu-rank ×4 (2 local)" in page or "cpu-rank x4 (2 local)" in page
+
+    files = [path for path in project.directory.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert len(files) > 50
+    assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]
