@@ -72,3 +72,22 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
     files = [path for path in project.directory.rglob("*") if path.is_file() and not path.is_symlink()]
     assert len(files) > 50
     assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]
+
+
+def test_what_is_measured_inherits_no_secret(tmp_path: Path) -> None:
+    hardware = rack(["host1", "host2"], [("gpu", "cpu-rank", 2)])
+    with Server(open_dialect("redfish", hardware), tmp_path / "tls") as server:
+        project = Project(tmp_path / "project")
+        project.environment |= {"SITE_USER": USER, "SITE_PASSWORD": PASSWORD, "SITE_OTHER": "inherited"}
+        project.environment.pop("FABRIC_PASSWORD", None)  # of other tests
+        system: dict[str, Any] = system_document("bench", "redfish", server, hardware, "host[1-2]")
+        system["fabric"]["credentials"] = {"user_env": "SITE_USER", "password_env": "SITE_PASSWORD"}
+        project.write("systems/bench.yaml", system)
+        project.workload("logged", body='env > "$STARTS.env"; echo rate: 10')
+        project.campaign(attach=["fabric"])
+        project.measure()
+    assert [record.status for record in project.records()] == ["ok"]
+    inherited = Path(f"{project.environment['STARTS']}.env").read_text()
+    assert "SITE_OTHER=inherited" in inherited
+    assert "SITE_PASSWORD" not in inherited
+    assert PASSWORD not in inherited

@@ -361,6 +361,12 @@ def test_a_tokens_own_end_counts() -> None:
         assert abs(expires_s(broken, {"expires_in": 60}) - time.time() - 60) < 5
 
 
+@pytest.mark.parametrize("odd", [10**400, None, [], {}, "soon"])
+def test_an_end_that_is_no_time_is_a_minute(odd: Any) -> None:
+    payload = urlsafe_b64encode(json.dumps({"exp": odd}).encode()).decode().rstrip("=")
+    assert abs(expires_s(f"h.{payload}.s", {"expires_in": odd}) - time.time() - 60) < 5
+
+
 # -- parsing --------------------------------------------------------------------------------------------------------------------
 
 

@@ -297,7 +297,9 @@ def test_what_the_fabric_contradicts_itself_about_is_not_dropped(where: str, tmp
     assert len(plane.rack.free()) == 5
 
 
-@pytest.mark.parametrize("error", [TypeError, KeyError, AttributeError, ValueError, IndexError])
+@pytest.mark.parametrize(
+    "error", [TypeError, KeyError, AttributeError, ValueError, IndexError, OverflowError, RecursionError]
+)
 def test_what_no_dialect_foresaw_is_the_fabrics_fault(error: type[Exception], tmp_path: Path) -> None:
     class Odd(MemoryPlane):
         def view(self) -> View:

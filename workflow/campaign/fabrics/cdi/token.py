@@ -7,6 +7,7 @@ import os
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from campaign.errors import ConfigError, FabricError
@@ -73,10 +74,10 @@ def expires_s(token: str, answer: Mapping[str, Any]) -> float:
     """Unix time at which a token ends: its own `exp` (RFC 7519), which counts, else the answer's `expires_in`."""
     parts = token.split(".")
     if len(parts) == 3:
-        try:
+        # A token that cannot be read may be good all the same: only its end is not known from it.
+        with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
             claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
             return float(claims["exp"])
-        except (ValueError, KeyError, TypeError):
-            pass
-    told = answer.get("expires_in")
-    return time.time() + (float(told) if isinstance(told, (int, float)) else 60.0)
+    with suppress(TypeError, ValueError, OverflowError):
+        return time.time() + float(answer.get("expires_in", 60.0))
+    return time.time() + 60.0

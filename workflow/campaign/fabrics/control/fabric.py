@@ -89,7 +89,7 @@ class ControlledFabric:
         """What the control plane shows now; one that shows what no dialect foresaw is at fault, not this program."""
         try:
             return self.plane.view()
-        except (TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ProtocolViolation(
                 f"{self.plane.client.base}: what it shows cannot be understood ({type(error).__name__}: {error})"
             ) from error
