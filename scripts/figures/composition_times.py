@@ -46,7 +46,7 @@ def draw(data: FigureData) -> Drawing:
         rows,
         {
             "Configuration": lambda row: row["configuration"],
-            "Leases": lambda row: wording.number(row["leases"]),
+            "Leases": lambda row: wording.count(row["leases"]),
             "Fabric": lambda row: wording.seconds(row["fabric_s"]),
             "Host sees devices": lambda row: wording.seconds(row["visible_s"]),
             "Ready for runs": lambda row: wording.seconds(row["readying_s"]),

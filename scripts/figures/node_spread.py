@@ -38,8 +38,8 @@ def draw(data: FigureData) -> Drawing:
         rows,
         {
             "Workload": lambda row: wording.describe(row, [*by, "batch"]),
-            "Devices": lambda row: wording.number(row["ranks"]),
-            "Hosts": lambda row: wording.number(row["hosts"]),
+            "Devices": lambda row: wording.count(row["ranks"]),
+            "Hosts": lambda row: wording.count(row["hosts"]),
             "Samples/s": lambda row: wording.rate(row["mean"]),
             "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
             "CV": lambda row: wording.percent(row["cv_pct"]),
@@ -48,7 +48,7 @@ def draw(data: FigureData) -> Drawing:
             ),
             "Drop": lambda row: wording.percent(row["drop_pct"]),
             "95 % interval ": lambda row: wording.between(row["drop_low"], row["drop_high"], wording.percent),
-            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
     )

@@ -58,7 +58,7 @@ def draw(data: FigureData) -> Drawing:
             "Baseline samples/s": lambda row: wording.rate(row["against_mean"]),
             "Overhead": lambda row: wording.percent(row["overhead_pct"]),
             "95 % interval": lambda row: wording.between(row["overhead_low"], row["overhead_high"], wording.percent),
-            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
     )

@@ -41,7 +41,7 @@ def draw(data: FigureData) -> Drawing:
             "CV of the case": lambda row: wording.percent(row["case_cv_pct"]),
             "Against smallest host": lambda row: wording.times(row["ratio"]),
             "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
-            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
     )

@@ -33,14 +33,14 @@ def draw(data: FigureData) -> Drawing:
         rows,
         {
             "Workload": lambda row: wording.describe(row, by),
-            "Batch": lambda row: wording.number(row["batch"]),
+            "Batch": lambda row: wording.count(row["batch"]),
             "Precision": lambda row: row["precision"],
             "Samples/s": lambda row: wording.rate(row["mean"]),
             "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
             "CV": lambda row: wording.percent(row["cv_pct"]),
             "Speed-up": lambda row: wording.times(row["ratio"]),
             "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
-            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
     )

@@ -39,15 +39,15 @@ def draw(data: FigureData) -> Drawing:
         rows,
         {
             "Workload": lambda row: wording.describe(row, [*by, "batch"]),
-            "Devices": lambda row: wording.number(row["ranks"]),
-            "Hosts": lambda row: wording.number(row["hosts"]),
+            "Devices": lambda row: wording.count(row["ranks"]),
+            "Hosts": lambda row: wording.count(row["hosts"]),
             "Samples/s": lambda row: wording.rate(row["mean"]),
             "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
             "CV": lambda row: wording.percent(row["cv_pct"]),
             "Speed-up": lambda row: wording.times(row["ratio"]),
             "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
             "Efficiency": lambda row: wording.percent(row["efficiency_pct"], 0),
-            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
     )

@@ -35,12 +35,12 @@ def draw(data: FigureData) -> Drawing:
         rows,
         {
             "Workload": lambda row: wording.describe(row, by),
-            "Batch": lambda row: wording.number(row["batch"]),
-            "Devices": lambda row: wording.number(row["ranks"]),
+            "Batch": lambda row: wording.count(row["batch"]),
+            "Devices": lambda row: wording.count(row["ranks"]),
             "Against": lambda row: wording.number(row["against_ranks"]),
             "Speed-up": lambda row: wording.times(row["ratio"]),
             "95 % interval": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
-            "Runs": lambda row: wording.number(row["n_ok"]),
+            "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
     )

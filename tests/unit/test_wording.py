@@ -75,3 +75,8 @@ def test_runs_behind_and_protocol() -> None:
     assert wording.runs_behind([1]) == "n = 1 run"
     assert wording.protocol({"warm_up_steps": 5, "seed": 1}) == "warm up steps 5, seed 1"
     assert wording.protocol({}) == "not recorded"
+
+
+def test_a_count_has_no_decimals() -> None:
+    assert wording.count(8.0) == "8"
+    assert wording.count(12_800) == "12,800"

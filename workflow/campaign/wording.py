@@ -24,6 +24,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return minus(f"{value:.{decimals}f}")
 
 
+def count(value: float) -> str:
+    """How many: '1,024', without decimals."""
+    return f"{int(value):,}"
+
+
 def rate(value: float | None) -> str:
     """A throughput: four digits, because intervals of careful runs differ from their mean in the third."""
     return number(value, 4)
