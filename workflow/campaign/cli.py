@@ -15,6 +15,7 @@ from campaign.cluster.commands import cluster
 from campaign.command_options import results_option
 from campaign.errors import CampaignError, ConfigError
 from campaign.fabric_commands import fabric
+from campaign.workload_commands import workload
 
 _Command = Callable[..., Any]
 _FORMATS = ("table", "json", "tsv")
@@ -53,6 +54,12 @@ def _where_option(command: _Command) -> _Command:
     )
 
 
+def _implied_option(command: _Command) -> _Command:
+    return click.option(
+        "--run-implied", is_flag=True, help="Also run batches that a smaller one implies to run out of memory."
+    )(command)
+
+
 def _name_option(command: _Command) -> _Command:
     return click.option("--name", help="What it is kept under. Default: the configuration's name.")(command)
 
@@ -84,6 +91,7 @@ def validate(campaign: Path) -> None:
 @main.command()
 @_campaign_argument
 @_where_option
+@_implied_option
 @results_option
 @click.option(
     "--format", "style", type=click.Choice(_FORMATS), default="table", show_default=True, help="How to print it."
@@ -91,14 +99,14 @@ def validate(campaign: Path) -> None:
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Write plan.json and plan.tsv into this directory instead."
 )
-def plan(campaign: Path, where: str | None, results: Path, style: str, output: Path | None) -> None:
+def plan(campaign: Path, where: str | None, run_implied: bool, results: Path, style: str, output: Path | None) -> None:
     """Show what would be measured, in which order, and at what cost. Nothing is composed and nothing is written.
 
     Exits with 1 when a configuration does not fit the system.
     """
     from campaign.dag import Request, read_plan
 
-    planned = read_plan(Request(campaign, results, where), allow_unfit=True)
+    planned = read_plan(Request(campaign, results, where, run_implied=run_implied), allow_unfit=True)
     if output:
         from campaign.outputs import write_plan
 
@@ -132,12 +140,19 @@ def _echo_plan(planned: Any, style: str) -> None:
 @main.command()
 @_campaign_argument
 @_where_option
+@_implied_option
 @results_option
 @click.option("--profile", help="Snakemake profile: local, slurm or a path. Default: the system's launcher.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be done.")
 @click.argument("snakemake", nargs=-1, type=click.UNPROCESSED)
 def run(
-    campaign: Path, where: str | None, results: Path, profile: str | None, dry_run: bool, snakemake: tuple[str, ...]
+    campaign: Path,
+    where: str | None,
+    run_implied: bool,
+    results: Path,
+    profile: str | None,
+    dry_run: bool,
+    snakemake: tuple[str, ...],
 ) -> None:
     """Measure what has no record yet and write the report, through Snakemake.
 
@@ -149,6 +164,7 @@ def run(
     name = profile or read_system(read_campaign(campaign).system, campaign).launcher
     directory = ROOT / name
     config = [f"campaign={campaign}", f"results={results}", *([f"where={where}"] if where else [])]
+    config += ["skip_implied=no"] if run_implied else []
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
     command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
     command += [*(["-n"] if dry_run else []), *snakemake, "--config", *config]
@@ -237,13 +253,15 @@ def verify(campaign: Path, results: Path) -> None:
 @main.command()
 @_campaign_argument
 @_where_option
+@_implied_option
 @results_option
-def status(campaign: Path, where: str | None, results: Path) -> None:
+def status(campaign: Path, where: str | None, run_implied: bool, results: Path) -> None:
     """Show what is done, what is running, and what failed so far."""
     from campaign.dag import Request, read_plan
     from campaign.show import print_status
 
-    print_status(read_plan(Request(campaign, results, where), allow_unfit=True), results)
+    asked = Request(campaign, results, where, run_implied=run_implied)
+    print_status(read_plan(asked, allow_unfit=True), results)
 
 
 @main.command()
@@ -296,6 +314,7 @@ def archive(campaign: Path, where: str | None, results: Path, output: Path | Non
 
 main.add_command(cluster)
 main.add_command(fabric)
+main.add_command(workload)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from campaign.errors import LaunchError
 from campaign.record import Failure, Status
@@ -16,7 +17,11 @@ from campaign.record import Failure, Status
 _EVIDENCE_CHARACTERS = 500
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _LABEL = re.compile(r"^ *(\d{1,6}): ")
-_RANK = re.compile(r"\[rank ?(\d+)\]|Rank (\d+)\]|\btask (\d+):")
+# srun --label; mpirun --tag-output, horovodrun; torchrun.
+_AT = r"^(?: *\d+: |\[[^\]\s]{1,60}\]<std(?:out|err)>: ?|\[default\d+\]: ?)?"
+_RANK = re.compile(
+    r"\[rank ?(\d+)\]|Rank (\d+)\]|\btask (\d+):|\[(?:[^\]\s]*,)?(\d+)\]<std(?:out|err)>|\[default(\d+)\]:"
+)
 _OOM_KILLER = "killed by SIGKILL from outside: most likely the kernel's out-of-memory killer"
 _KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _ENDED_BY_US = _KILLED | {-signal.SIGTERM, 128 + signal.SIGTERM}
@@ -51,6 +56,7 @@ _CAUSES = (
         r"CUDNN_STATUS_ALLOC_FAILED",
         r"Cuda failure (?:2 )?'out of memory'",
         r"CUDA error: out of memory",
+        r"CUDA failure \S+ 'out of memory'",  # nccl-tests
         r"OOM when allocating tensor[^\n]*device:GPU",
     ),
     _signature(
@@ -60,7 +66,7 @@ _CAUSES = (
         r"srun: error: [^\n]*: Out Of Memory",
         r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
         r"std::bad_alloc",
-        r"^(?: *\d+: )?(?:\[rank ?\d+\]: ?)?(?:(?:\w+\.)*_ArrayMemoryError|MemoryError)\b",
+        _AT + r"(?:\[rank ?\d+\]: ?)?(?:(?:\w+\.)*_ArrayMemoryError|MemoryError)\b",
     ),
     _signature(
         "comm_timeout",
@@ -100,11 +106,27 @@ _APPARATUS = re.compile(
 )
 _STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*")
 _SRUN_TASK = re.compile(r"srun: error: [^\s:]+: tasks? (\d+)[^:\n]*: (?!Terminated)([^\n]+)")
-_KILLED_LINE = re.compile(r"^(?: *\d+: )?Killed *$|line \d+: +\d+ Killed\b", re.MULTILINE)
+_KILLED_LINE = re.compile(_AT + r"Killed *$|line \d+: +\d+ Killed\b", re.MULTILINE)
 _EXCEPTION = re.compile(
-    r"^(?: *\d+: )?(?:\[rank ?\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): ?[^\n]*$", re.MULTILINE
+    _AT + r"(?:\[rank ?\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): ?[^\n]*$", re.MULTILINE
 )
 _LAST_ERROR = re.compile(r"Last error:[^\n]*\n[^\n]*")
+
+SIGNS = (
+    b"out of memory", b"OOM when", b"_ALLOC_FAILED", b"oom_kill", b"oom-kill", b"emory limit", b"Out Of Memory",
+    b"DefaultCPUAllocator", b"bad_alloc", b"MemoryError", b"Watchdog caught", b"Timed out", b"timeout after", b"has timed out",
+    b"connectFullMesh", b"ncclSystem", b"ncclUnhandled", b"ncclInternal", b"ncclInvalid", b"ncclRemote", b"EnforceNotMet",
+    b"Received data size", b"enforce fail", b"CANCELLED AT", b"Connection closed", b"Connection reset", b"Connection refused",
+    b"Broken pipe", b"srun: error", b"Killed", b"Last error:", b"Error:", b"Exception:", b"Interrupt:", b"Exit:",
+)  # fmt: skip
+"""Bytes of which every line that `classify` looks for holds at least one."""
+
+
+class Text(Protocol):
+    """A log that may be long."""
+
+    def excerpt(self) -> str:
+        """Every line that holds one of SIGNS, as far as bounded memory allows, and the end."""
 
 
 def clean(log_text: str) -> str:
@@ -113,14 +135,14 @@ def clean(log_text: str) -> str:
 
 
 def classify(
-    log_text: str,
+    text: str | Text,
     exit_codes: Sequence[int | None],
     *,
     timed_out: bool,
     killed_by_us: bool,
     memory_limit_hit: bool = False,
 ) -> tuple[Status, Failure] | None:
-    """Why the run is not ok, or None when every rank ended with 0 and no limit was hit.
+    """Why the run is not ok, or None when every rank ended with 0 and no limit was hit; only then is the log not looked at.
 
     exit_codes: by rank, negative for a signal, None where not known. killed_by_us: the launcher ended ranks itself, so that their
     SIGKILL says nothing. memory_limit_hit: the run's memory limit was hit.
@@ -128,7 +150,7 @@ def classify(
     """
     if not timed_out and not memory_limit_hit and exit_codes and all(code == 0 for code in exit_codes):
         return None
-    log = clean(log_text)
+    log = clean(text if isinstance(text, str) else text.excerpt())
     if memory_limit_hit:
         rank = _first(exit_codes, _KILLED)
         told = MEMORY_ENDED.search(log)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from campaign.config.template import RESERVED, check_template, fill
 from campaign.config.workload_file import CommandWorkload
 from campaign.errors import ConfigError
+from campaign.logs import Log
 from campaign.workloads.command import Command, open_workload
 from campaign.workloads.protocol import Ended, Outcome
 from tests.campaign_files import one_cell, one_run
@@ -25,7 +26,7 @@ def workload(**values: Any) -> Command:
 
 def outcome(tmp_path: Path, log: str, codes: tuple[int | None, ...] = (0,), *parsers: Any, **ended: Any) -> Outcome:
     run = one_run(tmp_path / "run", one_cell(hosts=2, devices=2, batch=4))
-    return workload(parsers=parsers or [RATE]).read(run, Ended(codes, 0.0, 1.0, **ended), log)
+    return workload(parsers=parsers or [RATE]).read(run, Ended(codes, 0.0, 1.0, **ended), Log.of(log))
 
 
 def test_values_of_the_run_are_filled_in(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.config.workload_file import Parser
-from campaign.workloads.parsing import lines_of, parse
+from campaign.logs import Log
+from campaign.workloads.parsing import needle, parse
 
 LOG = """\
 warming up {not json}
@@ -23,7 +25,7 @@ rate: 20.0 samples/s
 
 
 def numbers(log: str = LOG, ranks: int = 1, **parser: Any) -> dict[str, float]:
-    found, _, _ = parse([Parser(metric="x", **parser)], log, ranks)
+    found, _, _ = parse([Parser(metric="x", **parser)], Log.of(log), ranks)
     return found
 
 
@@ -35,7 +37,9 @@ def test_one_of_several_matches_counts(take: Any, expected: float) -> None:
 
 
 def test_all_matches_are_a_series_in_order() -> None:
-    found, series, absent = parse([Parser(metric="step_time_s", regex=r"rate: (\S+)", take="all", scale=0.1)], LOG, 1)
+    found, series, absent = parse(
+        [Parser(metric="step_time_s", regex=r"rate: (\S+)", take="all", scale=0.1)], Log.of(LOG), 1
+    )
     assert (found, absent) == ({}, [])
     assert series["step_time_s"] == pytest.approx([1.0, 3.0, 2.0])
 
@@ -43,7 +47,6 @@ def test_all_matches_are_a_series_in_order() -> None:
 def test_progress_bars_and_colours_do_not_hide_a_number() -> None:
     assert numbers(regex=r"loss: (\S+)$") == {"x": 1.5}
     assert numbers(regex=r"^rate: (\S+)", take="first") == {"x": 10.0}
-    assert lines_of("a\r\nb\rc\x1b[1md") == ["a", "b", "cd"]
 
 
 def test_json_lines_are_read_by_key_with_and_without_a_prefix() -> None:
@@ -53,12 +56,12 @@ def test_json_lines_are_read_by_key_with_and_without_a_prefix() -> None:
 
 @pytest.mark.parametrize("key", ["ok", "time", "absent", "step.deeper", "time.ms"])
 def test_what_is_no_number_is_not_found(key: str) -> None:
-    found, _, absent = parse([Parser(metric="x", json_key=key)], LOG, 1)
+    found, _, absent = parse([Parser(metric="x", json_key=key)], Log.of(LOG), 1)
     assert (found, absent) == ({}, [f"x ({key})"])
 
 
 def test_a_number_that_is_not_required_may_be_absent() -> None:
-    assert parse([Parser(metric="x", regex="none: (.)", required=False)], LOG, 1) == ({}, {}, [])
+    assert parse([Parser(metric="x", regex="none: (.)", required=False)], Log.of(LOG), 1) == ({}, {}, [])
 
 
 def test_rates_per_device_are_multiplied_by_the_ranks_and_units_are_scaled() -> None:
@@ -79,5 +82,44 @@ def test_numbers_beyond_floats_and_bottomless_json_are_passed_over() -> None:
 @given(st.text(max_size=200), st.sampled_from(["last", "first", "min", "max", "mean", "sum", "all"]))
 def test_any_output_is_read(log: str, take: Any) -> None:
     parsers = [Parser(metric="a", regex=r"(\d+)", take=take), Parser(metric="b", json_key="b", take=take)]
-    found, series, absent = parse(parsers, log, 2)
+    found, series, absent = parse(parsers, Log.of(log), 2)
     assert {*found, *series, *(name.split()[0] for name in absent)} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("regex", "expected"),
+    [
+        (r"rate: (\S+)", "rate: "),
+        (r"^(\d+) img/sec total$", " img/sec total"),
+        (r"a+bc?d (\d+)", "d "),
+        (r"x{3}loss=(\S+)", "loss="),
+        (r"\[rank\] v(\d)", "rank"),
+        (r"[rate: ]+(\d+)", ""),
+        (r"(?i)rate: (\d+)", ""),
+        (r"rate: (\d+)|speed: 1", ""),
+        (r"(?:rate: )?(\d+)", ""),
+        (r"(\d+)", ""),
+    ],
+)
+def test_what_every_match_holds_is_found_in_a_regular_expression(regex: str, expected: str) -> None:
+    assert needle(Parser(metric="x", regex=regex)) == expected
+
+
+@given(
+    st.text('ra: 0.5\nte{}"x,1', max_size=80), st.sampled_from([r"ra?te: (\d)", r"ra*: ?(\S+)", r"t+e(.)", r"(\d)x"])
+)
+def test_lines_that_are_passed_over_have_no_match(log: str, regex: str) -> None:
+    parser = Parser(metric="x", regex=regex, take="all", required=False)
+    found = [match[1] for line in log.split("\n") for match in re.finditer(regex, line)]
+    values = [float(text) for text in found if re.fullmatch(r"\d*\.?\d+|\d+\.?", text)]
+    _, series, _ = parse([parser], Log.of(log), 1)
+    assert list(series.get("x", ())) == values
+
+
+@given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=60))
+def test_sums_and_means_lose_nothing_on_the_way(values: list[float]) -> None:
+    log = "".join(f"v: {value!r}\n" for value in values)
+    scale = max(map(abs, values)) + 1
+    assert numbers(log, regex=r"v: (\S+)", take="sum")["x"] == pytest.approx(math.fsum(values), abs=1e-15 * scale)
+    mean = math.fsum(values) / len(values)
+    assert numbers(log, regex=r"v: (\S+)", take="mean")["x"] == pytest.approx(mean, abs=1e-15 * scale)

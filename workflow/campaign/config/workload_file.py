@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from campaign.cell import Scalar
-from campaign.config.fields import Argument, AxisName, Model, Name, Precision, VariableName
+from campaign.config.fields import (
+    AXIS_PATTERN,
+    MODULE_PATTERN,
+    OPERAND_PATTERN,
+    Argument,
+    AxisName,
+    Model,
+    Name,
+    Precision,
+    VariableName,
+)
+
+Filled = Annotated[str, StringConstraints(pattern=OPERAND_PATTERN)]
+ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN, max_length=200)]
 
 
 class _Workload(Model):
@@ -63,6 +76,12 @@ class SyntheticWorkload(_Workload):
     """Standard deviation of a step's time, in percent."""
     real_time: bool = True
     """Whether steps really take their time, or are only reported."""
+    power_w: Annotated[float, Field(ge=0)] | None = None
+    """Power that telemetry shall find for each device while a run is on."""
+    memory_mib: Annotated[float, Field(ge=0)] | None = None
+    """Memory that telemetry shall find for each device."""
+    utilisation_pct: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Utilisation that telemetry shall find for each device."""
     failures: tuple[FailureByRequest, ...] = ()
     """Failures on purpose."""
 
@@ -105,6 +124,55 @@ class Parser(Model):
         return self
 
 
+class Container(Model):
+    """An Apptainer image that a program runs in."""
+
+    image: Filled
+    """Image file. Names of the workload's options can stand in braces, here and in the rest of `software`."""
+    nv: bool = True
+    """Give it the host's NVIDIA driver (`--nv`), where the devices are GPUs."""
+    binds: tuple[Filled, ...] = ()
+    """Directories of the host to be seen in it, as `--bind` takes them."""
+    program: Literal["apptainer", "singularity"] = "apptainer"
+    """What starts it."""
+
+
+class Software(Model):
+    """Where a program has its software from; exactly one of these. Every record says what was found there."""
+
+    conda: Filled | None = None
+    """Conda environment: its name, or its directory."""
+    apptainer: Container | None = None
+    """Apptainer or Singularity image."""
+    modules: tuple[ModuleName, ...] | None = Field(default=None, min_length=1)
+    """Environment modules (Lmod or Tcl), loaded in this order."""
+    venv: Filled | None = None
+    """Python virtual environment: its directory."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Software:
+        if sum(value is not None for value in (self.conda, self.apptainer, self.modules, self.venv)) != 1:
+            raise ValueError("give exactly one of 'conda', 'apptainer', 'modules' and 'venv'")
+        return self
+
+
+Launch = Literal["once", "per_rank", "srun", "mpirun", "horovodrun", "torchrun"]
+ParserName = Literal[
+    "tf_cnn_benchmarks",
+    "horovod_synthetic",
+    "nvidia_bert",
+    "yolov5",
+    "mlperf",
+    "hpl",
+    "nccl_tests",
+    "p2p_bandwidth_latency",
+    "nvbandwidth",
+    "osu",
+    "perftest",
+]
+"""The table of `campaign.workloads.parsers`, which stands right of this; a test keeps them equal."""
+
+
 class CommandWorkload(_Workload):
     """Any program. Names in braces in its command and environment are filled in with the run's values."""
 
@@ -112,12 +180,64 @@ class CommandWorkload(_Workload):
     """Foreign program."""
     command: tuple[Argument, ...] = Field(min_length=1)
     """Program and arguments; no shell is involved."""
-    launch: Literal["once", "per_rank"] = "once"
-    """`once`: the program starts its own ranks; `per_rank`: one process a device, with RANK, WORLD_SIZE, MASTER_ADDR..."""
+    launch: Launch = "once"
+    """`once`: the program starts its own ranks; `per_rank`: one process a device, with RANK, WORLD_SIZE, MASTER_ADDR...; `srun`:
+    the same as tasks of Slurm, for programs that find each other through it; `mpirun`, `horovodrun`, `torchrun`: one of these
+    starts the ranks (over several hosts tried on emulated ones only, and horovodrun not at all)."""
+    launch_options: tuple[Argument, ...] = ()
+    """Further words for `srun`, `mpirun`, `horovodrun` or `torchrun`, filled in like the command."""
+    mpi: Annotated[str, StringConstraints(pattern=AXIS_PATTERN)] | None = None
+    """With `srun`: how MPI ranks find each other, as in `srun --mpi=pmix`. With `mpirun`: whose it is, `openmpi` (default) or
+    `mpich`."""
     environment: dict[VariableName, Argument] = Field(default_factory=dict)
     """Environment variables, filled in like the command."""
+    precision_arguments: dict[Precision, tuple[Argument, ...]] = Field(default_factory=dict)
+    """Further arguments at the end of the command, by precision."""
+    precision_environment: dict[Precision, dict[VariableName, Argument]] = Field(default_factory=dict)
+    """Further environment variables, by precision."""
+    software: Software | None = None
+    """Where its software comes from. Default: what is on the PATH."""
+    parser: ParserName | None = None
+    """Who reads its output: one of the built-in parsers, which know their program's traps. `campaign workload parse` tries it."""
     parsers: tuple[Parser, ...] = ()
-    """What is read from its output."""
+    """Instead of `parser`: what is read from its output."""
+    at_least: dict[AxisName, AxisName] = Field(default_factory=dict)
+    """Metric -> the option that says the least that is expected of it a rank. A run below it is flagged; 0 expects nothing."""
+
+    @field_validator("parser", mode="before")
+    @classmethod
+    def _known_parser(cls, value: Any) -> Any:
+        known = get_args(ParserName)
+        if isinstance(value, str) and value not in known:
+            from campaign.config.load import nearest
+
+            raise ValueError(f"'{value}' is no parser; {nearest(value, known)}")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> CommandWorkload:
+        if self.parser is not None and self.parsers:
+            raise ValueError("give either 'parser' or 'parsers'")
+        if self.launch_options and self.launch in ("once", "per_rank"):
+            raise ValueError(
+                f"'launch_options' are words for a launcher, and 'launch: {self.launch}' has none; remove them"
+            )
+        if self.mpi is not None and self.launch not in ("srun", "mpirun"):
+            raise ValueError("'mpi' goes with 'launch: srun' or 'launch: mpirun'; remove it")
+        if self.launch == "mpirun" and self.mpi not in (None, "openmpi", "mpich"):
+            raise ValueError(f"'mpi: {self.mpi}' is no mpirun that is known; use openmpi or mpich")
+        if self.launch == "horovodrun" and self.software is not None and self.software.apptainer is not None:
+            raise ValueError("horovodrun starts no containers on other hosts; use 'launch: mpirun' with an image")
+        for key in ("precision_arguments", "precision_environment"):
+            if more := [precision for precision in getattr(self, key) if precision not in self.precisions]:
+                raise ValueError(f"'{key}' names {more[0]}, which is none of 'precisions'; add it there or remove it")
+        if unknown := [option for option in self.at_least.values() if option not in self.options]:
+            raise ValueError(
+                f"'at_least' names '{unknown[0]}', which is no option; add it to 'options' with its number"
+            )
+        if words := [option for option in self.at_least.values() if isinstance(self.options[option], str | bool)]:
+            raise ValueError(f"'at_least' names the option '{words[0]}', which is no number; give it one")
+        return self
 
 
 WorkloadFile = Annotated[TrainWorkload | SyntheticWorkload | CommandWorkload, Field(discriminator="kind")]

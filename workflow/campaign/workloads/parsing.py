@@ -1,84 +1,125 @@
-"""Numbers read from what a program prints, by the parsers of its workload file. Pure."""
+"""Numbers read from what a program prints, by the parsers of its workload file. Only `take: all` takes memory by the match."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Iterator, MutableSequence, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from campaign.config.workload_file import Parser
+from campaign.logs import Log
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-
-_TAKE: dict[str, Callable[[Sequence[float]], float]] = {
-    "last": lambda values: values[-1],
-    "first": lambda values: values[0],
-    "min": min,
-    "max": max,
-    "mean": lambda values: _total(values) / len(values),
-    "sum": lambda values: _total(values),
-}
-
-
-def _total(values: Sequence[float]) -> float:
-    # fsum raises where infinities cancel; here that is a number that is not one.
-    return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
-
-
-def lines_of(log: str) -> list[str]:
-    """Lines as a person sees them: carriage returns of progress bars end a line, colours are gone."""
-    return _ANSI.sub("", log).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+_PLAIN = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
+_CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
 
 
 def parse(
-    parsers: Sequence[Parser], log: str, ranks: int
-) -> tuple[dict[str, float], dict[str, list[float]], list[str]]:
+    parsers: Sequence[Parser], log: Log, ranks: int
+) -> tuple[dict[str, float], dict[str, Sequence[float]], list[str]]:
     """(metric -> number, metric -> all numbers for `take: all`, what is required and was not found).
 
     Numbers are in the metric's unit; a rate per device is multiplied by `ranks`.
     """
-    lines = lines_of(log)
-    numbers: dict[str, float] = {}
-    series: dict[str, list[float]] = {}
-    absent: list[str] = []
-    for parser in parsers:
-        factor = parser.scale * (ranks if parser.scope == "per_device" else 1)
-        values = [value * factor for value in _matches(parser, lines)]
-        if not values:
-            if parser.required:
-                absent.append(f"{parser.metric} ({parser.regex or parser.json_key})")
-        elif parser.take == "all":
-            series[parser.metric] = values
-        else:
-            numbers[parser.metric] = _TAKE[parser.take](values)
+    found = [_Found(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers]
+    literals = [needle(parser) for parser in parsers]
+    needles = [literal.encode() for literal in literals if literal]
+    for line in log.lines(needles if len(needles) == len(parsers) else ()) if parsers else ():
+        for one, literal in zip(found, literals, strict=True):
+            if literal in line:
+                one.look(line)
+    numbers = {one.parser.metric: one.number for one in found if one.count and one.parser.take != "all"}
+    series: dict[str, Sequence[float]] = {
+        one.parser.metric: one.values for one in found if one.count and one.parser.take == "all"
+    }
+    absent = [
+        f"{one.parser.metric} ({one.parser.regex or one.parser.json_key})"
+        for one in found
+        if one.parser.required and not one.count
+    ]
     return numbers, series, absent
 
 
-def _matches(parser: Parser, lines: Sequence[str]) -> Iterator[float]:
-    if parser.regex is not None:
-        pattern = re.compile(parser.regex)
-        found: Iterator[Any] = (match[1] for line in lines for match in pattern.finditer(line))
-    else:
-        found = _json_values(parser.json_key or "", lines)
-    for text in found:
-        try:
-            yield float(text)
-        except (TypeError, ValueError, OverflowError):
-            continue  # a word where a number is expected is not this metric
+def needle(parser: Parser) -> str:
+    """Text that every line holds in which the parser finds something; empty where none is certain."""
+    if parser.regex is None:
+        key = (parser.json_key or "").rpartition(".")[2]
+        return f'"{key}"' if re.fullmatch(r"[\w-]+", key, re.ASCII) else ""
+    # Groups, classes and escapes are passed over; with alternatives or flags nothing is certain.
+    if "|" in parser.regex or "(?" in parser.regex:
+        return ""
+    bare = _CLASS.sub("\0", re.sub(r"\\.", "\0", parser.regex))
+    while (shorter := re.sub(r"\([^()]*\)", "\0", bare)) != bare:
+        bare = shorter
+    # A quantifier takes the character before it along.
+    bare = re.sub(r".(?:[*+?]|\{[^}]*\})+", "\0", bare)
+    return max(_PLAIN.findall(bare), key=len, default="")
 
 
-def _json_values(key: str, lines: Sequence[str]) -> Iterator[Any]:
-    for line in lines:
-        start = line.find("{")
-        if start < 0:
-            continue
-        try:
-            value: Any = json.loads(line[start:])
-        except (ValueError, RecursionError):
-            continue  # programs print braces for other reasons too
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if value is not None and not isinstance(value, bool):
-            yield value
+@dataclass
+class _Found:
+    """What one parser has found so far."""
+
+    parser: Parser
+    factor: float
+    count: int = 0
+    number: float = math.nan
+    values: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    _lost: float = 0.0
+    _sum: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._pattern = None if self.parser.regex is None else re.compile(self.parser.regex)
+
+    def look(self, line: str) -> None:
+        texts: Iterator[Any]
+        if self._pattern is not None:
+            texts = (match[1] for match in self._pattern.finditer(line))
+        else:
+            texts = _json_values(self.parser.json_key or "", line)
+        for text in texts:
+            try:
+                value = float(text)
+            except (TypeError, ValueError, OverflowError):
+                continue  # a word where a number is expected is not this metric
+            self.take(value * self.factor)
+
+    def take(self, value: float) -> None:
+        self.count += 1
+        take = self.parser.take
+        if take == "all":
+            self.values.append(value)
+        elif take == "last" or self.count == 1:
+            self.number = self._sum = value
+        elif take == "min":
+            self.number = min(self.number, value)
+        elif take == "max":
+            self.number = max(self.number, value)
+        elif take in ("sum", "mean"):
+            self._add(value)
+            self.number = (self._sum + self._lost) / (self.count if take == "mean" else 1)
+
+    def _add(self, value: float) -> None:
+        """Neumaier's compensated sum: millions of numbers lose nothing."""
+        total = self._sum + value
+        if math.isfinite(total):
+            larger, smaller = (self._sum, value) if abs(self._sum) >= abs(value) else (value, self._sum)
+            self._lost += (larger - total) + smaller
+        self._sum = total
+
+
+def _json_values(key: str, line: str) -> Iterator[Any]:
+    start = line.find("{")
+    if start < 0:
+        return
+    try:
+        value: Any = json.loads(line[start:])
+    except (ValueError, RecursionError):
+        return  # programs print braces for other reasons too
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if value is not None and not isinstance(value, bool):
+        yield value

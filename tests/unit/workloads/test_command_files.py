@@ -1,0 +1,65 @@
+"""Every workload file that is shipped: it loads, a campaign is planned with it, and its command comes out whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from campaign.config.load import load_workload_file
+from campaign.config.workload_file import CommandWorkload
+from campaign.dag import Request, read_plan
+from campaign.once import Wish, campaign_of, only_cell, run_of
+from campaign.project import CONFIG, ROOT
+from campaign.workloads import open_workload
+from campaign.workloads.command import Command
+
+NAMES = sorted(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))
+ENVIRONMENTS = sorted(path for path in (ROOT / "envs/workloads").rglob("*") if path.is_file())
+FOREIGN = [name for name in NAMES if "kind: command" in (CONFIG / f"workloads/{name}.yaml").read_text()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_campaign_is_planned_with_it(name: str, tmp_path: Path) -> None:
+    file = load_workload_file(name, CONFIG / "campaign.yaml").model
+    document = {
+        "name": "one",
+        "system": "faster",
+        "configurations": [{"name": "two", "hosts": 2, "devices_per_host": 2, "device": "a100-40gb"}],
+        "axes": {"workload": name, "precision": list(file.precisions)},
+    }
+    (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(document))
+    plan = read_plan(Request(tmp_path / "campaign.yaml", tmp_path / "results"))
+    assert {cell.precision for _, cell in plan.cells} == set(file.precisions)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_its_command_is_whole_in_every_precision(name: str, tmp_path: Path) -> None:
+    loaded = load_workload_file(name, CONFIG / "campaign.yaml")
+    assert isinstance(loaded.model, CommandWorkload)
+    assert loaded.model.parser is not None
+    launcher = "slurm" if loaded.model.launch == "srun" else "local"
+    said = set()
+    for precision in loaded.model.precisions:
+        campaign = campaign_of(loaded, Wish(batch=8, precision=precision, devices=2), None, launcher)
+        workload = open_workload(loaded.model)
+        assert isinstance(workload, Command)
+        step = workload.step(run_of(campaign, only_cell(campaign), tmp_path, launcher))
+        assert not [word for word in step.argv if re.search(r"\{\w*\}", word)]
+        said.add((step.argv, tuple(step.environment.items())))
+    # A precision that changes no word would be a number under a wrong name.
+    assert len(said) == len(loaded.model.precisions)
+
+
+def test_what_a_program_needs_is_described() -> None:
+    texts = {path: path.read_text() for path in ENVIRONMENTS}
+    assert len(texts) >= 5
+    for path, text in texts.items():
+        head = text.split("\n\n")[0] if path.suffix != ".lua" else text
+        assert "nverified" in head, f"{path} does not say that it was not built"
+        assert "config/workloads/" in head, f"{path} does not say what it is for"
+    for path in ENVIRONMENTS:
+        if path.suffix == ".yaml":
+            assert yaml.safe_load(texts[path])["name"] == path.stem

@@ -1,0 +1,157 @@
+"""What foreign logs do to parsers: every sample under every disguise, torn at many places, and any text at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from campaign.logs import Log
+from campaign.workloads.parsers import PARSERS, Reading, Scope, format_of, read_log
+from tests.unit.workloads.parsed import LOGS
+
+SAMPLES = sorted(LOGS.glob("*/*.log"))
+SCOPES: Mapping[str, Scope] = {
+    "nvidia_bert/dllogger-max-steps": Scope(ranks=8, batch=4, batch_global=32),
+    "nvidia_bert/full-epochs-max-steps-too-large": Scope(ranks=16, batch=8, batch_global=128),
+}
+NOISE = (
+    "host:3442:3442 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+    "WARNING: unit 3.5 of 7 is odd\n 41%|####      | 5/12\n"
+)
+
+
+def scope_of(path: Path) -> Scope:
+    return SCOPES.get(f"{path.parent.name}/{path.stem}", Scope())
+
+
+def read(path: Path, text: str | bytes) -> Reading:
+    log = Log(text) if isinstance(text, bytes) else Log.of(text)
+    return read_log(path.parent.name, log, scope_of(path))
+
+
+def each_line(change: Callable[[int, str], str]) -> Callable[[str], str]:
+    return lambda text: "".join(change(number, line) for number, line in enumerate(text.splitlines(keepends=True)))
+
+
+def is_document(text: str) -> bool:
+    return text.startswith("{") or "train/box_loss" in text
+
+
+DISGUISES: Mapping[str, Callable[[str], str]] = {
+    "CRLF": lambda text: text.replace("\n", "\r\n"),
+    "colours": each_line(lambda _, line: f"\x1b[1;32m{line[:4]}\x1b[0m{line[4:]}"),
+    "srun labels": each_line(lambda _, line: f"0: {line}"),
+    "srun labels of many ranks": each_line(lambda _, line: f"  3: {line}"),
+    "mpirun tags": each_line(lambda _, line: f"[1,0]<stdout>:{line}"),
+    "Open MPI 5 tags": each_line(lambda _, line: f"[prterun-host1-4711@1,0]<stdout>: {line}"),
+    "horovodrun tags": each_line(lambda _, line: f"[0]<stdout>:{line}"),
+    "torchrun tags": each_line(lambda _, line: f"[default0]:{line}"),
+    "noise before and behind": lambda text: NOISE + text + NOISE,
+    "a line of a megabyte": lambda text: "x" * 1_000_000 + "\n" + text + "1" * 1_000_000 + "\n",
+    "binary": lambda text: "\x00\x01\ufffd\x7f\x80\n" + text + "\x00" * 4096 + "\n",
+    "repeated": lambda text: text + text,
+}
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_disguise_changes_nothing(path: Path, disguise: str) -> None:
+    text = path.read_text()
+    if is_document(text) and disguise != "CRLF":
+        return  # a file that the program writes itself has no labels, colours and neighbours
+    plain, disguised = read(path, text), read(path, DISGUISES[disguise](text))
+    if disguise == "repeated" and path.stem in ("client-and-server", "bert-2-ranks", "tracked-only"):
+        return  # the same times, or sizes, again are another rank's
+    assert (disguised.status, disguised.problem, disguised.flags) == (plain.status, plain.problem, plain.flags) or (
+        disguise == "repeated" and "client and server both printed: the slower counts" in disguised.flags
+    )
+    assert disguised.throughput_per_s == plain.throughput_per_s
+    assert disguised.metrics == plain.metrics
+    assert disguised.curves == plain.curves
+    assert disguised.matrices == plain.matrices
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_log_that_was_cut_off_never_gives_another_number(path: Path) -> None:
+    whole = path.read_bytes()
+    truth = read(path, whole)
+    # Of these nothing says at the end that there is no more: what there is counts, and the exit code says the rest.
+    open_ended = {"osu", "perftest", "nvbandwidth"}
+    for cut in range(0, len(whole), max(1, len(whole) // 150)):
+        found = read(path, whole[:cut])
+        if (
+            found.status == "ok"
+            and truth.status == "ok"
+            and path.parent.name not in open_ended
+            and path.stem != "results"
+        ):
+            assert found.throughput_per_s == truth.throughput_per_s
+            scores = {"exact_match_pct", "f1_pct"}  # come after the training
+            assert found.metrics.items() >= {k: v for k, v in truth.metrics.items() if k not in scores}.items() or (
+                path.stem == "bandwidth-test"
+            )
+        for name, curve in found.curves.items():
+            assert set(curve.points) <= set(truth.curves[name].points) or path.stem == "client-and-server"
+        for name, matrix in found.matrices.items():
+            assert matrix == truth.matrices[name]
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_what_is_passed_over_says_nothing(path: Path) -> None:
+    """Reading every line gives what reading the lines with needles gives."""
+    form = format_of(path.parent.name)
+    text = each_line(lambda number, line: line + (NOISE if number % 3 == 0 else ""))(path.read_text())
+    if is_document(text):
+        return
+    reader = form.reader()
+    for line in Log.of(text).lines(whole=True):
+        reader.feed(line)
+    assert read(path, text) == reader.reading(scope_of(path))
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("word", ["nan", "inf"])
+def test_numbers_that_are_none_are_never_believed(path: Path, word: str) -> None:
+    """Every number in turn is replaced; no number that is not finite comes out, and no rate is believed that is not one."""
+    text = path.read_text()
+    spots = list(re.finditer(r"\d+\.\d+(?:e[-+]\d+)?", text))
+    for spot in spots[:: max(1, len(spots) // 25)]:
+        found = read(path, text[: spot.start()] + word + text[spot.end() :])
+        numbers = [*found.metrics.values(), *(found.throughput_per_s,) * (found.throughput_per_s is not None)]
+        numbers += [value for curve in found.curves.values() for _, value in curve.points]
+        numbers += [cell for m in found.matrices.values() for row in m.values for cell in row if cell is not None]
+        assert all(value == value and abs(value) != float("inf") for value in numbers)
+
+
+WORDS = sorted({word for path in SAMPLES for word in re.findall(r"\S+|\s+", path.read_text())[:400] if len(word) < 60})
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@given(text=st.one_of(st.text(max_size=300), st.lists(st.sampled_from(WORDS), max_size=60).map("".join)))
+@example(text="")
+@example(text="\n" * 50)
+@settings(max_examples=30, deadline=None)
+def test_no_text_is_too_odd(name: str, text: str) -> None:
+    for whole in (text, f"{text}\n"):
+        found = read_log(name, Log.of(whole), Scope(ranks=2, batch=4, batch_global=8))
+        assert (found.status == "ok") == (not found.problem)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@given(junk=st.binary(max_size=300), at=st.integers(0, 5_000), pick=st.integers(0, 10))
+@settings(max_examples=20, deadline=None)
+def test_junk_in_the_middle_raises_nothing(name: str, junk: bytes, at: int, pick: int) -> None:
+    paths = [path for path in SAMPLES if path.parent.name == name]
+    whole = paths[pick % len(paths)].read_bytes()
+    read_log(name, Log(whole[:at] + junk + whole[at:]), Scope())
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_nothing_printed_is_incomplete(name: str) -> None:
+    found = read_log(name, Log.of(NOISE), Scope())
+    assert (found.status, found.throughput_per_s, found.metrics) == ("incomplete", None, {})

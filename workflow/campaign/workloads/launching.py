@@ -1,0 +1,162 @@
+"""The words that start a foreign program's ranks, and those that put it into its software environment. Pure.
+
+mpirun (Open MPI 5, MPICH 5), torchrun and srun were tried over two emulated hosts of a real Slurm, none of them on real ones;
+horovodrun, conda, Apptainer and modules were not tried: their documentation says what they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from campaign.cell import Scalar
+from campaign.config.template import fill
+from campaign.config.workload_file import CommandWorkload, Software
+
+# As arguments, never as text of the script: whatever a program is given reaches it unchanged.
+_MODULES = """\
+command -v module >/dev/null || . /etc/profile >/dev/null 2>&1
+while test "$1" != --; do module load "$1" || exit 127; shift; done
+shift
+exec "$@"
+"""
+MARKS = ("CAMPAIGN_RUN", "CAMPAIGN_RUN_RANK")
+"""Variables by which a run's processes are found; those that mpirun starts elsewhere have to have them, too."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a launcher is told of a run.
+
+    ranks_by_host: in the order of ranks; launcher: who starts the step; exported: variables that the ranks need; port: free on the
+    first host; name: of the run.
+    """
+
+    ranks_by_host: Mapping[str, int]
+    launcher: Literal["local", "slurm"]
+    cuda: bool
+    exported: Sequence[str]
+    port: int
+    name: str
+
+    @property
+    def ranks(self) -> int:
+        return sum(self.ranks_by_host.values())
+
+    @property
+    def spread(self) -> bool:
+        """Whether there are several hosts in earnest: to the local launcher all hosts are this machine."""
+        return self.launcher == "slurm" and len(self.ranks_by_host) > 1
+
+
+def command_line(
+    file: CommandWorkload, software: Software | None, options: Sequence[str], program: Sequence[str], job: Job
+) -> tuple[str, ...]:
+    """The argv of a step, with the launcher's words and those of the software environment where each belongs.
+
+    software, options (for the launcher) and program have all names filled in. mpirun and horovodrun come from the environment, but
+    start containers themselves: an image seldom holds the MPI that the site's network needs.
+    """
+    outside, inside = [], software_words(software, cuda=job.cuda)
+    if file.launch in ("mpirun", "horovodrun") and not (software and software.apptainer):
+        outside, inside = inside, outside
+    words = _LAUNCHES[file.launch](file, job, options, inside)
+    return (*outside, *words, *program)
+
+
+def software_words(software: Software | None, *, cuda: bool) -> list[str]:
+    """Words before a command that give it its environment; for a virtual environment it is the PATH that does (`search_path`)."""
+    if software is None or software.venv is not None:
+        return []
+    if software.conda is not None:
+        which = "-p" if "/" in software.conda else "-n"
+        return ["conda", "run", "--no-capture-output", which, software.conda]
+    if software.apptainer is not None:
+        image = software.apptainer
+        driver = ["--nv"] if image.nv and cuda else []
+        return [image.program, "exec", *driver, *(f"--bind={bind}" for bind in image.binds), image.image]
+    # 'campaign' is the name of the script, as ps shows it.
+    return ["bash", "-c", _MODULES, "campaign", *(software.modules or ()), "--"]
+
+
+def search_path(software: Software | None, path: str) -> str | None:
+    """The PATH of a program with a virtual environment, where `path` is the one without; None: it stays as it is."""
+    return f"{software.venv}/bin:{path}" if software is not None and software.venv is not None else None
+
+
+def filled(software: Software, values: Mapping[str, Scalar], where: str) -> Software:
+    """The software with the names in braces replaced by the values of the workload's options."""
+
+    def text(value: str) -> str:
+        return fill(value, values, f"{where}: software")
+
+    image = software.apptainer
+    if image is not None:
+        image = image.model_copy(update={"image": text(image.image), "binds": tuple(map(text, image.binds))})
+    changes = {name: text(value) for name in ("conda", "venv") if (value := getattr(software, name)) is not None}
+    return software.model_copy(update={**changes, "apptainer": image})
+
+
+def exported(software: Software | None, environment: Iterable[str], launcher: str) -> list[str]:
+    """Variables that mpirun has to give to ranks on other hosts. launcher: only Slurm's marks each rank of a host apart."""
+    changed = ["PATH"] if software is not None and software.apptainer is None else []
+    changed += ["LD_LIBRARY_PATH"] if software is not None and software.modules else []
+    return list(dict.fromkeys((*environment, *changed, *(MARKS if launcher == "slurm" else MARKS[:1]))))
+
+
+def _alone(file: CommandWorkload, job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
+    return [*inside]
+
+
+def _mpirun(file: CommandWorkload, job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
+    hosts = ",".join(f"{host}:{count}" for host, count in job.ranks_by_host.items())
+    if file.mpi == "mpich":
+        # Hydra gives its ranks the whole environment.
+        words = ["mpirun", "-n", str(job.ranks), *(["-hosts", hosts] if job.launcher == "slurm" else [])]
+    else:
+        words = ["mpirun", "-np", str(job.ranks)]
+        words += ["-H", hosts, "--map-by", "slot"] if job.launcher == "slurm" else ["--oversubscribe"]
+        words += [word for name in job.exported for word in ("-x", name)]
+    return [*words, *options, *inside]
+
+
+def _horovodrun(file: CommandWorkload, job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
+    hosts = job.ranks_by_host if job.launcher == "slurm" else {"localhost": job.ranks}
+    named = ",".join(f"{host}:{count}" for host, count in hosts.items())
+    return ["horovodrun", "-np", str(job.ranks), "-H", named, *options, *inside]
+
+
+def _torchrun(file: CommandWorkload, job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
+    if not job.spread:
+        return [*inside, "torchrun", "--standalone", f"--nproc-per-node={job.ranks}", *options]
+    hosts = list(job.ranks_by_host)
+    return [
+        "srun",
+        f"--nodes={len(hosts)}",
+        f"--nodelist={','.join(hosts)}",
+        f"--ntasks={len(hosts)}",
+        "--ntasks-per-node=1",
+        # The step that starts this holds the devices, too.
+        "--overlap",
+        "--mem=0",
+        "--export=ALL",
+        *inside,
+        "torchrun",
+        f"--nnodes={len(hosts)}",
+        f"--nproc-per-node={job.ranks_by_host[hosts[0]]}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={hosts[0]}:{job.port}",
+        f"--rdzv-id={job.name}",
+        *options,
+    ]
+
+
+_LAUNCHES: Mapping[str, Callable[[CommandWorkload, Job, Sequence[str], Sequence[str]], list[str]]] = {
+    "once": _alone,
+    "per_rank": _alone,
+    "srun": _alone,
+    "mpirun": _mpirun,
+    "horovodrun": _horovodrun,
+    "torchrun": _torchrun,
+}

@@ -1,0 +1,139 @@
+"""High-Performance Linpack (netlib, vendors', NVIDIA's containers) and HPL-MxP.
+
+A result counts only if its residual check PASSED, and only if its rate is that of its size and time: (2/3 N^3 + 3/2 N^2) / time,
+as the program itself has it (netlib HPL 2.3, HPL_pdtest). Of several results the best that passed is the host's; one that FAILED
+makes the run invalid, as something computed wrong. The columns of NVIDIA's newest containers and of HPL-MxP are unverified.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from campaign.workloads.parsers.numbers import LABEL, F, Verdict, agree
+from campaign.workloads.parsers.reading import Format, Reading, Scope
+
+_RESULT = re.compile(
+    rf"\s*(W[A-Z]\w{{2,20}})\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+({F})\s+({F})(?:\s+\(\s*({F})\s*\))?\s*$"
+)
+_CHECK = re.compile(rf"\s*\|\|Ax-b\|\|.*?=\s*({F})\s+\.\.\.\.\.\.\s+(PASSED|FAILED)")
+_COUNT = re.compile(
+    r"\s*(\d{1,9}) tests completed (and passed residual checks|and failed residual checks|without checking)"
+)
+_MXP = re.compile(rf"\s*GFLOPS = ({F}), per GPU =\s*({F})")
+_RESIDUAL_MAX = 16.0
+_ROUNDING = 0.005
+
+
+@dataclass
+class _Result:
+    n: int
+    ranks: int
+    time_s: float
+    gflops: float
+    residuals: list[float] = field(default_factory=list)
+    failed: bool = False
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.residuals) and not self.failed
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the printed rate is not that of size and time, beyond what their decimals leave open."""
+        if not self.time_s > 0 or self.n > 10**9:
+            return True
+        expected = (2 / 3 * self.n**3 + 3 / 2 * self.n**2) / self.time_s / 1e9
+        return not agree(expected, self.gflops, 0.002 + _ROUNDING / self.time_s)
+
+
+class Hpl:
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self.results: list[_Result] = []
+        self.passed: int | None = None
+        self.failed = 0
+        self.unchecked = 0
+        self.mixed: float | None = None
+        self.ended = False
+        self.too_large = False
+
+    def feed(self, line: str) -> None:
+        if found := _RESULT.match(line):
+            if self.ended:
+                self.begin()  # another program's results: the last count
+            n, p, q = (int(found[group][:20]) for group in (2, 4, 5))
+            self.results.append(_Result(n, p * q, float(found[6]), float(found[7])))
+        elif found := _CHECK.match(line):
+            if self.results:
+                residual = float(found[1])
+                self.results[-1].residuals.append(residual)
+                if found[2] == "FAILED" or not residual < _RESIDUAL_MAX:
+                    self.results[-1].failed = True
+        elif found := _COUNT.match(line):
+            self.count(int(found[1]), found[2])
+        elif found := _MXP.match(line):
+            self.mixed = float(found[1])
+        elif "Memory allocation failed" in line:
+            self.too_large = True
+
+    def count(self, tests: int, what: str) -> None:
+        self.ended = True
+        if "passed" in what:
+            self.passed = tests
+        elif "failed" in what:
+            self.failed = tests
+        else:
+            self.unchecked = tests
+
+    def reading(self, scope: Scope) -> Reading:
+        verdict = Verdict()
+        passed = [result for result in self.results if result.passed]
+        self.check(verdict)
+        best = max(passed, key=lambda result: result.gflops, default=None)
+        metrics: dict[str, float | None] = {"hpl_mxp_gflops": self.mixed}
+        if best is not None:
+            metrics |= {
+                "hpl_gflops": best.gflops,
+                "hpl_time_s": best.time_s,
+                "hpl_n": float(best.n),
+                "hpl_residual": max(best.residuals),
+            }
+            if not math.isfinite(best.gflops):
+                verdict.nan("the rate is not a number")
+            if scope.ranks and best.ranks != scope.ranks:
+                verdict.flag(f"the grid has {best.ranks} processes, the run {scope.ranks} devices")
+        return verdict.reading(metrics=metrics)
+
+    def check(self, verdict: Verdict) -> None:
+        failed = max(self.failed, sum(result.failed for result in self.results))
+        if failed:
+            verdict.invalid(f"{failed} of {len(self.results)} results failed the residual check")
+        for result in self.results:
+            if result.contradicts:
+                verdict.invalid(
+                    f"{result.gflops:g} Gflops are not those of N = {result.n} in {result.time_s:g} s; the line is torn"
+                )
+        if not self.results and self.mixed is not None:
+            verdict.flag("HPL-MxP: its format is unverified, and its check was not read")
+        elif not self.results and self.too_large:
+            verdict.incomplete("HPL had not the memory for its matrix: N is too large")
+        elif not self.results:
+            verdict.incomplete("no result of HPL (a line that begins with WR or WC) in the output")
+        elif self.unchecked or (self.ended and not failed and not any(result.passed for result in self.results)):
+            verdict.invalid("the results were not checked: the threshold of HPL.dat is negative")
+        elif not self.ended:
+            verdict.incomplete("the output ends before HPL said how many tests passed their residual check")
+        elif self.passed is not None and self.passed != sum(result.passed for result in self.results):
+            verdict.invalid(f"HPL says that {self.passed} results passed; {len(self.results)} could be read")
+
+
+FORMAT = Format(
+    Hpl,
+    needles=(b"||Ax-b||", b"Memory allocation failed", b" tests completed ", b"GFLOPS = "),
+    rows=re.compile(rb"\n" + LABEL + rb"W[A-Z]\w{2,20}[ \t]+\d+[ \t]+\d+[ \t]+\d+[ \t]+\d+[ \t]"),
+    line_max=4 << 10,
+)

@@ -1,0 +1,204 @@
+"""nccl-tests and rccl-tests: the printed table in its three layouts, or the file of -J.
+
+Bandwidths are curves over message sizes; the average that the program prints mixes all sizes and is not read. Wrong values make
+the run invalid, and so do several one-rank tests in place of one of several ranks (what a build without MPI does under mpirun).
+GB/s are 1e9 bytes. busbw is algbw times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, else 1
+(nccl-tests, doc/PERFORMANCE.md). With -S or -I the table has further columns: only -J is read then.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from campaign.workloads.parsers.numbers import LABEL, F, Verdict, agree, curve, number
+from campaign.workloads.parsers.reading import Curve, Format, Reading, Scope
+
+_CELL = rf"({F}|N/A)"
+_ROW = re.compile(
+    r"\s*(\d{1,15})\s+(\d{1,15})\s+[a-z]\w{1,20}(?:\s+[a-z]\w{0,20})?(?:\s+-?\d{1,6})?" + rf"\s+{_CELL}" * 8 + r"\s*$"
+)
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,6})\s.*\bon\s+\S+\s+device")
+_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*: (\d{1,18}) (OK|FAILED)")
+_SIZES = re.compile(r"minBytes (\d{1,15}) maxBytes (\d{1,15}) step: (\d{1,15})\((factor|bytes)\)")
+_COLUMNS = re.compile(r"time\s+algbw\s+busbw\s+(#wrong|error)\s+time\s+algbw\s+busbw\s+(?:#wrong|error)\s*$")
+_MOST_SIZES = 10_000
+_LINES_MAX = 200_000
+_NAMES = ("busbw", "algbw", "time", "busbw_in_place", "algbw_in_place", "time_in_place")
+
+
+class NcclTests:
+    def __init__(self) -> None:
+        self.text: list[str] | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        self.ranks: list[int] = []
+        self.values: dict[str, dict[int, float]] = {name: {} for name in _NAMES}
+        self.wrong = 0
+        self.checked = False
+        self.counted_wrong = True
+        self.odd_columns = ""
+        self.torn = ""
+        self.bounds: tuple[int, bool] | None = None
+        self.sizes: tuple[int, int, int, bool] | None = None
+
+    def feed(self, line: str) -> None:
+        if self.text is not None:
+            if len(self.text) < _LINES_MAX:
+                self.text.append(line)
+        elif line.startswith("{"):
+            self.text = [line]
+        elif row := _ROW.match(line):
+            self.row(row)
+        elif found := _RANK.match(line):
+            self.restart()
+            self.ranks.append(int(found[1]))
+        elif found := _BOUNDS.match(line):
+            self.bounds = int(found[1]), found[2] == "OK"
+        elif found := _SIZES.search(line):
+            self.restart()
+            self.sizes = int(found[1]), int(found[2]), int(found[3]), found[4] == "factor"
+        elif "algbw" in line and "busbw" in line:
+            columns = _COLUMNS.search(line)
+            self.counted_wrong = columns is not None and columns[1] == "#wrong"
+            self.odd_columns = "" if columns else line.strip()[:120]
+
+    def restart(self) -> None:
+        if self.bounds:  # another test begins: the last counts
+            self.begin()
+
+    def row(self, row: re.Match[str]) -> None:
+        size = int(row[1])
+        cells = [number(cell) for cell in row.groups()[2:]]  # N/A is none
+        self.take(size, cells[:3], cells[3], "")
+        self.take(size, cells[4:7], cells[7], "_in_place")
+
+    def take(self, size: int, cells: list[float | None], wrong: float | None, place: str) -> None:
+        time_us, algbw, busbw = cells
+        if wrong is not None and self.counted_wrong:
+            self.checked = True
+            self.wrong += wrong > 0 or not math.isfinite(wrong)
+        elif wrong is not None:
+            self.checked = True
+        if len(self.values["busbw"]) >= _MOST_SIZES:
+            return
+        if time_us is not None and algbw is not None and busbw is not None and size:
+            # A row that another line ran into has numbers that do not belong together.
+            # Seven characters are all that a time has: two digits where it takes an exponent.
+            relative = 0.06 if time_us >= 1e7 else 0.012 + 0.006 / max(time_us, 1e-3)
+            absolute = 0.006 if algbw < 1000 else 0.6
+            if algbw >= 1 and not agree(size / max(time_us, 1e-9) / 1e3, algbw, relative, absolute):
+                self.torn = f"{size} bytes in {time_us:g} us are not {algbw:g} GB/s"
+            self.values["time" + place][size] = time_us
+            self.values["algbw" + place][size] = algbw
+            self.values["busbw" + place][size] = busbw
+
+    def document(self) -> None:
+        """The file of -J."""
+        try:
+            document, _ = json.JSONDecoder().raw_decode("\n".join(self.text or ()))
+            results = document["results"]
+            self.begin()
+            devices = document.get("devices") or document.get("config", {}).get("devices") or ()
+            self.ranks = [device.get("rank", rank) for rank, device in enumerate(devices)]
+            count = number(document.get("out_of_bounds", {}).get("count"))
+            self.bounds = None if count is None else (int(count), count == 0)
+            for result in results:
+                for key, place in (("out_of_place", ""), ("in_place", "_in_place")):
+                    self.result(int(result["size"]), result.get(key), place)
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError):
+            self.text = []
+
+    def result(self, size: int, found: Any, place: str) -> None:
+        if isinstance(found, dict):
+            cells = [number(found.get(name)) for name in ("time", "alg_bw", "bus_bw")]
+            self.take(size, cells, number(found.get("nwrong")), place)
+
+    def reading(self, scope: Scope) -> Reading:
+        if self.text is not None:
+            self.document()
+        verdict = Verdict()
+        busbw = self.values["busbw"] or self.values["busbw_in_place"]
+        if self.odd_columns:
+            verdict.invalid(
+                f"columns that are not known ({self.odd_columns}): have the program write a file with -J, and read that"
+            )
+        if not busbw:
+            verdict.incomplete("no row of sizes and bandwidths in the output")
+        elif self.bounds is None:
+            verdict.incomplete("the output ends before 'Out of bounds values'")
+        elif not self.bounds[1] or self.bounds[0] or self.wrong:
+            verdict.invalid(f"wrong values: {max(self.bounds[0], self.wrong)}")
+        if self.torn:
+            verdict.invalid(f"a row contradicts itself: {self.torn}")
+        self.check_ranks(scope, verdict, busbw)
+        if busbw and not self.checked:
+            verdict.flag("the values were not checked")
+        missing = self.missing(busbw)
+        if missing:
+            verdict.flag(f"{missing} sizes could not be read")
+        return verdict.reading(metrics=self.metrics(), curves=self.curves(verdict))
+
+    def check_ranks(self, scope: Scope, verdict: Verdict, busbw: dict[int, float]) -> None:
+        ranks = len(set(self.ranks))
+        if len(self.ranks) > ranks:
+            verdict.invalid(
+                f"{self.ranks.count(0)} tests of {ranks} ranks each in place of one: the program was built without MPI"
+            )
+        elif self.ranks:
+            verdict.expect("the ranks are", float(ranks), scope.ranks)
+        if busbw and not any(busbw.values()):
+            verdict.invalid("no bus bandwidth at any size, as with one rank")
+        if ranks > 1 and not self.factor_known(ranks):
+            verdict.invalid(f"bus and algorithm bandwidth are in a ratio that no operation of {ranks} ranks has")
+
+    def factor_known(self, ranks: int) -> bool:
+        known = (2 * (ranks - 1) / ranks, (ranks - 1) / ranks, 1.0)
+        for size, algbw in self.values["algbw"].items():
+            busbw = self.values["busbw"][size]
+            if algbw >= 1 and not any(agree(busbw, factor * algbw, 0.012, 0.02) for factor in known):
+                return False
+        return True
+
+    def missing(self, busbw: dict[int, float]) -> int:
+        if self.sizes is None:
+            return 0
+        size, last, step, factor = self.sizes
+        missing = asked = 0
+        while size <= last and asked < _MOST_SIZES:
+            missing += size not in busbw and size >= 1024  # small ones are rounded to the element and to the ranks
+            asked += 1
+            if step < 1 or (factor and (step < 2 or size < 1)):
+                break
+            size = size * step if factor else size + step
+        return missing
+
+    def metrics(self) -> dict[str, float | None]:
+        metrics: dict[str, float | None] = {}
+        for name in ("busbw", "algbw"):
+            values = [*self.values[name].values(), *self.values[f"{name}_in_place"].values()]
+            metrics[f"{name}_peak_gb_per_s"] = max(values, default=None)
+        times = self.values["time"] or self.values["time_in_place"]
+        metrics["latency_us"] = times[min(times)] if times else None
+        return metrics
+
+    def curves(self, verdict: Verdict) -> dict[str, Curve]:
+        found = {}
+        for name, points in self.values.items():
+            if not all(map(math.isfinite, points.values())):
+                verdict.nan(f"{name} is not a number")
+            elif points:
+                found[name] = curve("us" if name.startswith("time") else "gb_per_s", points)
+        return found
+
+
+FORMAT = Format(
+    NcclTests,
+    needles=(b"# Out of bounds", b" minBytes ", b"busbw"),
+    rows=re.compile(rb"\n" + LABEL + rb"(?:#[ \t]+Rank[ \t]+\d|\d+[ \t]+\d+[ \t]+[a-z]\w+[ \t]+[-a-z\d])"),
+    document=b'"results"',
+    line_max=4 << 10,
+)

@@ -1,0 +1,167 @@
+"""nvbandwidth: its printed matrices, or the document of -j.
+
+A test that was waived was not run: it is absent, not zero. The diagonal between devices is not measured (N/A today, 0.00 in old
+releases). Bidirectional tests by copy engine (`_ce`) give one of the two directions, about half of what p2pBandwidthLatencyTest
+gives for the same link. Rows and columns are as the test's own title says. Cells are medians of a few samples.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from campaign.workloads.parsers.numbers import LABEL, F, Verdict, agree, number, pairs
+from campaign.workloads.parsers.reading import Format, Matrix, Reading, Scope
+
+_RUNNING = re.compile(r"\s*Running (\w{3,100})\.?\s*$")
+_TITLE = re.compile(r"\s*\S.*\((GB/s|ns)\)\s*$")
+_HEAD = re.compile(r"\s*\d{1,4}(?:\s+\d{1,4})*\s*$")
+_CELL = rf"(?:{F}|N/A)"
+_ROW = re.compile(rf"\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
+_SUM = re.compile(rf"\s*SUM (\w{{3,100}}) ({F})\s*$")
+_WAIVED = re.compile(r"\s*Waived\b")
+_LINES_MAX = 200_000
+_TESTS_MAX = 1_000
+_UNITS = {"GB/s": "gb_per_s", "ns": "ns"}
+
+
+@dataclass
+class _Test:
+    unit: str = "gb_per_s"
+    columns: tuple[str, ...] = ()
+    rows: list[tuple[float | None, ...]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    total: float | None = None
+    state: str = "running"
+
+    def matrix(self, name: str) -> Matrix:
+        masked = "device_to_device" in name
+        values = tuple(
+            tuple(
+                None
+                if value is None or not math.isfinite(value) or (masked and row == column and value == 0)
+                else value
+                for column, value in enumerate(cells)
+            )
+            for row, cells in enumerate(self.rows)
+        )
+        return Matrix(self.unit, tuple(self.labels), self.columns, values)
+
+
+class NvBandwidth:
+    def __init__(self) -> None:
+        self.tests: dict[str, _Test] = {}
+        self.test: _Test | None = None
+        self.text: list[str] | None = None
+
+    def feed(self, line: str) -> None:
+        if self.text is not None:
+            if len(self.text) < _LINES_MAX:
+                self.text.append(line)
+        elif line.lstrip().startswith("{"):
+            self.text = [line]
+        elif found := _RUNNING.match(line):
+            self.begin(found[1])
+        elif found := _SUM.match(line):
+            if test := self.tests.get(found[1]):
+                test.total, test.state = float(found[2]), "done"
+            self.test = None
+        elif _WAIVED.match(line):
+            if self.test is not None:
+                self.test.state = "waived"
+            self.test = None
+        elif self.test is not None:
+            self.inside(self.test, line)
+
+    def begin(self, name: str) -> None:
+        self.test = None
+        if len(self.tests) < _TESTS_MAX:
+            self.test = self.tests[name] = _Test()
+
+    def inside(self, test: _Test, line: str) -> None:
+        if found := _TITLE.match(line):
+            test.unit = _UNITS[found[1]]
+        elif not test.columns:
+            if _HEAD.match(line):
+                test.columns = tuple(line.split())
+        elif found := _ROW.match(line):
+            cells = tuple(None if text == "N/A" else float(text) for text in found[2].split())
+            if len(cells) == len(test.columns):
+                test.rows.append(cells)
+                test.labels.append(found[1])
+            else:
+                test.state = "torn"
+
+    def document(self) -> None:
+        """The document of -j: cells are strings."""
+        try:
+            document, _ = json.JSONDecoder().raw_decode("\n".join(self.text or ()).lstrip())
+            for case in document["nvbandwidth"]["testcases"]:
+                self.tests[str(case["name"])] = self.case(case)
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            self.tests = {}
+
+    def case(self, case: dict[str, Any]) -> _Test:
+        state = {"Passed": "done", "Waived": "waived"}.get(str(case.get("status")), "failed")
+        test = _Test(state=state, total=number(case.get("sum")))
+        if "(ns)" in str(case.get("bandwidth_description", "")) or "latency" in str(case["name"]):
+            test.unit = "ns"
+        rows = case.get("bandwidth_matrix")
+        if isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows):
+            test.rows = [tuple(number(cell) for cell in row) for row in rows]
+            test.columns = tuple(str(column) for column in range(len(rows[0])))
+            test.labels = [str(row) for row in range(len(rows))]
+            if len({len(row) for row in rows}) > 1:
+                test.state = "torn"
+        return test
+
+    def reading(self, scope: Scope) -> Reading:
+        if self.text is not None:
+            self.document()
+        verdict = Verdict()
+        metrics: dict[str, float | None] = {}
+        matrices: dict[str, Matrix] = {}
+        for name, test in self.tests.items():
+            self.check(verdict, name, test)
+            matrix = test.matrix(name) if test.state == "done" else None
+            values = pairs(matrix.values) if matrix else []
+            if matrix is not None and values:
+                matrices[name] = matrix
+                metrics[f"{name}_min_{test.unit}"] = min(values)
+                metrics[f"{name}_max_{test.unit}"] = max(values)
+        waived = [name for name, test in self.tests.items() if test.state == "waived"]
+        if waived:
+            verdict.flag(f"not run on this machine: {', '.join(waived[:20])}")
+        if any("bidirectional" in name and name.endswith("_ce") for name in matrices):
+            verdict.flag("bidirectional tests by copy engine give one direction, not the sum")
+        if not matrices and all(test.state != "failed" for test in self.tests.values()):
+            verdict.incomplete("no test with a matrix in the output")
+        return verdict.reading(metrics=metrics, matrices=matrices)
+
+    def check(self, verdict: Verdict, name: str, test: _Test) -> None:
+        if test.state == "running":
+            verdict.incomplete(f"{name} has no end")
+        elif test.state == "torn":
+            verdict.incomplete(f"the matrix of {name} is torn")
+        elif test.state == "failed":
+            verdict.invalid(f"{name} failed, says nvbandwidth")
+        elif test.state == "done" and test.rows:
+            cells = pairs(test.rows)
+            if not all(map(math.isfinite, cells)):
+                verdict.nan(f"{name} has cells that are not a number")
+            elif test.total is not None and not agree(math.fsum(cells), test.total, 0.001, 0.006 * (len(cells) + 1)):
+                verdict.incomplete(
+                    f"the cells of {name} add up to {math.fsum(cells):g}, nvbandwidth says {test.total:g}: rows are missing"
+                )
+
+
+FORMAT = Format(
+    NvBandwidth,
+    needles=(b"Running ", b"(GB/s)", b"(ns)", b"SUM ", b"Waived"),
+    rows=re.compile(rb"\n" + LABEL + rb"\d{1,4}(?=[ \t]*\n|[ \t]+(?:[-+\d.]+|N/A|nan|inf)[ \t\n])"),
+    document=b'"nvbandwidth"',
+    line_max=64 << 10,
+)

@@ -1,0 +1,180 @@
+"""NVIDIA's BERT fine-tuning (run_squad.py): what DLLogger prints, or its file dllogger.json (lines `DLLL {...}`).
+
+The printed rate counts the steps that were asked for, not those that were done: with --max_steps beyond the epochs it is several
+times too high, with --max_steps it runs one step more, and a fraction of an epoch is counted and not run. So the rate is computed
+anew, from the samples of the steps that were done; the printed one is a metric beside it. Nothing of the warm-up is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from campaign.workloads.parsers.numbers import F, Verdict, number
+from campaign.workloads.parsers.reading import Format, Reading, Scope
+
+_PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,60}}) : ({F})(?=\s|$)")
+_ITERATION = re.compile(r"Training Epoch: (\d{1,9}) Training Iteration: (\d{1,12})")
+_BAR = re.compile(r"Iteration: 100%\|[^|]*\|\s*(\d{1,12})/(\d{1,12}) \[")
+_SETTING = re.compile(
+    rf"\b(max_steps|num_train_epochs|train_batch_size|gradient_accumulation_steps|log_freq)=({F})(?=[,)\s])"
+)
+_WRONG = 0.002
+
+
+class NvidiaBert:
+    def __init__(self) -> None:
+        self.settings: dict[str, float] = {}
+        self.summary: dict[str, float] = {}
+        self.scores: dict[str, float] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        self.per_epoch: int | None = None
+        self.epochs = 0
+        self.last_iteration = 0
+        self.spacing = 0
+
+    def feed(self, line: str) -> None:
+        if "DLLL {" in line:
+            self.document(line[line.find("DLLL {") + 5 :])
+            return
+        if bar := _BAR.search(line):
+            self.per_epoch = int(bar[2])
+        at = line.find("DLL ")
+        if at >= 0:
+            self.printed(line[at:])
+
+    def printed(self, line: str) -> None:
+        found = {name: float(value) for name, value in _PAIR.findall(line)}
+        if "e2e_train_time" in found:
+            self.summary = found
+        elif iteration := _ITERATION.search(line):
+            self.iteration(int(iteration[1]), int(iteration[2]))
+        elif "PARAMETER" in line:
+            self.parameters(line, found)
+        else:
+            self.scores |= {name: found[name] for name in ("exact_match", "F1") if name in found}
+
+    def document(self, text: str) -> None:
+        try:
+            document, _ = json.JSONDecoder().raw_decode(text)
+            step, data = document["step"], document["data"]
+            found = {name: value for name, raw in data.items() if (value := number(raw)) is not None}
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            return
+        if "e2e_train_time" in found:
+            self.summary = found
+        elif step == "PARAMETER":
+            self.parameters(" ".join(_texts(data.get("Config"))), found)
+        elif isinstance(step, list) and len(step) == 2 and all(type(one) is int and one >= 0 for one in step):
+            self.iteration(step[0], step[1])
+        else:
+            self.scores |= {name: found[name] for name in ("exact_match", "F1") if name in found}
+
+    def parameters(self, text: str, found: dict[str, float]) -> None:
+        if self.summary:  # another run begins: the last counts
+            self.summary, self.scores, self.settings = {}, {}, {}
+            self.begin()
+        self.settings |= {name: float(value) for name, value in _SETTING.findall(text)}
+        self.settings |= {
+            name: found[name]
+            for name in ("training_features", "train_batch_size", "model_weights_num")
+            if name in found
+        }
+
+    def iteration(self, epoch: int, iteration: int) -> None:
+        self.epochs = max(self.epochs, epoch + 1)
+        if iteration > self.last_iteration:
+            self.spacing = max(self.spacing, iteration - self.last_iteration)
+            self.last_iteration = iteration
+
+    def reading(self, scope: Scope) -> Reading:
+        verdict = Verdict()
+        time_s = self.summary.get("e2e_train_time")
+        printed = self.summary.get("training_sequences_per_second")
+        loss = self.summary.get("final_loss")
+        rate = None
+        samples = None
+        if time_s is None or printed is None:
+            verdict.incomplete("no DLL line with e2e_train_time and training_sequences_per_second")
+        elif not (math.isfinite(time_s) and time_s > 0 and math.isfinite(printed)):
+            verdict.nan(f"the rate is {printed:g}/s over {time_s:g} s")
+        else:
+            samples = self.samples(scope, verdict)
+            rate = self.rate(scope, verdict, samples, printed, time_s)
+            verdict.flag("no warm-up is left out of the rate, and the time includes the start of data loading")
+        if loss is not None and not math.isfinite(loss):
+            verdict.nan("the final loss is not a number")
+        metrics = {
+            "printed_throughput_per_s": printed,
+            "e2e_train_time_s": time_s,
+            "samples": samples,
+            "parameters": self.settings.get("model_weights_num"),
+            "loss_last": loss,
+            "exact_match_pct": self.scores.get("exact_match"),
+            "f1_pct": self.scores.get("F1"),
+        }
+        return verdict.reading(throughput_per_s=rate, metrics=metrics)
+
+    def rate(
+        self, scope: Scope, verdict: Verdict, samples: float | None, printed: float, time_s: float
+    ) -> float | None:
+        if samples is not None:
+            rate = samples / time_s
+            if abs(printed - rate) > _WRONG * rate:
+                verdict.flag(f"the printed {printed:.4g}/s are {printed / rate:.3g} times the {rate:.4g}/s really done")
+            return rate
+        # What the printed rate takes for the steps may still be what the iterations show.
+        if scope.batch_global and self.last_iteration:
+            steps = printed * time_s / scope.batch_global
+            if self.last_iteration - 1.5 <= steps <= self.last_iteration + self.spacing:
+                verdict.flag("how many steps were done is known to the interval of the printed iterations only")
+                return printed
+            verdict.invalid(
+                f"the printed {printed:.4g}/s take {steps:.0f} steps for done; iterations are printed to {self.last_iteration}"
+            )
+        else:
+            verdict.invalid(
+                f"the printed {printed:.4g}/s count the steps asked for, and the log does not show how many were done"
+            )
+        return printed
+
+    def samples(self, scope: Scope, verdict: Verdict) -> float | None:
+        """Sequences really trained on; None where the log does not say."""
+        features = self.settings.get("training_features")
+        per_epoch = self.per_epoch or self.expected_per_epoch(features, scope)
+        accumulation = max(1.0, self.settings.get("gradient_accumulation_steps", 1.0))
+        epochs = self.settings.get("num_train_epochs")
+        epochs = self.epochs or None if epochs is None or not math.isfinite(epochs) else math.floor(epochs)
+        max_steps = self.settings.get("max_steps")
+        if per_epoch is None or not epochs or max_steps is None or not math.isfinite(max_steps):
+            return None
+        whole = epochs * (per_epoch // accumulation)
+        steps = min(whole, max_steps + 1) if max_steps > 0 else whole
+        if self.last_iteration and not self.last_iteration <= steps <= self.last_iteration + max(self.spacing, 1):
+            verdict.flag(f"{steps:.0f} steps were planned, and iterations printed to {self.last_iteration}")
+            return None
+        if features is not None and steps == whole:
+            return features * epochs
+        return None if scope.batch_global is None else steps * scope.batch_global
+
+    def expected_per_epoch(self, features: float | None, scope: Scope) -> int | None:
+        """Batches of an epoch on each rank; the sampler fills up what does not divide."""
+        batch = scope.batch or self.settings.get("train_batch_size")
+        if features is None or not scope.ranks or not batch or not (math.isfinite(features) and batch >= 1):
+            return None
+        accumulation = max(1.0, self.settings.get("gradient_accumulation_steps", 1.0))
+        return math.ceil(math.ceil(features / scope.ranks) / max(1.0, batch // accumulation))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    for part in value if isinstance(value, list) else [value]:
+        if isinstance(part, str):
+            yield part
+
+
+FORMAT = Format(NvidiaBert, needles=(b"DLL ", b"DLLL {", b"Iteration: 100%"), line_max=256 << 10)

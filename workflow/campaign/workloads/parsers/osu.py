@@ -1,0 +1,110 @@
+"""OSU micro-benchmarks: bandwidth, bidirectional bandwidth, latency, message rate and collectives.
+
+MB are 1e6 bytes. `osu_bw` is one way, `osu_bibw` the sum of both, `osu_latency` half a round trip; a collective's latency is the
+mean over ranks. There is no mark at the end: that the table is whole only the program's exit code says.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from campaign.workloads.parsers.numbers import LABEL, F, Verdict, curve
+from campaign.workloads.parsers.reading import Curve, Format, Reading, Scope
+
+_TITLE = re.compile(r"\s*#? ?OSU (.{3,80}?) Test(?: v\S+)?\s*(?:#.*)?$")
+_COLUMNS = re.compile(
+    r"\s*#? ?(Size\s+)?(Bandwidth \(MB/s\)|MB/s|(?:Avg )?Latency ?\(us\)|Avg Latency\(us\)|Overall\(us\))"
+)
+_ROW = re.compile(rf"\s*(\d{{1,15}})((?:\s+{F})+)(?:\s+\[?(Pass|Fail|PASS|FAIL)\]?)?\s*$")
+_ALONE = re.compile(rf"\s*({F})((?:\s+{F})*)\s*$")
+_MOST_SIZES = 10_000
+
+
+@dataclass
+class _Table:
+    unit: str
+    scale: float
+    sized: bool
+    points: dict[int, float] = field(default_factory=dict)
+    alone: float | None = None
+    failed: bool = False
+    disordered: bool = False
+
+
+class Osu:
+    def __init__(self) -> None:
+        self.tables: dict[str, _Table] = {}
+        self.table: _Table | None = None
+        self.name = ""
+
+    def feed(self, line: str) -> None:
+        if found := _TITLE.match(line):
+            self.name, self.table = _name(found[1]), None
+        elif found := _COLUMNS.match(line):
+            self.columns(found)
+        elif self.table is not None:
+            if self.table.sized:
+                if row := _ROW.match(line):
+                    self.row(self.table, int(row[1]), float(row[2].split()[0]), row[3] or "")
+            elif (found := _ALONE.match(line)) and self.table.alone is None:
+                self.table.alone = float(found[1])
+
+    def columns(self, found: re.Match[str]) -> None:
+        bandwidth = "MB/s" in found[2]
+        name = self.name or ("bandwidth" if bandwidth else "latency")
+        if len(self.tables) < 1_000:
+            # The same test again: the last counts.
+            self.table = _Table("gb_per_s" if bandwidth else "us", 1e-3 if bandwidth else 1.0, bool(found[1]))
+            self.tables[name] = self.table
+
+    def row(self, table: _Table, size: int, value: float, check: str) -> None:
+        table.failed = table.failed or check.lower() == "fail"
+        # Sizes only ever grow; where they do not, several programs print at once.
+        table.disordered = table.disordered or (bool(table.points) and size <= max(table.points))
+        if len(table.points) < _MOST_SIZES:
+            table.points[size] = value * table.scale
+
+    def reading(self, scope: Scope) -> Reading:
+        verdict = Verdict()
+        metrics: dict[str, float | None] = {}
+        curves: dict[str, Curve] = {}
+        for name, table in self.tables.items():
+            values = [*table.points.values(), *([] if table.alone is None else [table.alone])]
+            if not values:
+                verdict.incomplete(f"{name}: no row")
+                continue
+            if table.failed:
+                verdict.invalid(f"{name}: the validation failed")
+            if table.disordered:
+                verdict.invalid(f"{name}: sizes are out of order, so that several programs printed at once")
+            if not all(map(math.isfinite, values)):
+                verdict.nan(f"{name} is not a number")
+                continue
+            if table.points:
+                curves[name] = curve(table.unit, table.points)
+            if table.unit == "us":
+                metrics[f"{name}_us"] = table.points[min(table.points)] if table.points else table.alone
+            else:
+                metrics[f"{name}_peak_gb_per_s"] = max(values)
+        if not self.tables:
+            verdict.incomplete("no table of the OSU micro-benchmarks in the output")
+        if "bidirectional_bandwidth" in curves:
+            verdict.flag("bidirectional bandwidth is the sum of both directions")
+        return verdict.reading(metrics=metrics, curves=curves)
+
+
+def _name(title: str) -> str:
+    """`MPI-CUDA Bi-Directional Bandwidth` -> bidirectional_bandwidth."""
+    words = [word for word in re.split(r"[^A-Za-z]+", title) if word.upper() not in ("MPI", "CUDA", "ROCM", "OPENACC")]
+    name = "_".join(words).lower().replace("bi_directional", "bidirectional")
+    return name or "unnamed"
+
+
+FORMAT = Format(
+    Osu,
+    needles=(b"OSU ", b"MB/s", b"(us)"),
+    rows=re.compile(rb"\n" + LABEL + rb"(?:\d{1,15}[ \t]+[-+.\dni][-+.\deainf]*|\d+\.\d+)(?=[ \t\n])"),
+    line_max=1 << 10,
+)

@@ -1,0 +1,165 @@
+"""CUDA's p2pBandwidthLatencyTest, and bandwidthTest with --csv.
+
+Bidirectional cells are the sum of both directions. The diagonal is a copy inside a device, counted twice, and is masked. Pairs
+that cannot access each other are copied through the host in spite of the title `P2P=Enabled`. Latencies are those of the GPU's
+clock. Few repetitions without warm-up: the program itself says that it is not for performance.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from campaign.workloads.parsers.numbers import LABEL, F, Verdict, curve, pairs
+from campaign.workloads.parsers.reading import Curve, Format, Matrix, Reading, Scope
+
+_TITLE = re.compile(
+    r"\s*(?:(Unidirectional|Bidirectional) P2P=(Disabled|Enabled) Bandwidth.{0,30}Matrix \(GB/s\)"
+    r"|P2P=(Disabled|Enabled) Latency.{0,30}Matrix \(us\))\s*$"
+)
+_HEAD = re.compile(r"\s*(D\\D|GPU|CPU)((?:\s+\d{1,4})+)\s*$")
+_ROW = re.compile(rf"\s*(\d{{1,4}})((?:\s+{F})+)\s*$")
+_CANNOT = re.compile(r"Device=(\d{1,4}) CANNOT Access Peer Device=(\d{1,4})")
+_COPY = re.compile(
+    rf"bandwidthTest-(H2D|D2H|D2D)-(\w{{1,20}}), Bandwidth = ({F}) ([GM])B/s, Time = {F} s, Size = (\d{{1,15}}) bytes"
+)
+_SLOWER = 0.9
+
+
+@dataclass
+class _Table:
+    """One matrix on its way in."""
+
+    unit: str
+    columns: tuple[str, ...]
+    rows: list[tuple[float, ...]] = field(default_factory=list)
+    broken: bool = False
+
+    @property
+    def whole(self) -> bool:
+        return not self.broken and len(self.rows) == len(self.columns)
+
+    def matrix(self) -> Matrix:
+        values = tuple(
+            tuple(None if row == column or not math.isfinite(value) else value for column, value in enumerate(cells))
+            for row, cells in enumerate(self.rows)
+        )
+        return Matrix(self.unit, self.columns, self.columns, values)
+
+
+class P2pBandwidthLatency:
+    def __init__(self) -> None:
+        self.tables: dict[str, _Table] = {}
+        self.title = ""
+        self.table: _Table | None = None
+        self.cannot: set[tuple[str, str]] = set()
+        self.copies: dict[str, dict[int, float]] = {}
+
+    def feed(self, line: str) -> None:
+        if found := _TITLE.match(line):
+            self.begin(found)
+        elif found := _HEAD.match(line):
+            self.head(found[1], tuple(found[2].split()))
+        elif found := _ROW.match(line):
+            self.row(int(found[1]), tuple(float(text) for text in found[2].split()))
+        elif "CANNOT Access" in line:
+            self.cannot.update(_CANNOT.findall(line) if len(self.cannot) < 10_000 else ())
+        elif found := _COPY.search(line):
+            name = f"{found[1].lower()}_{found[2].lower()}"
+            self.copies.setdefault(name, {})[int(found[5])] = float(found[3]) / (1 if found[4] == "G" else 1000)
+        elif "Matrix" in line:
+            self.table, self.title = None, ""
+
+    def begin(self, found: re.Match[str]) -> None:
+        self.table = None
+        kind = found[1].lower() if found[1] else "latency"
+        self.title = f"{kind}_p2p_{(found[2] or found[3]).lower()}"
+        # Announced and not there yet; what the same title gave before belongs to another run of the program.
+        unit = "us" if kind == "latency" else "gb_per_s"
+        self.tables[self.title] = _Table(unit, ("0",), broken=True)
+        self.unit = unit
+
+    def head(self, corner: str, columns: tuple[str, ...]) -> None:
+        self.table = None
+        if self.title and corner != "CPU":
+            self.table = self.tables[self.title] = _Table(self.unit, columns)
+            self.table.broken = columns != tuple(str(column) for column in range(len(columns)))
+
+    def row(self, number: int, values: tuple[float, ...]) -> None:
+        if self.table is None or self.table.whole:
+            return
+        if number != len(self.table.rows) or len(values) != len(self.table.columns):
+            self.table.broken = True  # a line is missing, or other output ran into it
+        else:
+            self.table.rows.append(values)
+
+    def reading(self, scope: Scope) -> Reading:
+        verdict = Verdict()
+        matrices = {name: table.matrix() for name, table in self.tables.items() if table.whole}
+        curves = self.curves(verdict)
+        if self.tables:
+            self.check(verdict)
+        elif not curves:
+            verdict.incomplete("no matrix of bandwidths or latencies in the output")
+        metrics: dict[str, float | None] = {}
+        for name, matrix in matrices.items():
+            values = pairs(matrix.values)
+            suffix = f"{name}_{{}}_{matrix.unit}"
+            metrics |= {
+                suffix.format("min"): min(values, default=None),
+                suffix.format("max"): max(values, default=None),
+            }
+        self.remarks(verdict, matrices)
+        return verdict.reading(metrics=metrics, matrices=matrices, curves=curves)
+
+    def check(self, verdict: Verdict) -> None:
+        torn = [name for name, table in self.tables.items() if not table.whole]
+        if torn:
+            verdict.incomplete(f"matrices with rows missing or torn: {', '.join(torn)}")
+        elif "latency_p2p_enabled" not in self.tables:
+            verdict.incomplete("the output ends before the last matrix, P2P=Enabled Latency")
+        elif max(len(table.columns) for table in self.tables.values()) < 2:
+            verdict.incomplete("one device: there is no pair to measure")
+        for name, table in self.tables.items():
+            cells = (
+                value for row, values in enumerate(table.rows) for column, value in enumerate(values) if row != column
+            )
+            if not all(map(math.isfinite, cells)):
+                verdict.nan(f"{name} has cells that are not a number")
+
+    def remarks(self, verdict: Verdict, matrices: dict[str, Matrix]) -> None:
+        if self.cannot:
+            verdict.flag(
+                f"{len(self.cannot)} pairs cannot access each other: their P2P=Enabled cells are copies through the host"
+            )
+        if any(name.startswith("bidirectional") for name in matrices):
+            verdict.flag("bidirectional cells are the sum of both directions")
+        for kind in ("unidirectional", "bidirectional"):
+            enabled, disabled = (matrices.get(f"{kind}_p2p_{state}") for state in ("enabled", "disabled"))
+            if (
+                enabled
+                and disabled
+                and min(pairs(enabled.values), default=0.0) < _SLOWER * min(pairs(disabled.values), default=0.0)
+            ):
+                verdict.flag(f"{kind}: some pairs are slower with P2P enabled than without")
+
+    def curves(self, verdict: Verdict) -> dict[str, Curve]:
+        if self.copies:
+            verdict.flag("bandwidthTest was withdrawn for inaccurate results; nvbandwidth takes its place")
+        for name, points in self.copies.items():
+            if not all(map(math.isfinite, points.values())):
+                verdict.nan(f"{name} is not a number")
+        return {
+            name: curve("gb_per_s", points)
+            for name, points in self.copies.items()
+            if all(map(math.isfinite, points.values()))
+        }
+
+
+FORMAT = Format(
+    P2pBandwidthLatency,
+    needles=(b" Matrix", b"D\\D", b"CANNOT Access", b"bandwidthTest-"),
+    rows=re.compile(rb"\n" + LABEL + rb"(?:[GC]PU[ \t]+0\b|\d{1,4}[ \t]+[-+]?(?:[\d.]+|nan|inf)(?=[ \t\n]))"),
+    line_max=16 << 10,
+)

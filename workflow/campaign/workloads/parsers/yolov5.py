@@ -1,0 +1,179 @@
+"""YOLOv5 training (also YOLOv8's like rows): the printed log, or results.csv.
+
+`--batch-size` is that of all devices together. Only the last state of an epoch's progress bar is its mean rate, in it/s or s/it;
+its images per second are recomputed from batches and elapsed time, which have to agree with it. The first epoch warms up, so it
+counts only if there is no other. GPU_mem is the memory reserved at that moment, in 1e9 bytes, and no peak.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from campaign.workloads.parsers.numbers import F, Verdict, number
+from campaign.workloads.parsers.reading import Format, Reading, Scope
+
+_ROW = re.compile(
+    rf"\s*(\d{{1,6}})/(\d{{1,6}})\s+({F})([GM])B?((?:\s+{F})+):\s+100%\|[^|]*\|\s*(\d{{1,9}})/(\d{{1,9}}) "
+    r"\[([\d:]{4,12})<[\d:?]+,\s*([\d.]+)(it/s|s/it)"
+)
+_DONE = re.compile(rf"\s*(\d{{1,6}}) epochs completed in ({F}) hours")
+_MODEL = re.compile(rf".*\bsummary: [\d,]+ layers, ([\d,]{{1,20}}) parameters, [\d,]+ gradients(?:, ({F}) GFLOPs)?")
+_TOTAL_BATCH = re.compile(r"\btotal_batch_size=(\d{1,9})\b")
+_BATCH = re.compile(r"\bbatch_size=(\d{1,9})\b")
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    batches: int
+    elapsed_s: float  # floored to whole seconds
+    rate: float  # batches per second, as printed
+    rate_error: float  # relative, of its rounding
+    losses: tuple[float, ...]
+    reserved_mib: float
+
+    @property
+    def rate_holds(self) -> bool:
+        slowest, fastest = self.batches / (self.elapsed_s + 1), self.batches / max(self.elapsed_s, 1e-9)
+        slack = self.rate_error + 1e-3
+        return slowest * (1 - slack) <= self.rate <= fastest * (1 + slack)
+
+    @property
+    def seconds(self) -> float:
+        return self.batches / self.rate if self.rate_holds else self.elapsed_s + 0.5
+
+
+class Yolov5:
+    def __init__(self) -> None:
+        self.epochs: dict[int, _Epoch] = {}
+        self.done: tuple[int, float] | None = None
+        self.model: tuple[float, float | None] | None = None
+        self.batch_global: float | None = None
+        self.columns: list[str] = []
+        self.rows = 0
+        self.values: dict[str, float] = {}
+
+    def feed(self, line: str) -> None:
+        if "100%" in line:
+            if row := _ROW.match(line):
+                self.row(row)
+        elif found := _DONE.match(line):
+            self.done = int(found[1]), float(found[2])
+        elif " summary: " in line:
+            if found := _MODEL.match(line):
+                self.model = float(found[1].replace(",", "") or "nan"), number(found[2])
+        elif "batch_size=" in line:
+            if found := _TOTAL_BATCH.search(line) or _BATCH.search(line):
+                self.batch_global = float(found[1])
+        elif line.count(",") >= 3:
+            self.csv([part.strip() for part in line.split(",")])
+
+    def row(self, row: re.Match[str]) -> None:
+        epoch, batches, of = int(row[1]), int(row[6]), int(row[7])
+        elapsed_s, rate = _seconds(row[8]), number(row[9])
+        losses = tuple(float(text) for text in row[5].split())
+        if batches != of or elapsed_s is None or not rate or not batches:
+            return
+        if self.epochs and epoch < max(self.epochs):  # another training begins: the last counts
+            self.epochs, self.done = {}, None
+        decimals = len(row[9].partition(".")[2])
+        error = 0.5 * 10.0**-decimals / rate
+        rate = rate if row[10] == "it/s" else 1 / rate
+        reserved_mib = float(row[3]) * (1e9 if row[4] == "G" else 1e6) / 2**20
+        self.epochs[epoch] = _Epoch(batches, elapsed_s, rate, error, losses, reserved_mib)
+
+    def csv(self, parts: list[str]) -> None:
+        if parts[0] == "epoch":
+            self.columns, self.rows, self.values = parts, 0, {}
+        elif self.columns and len(parts) == len(self.columns):
+            values = [number(part) for part in parts]
+            if all(value is not None for value in values):
+                self.rows += 1
+                self.values = dict(zip(self.columns, [value or 0.0 for value in values], strict=True))
+
+    def reading(self, scope: Scope) -> Reading:
+        verdict = Verdict()
+        metrics: dict[str, float | None] = {}
+        if self.columns and not self.epochs:
+            return self.table(verdict)
+        rate = self.rate(scope, verdict, metrics)
+        if self.done is None:
+            verdict.incomplete("no 'epochs completed in' in the output")
+        elif not self.epochs:
+            verdict.incomplete("no epoch's progress bar reached its end in the output")
+        else:
+            self.check(verdict, *self.done)
+        # The batch of all devices: a per-device batch in its place is the most frequent mistake with this program.
+        verdict.expect("the batch of all devices is", self.batch_global, scope.batch_global)
+        if self.model:
+            metrics |= {"parameters": self.model[0], "forward_gflop": self.model[1]}
+        return verdict.reading(throughput_per_s=rate, metrics=metrics)
+
+    def rate(self, scope: Scope, verdict: Verdict, metrics: dict[str, float | None]) -> float | None:
+        if not self.epochs:
+            return None
+        numbers = sorted(self.epochs)
+        counted = [self.epochs[number] for number in numbers[1:] or numbers]
+        if len(numbers) == 1:
+            verdict.flag("one epoch only: its warm-up is in the rate")
+        if not all(epoch.rate_holds for epoch in counted):
+            verdict.flag("a bar's rate is not that of its epoch: computed from its elapsed time, to the second")
+        last = self.epochs[numbers[-1]]
+        if not all(map(math.isfinite, last.losses)):
+            verdict.nan("a loss of the last epoch is not a number")
+        seconds = sum(epoch.seconds for epoch in counted)
+        batches = sum(epoch.batches for epoch in counted)
+        metrics |= {
+            "epochs": float(len(numbers)),
+            "epoch_time_s": seconds / len(counted),
+            "iterations_per_s": batches / seconds,
+            "device_memory_reserved_mib": last.reserved_mib,
+        }
+        batch = self.batch_global or scope.batch_global
+        if batch is None:
+            verdict.flag("the batch of all devices is not known: no rate of images")
+            return None
+        return batch * batches / seconds
+
+    def check(self, verdict: Verdict, epochs: int, hours: float) -> None:
+        if epochs != len(self.epochs):
+            verdict.flag(f"{epochs} epochs were completed, and {len(self.epochs)} bars seen to their end")
+        trained_s = sum(epoch.elapsed_s for epoch in self.epochs.values())
+        if not trained_s <= hours * 3600 + 1.8 + 1e-3 * trained_s:
+            verdict.invalid(f"the epochs' bars took {trained_s:g} s together, the whole training {hours * 3600:g} s")
+
+    def table(self, verdict: Verdict) -> Reading:
+        if not self.rows:
+            verdict.incomplete("results.csv has no whole row")
+        losses = [value for name, value in self.values.items() if name.startswith("train/")]
+        if not all(map(math.isfinite, losses)):
+            verdict.nan("a loss of the last epoch is not a number")
+        verdict.flag("results.csv has no times: no rate of images")
+        metrics = {
+            "epochs": float(self.rows),
+            "map50_pct": _pct(self.values, "metrics/mAP_0.5", "metrics/mAP50(B)"),
+            "map50_95_pct": _pct(self.values, "metrics/mAP_0.5:0.95", "metrics/mAP50-95(B)"),
+        }
+        return verdict.reading(metrics=metrics)
+
+
+def _pct(values: dict[str, float], *names: str) -> float | None:
+    found = next((values[name] for name in names if name in values), None)
+    return None if found is None else 100 * found
+
+
+def _seconds(clock: str) -> float | None:
+    try:
+        parts = [int(part) for part in clock.split(":")]
+    except ValueError:
+        return None
+    return float(sum(part * 60**place for place, part in enumerate(reversed(parts))))
+
+
+FORMAT = Format(
+    Yolov5,
+    needles=(b"100%|", b" epochs completed in ", b" summary: ", b"batch_size="),
+    document=b"train/box_loss",
+    line_max=4 << 10,
+)
