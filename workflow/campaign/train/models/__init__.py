@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from campaign.cell import Scalar
-from campaign.train.models import bert, foreign, mobilenet, resnet, yolo
+from campaign.train.models import bert, foreign, gpt, mobilenet, resnet, yolo
 from campaign.train.spec import model_info
 
 Sample = tuple[Tensor, ...]
@@ -62,11 +62,19 @@ def batch_of(trainable: Trainable, indices: Iterable[int], seed: int) -> Sample:
     return tuple(torch.stack(column) for column in zip(*samples, strict=True))
 
 
-def make_optimizer(trainable: Trainable, learning_rate: float) -> torch.optim.Optimizer:
-    """AdamW for transformers, SGD with momentum 0.9 for convolutional networks, as they are trained in practice."""
+def optimizer_of(trainable: Trainable, learning_rate: float) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """AdamW for transformers, SGD with momentum 0.9 for convolutional networks, as they are trained in practice; its settings."""
     if trainable.optimizer == "adamw":
-        return torch.optim.AdamW(trainable.parameters(), lr=learning_rate)
-    return torch.optim.SGD(trainable.parameters(), lr=learning_rate, momentum=0.9)
+        return torch.optim.AdamW, {"lr": learning_rate}
+    return torch.optim.SGD, {"lr": learning_rate, "momentum": 0.9}
+
+
+def make_optimizer(
+    trainable: Trainable, learning_rate: float, parameters: Iterable[nn.Parameter] | None = None
+) -> torch.optim.Optimizer:
+    """The model's optimizer over its own parameters, or over those that stand for them."""
+    kind, settings = optimizer_of(trainable, learning_rate)
+    return kind(trainable.parameters() if parameters is None else parameters, **settings)
 
 
 def _image(image_px: int, generator: torch.Generator) -> Tensor:
@@ -113,6 +121,12 @@ def _bert(model: str, options: Mapping[str, Scalar]) -> Trainable:
     return Trainable(network, bert.loss, 2, lambda generator: bert.sample(size, seq_len, generator), "adamw")
 
 
+def _gpt(model: str, options: Mapping[str, Scalar]) -> Trainable:
+    size, seq_len = gpt.SIZES[model], int(options["seq_len"])
+    network = gpt.Gpt(size, float(options["dropout"]))
+    return Trainable(network, gpt.loss, 1, lambda generator: gpt.sample(size, seq_len, generator), "adamw")
+
+
 def _transformers(model: str, options: Mapping[str, Scalar]) -> Trainable:
     network = foreign.transformer(model.partition(":")[2])
     seq_len, image_px = int(options["seq_len"]), int(options["image_px"])
@@ -131,6 +145,7 @@ _BUILDERS: Mapping[str, Callable[[str, Mapping[str, Scalar]], Trainable]] = {
     "mobilenet": _mobilenet,
     "yolo": _yolo,
     "bert": _bert,
+    "gpt": _gpt,
     "transformers": _transformers,
     "torchvision": _torchvision,
 }
