@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ import torch
 from campaign.train import models
 from campaign.train.feed import make_feed
 from campaign.train.measure import CpuClock, Training, measure
-from campaign.train.models import batch_of, build
+from campaign.train.models import build
+from campaign.train.place import Place
+from campaign.train.session import Session
 from campaign.train.spec import TrainSpec
 
 CPU = torch.device("cpu")
@@ -26,6 +29,50 @@ def make(spec: TrainSpec) -> Training:
     trainable = build(spec.model, spec.resolved_options())
     feed, _ = make_feed(spec, trainable, 0, 1, CPU)
     return Training(spec, trainable, feed, CPU, 1)
+
+
+def test_another_seed_trains_other_parameters() -> None:
+    one, other = make(nano(seed=1)), make(nano(seed=2))
+    assert one.step().item() != other.step().item()
+
+
+def saved_bytes(spec: TrainSpec) -> tuple[int, float]:
+    """What the forward pass of a step keeps for the backward pass, and the step's loss."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    training = make(spec)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = training.model(*training.feed())
+    return sum(kept.values()), loss.item()
+
+
+@pytest.mark.parametrize("model", ["bert-nano", "gpt-nano", "cspn", "mobilenetv2-32px", "resnet50w16"])
+def test_activation_checkpointing_keeps_less_for_the_same_loss(model: str) -> None:
+    def spec(checkpointing: bool) -> TrainSpec:
+        options = {"activation_checkpointing": checkpointing}
+        return TrainSpec(model=model, batch=2, measured_steps=1, options=options)
+
+    kept, loss = saved_bytes(spec(False))
+    kept_less, same = saved_bytes(spec(True))
+    assert kept_less < 0.75 * kept
+    assert same == loss
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, False), ({"channels_last": True}, True)])
+def test_images_and_convolutions_have_the_memory_format_that_is_asked_for(given: Any, expected: bool) -> None:
+    spec = TrainSpec(model="resnet50w16", batch=2, measured_steps=1, options=given)
+    assert spec.channels_last is expected
+    assert spec.model_copy(update={"device": "cuda"}).channels_last is True
+    session = Session(spec, Place(0, 1, 0, Path(), Path(), 1), 0.0)
+    trainable = session._build()
+    assert trainable.network.stem[0].weight.is_contiguous(memory_format=torch.channels_last) is expected
+    image, _ = make_feed(spec, trainable, 0, 1, CPU)[0]()
+    assert image.is_contiguous(memory_format=torch.channels_last) is expected
+    assert ("channels_last" in session._flags()) is expected
 
 
 def test_training_lowers_the_loss_and_repeats_bit_for_bit() -> None:
@@ -77,20 +124,6 @@ def test_parameters_and_gradients_stay_fp32(asked: str) -> None:
     training.step()
     kinds = {parameter.grad.dtype for parameter in training.model.parameters() if parameter.grad is not None}
     assert kinds == {torch.float32}
-
-
-def test_a_batch_from_storage_is_the_batch_that_was_made(tmp_path: Path) -> None:
-    spec = TrainSpec(model="mobilenetv2-32px", batch=2, measured_steps=1, storage_dir=tmp_path)
-    trainable = build(spec.model, spec.resolved_options(), "meta")
-    feed, size_bytes = make_feed(spec, trainable, rank=1, world_size=2, device=CPU)
-    assert size_bytes == 2 * (3 * 32 * 32 + 8)
-    for step in range(2):
-        image, target = feed()
-        first = (step * 2 + 1) * 2
-        made = batch_of(trainable, range(first, first + 2), spec.seed)
-        assert torch.equal(image, (made[0].float() - 127.5) / 73.9)
-        assert torch.equal(target, made[1])
-    assert list(tmp_path.iterdir()) == []  # the file has no name, so nothing is left behind
 
 
 def test_optimizers_are_those_of_the_family() -> None:

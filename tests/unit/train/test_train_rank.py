@@ -160,24 +160,6 @@ def test_results_are_read_by_rank_and_a_damaged_one_is_named(tmp_path: Path) -> 
         read_results(tmp_path, 3)
 
 
-FULL = [
-    ("mobilenetv2", 2, {}),
-    ("resnet50", 2, {}),
-    ("yolov5s", 1, {"image_px": 320}),
-    ("bert-base", 1, {"seq_len": 128}),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("model", "batch", "options"), FULL)
-def test_the_real_sizes_train_on_two_ranks(
-    driver: Any, tmp_path: Path, model: str, batch: int, options: dict[str, Any]
-) -> None:
-    spec = {"model": model, "batch": batch, "options": options, "warmup_steps": 1, "measured_steps": 1}
-    outcome = driver.run(tmp_path, spec, world_size=2, patience_s=180)
-    assert [result and result.status for result in outcome.results] == ["ok", "ok"], outcome.log
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["bert-nano", "mobilenetv2-32px", "resnet50w16", "cspn"])
 def test_the_reduced_sizes_learn_at_their_defaults(driver: Any, tmp_path: Path, model: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from campaign.config.workload_file import TrainWorkload
+from campaign.logs import Log
 from campaign.train.result import RankResult, write_result
 from campaign.train.spec import TrainSpec
 from campaign.workloads.protocol import Ended, Outcome
@@ -26,7 +27,7 @@ def outcome(directory: Path, *results: RankResult, codes: Any = (0, 0), log: str
     run = one_run(directory / "run", one_cell(devices=2, workload="nano"))
     for found in results:
         write_result(run.directory, found)
-    return open_workload(FILE).read(run, Ended(codes, 0.0, 1.0, **ended), log)
+    return open_workload(FILE).read(run, Ended(codes, 0.0, 1.0, **ended), Log.of(log))
 
 
 def test_the_specification_is_one_that_the_ranks_read(tmp_path: Path) -> None:
@@ -37,6 +38,56 @@ def test_the_specification_is_one_that_the_ranks_read(tmp_path: Path) -> None:
     assert (specification.batch, specification.warmup_steps, specification.measured_steps) == (4, 1, 3)
     assert (step.per_rank, step.preload) == (True, "campaign.train")
     assert step.environment["CAMPAIGN_OUT"] == str(run.directory)
+
+
+def test_data_parallel_is_one_process_for_the_devices_of_a_host(tmp_path: Path) -> None:
+    cell = one_cell(devices=4, workload="nano", options={"parallel": "dp"})
+    run = one_run(tmp_path, cell)
+    workload = open_workload(FILE)
+    step = workload.step(run)
+    specification = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
+    assert (step.per_rank, specification.replicas, specification.batch) == (False, 4, 4)
+    assert {step.environment[name] for name in ("RANK", "LOCAL_RANK")} == {"0"}
+    assert step.environment["WORLD_SIZE"] == "1"
+    write_result(tmp_path, result(0).model_copy(update={"world_size": 1}))
+    found = workload.read(run, Ended((0,), 0.0, 1.0), Log.of(""))
+    assert (found.status, found.throughput_per_s) == ("ok", pytest.approx(4 * 4 * 3 / 0.5))
+    assert "one process" in (workload.objection(one_cell(hosts=2, options={"parallel": "dp"}), "cuda") or "")
+    assert workload.objection(cell, "cuda") is None
+
+
+def test_one_device_shares_its_work_with_nobody(tmp_path: Path) -> None:
+    step = open_workload(FILE).step(one_run(tmp_path, one_cell(devices=1, options={"parallel": "dp"})))
+    assert (step.per_rank, json.loads((tmp_path / "spec.json").read_text())["replicas"]) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"accumulation": 3}, "cannot be divided into 3 micro-steps"),
+        ({"parallel": "fsdp", "measure_communication": True}, "all-reduce of ddp"),
+        ({"parallel": "fsdp", "accumulation": 2}, None),
+        ({"measure_communication": True}, None),
+    ],
+)
+def test_combinations_that_do_not_exist_are_refused(options: dict[str, Any], said: str | None) -> None:
+    objection = open_workload(FILE).objection(one_cell(workload="nano", options=options), "cpu")
+    assert (said in (objection or "")) if said else objection is None
+
+
+def test_the_steady_state_is_when_all_ranks_were_measured(tmp_path: Path) -> None:
+    first, last = result(0, 0.5, window_started=10.0), result(1, 0.75, window_started=10.1, phases_s={"model": 0.3})
+    found = outcome(tmp_path, first, last)
+    assert found.steady == (10.1, 10.5)
+    assert found.phases_s == {"model": 0.3, "first_step": pytest.approx(10.1)}  # the step was started at 0
+    assert outcome(tmp_path / "apart", first, result(1, window_started=99.0)).steady is None
+    assert outcome(tmp_path / "unknown", first, result(1)).steady is None
+
+
+def test_what_was_communicated_goes_to_the_metrics(tmp_path: Path) -> None:
+    found = outcome(tmp_path, result(0), result(1, allreduce_bytes_per_step=8, exposed_communication_s=0.25))
+    assert (found.metrics["allreduce_bytes_per_step"], found.metrics["exposed_communication_s"]) == (8.0, 0.25)
+    assert "communication_bytes_per_step" not in found.metrics
 
 
 def test_tf32_is_refused_on_a_processor_and_nowhere_else() -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.nn.parallel import DistributedDataParallel
 
 from campaign.train import models, precision
 from campaign.train.feed import Feed
 from campaign.train.spec import TrainSpec
+from campaign.train.strategies import make_strategy
 
 _SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves: it has settled long before
 _SETTLED_AFTER = 3
@@ -30,31 +31,58 @@ class Training:
         self.spec = spec
         self.device = device
         self.feed = feed
-        self.optimizer = models.make_optimizer(trainable, float(spec.resolved_options()["learning_rate"]))
         self.scaler: GradScaler | None = precision.make_scaler(spec.precision, device)
         self.applied_steps = 0
-        self.optimizer.register_step_post_hook(self._count)
-        self.model: nn.Module = trainable
-        if world_size > 1:
-            self.model = DistributedDataParallel(trainable, device_ids=[device] if device.type == "cuda" else None)
+        self.strategy = make_strategy(spec, trainable, device, world_size)
+        self.strategy.optimizer.register_step_post_hook(self._count)
+        # Kept: walking a network's modules for them takes a percent of a small network's step.
+        self._parameters = tuple(trainable.parameters())
+        self._micro_steps = int(spec.resolved_options()["accumulation"])
+
+    @property
+    def model(self) -> nn.Module:
+        return self.strategy.model
 
     def _count(self, *_: object) -> None:
         # The scaler leaves out optimizer.step() when a gradient is not finite; this hook is then not called.
         self.applied_steps += 1
 
-    def step(self) -> Tensor:
-        """One step; the loss before it, detached. Never waits for the device (fp16's scaler does, inherently)."""
+    def step(self, communicate: bool = True) -> Tensor:
+        """One step; the loss before it, detached. Never waits for the device (fp16's scaler does, inherently).
+
+        communicate: False leaves out the reduction of gradients, after which the ranks no longer have the same weights.
+        """
         batch = self.feed()
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
+        if self._micro_steps == 1:
+            with nullcontext() if communicate else self.strategy.alone():
+                loss = self._learn(batch)
+        else:
+            loss = self._accumulate(batch, communicate)
+        self.strategy.before_step()
+        if self.scaler is None:
+            self.strategy.optimizer.step()
+        else:
+            self.scaler.step(self.strategy.optimizer)
+            self.scaler.update()
+        return loss
+
+    def _accumulate(self, batch: models.Sample, communicate: bool) -> Tensor:
+        steps = self._micro_steps
+        parts = list(zip(*(tensor.chunk(steps) for tensor in batch), strict=True))
+        with self.strategy.alone():
+            losses = [self._learn(part) for part in parts[:-1]]
+        with nullcontext() if communicate else self.strategy.alone():
+            losses.append(self._learn(parts[-1]))
+        return torch.stack(losses).mean()
+
+    def _learn(self, batch: models.Sample) -> Tensor:
+        """Forward and backward pass of one micro-step; its loss, detached."""
         with precision.autocast(self.spec.precision, self.device):
             loss: Tensor = self.model(*batch)
-        if self.scaler is None:
-            torch.autograd.backward(loss)
-            self.optimizer.step()
-        else:
-            torch.autograd.backward(self.scaler.scale(loss))
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+        share = loss if self._micro_steps == 1 else loss / self._micro_steps
+        torch.autograd.backward(share if self.scaler is None else self.scaler.scale(share))
         return loss.detach()
 
     def warm_up(self) -> tuple[float | None, int]:
@@ -124,8 +152,12 @@ def make_clock(device: torch.device) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured steps: each one's time, all together by the wall clock and by processor time, and each one's loss."""
+    """The measured steps: each one's time, all together by the wall clock and by processor time, and each one's loss.
 
+    started: Unix seconds at its begin, by this host's clock.
+    """
+
+    started: float
     step_times_s: tuple[float, ...]
     window_s: float
     process_time_s: float
@@ -140,6 +172,7 @@ def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Calla
     """Barrier, synchronise, `steps` steps, synchronise, barrier. Inside the window nothing waits and no loss is read."""
     barrier()
     clock.synchronize()
+    started = time.time()
     process_start_s, start_s = time.process_time(), time.perf_counter()
     clock.mark()
     losses = []
@@ -151,4 +184,4 @@ def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Calla
     process_time_s = time.process_time() - process_start_s
     barrier()
     read = torch.stack(losses).double().cpu().tolist()
-    return Window(tuple(clock.step_times_s()), window_s, process_time_s, tuple(read))
+    return Window(started, tuple(clock.step_times_s()), window_s, process_time_s, tuple(read))

@@ -2,6 +2,7 @@
 
 It imports torch once (seconds) and forks every rank (milliseconds). Lines of JSON on stdin:
     {"id": "r1", "ranks": [{"env": {...}, "log": "/path"}, ...], "cwd": "/path"}    start a run; env replaces the environment;
+                                                    "module": "campaign...."        beside id: the program of its ranks (`_Program`)
                                                     "doors": ["/proc/..", ...]      beside env: namespaces that the rank enters
     {"kill": "r1"}                                                                  end a run's ranks with SIGKILL
 and on stdout:
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import select
@@ -29,7 +31,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -41,6 +43,10 @@ _PEER_PATIENCE_S = 5.0  # from the first failed rank to the end of the others
 _LOOK_S = 0.5  # how often result files are looked for while a run is on
 _PR_SET_PDEATHSIG = 1
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+# What a forked rank can be; both are imported before the fork.
+_Program = Literal["campaign.train.rank", "campaign.links.program"]
 
 
 class _Rank(BaseModel):
@@ -55,6 +61,7 @@ class _Run(BaseModel):
     id: str
     ranks: tuple[_Rank, ...] = Field(min_length=1)
     cwd: Path
+    module: _Program = "campaign.train.rank"
 
 
 class _Kill(BaseModel):
@@ -184,14 +191,14 @@ class Parent:
                 group = run.pids[0] if run.pids else 0
                 pid = os.fork()
                 if pid == 0:
-                    self._become(rank, order.cwd, opened, number)
+                    self._become(rank, order, opened, number)
                 # Here and not in the child: the second rank must not be there before the group that it joins.
                 os.setpgid(pid, group or pid)
                 run.pids.append(pid)
                 run.codes.append(None)
         self.answer("started", id=order.id, pids=run.pids)
 
-    def _become(self, rank: _Rank, cwd: Path, opened: Sequence[Sequence[int]], number: int) -> NoReturn:
+    def _become(self, rank: _Rank, order: _Run, opened: Sequence[Sequence[int]], number: int) -> NoReturn:
         """In the child: let go of what is the parent's, take the rank's environment and log, and run it."""
         parent = os.getppid()
         try:
@@ -211,12 +218,10 @@ class Parent:
                 2,
             }:
                 os.close(descriptor)
-            os.chdir(cwd)
+            os.chdir(order.cwd)
             os.environ.clear()
             os.environ.update(rank.env)
-            from campaign.train import rank as program
-
-            program.main()
+            importlib.import_module(order.module).main()
         except BaseException:
             traceback.print_exc()
         finally:
@@ -269,7 +274,8 @@ def _prepare() -> None:
     import torch
 
     torch.set_num_threads(1)
-    from campaign.train import rank, session  # noqa: F401  (imported for the forks)
+    for name in ("campaign.links.program", "campaign.links.session", "campaign.train.rank", "campaign.train.session"):
+        importlib.import_module(name)  # for the forks
 
     # The first optimizer pulls in some eight hundred modules of torch._dynamo: a second that each fork would pay for itself.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).zero_grad()

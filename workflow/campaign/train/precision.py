@@ -1,13 +1,20 @@
-"""The precision axis as real switches of torch, and the proof by computing that a switch is on."""
+"""The precision axis as real switches of torch, and the proof by computing that a switch is on.
+
+`fp16` and `bf16` are autocast: weights and gradients stay fp32. `fp16-o2` is what published studies with apex call FP16 (its level
+O2): weights and gradients are fp16, so half the bytes are all-reduced; norms are fp32, and the optimizer updates fp32 weights.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 from torch.amp import GradScaler
 
+from campaign.train.models import Trainable
 from campaign.train.spec import Precision
 
 _AUTOCAST: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -18,7 +25,10 @@ _CPUINFO = Path("/proc/cpuinfo")
 _CPU_FEATURES: dict[Precision, frozenset[str]] = {
     "bf16": frozenset({"avx512_bf16", "amx_bf16", "bf16"}),
     "fp16": frozenset({"avx512_fp16", "amx_fp16", "asimdhp"}),
+    "fp16-o2": frozenset({"avx512_fp16", "amx_fp16", "asimdhp"}),
 }
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_NORMS = (*_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def cpu_features(cpuinfo: str) -> frozenset[str]:
@@ -78,11 +88,11 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 
 def make_scaler(precision: Precision, device: torch.device) -> GradScaler | None:
-    """Loss scaling for fp16, None for the others.
+    """Loss scaling for both kinds of fp16, None for the others.
 
     The scale only ever goes down: growing it every 2000 steps makes one step overflow, be dropped and look faster than the others.
     """
-    if precision != "fp16":
+    if precision not in ("fp16", "fp16-o2"):
         return None
     return GradScaler(device.type, growth_interval=1_000_000_000)
 
@@ -92,21 +102,95 @@ def leave_headroom(scaler: GradScaler) -> None:
     scaler.update(scaler.get_scale() * _HEADROOM)
 
 
-def in_force(precision: Precision, device: torch.device) -> str:
-    """The precision that a matrix product really has on this device now: fp32, tf32, fp16 or bf16.
+def norms_of(module: nn.Module) -> list[nn.Module]:
+    """Normalisation layers that have weights."""
+    return [norm for norm in module.modules() if isinstance(norm, _NORMS) and next(norm.parameters(), None) is not None]
 
+
+def to_half(trainable: Trainable) -> None:
+    """fp16-o2 of a model, in place: all weights fp16 but those of norms, which compute in fp32."""
+    norms = set(norms_of(trainable))
+    for module in trainable.modules():
+        if module in norms:
+            compute_in_fp32(module)
+            continue
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.half()  # in place, so that weights which two modules share stay shared
+    cast_inputs(trainable)
+
+
+def compute_in_fp32(norm: nn.Module) -> None:
+    """Have a norm take fp16 and give fp16. Batch normalisation does it by itself, with fp32 weights and statistics."""
+    if isinstance(norm, _BATCH_NORMS):
+        return
+    norm.register_forward_pre_hook(lambda _, inputs: tuple(tensor.float() for tensor in inputs))
+    norm.register_forward_hook(lambda _, __, output: output.half())
+
+
+def cast_inputs(trainable: Trainable) -> None:
+    """What goes into the network becomes fp16 where it is a number with a point; what goes into the loss stays."""
+    trainable.network.register_forward_pre_hook(
+        lambda _, inputs: tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in inputs)
+    )
+
+
+class Masters:
+    """The fp32 weights that an optimizer updates in the place of a model's fp16 ones; a weight that is fp32 is its own."""
+
+    def __init__(self, trainable: nn.Module) -> None:
+        weights = [weight for weight in trainable.parameters() if weight.requires_grad]
+        self.parameters = [nn.Parameter(w.detach().float()) if w.dtype == torch.float16 else w for w in weights]
+        pairs = [(own, weight) for own, weight in zip(self.parameters, weights, strict=True) if own is not weight]
+        self._masters = [own for own, _ in pairs]
+        self._weights = [weight for _, weight in pairs]
+
+    def take_gradients(self) -> None:
+        """After the backward pass: the model's gradients become those of the fp32 weights."""
+        used = [(own, w.grad) for own, w in zip(self._masters, self._weights, strict=True) if w.grad is not None]
+        for own, _ in used:
+            if own.grad is None:
+                own.grad = torch.empty_like(own)
+        _copy([own.grad for own, _ in used if own.grad is not None], [gradient for _, gradient in used])
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """After every step that the optimizer does: the model gets its new weights."""
+        optimizer.register_step_post_hook(lambda *_: self._give_weights())
+
+    def _give_weights(self) -> None:
+        with torch.no_grad():
+            _copy(self._weights, self._masters)
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    if targets:
+        torch._foreach_copy_(list(targets), list(sources))
+
+
+def in_force(
+    precision: Precision,
+    device: torch.device,
+    weights: torch.dtype = torch.float32,
+    gradients: torch.dtype = torch.float32,
+) -> str:
+    """The precision that a matrix product really has on this device now: fp32, tf32, fp16, fp16-o2 or bf16.
+
+    weights, gradients: the types that the model's weights have in the forward pass and their gradients in the backward pass. A
+    product of weights that are fp16 themselves, and have gradients that are, is fp16-o2.
     1 + 2^-9 survives in tf32 and fp16 (10 explicit bits) and not in bf16 (7); 1 + 2^-12 survives in fp32 (23) only.
     """
     with autocast(precision, device), torch.no_grad():
-        fine = _product(1 + 2**-12, device)
-        coarse = _product(1 + 2**-9, device)
+        fine = _product(1 + 2**-12, device, weights)
+        coarse = _product(1 + 2**-9, device, weights)
     if float(fine[0, 0]) != 1.0:
         return "fp32"
     if float(coarse[0, 0]) == 1.0:
         return "bf16"
-    return "fp16" if fine.dtype == torch.float16 else "tf32"
+    if fine.dtype != torch.float16:
+        return "tf32"
+    return "fp16-o2" if weights == gradients == torch.float16 else "fp16"
 
 
-def _product(value: float, device: torch.device) -> torch.Tensor:
-    filled = torch.full((_PROBE_SIZE, _PROBE_SIZE), value, device=device)
-    return filled @ torch.eye(_PROBE_SIZE, device=device)
+def _product(value: float, device: torch.device, kind: torch.dtype) -> Tensor:
+    filled = torch.full((_PROBE_SIZE, _PROBE_SIZE), value, device=device, dtype=kind)
+    return filled @ torch.eye(_PROBE_SIZE, device=device, dtype=kind)

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -65,6 +66,9 @@ def _run(environment: Mapping[str, str]) -> int:
     # A result from an earlier attempt must not pass for this one's.
     result_path(place.out, place.rank).unlink(missing_ok=True)
     faulthandler.enable()
+    if not sys.warnoptions:
+        # What torch has to say of its own interfaces, once in every rank of every run, would hide what the log is read for.
+        warnings.simplefilter("ignore")
     if place.world_size > 1 and place.local_ranks is not None:
         # Without an interface gloo resolves the host's name, which need not lead to this host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -28,17 +28,35 @@ class RankResult(BaseModel):
     reason: str = ""
     evidence: str = ""
     step_times_s: tuple[float, ...] = ()
+    window_started: float | None = Field(default=None, description="Unix seconds by this host's clock")
     window_s: float | None = None
     process_time_s: float | None = None
-    phases_s: dict[str, float] = Field(default_factory=dict, description="import, group, model, input, warmup")
+    phases_s: dict[str, float] = Field(
+        default_factory=dict, description="import, group, model, dataset, input, wrap, warmup"
+    )
     loss_first: float | None = Field(default=None, description="before the first step; absent when not a number")
     loss_last: float | None = Field(default=None, description="of the last measured step; absent when not a number")
     samples_per_step: int = Field(default=0, description="batch of this rank")
     input_bytes_per_step: int | None = None
+    input_read_s: float | None = Field(
+        default=None, description="of the window, reading from storage or waiting for it"
+    )
+    flops_per_step: float | None = Field(
+        default=None, description="of this rank's samples, by the model; left by rank 0"
+    )
     warmup_steps: int = Field(default=0, description="steps done before the window")
     skipped_steps: int = Field(default=0, description="measured steps whose update the gradient scaler dropped")
     parameters: int | None = None
-    gradient_bytes: int | None = None
+    gradient_bytes: int | None = Field(default=None, description="in the type that gradients have in the backward pass")
+    allreduce_bytes_per_step: int | None = Field(
+        default=None, description="S: what this rank hands to all-reduces of gradients"
+    )
+    communication_bytes_per_step: int | None = Field(
+        default=None,
+        description="what this rank sends in a step where every collective is a ring; see train.strategies.Traffic",
+    )
+    exposed_communication_s: float | None = Field(default=None, description="median step less that without all-reduce")
+    allreduce_s: float | None = Field(default=None, description="bare all-reduces of as many bytes, median")
     host_memory_peak_bytes: int | None = None
     device_memory_allocated_peak_bytes: int | None = None
     device_memory_reserved_peak_bytes: int | None = None

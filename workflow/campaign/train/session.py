@@ -18,11 +18,15 @@ import torch.distributed as dist
 from campaign.errors import ConfigError
 from campaign.record import Status
 from campaign.train import models, precision
-from campaign.train.feed import make_feed
+from campaign.train.communication import measure_communication
+from campaign.train.feed import Feed, make_feed
+from campaign.train.flops import flops_per_step
 from campaign.train.measure import Training, Window, make_clock, measure
 from campaign.train.place import Place
 from campaign.train.result import RankResult
+from campaign.train.seen import SeenTypes
 from campaign.train.spec import TrainSpec
+from campaign.train.unsupported import unsupported_by, unsupported_reason
 
 _FEWEST_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first, cuDNN tunes per shape, the fp16 scaler backs off
 
@@ -37,7 +41,9 @@ class Session:
         self.phases_s: dict[str, float] = {"import": import_s}
         self._training: Training | None = None
         self._parameters: int | None = None
-        self._gradient_bytes: int | None = None
+        self._in_channels_last = False
+        self._measured: dict[str, Any] = {}
+        self._input_flags: tuple[str, ...] = ()
 
     def run(self) -> RankResult:
         """The whole run; raises what torch raises."""
@@ -53,20 +59,35 @@ class Session:
             self._join_group()
         with self._phase("model"):
             trainable = self._build()
+        if reason := unsupported_by(self.spec, trainable):
+            return self._result("unsupported", reason=reason)
         with self._phase("input"):
             feed, input_bytes = make_feed(self.spec, trainable, self.place.rank, self.place.world_size, self.device)
-        with self._phase("warmup"):
+        self._note(feed)
+        with self._phase("wrap"):
             training = Training(self.spec, trainable, feed, self.device, self.place.world_size)
             self._training = training
+            seen = SeenTypes(trainable.network, inside=training.strategy.name == "fsdp")
+        with self._phase("warmup"):
             loss_first, warmup_steps = training.warm_up()
             clock = make_clock(self.device)
             clock.synchronize()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         applied = training.applied_steps
+        waited_s = feed.waited_s
         window = measure(training.step, self.spec.measured_steps, clock, self._barrier)
+        input_read_s = None if waited_s is None or feed.waited_s is None else feed.waited_s - waited_s
         skipped = self.spec.measured_steps - (training.applied_steps - applied)
-        return self._judge(window, skipped, loss_first, warmup_steps, input_bytes)
+        self._measured = {**_memory(self.device), **self._traffic(training), "input_bytes_per_step": input_bytes}
+        self._measured["input_read_s"] = input_read_s
+        self._measured["precision"] = precision.in_force(self.spec.precision, self.device, *seen.types())
+        if training.strategy.name == "ddp" and self.spec.resolved_options()["measure_communication"]:
+            found = measure_communication(training, window.step_times_s)
+            self._measured |= {"exposed_communication_s": found.exposed_s, "allreduce_s": found.allreduce_s}
+        if self.place.rank == 0:
+            self._measured["flops_per_step"] = flops_per_step(self.spec)
+        return self._judge(window, skipped, loss_first, warmup_steps)
 
     def failed(self, status: Status, reason: str, evidence: str) -> RankResult:
         """The result of a run that an exception ended."""
@@ -88,6 +109,13 @@ class Session:
         finally:
             self.phases_s[name] = time.perf_counter() - start_s
 
+    def _note(self, feed: Feed) -> None:
+        """Writing a dataset is no part of the input: a real one stands there already."""
+        self._input_flags = feed.flags
+        if feed.written_s is not None:
+            self.phases_s["dataset"] = feed.written_s
+            self.phases_s["input"] -= feed.written_s
+
     def _choose_device(self) -> torch.device:
         if self.spec.device == "cpu":
             return torch.device("cpu")
@@ -96,6 +124,8 @@ class Session:
             raise ConfigError(
                 "device cuda was asked for and this process sees none (driver, CUDA_VISIBLE_DEVICES, torch build)"
             )
+        if count < self.spec.replicas:
+            raise ConfigError(f"{self.spec.replicas} devices were asked for in one process, and it sees {count}")
         # One visible device: the launcher has bound each rank to its own. More: the local rank chooses.
         index = 0 if count == 1 else self.place.local_rank
         if index >= count:
@@ -105,10 +135,7 @@ class Session:
         return device
 
     def _unsupported(self) -> str | None:
-        if self.device.type == "cpu" and self.spec.resolved_options()["input"] == "h2d":
-            return "input h2d copies from the host to a device; on a CPU they are the same memory"
-        allow = self.spec.resolved_options()["emulation"] == "allow"
-        return precision.unsupported_reason(self.spec.precision, self.device, allow)
+        return unsupported_reason(self.spec, self.place.world_size, self.device)
 
     def _join_group(self) -> None:
         if self.place.world_size == 1:
@@ -127,17 +154,23 @@ class Session:
     def _build(self) -> models.Trainable:
         torch.manual_seed(self.spec.seed)
         trainable = models.build(self.spec.model, self.spec.resolved_options())
-        if self.device.type == "cuda":
-            # torch's stubs leave this overload out
-            trainable = trainable.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        trainable.to(self.device)
+        self._in_channels_last = self.spec.channels_last and any(weight.dim() == 4 for weight in trainable.parameters())
+        if self._in_channels_last:
+            trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs leave it out
         trainable.train()
         self._parameters = sum(parameter.numel() for parameter in trainable.parameters())
-        self._gradient_bytes = sum(p.numel() * p.element_size() for p in trainable.parameters() if p.requires_grad)
         return trainable
 
-    def _judge(
-        self, window: Window, skipped: int, loss_first: float | None, warmup_steps: int, input_bytes: int
-    ) -> RankResult:
+    def _traffic(self, training: Training) -> dict[str, int | None]:
+        traffic = training.strategy.traffic
+        return {
+            "gradient_bytes": traffic.gradient_bytes,
+            "allreduce_bytes_per_step": traffic.allreduce_bytes,
+            "communication_bytes_per_step": traffic.communication_bytes,
+        }
+
+    def _judge(self, window: Window, skipped: int, loss_first: float | None, warmup_steps: int) -> RankResult:
         status: Status = "ok"
         reason = evidence = ""
         if not window.finite:
@@ -152,18 +185,18 @@ class Session:
             reason=reason,
             evidence=evidence,
             step_times_s=window.step_times_s,
+            window_started=window.started,
             window_s=window.window_s,
             process_time_s=window.process_time_s,
             loss_first=_number(loss_first if loss_first is not None else window.losses[0]),
             loss_last=_number(window.losses[-1]),
-            input_bytes_per_step=input_bytes,
             warmup_steps=warmup_steps,
             skipped_steps=skipped,
-            precision=precision.in_force(self.spec.precision, self.device),
+            **self._measured,
         )
 
     def _result(self, status: Status, **fields: Any) -> RankResult:
-        flags = self._flags()
+        flags = [*self._flags(), *self._input_flags]
         if (found := fields.get("precision")) and found != self.spec.precision:
             flags.append(f"precision in force is {found}, not {self.spec.precision}")
         return RankResult(
@@ -172,26 +205,25 @@ class Session:
             host=socket.gethostname(),
             status=status,
             phases_s=self.phases_s,
-            samples_per_step=self.spec.batch,
+            samples_per_step=self.spec.batch * self.spec.replicas,
             parameters=self._parameters,
-            gradient_bytes=self._gradient_bytes,
             torch_version=torch.__version__,
             flags=tuple(flags),
-            **_memory(self.device),
             **_identity(self.device),
-            **fields,
+            **(fields if self._measured else {**_memory(self.device), **fields}),
         )
 
     def _flags(self) -> list[str]:
         flags = []
         cores = len(os.sched_getaffinity(0))
-        if self.device.type == "cpu" and self.place.local_ranks is not None and self.place.local_ranks > cores:
-            flags.append(f"{self.place.local_ranks} ranks on {cores} cores")
+        ranks = (self.place.local_ranks or 0) * self.spec.replicas
+        if self.device.type == "cpu" and ranks > cores:
+            flags.append(f"{ranks} ranks on {cores} cores")
         if self.spec.warmup_steps < _FEWEST_WARMUP_STEPS:
             flags.append(f"only {self.spec.warmup_steps} warm-up steps")
-        if self.device.type == "cuda":
+        if self._in_channels_last:
             flags.append("channels_last")
-        elif precision.emulated_here(self.spec.precision):
+        if self.device.type == "cpu" and precision.emulated_here(self.spec.precision):
             flags.append(f"{self.spec.precision} is emulated on this CPU")
         return flags
 

@@ -12,76 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from campaign.cell import Scalar
 from campaign.errors import ConfigError
+from campaign.train.options import COMMON_OPTIONS, FAMILY_OPTIONS, Family, Option
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16"]
-Family = Literal["resnet", "mobilenet", "yolo", "bert", "transformers", "torchvision"]
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One key of `options`: its kind, what it may be, and what it does.
-
-    choices: allowed words of a text option; minimum: smallest allowed number; multiple_of: what it has to be divisible by.
-    """
-
-    kind: type[int] | type[float] | type[str]
-    description: str
-    minimum: float | None = None
-    maximum: float | None = None
-    multiple_of: int | None = None
-    choices: tuple[str, ...] = ()
-
-    def objection(self, value: Scalar) -> str | None:
-        """Why the value is not allowed, or None."""
-        # YAML and JSON write 1 for 1.0; True is an int to Python and a number to nobody.
-        numeric = isinstance(value, int | float) and not isinstance(value, bool)
-        fits = numeric if self.kind is float else isinstance(value, self.kind) and not isinstance(value, bool)
-        if not fits:
-            return f"has to be {self.kind.__name__}, not {value!r}"
-        if self.choices and value not in self.choices:
-            return f"has to be one of {', '.join(self.choices)}, not {value!r}"
-        if isinstance(value, str):
-            return None
-        if self.minimum is not None and value < self.minimum:
-            return f"has to be at least {self.minimum:g}, not {value!r}"
-        if self.maximum is not None and value > self.maximum:
-            return f"has to be at most {self.maximum:g}, not {value!r}"
-        if self.multiple_of is not None and value % self.multiple_of:
-            return f"has to be a multiple of {self.multiple_of}, not {value!r}"
-        return None
-
-
-COMMON_OPTIONS: Mapping[str, Option] = {
-    "learning_rate": Option(float, "step size of the optimizer; the model's own default without it", minimum=0.0),
-    "input": Option(
-        str,
-        "resident: one batch stays on the device; h2d: a pinned host batch is copied to the device every step. "
-        "With a storage directory every batch is read from there, and this key is not used",
-        choices=("resident", "h2d"),
-    ),
-    "emulation": Option(
-        str,
-        "refuse: a precision the device has no instructions for is unsupported; allow: it is computed slowly (a rehearsal)",
-        choices=("refuse", "allow"),
-    ),
-}
-_IMAGE_PX = Option(int, "height and width of the input images, pixels", minimum=32, maximum=4096)
-_SEQ_LEN = Option(int, "tokens in a sequence", minimum=2, maximum=512)
-
-FAMILY_OPTIONS: Mapping[Family, Mapping[str, Option]] = {
-    "resnet": {"image_px": _IMAGE_PX},
-    "mobilenet": {"image_px": _IMAGE_PX},
-    "yolo": {"image_px": Option(int, "height and width of the input images, pixels", 32, 4096, multiple_of=32)},
-    "bert": {
-        "seq_len": _SEQ_LEN,
-        "dropout": Option(float, "probability of dropping an activation", minimum=0.0, maximum=0.9),
-    },
-    "transformers": {
-        "seq_len": Option(int, "tokens in a sequence (language models)", minimum=2),
-        "image_px": Option(int, "height and width of the input images, pixels (vision models)", minimum=8),
-    },
-    "torchvision": {"image_px": _IMAGE_PX},
-}
+Precision = Literal["fp32", "tf32", "fp16", "fp16-o2", "bf16"]
+Parallel = Literal["single", "ddp", "dp", "zero1", "fsdp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +41,22 @@ class ModelInfo:
         return {**FAMILY_OPTIONS[self.family], **COMMON_OPTIONS}
 
 
-_COMMON_DEFAULTS: dict[str, Scalar] = {"input": "resident", "emulation": "refuse"}
+_COMMON_DEFAULTS: dict[str, Scalar] = {
+    "input": "resident",
+    "loader_workers": 0,
+    "page_cache": "drop",
+    "emulation": "refuse",
+    "parallel": "ddp",
+    "accumulation": 1,
+    "compile": False,
+    "activation_checkpointing": False,
+    "bucket_mib": 25.0,
+    "measure_communication": False,
+}
 _IMAGENET: dict[str, Scalar] = {"image_px": 224, "learning_rate": 0.01, **_COMMON_DEFAULTS}
 _SMALL_IMAGE: dict[str, Scalar] = {"image_px": 32, "learning_rate": 0.01, **_COMMON_DEFAULTS}
 _SQUAD: dict[str, Scalar] = {"seq_len": 384, "dropout": 0.1, "learning_rate": 3e-5, **_COMMON_DEFAULTS}
+_TEXT: dict[str, Scalar] = {"seq_len": 1024, "dropout": 0.1, "learning_rate": 6e-4, **_COMMON_DEFAULTS}
 _DETECTION: dict[str, Scalar] = {"image_px": 640, "learning_rate": 0.001, **_COMMON_DEFAULTS}
 
 _TABLE = (
@@ -121,7 +67,7 @@ _TABLE = (
         "image 3 x 224 x 224 and its class",
         True,
         25_557_032,
-        8.18e9,
+        8_178_368_512.0,
         _IMAGENET,
     ),
     ModelInfo(
@@ -141,7 +87,7 @@ _TABLE = (
         "image 3 x 224 x 224 and its class",
         True,
         3_504_872,
-        0.602e9,
+        601_548_544.0,
         _IMAGENET,
     ),
     ModelInfo(
@@ -161,7 +107,7 @@ _TABLE = (
         "image 3 x 640 x 640 and eight boxes",
         True,
         46_563_709,
-        109.0e9,
+        108_993_740_800.0,
         _DETECTION,
     ),
     ModelInfo(
@@ -171,7 +117,7 @@ _TABLE = (
         "image 3 x 640 x 640 and eight boxes",
         True,
         7_235_389,
-        16.4e9,
+        16_433_561_600.0,
         _DETECTION,
     ),
     ModelInfo(
@@ -191,7 +137,7 @@ _TABLE = (
         "384 token ids, their segments, start and end of the answer",
         True,
         108_893_186,
-        70.7e9,
+        70_666_813_440.0,
         _SQUAD,
     ),
     ModelInfo(
@@ -201,7 +147,7 @@ _TABLE = (
         "384 token ids, their segments, start and end of the answer",
         True,
         334_094_338,
-        246.4e9,
+        246_425_321_472.0,
         _SQUAD,
     ),
     ModelInfo(
@@ -213,6 +159,36 @@ _TABLE = (
         724_994,
         54_558_720.0,
         {"seq_len": 64, "dropout": 0.0, "learning_rate": 1e-3, **_COMMON_DEFAULTS},
+    ),
+    ModelInfo(
+        "gpt2",
+        "gpt",
+        "GPT-2 (12 layers, width 768), next token",
+        "1024 token ids and the ids that follow them",
+        True,
+        124_439_808,
+        291_648_307_200.0,
+        _TEXT,
+    ),
+    ModelInfo(
+        "gpt2-medium",
+        "gpt",
+        "GPT-2 medium (24 layers, width 1024), next token",
+        "1024 token ids and the ids that follow them",
+        True,
+        354_823_168,
+        826_951_073_792.0,
+        _TEXT,
+    ),
+    ModelInfo(
+        "gpt-nano",
+        "gpt",
+        "GPT-2 with 2 layers of width 128 and 2048 tokens: a reduced size, a fraction of a second on a CPU core",
+        "64 token ids and the ids that follow them",
+        False,
+        790_016,
+        88_080_384.0,
+        {**_TEXT, "seq_len": 64, "dropout": 0.0, "learning_rate": 1e-3},
     ),
 )
 MODELS: dict[str, ModelInfo] = {info.name: info for info in _TABLE}
@@ -263,14 +239,17 @@ def resolve_options(model: str, options: Mapping[str, Scalar]) -> dict[str, Scal
 class TrainSpec(BaseModel):
     """One training run. Closed and frozen; every rank of the run reads the same file.
 
-    batch: samples per rank and step; warmup_steps come before the window, measured_steps make it up; time_out_s: how long
-    a collective operation may take before the run counts as stuck; storage_dir: read every batch from a file there.
+    batch: samples per device and optimizer step; replicas: devices of one process (more than 1: `parallel: dp`); warmup_steps come
+    before the window, measured_steps make it up; time_out_s: how long a collective operation may take before the run counts as
+    stuck; storage_dir: where `input: storage` keeps its
+    dataset; storage_gb_per_s: a host's storage_ranks together read no faster, in place of a link that is not there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     batch: int = Field(ge=1)
+    replicas: int = Field(default=1, ge=1)
     precision: Precision = "fp32"
     warmup_steps: int = Field(default=5, ge=0)
     measured_steps: int = Field(ge=1)
@@ -278,19 +257,33 @@ class TrainSpec(BaseModel):
     options: dict[str, Scalar] = Field(default_factory=dict)
     device: Literal["cpu", "cuda"] = "cpu"
     storage_dir: Path | None = None
+    storage_gb_per_s: float | None = Field(default=None, gt=0)
+    storage_ranks: int = Field(default=1, ge=1)
     time_out_s: float = Field(default=120.0, gt=0)
 
     @model_validator(mode="after")
     def _options_fit_the_model(self) -> TrainSpec:
         try:
-            resolve_options(self.model, self.options)
+            options = resolve_options(self.model, self.options)
         except ConfigError as error:
             raise ValueError(str(error)) from error
+        if self.batch % int(options["accumulation"]):
+            raise ValueError(
+                f"batch {self.batch} cannot be divided into {options['accumulation']} micro-steps (accumulation)"
+            )
+        if options["input"] == "storage" and self.storage_dir is None:
+            raise ValueError("option input: storage needs storage_dir, the directory to read from")
         return self
 
     @property
     def info(self) -> ModelInfo:
         return model_info(self.model)
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether images and convolutions are to have that memory format; `fully_shard` takes no weights that have it."""
+        options = self.resolved_options()
+        return bool(options.get("channels_last", self.device == "cuda" and options["parallel"] != "fsdp"))
 
     def resolved_options(self) -> dict[str, Scalar]:
         """The model's default options with this run's on top."""

@@ -1,4 +1,4 @@
-"""Built-in PyTorch training: a rank a device, forked from a parent that has torch loaded already."""
+"""Built-in PyTorch training: a rank a device, forked from a parent that has torch loaded already; DataParallel is one process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from campaign.cell import Cell
+from campaign.cell import Cell, Scalar
 from campaign.config.workload_file import TrainWorkload
+from campaign.errors import ConfigError
 from campaign.failures import classify
+from campaign.logs import Log
 from campaign.record import Failure
 from campaign.train.result import RankResult, read_results
+from campaign.train.spec import resolve_options
+from campaign.workloads.efficiency import efficiency
 from campaign.workloads.protocol import Ended, Outcome, Run, Step
 
 _COLLECTIVE_TIME_OUT_S = 120.0
@@ -25,13 +29,30 @@ class Train:
     def objection(self, cell: Cell, runs_on: str) -> str | None:
         if runs_on == "cpu" and cell.precision == "tf32":
             return "tf32 is a format of GPU tensor cores; this device is a CPU process"
+        options = self._options(cell)
+        hosts = cell.configuration.hosts
+        if options["parallel"] == "dp" and hosts > 1:
+            return f"parallel dp is DataParallel, one process for the devices of one host; this configuration has {hosts} hosts"
+        if cell.batch % (steps := int(options["accumulation"])):
+            return f"accumulation: a batch of {cell.batch} a device cannot be divided into {steps} micro-steps"
+        if options["measure_communication"] and options["parallel"] != "ddp" and cell.configuration.ranks > 1:
+            return f"measure_communication leaves the all-reduce of ddp out; parallel {options['parallel']} has no such step"
         return None
+
+    def _options(self, cell: Cell) -> dict[str, Scalar]:
+        return resolve_options(self.file.model, {**self.file.options, **cell.options})
+
+    def _replicas(self, cell: Cell) -> int:
+        """Devices of one process."""
+        return cell.configuration.ranks if self._options(cell)["parallel"] == "dp" else 1
 
     def step(self, run: Run) -> Step:
         cell, settings = run.cell, run.cell.settings
+        options, replicas = self._options(cell), self._replicas(cell)
         specification = {
             "model": self.file.model,
             "batch": cell.batch,
+            "replicas": replicas,
             "precision": cell.precision,
             "warmup_steps": settings.warmup_steps,
             "measured_steps": settings.measured_steps,
@@ -40,14 +61,18 @@ class Train:
             "device": run.runs_on,
             "time_out_s": min(_COLLECTIVE_TIME_OUT_S, settings.time_limit_s),
         }
+        if options["input"] == "storage":
+            specification |= _storage(run, readers=cell.configuration.devices_used // replicas)
         path = run.directory / "spec.json"
         path.write_text(json.dumps(specification))
         environment = {"CAMPAIGN_SPEC": str(path), "CAMPAIGN_OUT": str(run.directory)}
         argv = (sys.executable, "-m", "campaign.train.rank")
-        return Step(argv, environment, run.ranks_by_host, per_rank=True, preload="campaign.train")
+        if replicas > 1:
+            environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        return Step(argv, environment, run.ranks_by_host, per_rank=replicas == 1, preload="campaign.train")
 
-    def read(self, run: Run, ended: Ended, log: str) -> Outcome:
-        results = read_results(run.directory, run.cell.configuration.ranks)
+    def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+        results = read_results(run.directory, run.cell.configuration.ranks // self._replicas(run.cell))
         whole = [result for result in results if result is not None]
         failed = [result for result in whole if result.status != "ok"]
         if ended.timed_out or ended.memory_limit_hit or len(whole) < len(results):
@@ -57,7 +82,21 @@ class Train:
         return _measured(run, whole, ended, failed)
 
 
-def _unfinished(ended: Ended, log: str, failed: Sequence[RankResult]) -> Outcome:
+def _storage(run: Run, readers: int) -> dict[str, Any]:
+    """Where the ranks find their samples; readers: processes of a host, who share its storage."""
+    if run.storage is None:
+        kind = run.cell.configuration.storage
+        raise ConfigError(
+            f"option input: storage needs a place; add `storage: {{{kind}: {{path: ...}}}}` to the system's file"
+        )
+    return {
+        "storage_dir": str(run.storage.path),
+        "storage_gb_per_s": run.storage.gb_per_s,
+        "storage_ranks": readers,
+    }
+
+
+def _unfinished(ended: Ended, log: Log, failed: Sequence[RankResult]) -> Outcome:
     if failed and not ended.timed_out and not ended.memory_limit_hit:
         return _failed(failed, ended, log)
     verdict = classify(
@@ -74,7 +113,7 @@ def _unfinished(ended: Ended, log: str, failed: Sequence[RankResult]) -> Outcome
     return Outcome(status, failure)
 
 
-def _failed(failed: Sequence[RankResult], ended: Ended, log: str) -> Outcome:
+def _failed(failed: Sequence[RankResult], ended: Ended, log: Log) -> Outcome:
     """The rank whose own complaint is the earliest in the log is the cause; ranks that lost a peer only follow."""
     follows = {"comm_error", "comm_timeout"}
     cause = next((result for result in failed if result.status not in follows), failed[0])
@@ -100,13 +139,30 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         throughput_per_s=run.cell.batch_global * steps / slowest if slowest > 0 else None,
         step_times_s=tuple(result.step_times_s for result in results),
         window_s=windows,
-        metrics=_metrics(results),
-        phases_s={
-            phase: max(result.phases_s.get(phase, 0.0) for result in results)
-            for phase in dict.fromkeys(phase for result in results for phase in result.phases_s)
-        },
+        metrics={**_metrics(results), **efficiency(run, results, slowest)},
+        phases_s=_phases_s(results, ended),
+        steady=_steady(results),
         flags=tuple(sorted(flags)),
     )
+
+
+def _phases_s(results: Sequence[RankResult], ended: Ended) -> dict[str, float]:
+    """The longest of all ranks, by phase; first_step: from the launch of the step to the first measured one of the last rank."""
+    phases = {
+        phase: max(result.phases_s.get(phase, 0.0) for result in results)
+        for phase in dict.fromkeys(phase for result in results for phase in result.phases_s)
+    }
+    starts = [result.window_started for result in results if result.window_started is not None]
+    return {**phases, "first_step": max(starts) - ended.started} if starts else phases
+
+
+def _steady(results: Sequence[RankResult]) -> tuple[float, float] | None:
+    """When all ranks were in their windows; None where one does not say, or the clocks of their hosts leave nothing."""
+    windows = [(r.window_started, r.window_started + r.window_s) for r in results if r.window_started and r.window_s]
+    if len(windows) < len(results):
+        return None
+    start, end = max(start for start, _ in windows), min(end for _, end in windows)
+    return (start, end) if start < end else None
 
 
 def _metrics(results: Sequence[RankResult]) -> dict[str, float]:
@@ -122,6 +178,10 @@ def _metrics(results: Sequence[RankResult]) -> dict[str, float]:
         "loss_last": results[0].loss_last,
         "parameters": most("parameters"),
         "gradient_bytes": most("gradient_bytes"),
+        "allreduce_bytes_per_step": most("allreduce_bytes_per_step"),
+        "communication_bytes_per_step": most("communication_bytes_per_step"),
+        "exposed_communication_s": most("exposed_communication_s"),
+        "allreduce_s": most("allreduce_s"),
         "skipped_steps": most("skipped_steps"),
         "host_memory_peak_mib": most("host_memory_peak_bytes", mib),
         "device_memory_allocated_peak_mib": most("device_memory_allocated_peak_bytes", mib),
