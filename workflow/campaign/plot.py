@@ -37,6 +37,7 @@ HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 
 # Characters that no XML document may hold; a name in a campaign could.
 _LONG_NUMBER = re.compile(r"(?<![\w.#])-?\d+\.\d{3,}(?![\w.])")
+_TAG = re.compile("<[^>]*>")
 _HASHED_ID = re.compile(r"-([a-z])[0-9a-f]{10}\b")
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
@@ -160,8 +161,8 @@ def gap(axes: Axes, x: float, words: str) -> None:
 
 
 def why_not(row: Any) -> str:
-    """Why a cell has no value: the class of its failures, 'no rate' (ok, but nothing to rate) or 'missing'."""
-    if row["n_failed"]:
+    """Why a cell has no value: the class of its failures, 'implied', 'no rate' (ok, but nothing to rate) or 'missing'."""
+    if row["failures"]:
         return str(row["failures"])
     return "missing" if row["state"] == "missing" else "no rate"
 
@@ -232,9 +233,14 @@ def _adapt(text: str, anchor: str, title: str, alt: str) -> str:
     return f"{head} {named}>\n {words}{body}"
 
 
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+
+
 def _settled(text: str) -> str:
     """The same picture for the same numbers: the layout's last digits, and the ids hashed from them, differ between processes."""
-    text = _LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), text)
+    # In tags only: a number that is written in the picture is meant as it is.
+    text = _TAG.sub(lambda tag: _LONG_NUMBER.sub(_rounded, tag[0]), text)
     numbered: dict[str, str] = {}
     return _HASHED_ID.sub(lambda found: numbered.setdefault(found[0], f"-{found[1]}{len(numbered) + 1}"), text)
 

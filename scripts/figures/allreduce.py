@@ -1,0 +1,176 @@
+"""Figure: bus bandwidth of all-reduce by message size, with the latency-bandwidth model."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from campaign import plot, wording
+from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign.links.model import allreduce_s
+from campaign.links.shown import Shown, shown, size_words
+
+TITLE = "All-reduce by message size"
+ANCHOR = "allreduce"
+SECTION = (
+    "How fast do all devices of a composition sum what each of them has, as data-parallel training does with its gradients? Small "
+    "messages pay latency, large ones bandwidth; the model has one number for each."
+)
+
+_CURVE_POINTS = 80
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def draw(data: FigureData) -> Drawing:
+    every = [each for each in shown(data.links) if each.document["allreduce"]]
+    if not every:
+        return nothing("no all-reduce was measured over two devices or more")
+    rows = _rows(every)
+    findings = _findings(rows)
+    panels = _panels(every)
+    with plot.style(data.style):
+        svg = _picture(panels[: plot.MOST_PANELS], " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "Configuration": lambda row: row["configuration"],
+            "Devices": lambda row: str(row["ranks"]),
+            "Latency alpha, us": lambda row: wording.number(row["alpha_us"]),
+            "95 % interval": lambda row: wording.between(row["alpha_low_us"], row["alpha_high_us"]),
+            "Bandwidth B, GB/s": lambda row: wording.number(row["gb_per_s"]),
+            "95 % interval ": lambda row: _from_to(row["low_gb_per_s"], row["high_gb_per_s"]),
+            "Residual": lambda row: wording.percent(row["residual_pct"], 0),
+            "Highest bus bandwidth, GB/s": lambda row: wording.number(row["busbw_max_gb_per_s"]),
+            "at": lambda row: size_words(row["busbw_max_at_bytes"]),
+            "Sizes": lambda row: str(row["sizes"]),
+            "Left out": lambda row: row["left_out"] or wording.NONE,
+        },
+    )
+    return Drawing(svg=svg, caption=_caption(every), alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _caption(every: list[Shown]) -> str:
+    repeats = min(each.document["settings"]["repeats"] for each in every)
+    return (
+        "Bus bandwidth, 2(n−1)/n × bytes / time, against the bytes that each device contributes (fp32); markers are medians of "
+        f"{repeats} repeats or more of the slowest device's time. Lines are the ring model t = 2(n−1)α + 2(n−1)/n · S/B, fitted by "
+        "least squares of relative residuals over the sizes (at least three); its 95 % intervals are in the table, and the "
+        "residual is how far times lie from the line, as a root mean square. A panel holds configurations with as many devices."
+    )
+
+
+def _rows(every: list[Shown]) -> pd.DataFrame:
+    """One row a configuration: the model, and the bus bandwidth by size."""
+    found = []
+    for each in every:
+        measured, model = each.document["allreduce"], each.document["model"]["allreduce"] or {}
+        best = int(np.argmax(measured["busbw_gb_per_s"]))
+        found.append(
+            {
+                "configuration": each.configuration,
+                "ranks": measured["ranks"],
+                **{
+                    name: np.nan if model.get(name) is None else model[name]
+                    for name in (
+                        "alpha_us",
+                        "alpha_low_us",
+                        "alpha_high_us",
+                        "gb_per_s",
+                        "low_gb_per_s",
+                        "high_gb_per_s",
+                        "residual_pct",
+                    )
+                },
+                "busbw_max_gb_per_s": measured["busbw_gb_per_s"][best],
+                "busbw_max_at_bytes": measured["size_bytes"][best],
+                "sizes": len(measured["size_bytes"]),
+                "left_out": ", ".join(size_words(size["size_bytes"]) for size in each.document["left_out"]),
+                **{
+                    f"busbw_{size}_gb_per_s": rate
+                    for size, rate in zip(measured["size_bytes"], measured["busbw_gb_per_s"], strict=True)
+                },
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def _from_to(low: float, high: float) -> str:
+    if np.isfinite(low) and not np.isfinite(high):
+        return f"{wording.number(low)} or more"
+    return wording.between(low, high)
+
+
+def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The fastest and the slowest configuration of each number of devices."""
+    said = []
+    for ranks, own in rows.groupby("ranks", sort=True):
+        ordered = own.sort_values("busbw_max_gb_per_s", ascending=False, kind="stable")
+        ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+        words = ", ".join(f"{row['configuration']} {_best(row)}" for row in ends)
+        ratio = ends[0]["busbw_max_gb_per_s"] / ends[-1]["busbw_max_gb_per_s"]
+        times = f"; the first is {wording.times(ratio)} as fast" if len(ends) == 2 else ""
+        said.append(f"{wording.plural(int(ranks), 'device')}: {words}{times}.")
+    return tuple(said)
+
+
+def _best(row: Any) -> str:
+    model = ""
+    if np.isfinite(row["gb_per_s"]):
+        model = f" (model: {wording.number(row['alpha_us'])} us and {wording.number(row['gb_per_s'])} GB/s)"
+    return f"{wording.number(row['busbw_max_gb_per_s'])} GB/s at {size_words(row['busbw_max_at_bytes'])}{model}"
+
+
+def _panels(every: list[Shown]) -> list[tuple[str, list[Shown]]]:
+    """Configurations by their number of devices: only these are one comparison."""
+    groups: dict[int, list[Shown]] = {}
+    for each in every:
+        groups.setdefault(each.document["allreduce"]["ranks"], []).append(each)
+    return [(wording.plural(ranks, "device"), groups[ranks]) for ranks in sorted(groups)]
+
+
+def _picture(panels: list[tuple[str, list[Shown]]], alt: str) -> str:
+    names = list(dict.fromkeys(each.configuration for _, own in panels for each in own))
+    looks = {name: plot.look(position) for position, name in enumerate(names)}
+    figure, axes = plot.grid(len(panels), height_in=2.9)
+    for position, ((label, own), (only,)) in enumerate(zip(panels, axes, strict=True)):
+        plot.title(only, label)
+        for each in own:
+            _draw(only, each, looks[each.configuration])
+        only.set_xscale("log", base=2)
+        only.set_yscale("log")
+        only.xaxis.set_major_locator(LogLocator(base=2**5, numticks=9))
+        only.xaxis.set_minor_locator(NullLocator())
+        only.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_words(size)))
+        only.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: _tick(rate)))
+        only.set_xlabel("message size")
+        if plot.is_left(position):
+            only.set_ylabel("bus bandwidth (GB/s)")
+    handles = [
+        Line2D([], [], color=each.colour, marker=each.marker, label=name, linestyle="-") for name, each in looks.items()
+    ]
+    plot.legend(figure, handles)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _tick(rate: float) -> str:
+    power = round(np.log10(rate))
+    return f"{rate:g}" if power >= -3 else "10" + str(power).translate(_RAISED)
+
+
+def _draw(axes: Any, each: Shown, look: plot.Look) -> None:
+    measured, model = each.document["allreduce"], each.document["model"]["allreduce"]
+    sizes, ranks = measured["size_bytes"], measured["ranks"]
+    axes.plot(sizes, measured["busbw_gb_per_s"], color=look.colour, marker=look.marker, linestyle="", zorder=3)
+    if model is None or len(sizes) < 2:
+        return
+    curve = np.geomspace(sizes[0], sizes[-1], _CURVE_POINTS)
+    seconds = allreduce_s(curve, ranks, model["alpha_us"], model["gb_per_s"])
+    # Below zero where a latency came out negative: there is no rate to draw.
+    rates = np.where(seconds > 0, 2 * (ranks - 1) / ranks * curve / np.where(seconds > 0, seconds, 1.0) / 1e9, np.nan)
+    axes.plot(curve, rates, color=look.colour, marker="", linewidth=1.0)
+
+
+if "snakemake" in globals():
+    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

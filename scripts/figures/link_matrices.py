@@ -1,0 +1,233 @@
+"""Figure: bandwidth and latency between every two devices of a composition, as measured before its runs."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.colors import LogNorm
+
+from campaign import plot, wording
+from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign.links.paths import KINDS
+from campaign.links.shown import Shown, shown, size_words
+
+TITLE = "Links between devices"
+ANCHOR = "link-matrices"
+SECTION = (
+    "What do the links of a composition really give? Before its runs, messages are sent between every two of its devices, one pair "
+    "at a time; a row sends, a column receives."
+)
+
+_COLOURS = colormaps["cividis"].resampled(48)  # rises in lightness all the way, so that it can be read in grey
+_MOST_NUMBERS = 8  # devices; numbers in more cells would not fit into them
+_MOST_SHAPES = 16  # devices; more cells are one picture instead of shapes
+_MOST_LABELS = 16
+_LABEL_CHARACTERS = 16
+_NUMBER_PT = 6.5
+_LETTERS = {kind: "".join(part[0].upper() for part in kind.split(" + ")) for kind in KINDS}
+_BANDWIDTH, _LATENCY = "unidirectional_gb_per_s", "latency_us"
+
+
+def draw(data: FigureData) -> Drawing:
+    every = [each for each in shown(data.links) if each.document["matrices"]]
+    if not every:
+        return nothing("no links between devices were measured")
+    rows = _rows(every)
+    findings = _findings(rows)
+    drawn = every[: plot.MOST_PANELS]
+    with plot.style(data.style):
+        svg = _picture(drawn, " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "Configuration": lambda row: row["configuration"],
+            "From": lambda row: row["from"],
+            "To": lambda row: row["to"],
+            "Way": lambda row: row["kind"],
+            "One way, GB/s": lambda row: wording.number(row["unidirectional_gb_per_s"]),
+            "Both ways, sum, GB/s": lambda row: wording.number(row["bidirectional_gb_per_s"]),
+            "Latency, us": lambda row: wording.number(row["latency_us"]),
+            "Peer access": lambda row: wording.NONE if row["p2p"] is None else ("yes" if row["p2p"] else "no"),
+        },
+    )
+    return Drawing(
+        svg=svg, caption=_caption(every, drawn), alt=" ".join(findings), findings=findings, data=rows, **table
+    )
+
+
+def _caption(every: list[Shown], drawn: list[Shown]) -> str:
+    letters = ", ".join(
+        f"{_LETTERS[kind]} {kind}"
+        for kind in KINDS
+        if any(kind in row for each in drawn for row in each.document["kinds"])
+    )
+    sizes = sorted({each.document["matrix_size_bytes"] for each in every})
+    said = " to ".join(dict.fromkeys(size_words(size) for size in (sizes[0], sizes[-1])))
+    repeats = min(each.document["settings"]["repeats"] for each in every)
+    more = f" {wording.plural(len(every) - len(drawn), 'further configuration')} in the table only." * (
+        len(every) > len(drawn)
+    )
+    cpu = any(each.document["runs_on"] == "cpu" for each in every)
+    return (
+        f"Above, bandwidth of one direction at the largest message that fitted into the stage's time ({said}), from the send to "
+        f"the receiver's word that all had arrived; below, half a round trip of the smallest message. Medians of {repeats} repeats "
+        f"or more, one colour scale for all panels; lines part hosts, and F after a device is behind the fabric. Ways: {letters}."
+        f"{' Devices are CPU processes over gloo: what differs between them is emulated.' if cpu else ''}{more}"
+        f"{_problems(every)}"
+    )
+
+
+def _problems(every: list[Shown]) -> str:
+    """For the caption: the first of what went wrong, and how much more did."""
+    found = [f"{each.configuration}: {problem}" for each in every for problem in each.document["problems"]]
+    if not found:
+        return ""
+    more = f", and {wording.plural(len(found) - 1, 'further problem')}" * (len(found) > 1)
+    return f" Not all went well: {found[0]}{more}."
+
+
+def _rows(every: list[Shown]) -> pd.DataFrame:
+    """One row a pair."""
+    found = []
+    for each in every:
+        document, names = each.document, [device["name"] for device in each.document["devices"]]
+        for out, ways in enumerate(document["kinds"]):
+            for to, kind in enumerate(ways):
+                if kind is not None:
+                    values = {name: matrix[out][to] for name, matrix in document["matrices"].items()}
+                    ends = {"configuration": each.configuration, "from": names[out], "to": names[to], "kind": kind}
+                    found.append({**ends, "size_bytes": document["matrix_size_bytes"], **values})
+    rows = pd.DataFrame(found)
+    numbers = ["unidirectional_gb_per_s", "bidirectional_gb_per_s", "latency_us"]
+    return rows.astype(dict.fromkeys(numbers, float)).astype({"p2p": object})
+
+
+def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The kinds of way from the fastest to the slowest, how they compare inside one composition, and the slowest pair."""
+    measured = rows[rows[_BANDWIDTH].notna()]
+    if measured.empty:
+        return ("No bandwidth could be measured.",)
+    kinds = measured.groupby("kind")[[_BANDWIDTH, _LATENCY]].median().sort_values(_BANDWIDTH, ascending=False)
+    counts = measured["kind"].value_counts()
+    words = [
+        f"{kind} {wording.number(row[_BANDWIDTH])} GB/s and {wording.number(row[_LATENCY])} us "
+        f"({wording.plural(int(counts[kind]), 'pair')})"
+        for kind, row in kinds.iterrows()
+    ]
+    said = [f"Median one way, by way: {'; '.join(words)}."]
+    for configuration, own in measured.groupby("configuration", sort=False):
+        medians = own.groupby("kind")[_BANDWIDTH].median()
+        if {"local", "fabric"} <= set(medians.index):
+            local, fabric = medians["local"], medians["fabric"]
+            said.append(
+                f"{configuration}: local links carry {wording.times(local / fabric)} what fabric links do "
+                f"({wording.number(local)} against {wording.number(fabric)} GB/s)."
+            )
+            break
+    spread = measured[_BANDWIDTH] / measured.groupby(["configuration", "kind"])[_BANDWIDTH].transform("median")
+    slowest = measured.loc[spread.idxmin()]
+    said.append(
+        f"Furthest below its like: {slowest['from']} to {slowest['to']} of {slowest['configuration']}, "
+        f"{wording.number(slowest[_BANDWIDTH])} GB/s, {wording.percent(100 * (1 - spread.min()), 0)} under the median of its "
+        f"{slowest['kind']} links."
+    )
+    return tuple(said)
+
+
+def _picture(drawn: list[Shown], alt: str) -> str:
+    most = max(len(each.document["devices"]) for each in drawn)
+    figure, panels = plot.grid(len(drawn), height_in=5.0 if most > 4 else 4.4, heights=(1.0, 1.0))
+    for row, (name, unit) in enumerate(((_BANDWIDTH, "GB/s"), (_LATENCY, "us"))):
+        norm = _norm(drawn, name)
+        for position, (each, axes) in enumerate(zip(drawn, panels, strict=True)):
+            painted = _heat(axes[row], each, name, norm, names=row == 1, left=plot.is_left(position))
+            # The same for all; one for all would make the panels beside it smaller than the others.
+            _scale(figure.colorbar(painted, ax=axes[row], aspect=25, pad=0.03), norm, unit)
+    for each, axes in zip(drawn, panels, strict=True):
+        plot.title(axes[0], each.configuration)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _scale(bar: Any, norm: LogNorm, unit: str) -> None:
+    """Three numbers and the unit: what is between them is read off the cells."""
+    ticks = np.geomspace(norm.vmin, norm.vmax, 3)
+    bar.set_ticks(ticks, labels=[wording.number(tick, 2) for tick in ticks])
+    bar.minorticks_off()
+    bar.outline.set_visible(False)
+    # As pictures, bars that are alike would have the same id in the page.
+    bar.solids.set_rasterized(False)
+    bar.solids.set_edgecolor("face")
+    bar.ax.tick_params(labelsize=7)
+    bar.ax.set_title(unit, fontsize=7.5, fontweight="normal", loc="left")
+
+
+def _norm(drawn: list[Shown], name: str) -> LogNorm:
+    values = [value for each in drawn for row in each.document["matrices"][name] for value in row if value is not None]
+    low, high = (min(values), max(values)) if values else (1.0, 1.0)
+    # A scale over next to nothing would paint noise in all colours.
+    return LogNorm(min(low, high / 2), high)
+
+
+def _heat(axes: Any, each: Shown, name: str, norm: LogNorm, *, names: bool, left: bool) -> Any:
+    matrix = each.document["matrices"][name]
+    values = np.array([[np.nan if value is None else value for value in row] for row in matrix], dtype=float)
+    count = len(values)
+    painted = axes.pcolormesh(
+        np.ma.masked_invalid(values), cmap=_COLOURS, norm=norm, rasterized=count > _MOST_SHAPES, edgecolor="none"
+    )
+    if count <= _MOST_NUMBERS:
+        _numbers(axes, each, values, painted)
+    hosts = [device["host"] for device in each.document["devices"]]
+    for position in (place for place in range(1, count) if hosts[place] != hosts[place - 1]):
+        axes.axhline(position, color=plot.INK, linewidth=1.6)
+        axes.axvline(position, color=plot.INK, linewidth=1.6)
+    axes.set_ylim(count, 0)
+    axes.set_aspect("equal")
+    axes.grid(visible=False)
+    _labels(axes, each, names)
+    if left:
+        axes.set_ylabel("from")
+    if names:
+        axes.set_xlabel("to")
+    return painted
+
+
+def _numbers(axes: Any, each: Shown, values: Any, painted: Any) -> None:
+    for out, ways in enumerate(each.document["kinds"]):
+        for to, kind in enumerate(ways):
+            if kind is None or np.isnan(values[out, to]):
+                continue
+            red, green, blue, _ = painted.cmap(painted.norm(values[out, to]))
+            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+            words = f"{wording.number(values[out, to], 2)}\n{_LETTERS[kind]}"
+            axes.text(
+                to + 0.5,
+                out + 0.5,
+                words,
+                ha="center",
+                va="center",
+                fontsize=_NUMBER_PT,
+                color="#ffffff" if dark else "#000000",
+            )
+
+
+def _labels(axes: Any, each: Shown, names: bool) -> None:
+    devices = each.document["devices"]
+    if len(devices) > _MOST_LABELS:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    words = [_short(device["name"]) + (" F" if device["attach"] == "fabric" else "") for device in devices]
+    places = np.arange(len(words)) + 0.5
+    axes.set_xticks(places, words if names else [""] * len(words), rotation=90)
+    axes.set_yticks(places, words)
+    axes.tick_params(length=0, labelsize=7)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LABEL_CHARACTERS else f"…{name[1 - _LABEL_CHARACTERS :]}"
+
+
+if "snakemake" in globals():
+    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

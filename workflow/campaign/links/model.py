@@ -1,0 +1,99 @@
+"""Latency-bandwidth models of measured times, fitted with intervals. Pure.
+
+All-reduce over n ranks in a ring: t = 2(n-1) alpha + 2(n-1)/n S/B: S bytes go round twice in n-1 steps of S/n (Thakur, Rabenseifner
+& Gropp 2005, "Optimization of collective communication operations in MPICH", IJHPCA 19(1), 4.5; the sum itself is neglected).
+Message between two devices, answered by a word: t = 2 alpha + S/B (Hockney 1994, "The communication challenge for MPP", Parallel
+Computing 20(3)). alpha is one message's latency, B the bandwidth of one direction.
+
+Fit: least squares of relative residuals, because times span orders of magnitude and their spread grows with them; weights come from
+the fitted values, iterated. Intervals: from the covariance of that linear fit, Student t with m - 2 degrees of freedom, 95 %; that
+of B is the inverse of that of 1/B. They take the scatter of the sizes around the line as chance: where a library changes its
+algorithm with the size, `residual_pct` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+FEWEST_SIZES = 3
+_CONFIDENCE = 0.95
+_ITERATIONS = 5
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """alpha and B with bounds at 95 %; a bandwidth without an upper bound has None there.
+
+    sizes: how many the fit rests on; residual_pct: root mean square of the relative residuals.
+    """
+
+    alpha_us: float
+    alpha_low_us: float
+    alpha_high_us: float
+    gb_per_s: float
+    low_gb_per_s: float
+    high_gb_per_s: float | None
+    sizes: int
+    residual_pct: float
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def allreduce_s(size_bytes: npt.ArrayLike, ranks: int, alpha_us: float, gb_per_s: float) -> Floats:
+    """Seconds of a ring all-reduce by the model."""
+    size = np.asarray(size_bytes, dtype=np.float64)
+    return np.asarray(2 * (ranks - 1) * alpha_us * 1e-6 + 2 * (ranks - 1) / ranks * size / (gb_per_s * 1e9))
+
+
+def fit_allreduce(size_bytes: Sequence[int], times_s: Sequence[float], ranks: int) -> Fit | None:
+    """The ring model of all-reduce times by size; None for one rank, too few sizes, or times that do not grow with the size."""
+    if ranks < 2:
+        return None
+    return _fit(size_bytes, times_s, 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks)
+
+
+def fit_messages(size_bytes: Sequence[int], times_s: Sequence[float]) -> Fit | None:
+    """Hockney's model of answered messages by size; None as for `fit_allreduce`."""
+    return _fit(size_bytes, times_s, 2.0, 1.0)
+
+
+def _fit(size_bytes: Sequence[int], times_s: Sequence[float], steps: float, share: float) -> Fit | None:
+    size, time = np.asarray(size_bytes, dtype=np.float64), np.asarray(times_s, dtype=np.float64)
+    if len(np.unique(size)) < FEWEST_SIZES or not (time > 0).all():
+        return None
+    # In us and bytes per us, so that both unknowns are of like size.
+    factors = np.column_stack([np.full(size.shape, steps), share * size * 1e-3])
+    measured = time * 1e6
+    expected = measured
+    for _ in range(_ITERATIONS):
+        weighted = factors / expected[:, None]
+        (alpha, inverse), *_ = np.linalg.lstsq(weighted, measured / expected, rcond=None)
+        fitted = factors @ np.array([alpha, inverse])
+        # A line below zero is no expectation to weigh by.
+        expected = np.where(fitted > 0, fitted, measured)
+    if inverse <= 0:
+        return None
+    residuals = measured / expected - factors @ np.array([alpha, inverse]) / expected
+    freedom = len(measured) - 2
+    covariance = np.linalg.inv(weighted.T @ weighted) * (residuals @ residuals) / freedom
+    half = stdtrit(freedom, 0.5 + _CONFIDENCE / 2) * np.sqrt(np.diag(covariance))
+    low, high = inverse - half[1], inverse + half[1]
+    return Fit(
+        alpha_us=float(alpha),
+        alpha_low_us=float(alpha - half[0]),
+        alpha_high_us=float(alpha + half[0]),
+        gb_per_s=float(1 / inverse),
+        low_gb_per_s=float(1 / high),
+        high_gb_per_s=float(1 / low) if low > 0 else None,
+        sizes=len(measured),
+        residual_pct=float(100 * np.sqrt(np.mean(residuals**2))),
+    )
