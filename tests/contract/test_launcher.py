@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from campaign.errors import ConfigError, LaunchError
@@ -67,6 +69,67 @@ def test_one_launcher_starts_many_steps(launcher: Launcher, mark: str, tmp_path:
         assert launcher.run(step("", 1), mark, tmp_path / "log", tmp_path, LIMITS).codes == (0,)
     launcher.close()
     assert launcher.run(step("", 1), mark, tmp_path / "log", tmp_path, LIMITS).codes == (0,)
+
+
+LINGERS = (
+    "import os, signal, sys, time; print(sys.argv[1], os.environ.get('SUBMITIT_X'), flush=True); time.sleep(60)",
+    "-{host}-",
+)
+
+
+def pids(argument: str) -> list[int]:
+    """Processes that have it among their arguments."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if argument in (process.info["cmdline"] or ()) and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+def test_a_process_stands_beside_the_runs_until_its_end(
+    launcher: Launcher, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUBMITIT_X", "of the driver")
+    with launcher.beside((sys.executable, "-S", "-c", *LINGERS, mark), tmp_path) as hosts:
+        assert hosts == ("host1",)
+        for _ in range(2):
+            assert launcher.run(step("", 1), mark, tmp_path / "log", tmp_path, LIMITS).codes == (0,)
+        assert len(pids(mark)) == 1
+        until((tmp_path / "host1.log"), "-host1- None\n")
+    assert pids(mark) == []
+
+
+def test_what_stands_beside_is_killed_where_it_does_not_end(
+    launcher: Launcher, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("campaign.launchers.beside._END_PATIENCE_S", 0.1)
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
+    with launcher.beside((sys.executable, "-S", "-c", stubborn, mark), tmp_path):
+        until((tmp_path / "host1.log"), "x\n")
+    assert pids(mark) == []
+
+
+def test_what_cannot_stand_beside_disturbs_nothing(launcher: Launcher, mark: str, tmp_path: Path) -> None:
+    with launcher.beside(("no-such-program",), tmp_path) as hosts:
+        assert hosts == ()
+        assert launcher.run(step("", 1), mark, tmp_path / "log", tmp_path, LIMITS).codes == (0,)
+    with launcher.beside((sys.executable, "-S", "-c", ""), tmp_path):  # ends by itself
+        assert launcher.run(step("", 1), mark, tmp_path / "log", tmp_path, LIMITS).codes == (0,)
+
+
+def test_hosts_that_are_only_names_share_one_process(mark: str, tmp_path: Path) -> None:
+    launcher = open_launcher("local", system(), composition((1, 0), (1, 0)))
+    with launcher.beside((sys.executable, "-S", "-c", *LINGERS, mark), tmp_path) as hosts:
+        assert hosts == ("host1",)
+        assert len(pids(mark)) == 1
+    launcher.close()
+
+
+def until(path: Path, text: str) -> None:
+    deadline = time.monotonic() + 20
+    while path.read_text() != text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_what_cannot_be_started_is_a_launch_error(launcher: Launcher, mark: str, tmp_path: Path) -> None:

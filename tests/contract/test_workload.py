@@ -18,6 +18,7 @@ from campaign.config.workload_file import WorkloadFile
 from campaign.launchers import open_launcher
 from campaign.launchers.processes import marked
 from campaign.launchers.protocol import Launcher, Limits
+from campaign.logs import Log
 from campaign.record import Failure
 from campaign.workloads import WORKLOADS, open_workload
 from campaign.workloads.protocol import Outcome
@@ -70,7 +71,7 @@ def measure(launcher: Launcher, tmp_path: Path) -> Iterator[Callable[..., Outcom
         run = one_run(tmp_path / "run", cell)
         log = tmp_path / "log"
         ended = launcher.run(workload.step(run), mark, log, run.directory, Limits(time_limit_s))
-        return workload.read(run, ended, log.read_text())
+        return workload.read(run, ended, Log(log))
 
     yield run
     if not (tmp_path / "log").exists():

@@ -373,6 +373,10 @@ def test_a_plan_refuses_one_program_on_devices_that_are_used_in_two_ways(tmp_pat
         planned(tmp_path / "differ", launch=[LAUNCH, other])
     assert "`launch: per_rank`" in str(caught.value)
     planned(tmp_path / "ranks", launch=[LAUNCH, other], **{"workloads.program.launch": "per_rank"})
+    tasks = {"workloads.program.launch": "srun", "system.launcher": "slurm"}
+    planned(tmp_path / "tasks", launch=[LAUNCH, other], **tasks)
+    with pytest.raises(ConfigError, match="different ways"):
+        planned(tmp_path / "mpi", launch=[LAUNCH, other], **{"workloads.program.launch": "mpirun"})
     left_out = {"campaign.exclude": [{"when": "attach == 'hybrid'", "why": "not for one program"}]}
     planned(tmp_path / "left", launch=[LAUNCH, other], **left_out)
     spread = {"campaign.configurations": [{"hosts": 2, "devices_per_host": 1, "device": "virtual"}]}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 
 from campaign.cell import Configuration
 from campaign.config.workload_file import SyntheticWorkload
+from campaign.logs import Log
 from campaign.matrix import expand
 from campaign.workloads.protocol import Ended, Outcome
-from campaign.workloads.synthetic import open_workload, run_program, true_step_s
+from campaign.workloads.synthetic import open_workload, published, run_program, true_step_s
 from tests.campaign_files import load, one_cell, one_run
 
 
@@ -23,7 +25,7 @@ def file(**values: Any) -> SyntheticWorkload:
 def outcome(directory: Path, model: SyntheticWorkload, **cell: Any) -> Outcome:
     workload, run = open_workload(model), one_run(directory, one_cell(**cell))
     ended = subprocess.run(workload.step(run).argv, capture_output=True, text=True, check=False)
-    return workload.read(run, Ended((ended.returncode,), 0.0, 1.0), ended.stdout + ended.stderr)
+    return workload.read(run, Ended((ended.returncode,), 0.0, 1.0), Log.of(ended.stdout + ended.stderr))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_an_option_axis_can_select_a_failure(tmp_path: Path) -> None:
 
 def test_a_torn_result_is_incomplete(tmp_path: Path) -> None:
     run = one_run(tmp_path, one_cell())
-    found = open_workload(file()).read(run, Ended((0,), 0.0, 1.0), '{"step_times_s": [0.1, ')
+    found = open_workload(file()).read(run, Ended((0,), 0.0, 1.0), Log.of('{"step_times_s": [0.1, '))
     assert found.status == "incomplete"
 
 
@@ -93,3 +95,31 @@ def test_warm_up_steps_do_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert run_program(specification) == 0
     assert json.loads(capsys.readouterr().out)["step_times_s"] == [0.1, 0.1]
+
+
+def test_the_window_is_that_of_the_measured_steps(tmp_path: Path) -> None:
+    before = time.time()
+    found = outcome(tmp_path / "a", file(sample_ms=20, real_time=True), batch=1)
+    assert found.steady is not None
+    start, end = found.steady
+    assert before < start < end < time.time()
+    assert end - start >= 0.99 * sum(found.step_times_s[0])
+    assert outcome(tmp_path / "b", file()).steady is None  # nothing was measured in any window
+
+
+def test_what_devices_are_to_take_is_published_while_a_run_is_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = file(power_w=250, utilisation_pct=80)
+    run = one_run(tmp_path / "run", one_cell(hosts=2, devices=2, batch=1))
+    gauges = json.loads(Path(open_workload(model).step(run).argv[-1]).read_text())["gauges"]
+    devices = [f"{host.name}/{number}" for host in run.composition.hosts for number in range(2)]
+    assert gauges == {device: {"power_w": 250, "utilisation_pct": 80} for device in devices}
+    (tmp_path / "gauges").mkdir()
+    monkeypatch.setenv("CAMPAIGN_GAUGES", str(tmp_path / "gauges"))
+    with published(gauges):
+        (found,) = (tmp_path / "gauges").iterdir()
+        assert json.loads(found.read_text())["devices"] == gauges
+    assert list((tmp_path / "gauges").iterdir()) == []
+    with published({}):
+        assert list((tmp_path / "gauges").iterdir()) == []

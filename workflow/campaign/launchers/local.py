@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from campaign.cluster.doors import enter, opened
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.protocol import Composition
+from campaign.launchers.beside import beside_here
 from campaign.launchers.devices import UsedDevices
 from campaign.launchers.places import Place, Places, open_places
 from campaign.launchers.processes import MARK, adopt_orphans, children, end_run, kill_marked, marked, memory_mib
@@ -53,7 +55,7 @@ class LocalLauncher:
             log.parent.mkdir(parents=True, exist_ok=True)
             # A fork of the parent has no command that words could stand before.
             if step.preload and not any(place.prefix for place in places):
-                ended = self._parent(step.preload).run(marker, places, log, directory, limits)
+                ended = self._parent(step.preload).run(_module(step), marker, places, log, directory, limits)
             else:
                 ended = _spawn(step, marker, places, log, directory, limits)
         except (OSError, ValueError, subprocess.SubprocessError) as error:  # ValueError: a NUL in an argument
@@ -61,6 +63,9 @@ class LocalLauncher:
         if not self._places.stand():
             raise LaunchError("the emulated hosts ended while a run was on; it is tried again")
         return replace(ended, flags=self._places.flags(step))
+
+    def beside(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
+        return beside_here(argv, tuple(self._devices.by_host), self._places, _inherited(), directory)
 
     def close(self) -> None:
         for parent in self._parents.values():
@@ -74,12 +79,20 @@ class LocalLauncher:
         return self._parents[module]
 
 
+def _module(step: Step) -> dict[str, str]:
+    """What a rank that is forked instead of started is to be; a step that names no module is the parent's own kind of rank."""
+    return {"module": step.argv[2]} if step.argv[1:2] == ("-m",) else {}
+
+
 def _environment(step: Step, marker: str, place: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, str]:
-    # The driver's own submission must not leak into what it measures.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}
     one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank else {}
     # A run uses the devices that its record says, whatever the workload says of them.
-    return {**inherited, **one_thread, **place, **step.environment, **devices, MARK: marker}
+    return {**_inherited(), **one_thread, **place, **step.environment, **devices, MARK: marker}
+
+
+def _inherited() -> dict[str, str]:
+    # The driver's own submission must not leak into what it measures.
+    return {name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}
 
 
 def _spawn(step: Step, marker: str, places: Sequence[Place], log: Path, directory: Path, limits: Limits) -> Ended:
@@ -171,11 +184,19 @@ class _Parent:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def run(self, marker: str, places: Sequence[Place], log: Path, directory: Path, limits: Limits) -> Ended:
+    def run(
+        self,
+        module: Mapping[str, str],
+        marker: str,
+        places: Sequence[Place],
+        log: Path,
+        directory: Path,
+        limits: Limits,
+    ) -> Ended:
         started = time.time()
         ranks = [{"env": dict(place.environment), "log": str(log), "doors": place.doors} for place in places]
         pids: list[int] = []
-        self._send({"id": marker, "ranks": ranks, "cwd": str(directory)})
+        self._send({"id": marker, "ranks": ranks, "cwd": str(directory), **module})
         finished = False
         timed_out = memory_hit = False
         deadline = started + limits.time_limit_s

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +32,15 @@ class Launcher(Protocol):
         marker: put into every process's environment as CAMPAIGN_RUN, so that nothing started can be lost.
         Whatever ends this call (also an exception), no process of the step is left. Raises LaunchError when the step
         cannot be started.
+        """
+
+    def beside(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
+        """Until the end of the context, one process on every host of the composition, in the place where its first rank stands.
+
+        Gives the hosts that have one: where hosts are only names of one machine, that is the first of them. argv: `{host}` in a
+        word is filled in with the host's name. Output goes to `<directory>/<host>.log`; the directory is there, and seen by all
+        hosts. Nobody waits for the processes to start. They get SIGTERM at the end, and SIGKILL where that is not enough; none is
+        left. One that cannot be started, or that ends by itself, disturbs nothing: what it was to leave is then missing.
         """
 
     def close(self) -> None:

@@ -34,6 +34,10 @@ class AllocatedHosts:
             self.links = links_document(rates_of(system.emulation, system.links), None, reason)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._devices)
+
+    @property
     def on_cpu(self) -> bool:
         """Whether each device is a process on a CPU core."""
         return any(self._runs_on(device) == "cpu" for devices in self._devices.values() for device in devices)

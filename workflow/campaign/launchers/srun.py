@@ -11,8 +11,8 @@ import select
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.protocol import Composition
 from campaign.failures import MEMORY_ENDED
+from campaign.launchers.beside import beside_hosts
 from campaign.launchers.protocol import Limits
 from campaign.launchers.seats import AllocatedHosts
 from campaign.launchers.step_end import codes_of, objection, read_ends, some_rank_failed
@@ -75,6 +76,11 @@ class SrunLauncher:
             return running.measured(self._hosts.flags(step))
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             raise LaunchError(f"{program}: could not be started: {error}") from error
+
+    def beside(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
+        environment = {**step_environment(os.environ), **self._settings.environment}
+        looks = bool(self._settings.gres) and not self._hosts.on_cpu
+        return beside_hosts(argv, self._hosts.names, environment, directory, looks_at_devices=looks)
 
     def close(self) -> None:
         """Nothing outlives a step."""

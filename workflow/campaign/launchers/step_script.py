@@ -171,4 +171,4 @@ def step_argv(
     argv.append(f"--mem={limits.memory_limit_mib or 0}M")
     # The program's output goes to the log without srun's own words, which tell how ranks ended.
     argv += [f"--job-name={name}", f"--output={str(log).replace('%', '%%')}", "--open-mode=append"]
-    return [*argv, "/bin/sh", str(script), *step.argv]
+    return [*argv, *step.srun, "/bin/sh", str(script), *step.argv]
