@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,11 @@ from campaign.cell import AXES, SHAPE_AXES, Cell, Configuration, Scalar, Setting
 from campaign.config.launching import launch_identity, objection
 from campaign.config.product import MAX_COMBINATIONS, product
 from campaign.config.resolve import Campaign
-from campaign.config.workload_file import WorkloadFile
+from campaign.config.workload_file import TrainWorkload, WorkloadFile
 from campaign.errors import ConfigError
 from campaign.expression import Expression, parse
+from campaign.train.options import COMMON_OPTIONS
+from campaign.train.spec import model_info
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def expand(campaign: Campaign, where: str | None = None, configurations: Collect
 def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
     """Everything that makes a cell what it is; its id is the hash of this (see `_Identity`)."""
     return {
-        "system": _system_identity(campaign, cell.configuration),
+        "system": _system_identity(campaign, cell.configuration, reads_storage(campaign, cell)),
         "configuration": cell.configuration.shape(),
         "workload": _workload_identity(campaign.workloads[cell.workload]),
         "batch": cell.batch,
@@ -100,11 +102,28 @@ def cell_id(document: Mapping[str, Any]) -> str:
     return content_hash(parts)
 
 
-def _system_identity(campaign: Campaign, configuration: Configuration) -> dict[str, Any]:
+def frontier_keys(campaign: Campaign) -> Callable[[Cell], str]:
+    """Gives the key of a cell: the hash of everything that its use of memory depends on but the batch.
+
+    So not of how many steps are run, nor of the seed; but of the limit that the campaign itself sets.
+    """
+    return _Identity(campaign).frontier
+
+
+def reads_storage(campaign: Campaign, cell: Cell) -> bool:
+    """Whether the cell's runs read their samples from the configuration's storage."""
+    workload = campaign.workloads[cell.workload]
+    return isinstance(workload, TrainWorkload) and {**workload.options, **cell.options}.get("input") == "storage"
+
+
+def _system_identity(campaign: Campaign, configuration: Configuration, from_storage: bool) -> dict[str, Any]:
     device = campaign.device(configuration.device).model_dump(mode="json", include={"runs_on", "precisions"})
     identity: dict[str, Any] = {"name": campaign.system.name, "device": device}
     if launch := launch_identity(campaign.system, configuration):
         identity["launch"] = launch
+    place = campaign.system.storage.get(configuration.storage) if from_storage else None
+    if place is not None and place.emulated_gb_per_s is not None:
+        identity["storage"] = {"emulated_gb_per_s": place.emulated_gb_per_s}
     if campaign.system.emulation is not None:
         links = campaign.system.links
         identity["emulation"] = {
@@ -120,11 +139,24 @@ def _system_identity(campaign: Campaign, configuration: Configuration) -> dict[s
 def _workload_identity(workload: WorkloadFile) -> dict[str, Any]:
     # Words for people and the list of possible precisions may change without a new measurement. Options stand apart, with
     # the values that the cell has: so an option may become an axis without measuring its default again.
-    return workload.model_dump(mode="json", exclude={"description", "precisions", "schema_version", "options"})
+    # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
+    words = {"description", "precisions", "schema_version", "options"}
+    return workload.model_dump(mode="json", exclude=words, exclude_defaults=True)
 
 
 def _options(campaign: Campaign, cell: Cell) -> dict[str, Scalar]:
-    return {**campaign.workloads[cell.workload].options, **cell.options}
+    """Options as they count. What every `train` workload has counts where it is not the default: it may become an axis, or get new
+    company in a later version, without measuring anything again."""
+    workload = campaign.workloads[cell.workload]
+    options = {**workload.options, **cell.options}
+    if not isinstance(workload, TrainWorkload):
+        return options
+    defaults = model_info(workload.model).default_options
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in COMMON_OPTIONS or name not in defaults or value != defaults[name]
+    }
 
 
 class _Identity:
@@ -133,8 +165,9 @@ class _Identity:
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
         self._configurations = {
-            c.name: (content_hash(_system_identity(campaign, c)), content_hash(c.shape()))
+            (c.name, from_storage): (content_hash(_system_identity(campaign, c, from_storage)), content_hash(c.shape()))
             for c in campaign.configurations
+            for from_storage in (False, True)
         }
         self._workloads = {name: content_hash(_workload_identity(w)) for name, w in campaign.workloads.items()}
         self._objections = {
@@ -144,25 +177,41 @@ class _Identity:
         }
 
     def refuse(self, cell: Cell) -> None:
-        """ConfigError where the cell's workload cannot be started on its devices."""
+        """ConfigError where the cell's workload cannot be started on its devices, or has nowhere to read from."""
         if why := self._objections[cell.configuration.name, cell.workload]:
             raise ConfigError(f"{self._campaign.path}: configuration '{cell.configuration.name}': {why}")
+        kind, system = cell.configuration.storage, self._campaign.system
+        if kind not in system.storage and reads_storage(self._campaign, cell):
+            raise ConfigError(
+                f"{self._campaign.path}: configuration '{cell.configuration.name}': with option input: storage, workload "
+                f"'{cell.workload}' reads its samples from storage '{kind}', and system '{system.name}' does not say where its "
+                f"hosts have that; add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system's file, or exclude "
+                "these cells"
+            )
 
     def __call__(self, cell: Cell, settings: Settings) -> str:
-        system, configuration = self._configurations[cell.configuration.name]
         return content_hash(
             {
-                "system": system,
-                "configuration": configuration,
-                "workload": self._workloads[cell.workload],
+                **self._without_batch(cell),
                 "batch": cell.batch,
-                "precision": cell.precision,
-                "options": _options(self._campaign, cell),
                 "warmup_steps": settings.warmup_steps,
                 "measured_steps": settings.measured_steps,
                 "seed": settings.seed,
             }
         )
+
+    def frontier(self, cell: Cell) -> str:
+        return content_hash({**self._without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib})
+
+    def _without_batch(self, cell: Cell) -> dict[str, Any]:
+        system, configuration = self._configurations[cell.configuration.name, reads_storage(self._campaign, cell)]
+        return {
+            "system": system,
+            "configuration": configuration,
+            "workload": self._workloads[cell.workload],
+            "precision": cell.precision,
+            "options": _options(self._campaign, cell),
+        }
 
 
 class _SettingsOf:
@@ -170,10 +219,17 @@ class _SettingsOf:
 
     def __init__(self, campaign: Campaign, names: Collection[str]) -> None:
         protocol = campaign.protocol
+        self.path = campaign.path
         self.default = Settings(
-            protocol.warmup_steps, protocol.measured_steps, protocol.repetitions, protocol.seed, protocol.time_limit_s
+            warmup_steps=protocol.warmup_steps,
+            measured_steps=protocol.measured_steps,
+            repetitions=protocol.repetitions,
+            repetitions_min=protocol.repetitions_min,
+            target_half_width_pct=protocol.target_half_width_pct,
+            seed=protocol.seed,
+            time_limit_s=protocol.time_limit_s,
         )
-        fields = {"warmup_steps", "measured_steps", "repetitions", "time_limit_s"}
+        fields = set(Settings.__dataclass_fields__) - {"seed"}
         self.overrides: list[tuple[Expression, dict[str, Any]]] = [
             (parse(override.when, names, f"{campaign.path}: overrides"), changes)
             for override in campaign.file.overrides
@@ -185,6 +241,11 @@ class _SettingsOf:
         for when, changes in self.overrides:
             if when(axes):
                 settings = replace(settings, **changes)
+        if settings.target_half_width_pct is not None and settings.repetitions_min > settings.repetitions:
+            raise ConfigError(
+                f"{self.path}: protocol: repetitions_min is {settings.repetitions_min}, more than the most repetitions "
+                f"({settings.repetitions}); lower it, or raise repetitions"
+            )
         return settings
 
 
@@ -253,5 +314,11 @@ def _told(removed: Counter[tuple[str, str]]) -> str:
 
 
 def run_set_digest(cells: Sequence[Cell]) -> str:
-    """Hash of the runs that a lease is to hold: changes exactly when a cell or a repetition is added or removed."""
-    return content_hash(json.dumps(sorted((cell.id, cell.settings.repetitions) for cell in cells)), 12)
+    """Hash of the runs that a lease is to hold: changes exactly when a cell, a repetition or what ends them is added or removed."""
+    return content_hash(json.dumps(sorted((cell.id, _repetitions(cell.settings)) for cell in cells)), 12)
+
+
+def _repetitions(settings: Settings) -> object:
+    if settings.target_half_width_pct is None:
+        return settings.repetitions
+    return settings.repetitions_min, settings.repetitions, settings.target_half_width_pct

@@ -30,18 +30,20 @@ from campaign.compose import (
 )
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.system_file import SlurmOptions
-from campaign.driver import Driven, Driver, is_full, lease_cells, progress_since
+from campaign.driver import Driven, Driver
 from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, RecordError, unwritable
 from campaign.fabrics.control.credentials import withheld
 from campaign.fabrics.protocol import Fabric
 from campaign.journal import Journal, is_owned
 from campaign.lease import Lease, acquire, begin_use, check, release
 from campaign.matrix import run_set_digest
+from campaign.order import lease_cells
 from campaign.paths import Results, machine_lock
 from campaign.plan import isolation, missing_runs
 from campaign.preflight import not_emulated, preflight
-from campaign.progress import Progress
-from campaign.record import Store, write_once
+from campaign.progress import Progress, note, progress_since
+from campaign.record import Record, Store, is_full, write_once
+from campaign.settled import read_known, settle
 from campaign.signals import Interrupted, asked_again, deferred, interruptible
 from campaign.slurm.changed import Changed
 from campaign.slurm.commands import Slurm
@@ -66,6 +68,7 @@ class Measurement:
     where: str | None = None
     launcher: str | None = None
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    run_implied: bool = False
 
 
 class Left(Interrupted):
@@ -78,7 +81,7 @@ def measure(what: Measurement, say: Callable[[str], None] = print) -> dict[str, 
     Apparatus failures are tried again up to the protocol's `attempts`; what is then still missing stands in the manifest
     with its reason, and raises nothing: the report shows it, and the same command again measures it.
     """
-    campaign = load_campaign(what.campaign_path, what.launcher, what.slurm)
+    campaign = load_campaign(what.campaign_path, what.launcher, what.slurm, run_implied=what.run_implied)
     results = Results(what.results_root, campaign.name)
     cells = lease_cells(campaign, what.lease, what.where)
     if run_set_digest(cells) != what.run_set:
@@ -119,6 +122,7 @@ class _Measuring:
 
     def run(self) -> dict[str, Any]:
         self.keep_last_use()
+        self.settle()
         if self.missing():
             preflight(self.campaign)
             if remark := not_emulated(self.campaign):
@@ -177,7 +181,23 @@ class _Measuring:
         self.say(f"{self.what.lease}: {message}")
 
     def missing(self) -> list[tuple[Cell, int]]:
-        return missing_runs(self.cells, self.store.index())
+        known = read_known(self.campaign, self.store)
+        return missing_runs(self.cells, known.measured, known.stops)
+
+    def settle(self) -> None:
+        """What needs no run is known before anything is composed for it."""
+        told: list[Record] = []
+
+        def tell(cell: Cell, record: Record, cell_done: bool) -> None:
+            told.append(record)
+            note(self.results, self.what.lease, cell, record, cell_done=cell_done)
+
+        settle(self.campaign, self.store, self.missing(), tell)
+        if told:
+            self.tell(
+                f"runs that are not started, because smaller batches ran out of memory: {len(told)} "
+                "('--config skip_implied=no' starts them)"
+            )
 
     def isolated(self) -> Any:
         """Alone on the machine where leases would disturb each other, also against other campaigns."""
@@ -354,7 +374,7 @@ class _Measuring:
             driven = submitted.result()
             lines, offset = progress_since(self.results.progress, offset)
             for line in lines:
-                if line["lease"] == self.what.lease:
+                if line["lease"] == self.what.lease and line["status"] != "implied":
                     self.wall_s[line["workload"]].append(line["wall_s"])
                 progress.show(line)
             if driven is not None:
@@ -409,14 +429,15 @@ class _Measuring:
 
     def manifest(self) -> dict[str, Any]:
         """What became of the lease's runs."""
-        missing = self.missing()
+        known = read_known(self.campaign, self.store)
+        missing = missing_runs(self.cells, known.measured, known.stops)
         problems = [self.portable(problem) for problem in self.problems]
         return {
             "schema_version": MANIFEST,
             "lease": self.what.lease,
             "configuration": self.cells[0].configuration.name,
             "run_set": self.what.run_set,
-            "runs": sum(cell.settings.repetitions for cell in self.cells),
+            "runs": sum(known.planned(cell) for cell in self.cells),
             "missing": [[cell.id, repetition] for cell, repetition in missing],
             "reason": problems[-1] if missing and problems else "",
             "problems": problems,

@@ -7,6 +7,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from campaign.cell import content_hash
+
 
 @dataclass(frozen=True)
 class Results:
@@ -22,6 +24,20 @@ class Results:
     @property
     def leases(self) -> Path:
         return self.directory / "leases"
+
+    @property
+    def links(self) -> Path:
+        """Which links were measured on which use of a lease."""
+        return self.directory / "links"
+
+    def telemetry(self, cell_id: str, repetition: int) -> Path:
+        """Samples beside one run."""
+        return self.directory / "telemetry" / cell_id[:2] / f"{cell_id}.{repetition}.parquet"
+
+    @property
+    def images(self) -> Path:
+        """Digests of images that were read once."""
+        return self.directory / "work" / "images"
 
     @property
     def manifests(self) -> Path:
@@ -55,6 +71,10 @@ class Results:
     @property
     def report(self) -> Path:
         return self.directory / "report.html"
+
+    def run_mark(self, lease: str) -> str:
+        """Beginning of CAMPAIGN_RUN of every process of a lease."""
+        return f"{content_hash(str(self.directory.resolve()), 8)}/{lease}/"
 
     def work(self, lease: str) -> Path:
         """Scratch of one lease: locks, submission, rank files. Of no use once the lease is over."""

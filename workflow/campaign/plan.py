@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from campaign.config.shapes import Impossible
 from campaign.history import History
 from campaign.matrix import Matrix, Removed, run_set_digest
 from campaign.plan_document import PLAN_SCHEMA, Counts, ImpossibleShape, LeaseCost, PlanDocument, RemovedCells, Totals
+from campaign.repetitions import Reached, least, likely, planned, said, usual
 
 Key = tuple[str, int]
 
@@ -29,9 +31,19 @@ class PlannedLease:
     digest: str
     runs: int
     missing: int
+    missing_least: int
+    implied: int
     cells_missing: int
     expected_s: float
+    expected_least_s: float
     basis: str
+    over: Mapping[str, int]
+    """Repetitions of the cells that a target ended before their most, by cell id."""
+
+    @property
+    def to_start(self) -> bool:
+        """Whether there is anything that hardware is needed for."""
+        return self.missing > self.implied
 
     @property
     def needs_fabric(self) -> bool:
@@ -41,10 +53,23 @@ class PlannedLease:
         """What a dry run says about it."""
         if not self.missing:
             return f"{self.name}: all {self.runs} runs have a record"
-        return (
-            f"{self.name}: measure {self.missing} of {self.runs} runs of {len(self.cells)} cells that have no record, on "
-            f"{self.devices()}; about {duration(self.expected_s)} ({self.basis})"
+        runs, times = str(self.missing), f"about {duration(self.expected_s)}"
+        if self.missing_least < self.missing:
+            runs = f"{self.missing_least} to {self.missing}"
+            each = sorted({said(cell.settings) for cell in self.cells if "-" in said(cell.settings)})
+            runs += f" ({', '.join(each).replace('-', ' to ')} repetitions a cell)"
+            times = f"at least {duration(self.expected_least_s)}, {times}"
+        implied = f"; {self.implied} of them are recorded without a start: smaller batches ran out of memory" * bool(
+            self.implied
         )
+        return (
+            f"{self.name}: measure {runs} of {self.runs} runs of {len(self.cells)} cells that have no record, on "
+            f"{self.devices()}{implied}; {times} ({self.basis})"
+        )
+
+    def repetitions(self, cell: Cell) -> int:
+        """How many repetitions a cell of the lease is to have: at most, where a target may end it."""
+        return self.over.get(cell.id, cell.settings.repetitions)
 
     def devices(self) -> str:
         """The devices that the composition takes, in words."""
@@ -76,14 +101,19 @@ class Plan:
         return sum(lease.missing for lease in self.leases)
 
     @property
+    def missing_least(self) -> int:
+        """Of the missing runs, those that no target can make needless."""
+        return sum(lease.missing_least for lease in self.leases)
+
+    @property
     def recompositions(self) -> int:
         """Leases still to be measured for which the fabric has to move devices."""
-        return sum(lease.needs_fabric for lease in self.leases if lease.missing)
+        return sum(lease.needs_fabric for lease in self.leases if lease.to_start)
 
     @property
     def recompositions_least(self) -> int:
         """Distinct compositions that need the fabric: no order and no sharing could do with fewer."""
-        return len({lease.configuration.name for lease in self.leases if lease.missing and lease.needs_fabric})
+        return len({lease.configuration.name for lease in self.leases if lease.to_start and lease.needs_fabric})
 
     @property
     def device_hours(self) -> float:
@@ -117,20 +147,26 @@ def build_plan(
     matrix: Matrix,
     measured: Collection[Key],
     history: History | None = None,
+    stops: Mapping[str, Reached] | None = None,
+    implied: Collection[str] = (),
     *,
     where: str | None = None,
     unfit: Callable[[Configuration], str | None] = lambda _: None,
 ) -> Plan:
     """Order the cells into leases and cost them.
 
-    measured: keys of the runs that have a record. unfit: says why a configuration does not fit the pool, or None.
+    measured: keys of the runs that have a record. stops: what ended cells before their most repetitions. implied: ids of cells
+    whose missing runs are not started. unfit: says why a configuration does not fit the pool, or None.
     """
     known = history or History()
+    ended = stops or {}
+    in_the_middle = usual(ended.values())
+    spared = set(implied)
     groups: dict[str, list[Cell]] = defaultdict(list)
     for cell in matrix.cells:
         groups[lease_name(campaign.protocol, cell)].append(cell)
     position = {c.name: index for index, c in enumerate(campaign.configurations)}
-    leases = [_lease(name, cells, measured, known) for name, cells in groups.items()]
+    leases = [_lease(name, cells, measured, known, ended, spared, in_the_middle) for name, cells in groups.items()]
     # Compositions of one configuration are neighbours, local ones (which need no fabric) come first, and what is moved
     # from one to the next stays small.
     leases.sort(
@@ -159,33 +195,77 @@ def lease_name(protocol: Protocol, cell: Cell) -> str:
             return f"{cell.configuration.name}--{cell.id[:12]}"
 
 
-def missing_runs(cells: Sequence[Cell], measured: Collection[Key]) -> list[tuple[Cell, int]]:
-    """Runs without a record."""
+def missing_runs(
+    cells: Sequence[Cell], measured: Collection[Key], stops: Mapping[str, Reached] | None = None
+) -> list[tuple[Cell, int]]:
+    """Runs without a record, but those of cells that a target ended. With a target: the most that there may be."""
+    ended = stops or {}
     return [
         (cell, repetition)
         for cell in cells
-        for repetition in range(1, cell.settings.repetitions + 1)
+        for repetition in range(1, planned(cell.settings, cell.id, measured, ended.get(cell.id)) + 1)
         if (cell.id, repetition) not in measured
     ]
 
 
-def _lease(name: str, cells: list[Cell], measured: Collection[Key], history: History) -> PlannedLease:
-    missing = missing_runs(cells, measured)
+def _lease(
+    name: str,
+    cells: list[Cell],
+    measured: Collection[Key],
+    history: History,
+    stops: Mapping[str, Reached],
+    implied: Collection[str],
+    in_the_middle: int | None,
+) -> PlannedLease:
+    missing = missing_runs(cells, measured, stops)
+    to_start = [(cell, repetition) for cell, repetition in missing if cell.id not in implied] if implied else missing
     configuration = cells[0].configuration
-    expected, basis = cost(missing, name, history)
-    if missing:
-        expected += history.compose(name, needs_fabric(configuration))
+    fewest, probable = _range(to_start, in_the_middle)
+    expected, basis = cost(probable, name, history)
+    expected_least, _ = cost(fewest, name, history)
+    if len(fewest) < len(to_start):
+        often = "the most repetitions" if in_the_middle is None else f"{in_the_middle} repetitions a cell, as so far"
+        basis = f"{basis}; {often}"
+    if to_start:
+        compose_s = history.compose(name, needs_fabric(configuration))
+        expected, expected_least = expected + compose_s, expected_least + compose_s
+    over = {
+        cell.id: count
+        for cell in cells
+        if cell.id in stops
+        and (count := planned(cell.settings, cell.id, measured, stops[cell.id])) < cell.settings.repetitions
+    }
     return PlannedLease(
         name=name,
         configuration=configuration,
         cells=tuple(cells),
         digest=run_set_digest(cells),
-        runs=sum(cell.settings.repetitions for cell in cells),
+        runs=sum(over.get(cell.id, cell.settings.repetitions) for cell in cells),
         missing=len(missing),
+        missing_least=len(missing) - len(to_start) + len(fewest),
+        implied=len(missing) - len(to_start),
         cells_missing=len({cell.id for cell, _ in missing}),
         expected_s=expected,
+        expected_least_s=expected_least,
         basis=basis,
+        over=over,
     )
+
+
+def _range(
+    missing: list[tuple[Cell, int]], in_the_middle: int | None
+) -> tuple[list[tuple[Cell, int]], list[tuple[Cell, int]]]:
+    """Of missing runs, those that it takes at least, and those that it will probably take."""
+    if all(cell.settings.target_half_width_pct is None for cell, _ in missing):
+        return missing, missing
+    fewest: list[tuple[Cell, int]] = []
+    probable: list[tuple[Cell, int]] = []
+    for _, group in itertools.groupby(missing, key=lambda run: run[0].id):
+        runs = list(group)
+        settings = runs[0][0].settings
+        fewest += runs[: least(settings, len(runs))]
+        probable += runs[: likely(settings, len(runs), in_the_middle)]
+    return fewest, probable
 
 
 def cost(runs: Collection[tuple[Cell, int]], lease: str, history: History) -> tuple[float, str]:
@@ -216,7 +296,7 @@ def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
     names = ["configuration", "workload", "batch", "precision", *plan.campaign.file.axes.options]
     cells: dict[str, Counter[str]] = {name: Counter() for name in names}
     runs: dict[str, Counter[str]] = {name: Counter() for name in names}
-    for _, cell in plan.cells:
+    for lease, cell in plan.cells:
         values = {
             "configuration": cell.configuration.name,
             "workload": cell.workload,
@@ -226,7 +306,7 @@ def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
         }
         for name in names:
             cells[name][str(values[name])] += 1
-            runs[name][str(values[name])] += cell.settings.repetitions
+            runs[name][str(values[name])] += lease.repetitions(cell)
     return {
         name: {value: {"cells": count, "runs": runs[name][value]} for value, count in cells[name].items()}
         for name in names
@@ -243,6 +323,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             cells=sum(len(lease.cells) for lease in plan.leases),
             runs=plan.runs,
             runs_without_record=plan.missing,
+            runs_without_record_least=plan.missing_least,
+            runs_implied=sum(lease.implied for lease in plan.leases),
             cells_without_record=sum(lease.cells_missing for lease in plan.leases),
             leases=len(plan.leases),
             recompositions=plan.recompositions,
@@ -267,7 +349,10 @@ def plan_document(plan: Plan) -> dict[str, Any]:
                 cells=len(lease.cells),
                 runs=lease.runs,
                 runs_without_record=lease.missing,
+                runs_without_record_least=lease.missing_least,
+                runs_implied=lease.implied,
                 expected_s=round(lease.expected_s, 1),
+                expected_least_s=round(lease.expected_least_s, 1),
                 basis=lease.basis,
                 run_set=lease.digest,
             )
@@ -300,7 +385,7 @@ def plan_rows(plan: Plan) -> Iterator[list[str]]:
                 *shape,
                 *values,
                 *(str(cell.options[o]) for o in options),
-                str(cell.settings.repetitions),
+                said(cell.settings),
             ]
 
 

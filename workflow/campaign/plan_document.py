@@ -21,7 +21,11 @@ class Totals(_Closed):
     runs: int
     """Runs: cells times their repetitions."""
     runs_without_record: int
-    """Runs that will be measured."""
+    """Runs that will be measured; at most, where the campaign has a target for their interval."""
+    runs_without_record_least: int
+    """Runs that will be measured whatever they give."""
+    runs_implied: int
+    """Of the runs without a record, those that are recorded without being started: smaller batches ran out of memory."""
     cells_without_record: int
     """Cells with at least one run that will be measured."""
     leases: int
@@ -83,9 +87,15 @@ class LeaseCost(_Closed):
     runs: int
     """Runs of these cells."""
     runs_without_record: int
-    """Runs that will be measured."""
+    """Runs that will be measured; at most, where the campaign has a target for their interval."""
+    runs_without_record_least: int
+    """Runs that will be measured whatever they give."""
+    runs_implied: int
+    """Of the runs without a record, those that are recorded without being started: smaller batches ran out of memory."""
     expected_s: float
     """Expected duration in seconds, composing included."""
+    expected_least_s: float
+    """Duration in seconds with the fewest runs."""
     basis: str
     """What the expectation rests on."""
     run_set: str

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from campaign.cell import Cell
 from campaign.paths import Results
 from campaign.plan import duration
+from campaign.record import Record
 
 _LINE_S = 2.0  # a line at most every two seconds: 5,000 short runs must not be 5,000 lines
 
@@ -29,7 +33,9 @@ class Progress:
         """Take in one line of the driver's progress."""
         if line["lease"] == self.lease:
             self.done_here += 1
+            self.missing -= line.get("left_out", 0)
         if self.totals:
+            self.totals["runs"] -= line.get("left_out", 0)
             self.totals["runs_done"] += 1
             self.totals["cells_done"] += bool(line["cell_done"])
         last = self.done_here >= self.missing
@@ -51,6 +57,26 @@ class Progress:
         )
 
 
+def note(results: Results, lease: str, cell: Cell, record: Record, *, cell_done: bool) -> None:
+    """One line for whoever shows progress; a lost line is no harm, so it is not forced to disk."""
+    line = {
+        "time_s": record.ended,
+        "lease": lease,
+        "cell": record.cell_id,
+        "repetition": record.repetition,
+        "what": f"{record.cell.workload} · batch {record.cell.batch} · {record.cell.precision}",
+        "status": record.status,
+        "throughput_per_s": record.throughput_per_s,
+        "wall_s": record.ended - record.started,
+        "workload": record.cell.workload,
+        "cell_done": cell_done,
+        # Repetitions that its target makes needless.
+        "left_out": max(0, cell.settings.repetitions - record.repetition) if cell_done and record.stopped else 0,
+    }
+    with suppress(OSError), results.progress.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
 def _totals(results: Results) -> dict[str, int] | None:
     """Totals of the plan, with what has been done since it was written; None where there is no plan."""
     path = results.plan / "plan.json"
@@ -66,8 +92,26 @@ def _totals(results: Results) -> dict[str, int] | None:
         return None
     done = [line for line in lines if line["time_s"] >= since]
     return {
-        "runs": totals["runs"],
+        "runs": totals["runs"] - sum(line.get("left_out", 0) for line in done),
         "cells": totals["cells"],
         "runs_done": totals["runs"] - totals["runs_without_record"] + len(done),
         "cells_done": totals["cells"] - totals["cells_without_record"] + sum(line["cell_done"] for line in done),
     }
+
+
+def progress_since(path: Path, offset: int) -> tuple[list[Mapping[str, Any]], int]:
+    """Whole lines of a progress file from `offset` on, and the offset behind them."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            content = file.read()
+    except FileNotFoundError:
+        return [], offset
+    whole = content[: content.rfind(b"\n") + 1]
+    lines = []
+    for line in whole.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue  # torn by a crash: progress is for the eye only
+    return lines, offset + len(whole)

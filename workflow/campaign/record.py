@@ -1,7 +1,9 @@
 """Everything about one run, written once, and the directory of records.
 
 Layout: `records/<first two digits>/<cell id>.<repetition>.json`; what many records share (campaign as used, environment,
-composition) stands once in `shared/<hash>.json`.
+composition) stands once in `shared/<hash>.json`. The record of a run that was not started because another one implies how it ends
+is `<cell id>.<repetition>.implied-by.<cell id>.<repetition>.json`: it counts while the record that it rests on is there, and gives
+way to a record of the run itself.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator
@@ -21,6 +24,7 @@ from campaign.cell import Scalar, content_hash
 from campaign.errors import RecordError
 
 SCHEMA = "record/1"
+_FULL_BYTES = 64 * 1024  # more than a program prints at once
 
 Status = Literal[
     "ok",  # finished, and its metrics are believed
@@ -32,10 +36,13 @@ Status = Literal[
     "comm_timeout",  # a collective operation waited longer than its limit
     "comm_error",  # the communication library failed
     "crashed",  # ended with an error that is none of the above
+    "invalid",  # finished, and its own check or arithmetic contradicts what it printed: the rate is kept, and not believed
+    "implied",  # not run: a smaller batch on the same hardware ran out of memory
     "incomplete",  # ended well, but the expected output was not found in what it printed
 ]
 
-_NAME = re.compile(r"([0-9a-f]{20})\.(\d{1,6})\.json")
+_KEY = r"([0-9a-f]{20})\.(\d{1,6})"
+_NAME = re.compile(rf"{_KEY}(?:\.implied-by\.{_KEY})?\.json")
 
 
 class _Closed(BaseModel):
@@ -89,6 +96,15 @@ class Record(_Closed):
     window_s: tuple[float, ...] = Field(default=(), description="[rank] time of all measured steps together")
     metrics: dict[str, float] = Field(default_factory=dict, description="further numbers, unit in the name")
     phases_s: dict[str, float] = Field(default_factory=dict, description="import, group, model, warm-up, ...")
+    links: str = Field(default="", description="hash of the links measured on the composition, in shared/")
+    software: str = Field(default="", description="hash of the workload's own software environment, in shared/")
+    telemetry: str = Field(
+        default="", description="path of the samples beside the run, relative to the results directory"
+    )
+    stopped: str = Field(default="", description="why this is the cell's last repetition, where a target ended them")
+    implied_by: str = Field(
+        default="", description="`<cell id>.<repetition>` of the run that an implied record rests on"
+    )
     flags: tuple[str, ...] = Field(default=(), description="what a reader of this number should know")
     log: str = Field(default="", description="path of the log, relative to the results directory")
 
@@ -123,6 +139,11 @@ def write_once(path: Path, content: bytes) -> None:
         ) from error
 
 
+def is_full(directory: Path) -> bool:
+    """Whether so little space is left that what programs print may be lost."""
+    return shutil.disk_usage(directory).free < _FULL_BYTES
+
+
 class Store:
     """The records of one results directory."""
 
@@ -132,11 +153,13 @@ class Store:
         self.shared = results / "shared"
 
     def path(self, cell_id: str, repetition: int) -> Path:
+        """Where the record of a run that was started is."""
         return self.records / cell_id[:2] / f"{cell_id}.{repetition}.json"
 
-    def index(self) -> set[tuple[str, int]]:
-        """Keys of all records, from file names alone."""
+    def index(self, *, implied: bool = True) -> set[tuple[str, int]]:
+        """Keys of all records, from file names alone; implied: with those of runs that were not started for being implied."""
         keys: set[tuple[str, int]] = set()
+        others: list[tuple[tuple[str, int], tuple[str, int]]] = []
         if not self.records.is_dir():
             return keys
         try:
@@ -144,11 +167,26 @@ class Store:
                 if shard.is_dir():
                     for entry in os.scandir(shard.path):
                         match = _NAME.fullmatch(entry.name)
-                        if match and match[1][:2] == shard.name:
+                        if match is None or match[1][:2] != shard.name:
+                            continue
+                        if match[3] is None:
                             keys.add((match[1], int(match[2])))
+                        elif implied:
+                            others.append(((match[1], int(match[2])), (match[3], int(match[4]))))
         except OSError as error:
             raise RecordError(f"{error.filename}: cannot be listed ({error.strerror}); fix its permissions") from error
-        return keys
+        return keys | {key for key, evidence in others if evidence in keys}
+
+    def has(self, cell_id: str, repetition: int, *, implied: bool = True) -> bool:
+        """Whether `index` has the key."""
+        return self.path(cell_id, repetition).exists() or (implied and self._implied(cell_id, repetition) is not None)
+
+    def _implied(self, cell_id: str, repetition: int) -> Path | None:
+        for path in sorted((self.records / cell_id[:2]).glob(f"{cell_id}.{repetition}.implied-by.*.json")):
+            match = _NAME.fullmatch(path.name)
+            if match and match[3] and self.path(match[3], int(match[4])).exists():
+                return path
+        return None
 
     def await_records(self, keys: Collection[tuple[str, int]], latency_s: float) -> None:
         """Until these records are seen here: a shared file system shows them late. RecordError names one that does not come."""
@@ -162,10 +200,18 @@ class Store:
             time.sleep(0.2)
 
     def write(self, record: Record) -> None:
-        write_once(self.path(*record.key), record.model_dump_json(exclude_defaults=False).encode() + b"\n")
+        path = self.path(*record.key).with_name(_file_name(record))
+        write_once(path, record.model_dump_json(exclude_defaults=False).encode() + b"\n")
 
     def read(self, cell_id: str, repetition: int) -> Record:
-        return read_record(self.path(cell_id, repetition))
+        """The record of a run, or the one that says what implies how it ends."""
+        path = self.path(cell_id, repetition)
+        return read_record(path if path.exists() else self._implied(cell_id, repetition) or path)
+
+    def forget_implied_by(self, cell_id: str, repetition: int) -> None:
+        """Remove what rests on a record that says something else now."""
+        for path in self.records.glob(f"*/*.implied-by.{cell_id}.{repetition}.json"):
+            path.unlink(missing_ok=True)
 
     def __iter__(self) -> Iterator[Record]:
         """All records in the order of their keys; a damaged one raises RecordError naming the file."""
@@ -203,6 +249,11 @@ def read_record(path: Path) -> Record:
         raise RecordError(
             f"{path}: not a whole {SCHEMA} record ({where}: {first['msg']}); move it away and the run is measured again"
         ) from error
-    if path.name != f"{record.cell_id}.{record.repetition}.json":
+    if path.name != _file_name(record):
         raise RecordError(f"{path}: holds the record of {record.cell_id}.{record.repetition}; move it away")
     return record
+
+
+def _file_name(record: Record) -> str:
+    by = f".implied-by.{record.implied_by}" if record.implied_by else ""
+    return f"{record.cell_id}.{record.repetition}{by}.json"

@@ -1,0 +1,188 @@
+"""Figure: up to which batch memory suffices on each composition, and what was not run because of it."""
+
+import math
+import re
+from typing import Any
+
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from campaign import comparison, plot, wording
+from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+
+TITLE = "Memory"
+ANCHOR = "memory-frontier"
+SECTION = (
+    "Up to which batch does memory suffice? A batch that ran out of it is a result, and larger ones that are otherwise equal "
+    "need not be run to know how they end: they are implied."
+)
+
+_OUT = re.compile(r"\boom_(device|host)\b")
+_ROWS = 24  # of one panel; beyond, labels would cover each other
+_MARKS = {"ran": "o", "out": "X", "implied": ">", "failed": "."}
+_WORDS = {"ran": "ran", "out": "ran out of memory", "implied": "implied, not run", "failed": "failed otherwise"}
+
+
+def draw(data: FigureData) -> Drawing:
+    cells = _outcomes(data.cells)
+    by = _by(cells)
+    rows = _frontier(cells, data.runs, by)
+    if rows.empty:
+        return nothing("no run ran out of memory")
+    findings = _findings(rows, cells, by)
+    # Shapes stand below each other; everything else that differs makes panels.
+    shape = ["shape", "attached", "storage", "device", "precision"]
+    panels = plot.panels(rows, [column for column in by if column not in shape])
+    caption = (
+        "A mark for every planned batch of the compositions, workloads and precisions of which one ran out of memory; the line "
+        "joins the largest that ran with the smallest that did not. "
+        f"{panels.sentence()}{_cut(panels)} Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, cells, by, shape, " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "Workload and composition": lambda row: wording.describe(row, by),
+            "Largest batch that ran": lambda row: _batch(row["largest_ran"]),
+            "Smallest that ran out": lambda row: _batch(row["smallest_out"]),
+            "Memory of": lambda row: row["memory"],
+            "Implied": lambda row: row["implied"] or wording.NONE,
+            "Evidence (cell.repetition)": lambda row: row["evidence"] or wording.NONE,
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _by(cells: pd.DataFrame) -> list[str]:
+    """What tells one frontier from another: everything but the batch."""
+    columns = ["workload", "precision", "shape", "attached", "storage", "device"]
+    return [*columns, *comparison.option_columns(cells)]
+
+
+def _outcomes(cells: pd.DataFrame) -> pd.DataFrame:
+    """Cells that were run or implied, with what became of them. One that ran, and ran out too, is known to run out."""
+    said = comparison.in_words(cells)
+    out = said["failures"].str.contains("oom_", regex=False)
+    outcome = pd.Series("failed", index=said.index, dtype="str")
+    outcome = (
+        outcome.mask(said["state"] == "measured", "ran").mask(said["state"] == "implied", "implied").mask(out, "out")
+    )
+    return said.assign(outcome=outcome)[(said["state"] != "missing")].reset_index(drop=True)
+
+
+def _frontier(cells: pd.DataFrame, runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """One row for each frontier: largest batch that ran, smallest that ran out (nan for none), and what follows from it."""
+    rested = runs[runs["implied_by"] != ""].groupby("cell_id", sort=False)["implied_by"].first()
+    rows = []
+    for key, group in cells.groupby(by, sort=False, dropna=False):
+        out = group[group["outcome"] == "out"].sort_values("batch", kind="stable")
+        implied = group[group["outcome"] == "implied"].sort_values("batch", kind="stable")
+        if out.empty and implied.empty:
+            continue
+        ran = group.loc[group["state"] == "measured", "batch"]
+        kinds = {kind for words in out["failures"] for kind in _OUT.findall(words)}
+        rows.append(
+            {
+                **dict(zip(by, key, strict=True)),
+                "largest_ran": float(ran.max()) if len(ran) else math.nan,
+                "smallest_out": float(out["batch"].iloc[0]) if len(out) else math.nan,
+                "memory": " and ".join(sorted(kinds)),
+                "implied": ", ".join(str(batch) for batch in implied["batch"]),
+                "evidence": ", ".join(dict.fromkeys(rested.reindex(implied["cell_id"]).dropna())),
+            }
+        )
+    columns = [*by, "largest_ran", "smallest_out", "memory", "implied", "evidence"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _findings(rows: pd.DataFrame, cells: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+    """The range of the frontiers, what was spared, and where a larger batch ran though a smaller one had run out."""
+    named = [column for column in by if rows[column].nunique() > 1] or ["workload"]
+    known = rows[rows["smallest_out"].notna()].sort_values("smallest_out", kind="stable")
+    said = []
+    if len(known):
+        ends = [known.iloc[0]] if len(known) == 1 else [known.iloc[0], known.iloc[-1]]
+        first, *last = [f"at batch {_batch(row['smallest_out'])} ({wording.describe(row, named)})" for row in ends]
+        said.append(f"Memory runs out {first}{', and as late as ' + last[0] if last else ''}.")
+    spared = int((cells["outcome"] == "implied").sum())
+    if spared:
+        said.append(f"{wording.plural(spared, 'cell')} with larger batches not run: smaller ones show how they end.")
+    against = rows[rows["largest_ran"] >= rows["smallest_out"]]
+    for row in against.head(2).to_dict("records"):
+        said.append(
+            f"Contradiction, {wording.describe(row, named)}: batch {row['smallest_out']:.0f} ran out of memory, "
+            f"batch {row['largest_ran']:.0f} ran."
+        )
+    return tuple(said)
+
+
+def _batch(value: float) -> str:
+    return wording.NONE if math.isnan(value) else f"{value:.0f}"
+
+
+def _cut(panels: plot.Panels) -> str:
+    left_out = sum(max(0, len(panel.rows) - _ROWS) for panel in panels.shown)
+    return f" {wording.plural(left_out, 'further row')} in the data table only." if left_out else ""
+
+
+def _picture(panels: plot.Panels, cells: pd.DataFrame, by: list[str], shape: list[str], alt: str) -> str:
+    tallest = min(_ROWS, max(len(panel.rows) for panel in panels.shown))
+    figure, axes = plot.grid(len(panels.shown), height_in=1.0 + 0.24 * tallest)
+    frontiers = pd.concat([panel.rows for panel in panels.shown])
+    different = [column for column in shape if frontiers[column].nunique() > 1] or ["shape"]
+    outcomes: set[str] = set()
+    for panel, (only,) in zip(panels.shown, axes, strict=True):
+        plot.title(only, panel.label)
+        shown = panel.rows.head(_ROWS).reset_index(drop=True)
+        marks = shown[by].assign(place=shown.index).merge(cells, on=by)
+        _row_lines(only, shown)
+        for outcome, group in marks.groupby("outcome", sort=True):
+            outcomes.add(outcome)
+            only.plot(group["batch"], group["place"], **_look(outcome))
+        only.set_yticks(range(len(shown)), [wording.describe(row, different) for row in shown.to_dict("records")])
+        only.set_ylim(len(shown) - 0.4, -0.6)
+        only.set_xscale("log", base=2)
+        batches = sorted(marks["batch"].unique())
+        only.set_xticks(_legible(batches), [str(batch) for batch in _legible(batches)])
+        only.minorticks_off()
+        only.set_xlim(batches[0] / 1.4, batches[-1] * 1.4)
+        only.set_xlabel("batch per device (samples)")
+    handles = [Line2D([], [], label=_WORDS[name], **_look(name)) for name in _MARKS if name in outcomes]
+    plot.legend(figure, handles)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _look(outcome: str) -> dict[str, Any]:
+    colour = {"ran": plot.COLOURS[2], "out": plot.COLOURS[5], "implied": plot.COLOURS[5]}.get(outcome, plot.INK)
+    filled = "none" if outcome == "implied" else colour
+    return {
+        "marker": _MARKS[outcome],
+        "linestyle": "",
+        "color": colour,
+        "markerfacecolor": filled,
+        "markeredgecolor": colour,
+    }
+
+
+def _row_lines(axes: Any, rows: pd.DataFrame) -> None:
+    """From the largest batch that ran to the smallest that ran out."""
+    for place, row in rows.iterrows():
+        if row["largest_ran"] < row["smallest_out"]:
+            axes.plot(
+                [row["largest_ran"], row["smallest_out"]], [place, place], color=plot.INK, linewidth=0.9, zorder=1
+            )
+
+
+def _legible(batches: list[int]) -> list[int]:
+    """Batches with room for their label, on an axis of powers."""
+    span = max(1e-9, math.log2(batches[-1] / batches[0]))
+    kept: list[int] = []
+    for batch in batches:
+        if not kept or math.log2(batch / kept[-1]) > 0.07 * span:
+            kept.append(int(batch))
+    return kept
+
+
+if "snakemake" in globals():
+    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)
