@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 
@@ -49,12 +50,12 @@ def table(figures: list[Figure]) -> Table:
     for column in ("figure", "measured", "limit", "verdict", "cpu", "floor", "ratio", "floor of"):
         result.add_column(column, justify="left" if column in ("figure", "verdict", "floor of") else "right")
     for figure in figures:
-        floor = figure.floor
+        floor, limited = figure.floor, not math.isinf(figure.limit)
         result.add_row(
             figure.name,
             f"{figure.measured:.3g} {figure.unit}",
-            f"{figure.limit:g} {figure.unit}",
-            "[green]holds[/]" if figure.holds else "[red]over[/]",
+            f"{figure.limit:g} {figure.unit}" if limited else "",
+            ("[green]holds[/]" if figure.holds else "[red]over[/]") if limited else "",
             "" if figure.cpu_s is None else f"{figure.cpu_s:.3g} {figure.unit}",
             "" if floor is None else f"{floor:.3g} {figure.unit}",
             "" if floor is None else f"{figure.measured / floor:.1f}",

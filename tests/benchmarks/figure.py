@@ -11,7 +11,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Figure:
-    """One number with what it may be at most. floor: what bare tools take for the same, and which."""
+    """One number with what it may be at most (infinity: it is only told). floor: what bare tools take for the same, and which."""
 
     name: str
     measured: float

@@ -10,9 +10,12 @@ from tests.benchmarks import floors
 from tests.benchmarks.fabric import fabric
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.measured import pretend_measured
+from tests.benchmarks.parsing import parsing
 from tests.benchmarks.project import Project
 from tests.benchmarks.slurm import slurm
+from tests.benchmarks.telemetry import telemetry
 from tests.benchmarks.timing import Took, least
+from tests.benchmarks.train import train
 
 _TIMES = 3
 _LINEAR = 1.15  # the most that noise makes of an exponent of 1
@@ -93,6 +96,9 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "archive": archive,
     "slurm": slurm,
     "fabric": fabric,
+    "telemetry": telemetry,
+    "parsing": parsing,
+    "train": train,
 }
 
 

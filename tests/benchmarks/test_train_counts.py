@@ -1,0 +1,131 @@
+"""Operations of a measured step of `train` and of a loop that is written by hand: counts that no busy machine can change."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from campaign.train import session
+from campaign.train.measure import CpuClock
+from campaign.train.place import Place
+from campaign.train.spec import TrainSpec
+from tests.benchmarks.bare import Bare
+
+STEPS = 3
+
+
+class Counted(TorchDispatchMode):
+    """Counts every operation that reaches a tensor, those of the backward pass and of the optimizer too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Marks for a profiler are no operations on tensors.
+        self.counts[str(function)] += not str(function).startswith("profiler")
+        return function(*args, **(kwargs or {}))
+
+
+class CountedClock(CpuClock):
+    """Notes at every mark what was counted so far."""
+
+    def __init__(self, counted: Counted) -> None:
+        super().__init__()
+        self.counted = counted
+        self.marks: list[Counter[str]] = []
+
+    def mark(self) -> None:
+        super().mark()
+        self.marks.append(Counter(self.counted.counts))
+
+
+class Stop(Exception):
+    """The window is what is looked at; what comes after it does not matter."""
+
+
+def window(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, spec: TrainSpec, look: Callable[..., list[Any]]
+) -> list[Any]:
+    """What `look` makes of a session's window, which it is given the function and the arguments of."""
+    found: list[Any] = []
+    original = session.measure
+
+    def measure(step: Callable[[], torch.Tensor], steps: int, clock: Any, barrier: Callable[[], None]) -> Any:
+        found.extend(look(original, step, steps, barrier))
+        raise Stop
+
+    monkeypatch.setattr(session, "measure", measure)
+    place = Place(0, 1, 0, directory / "spec.json", directory, 1)
+    threads = torch.get_num_threads()
+    try:
+        with pytest.raises(Stop):
+            session.Session(spec, place, 0.0).run()
+    finally:
+        torch.set_num_threads(threads)
+    return found
+
+
+def operations_by_step(original: Any, step: Any, steps: int, barrier: Any) -> list[Counter[str]]:
+    with Counted() as counted:
+        clock = CountedClock(counted)
+        original(step, steps, clock, barrier)
+    return [after - before for before, after in zip(clock.marks, clock.marks[1:], strict=False)]
+
+
+def python_calls(original: Any, step: Any, steps: int, barrier: Any) -> list[int]:
+    return [calls_of(step)]
+
+
+def calls_of(step: Callable[[], object]) -> int:
+    """Calls of Python functions in one step."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("model", "precision"), [("bert-nano", "fp32"), ("bert-nano", "bf16"), ("resnet50w16", "fp32")]
+)
+def test_a_measured_step_is_the_operations_of_a_loop_written_by_hand(
+    model: str, precision: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nothing is copied, read back or waited for: AdamW itself reads its own counts of steps, no loss is read."""
+    options = {"emulation": "allow"} if precision == "bf16" else {}
+    spec = TrainSpec(model=model, batch=2, precision=precision, warmup_steps=1, measured_steps=STEPS, options=options)
+    ours = window(monkeypatch, tmp_path, spec, operations_by_step)
+    bare = Bare.built(spec)
+    bare.step()
+    with Counted() as counted:
+        bare.step()
+    assert counted.counts.total() > 100
+    assert ours == [counted.counts] * STEPS
+
+
+def test_a_measured_step_calls_little_of_ours_around_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many calls whatever the size of the network: nothing walks through its modules."""
+    beyond = {}
+    for model in ("bert-nano", "resnet50w16"):
+        spec = TrainSpec(model=model, batch=2, warmup_steps=1, measured_steps=1)
+        (ours,) = window(monkeypatch, tmp_path, spec, python_calls)
+        bare = Bare.built(spec)
+        bare.step()
+        beyond[model] = ours - calls_of(bare.step)
+    assert beyond["bert-nano"] == beyond["resnet50w16"]
+    assert beyond["bert-nano"] < 20
