@@ -10,9 +10,9 @@ from campaign.errors import CampaignError, unwritable
 from campaign.paths import Results
 
 
-def main(campaign_path: Path, results_root: Path, where: str | None) -> None:
+def main(campaign_path: Path, results_root: Path, where: str | None, run_implied: bool) -> None:
     """Write the tables of the campaign's cells."""
-    campaign = load_campaign(campaign_path)
+    campaign = load_campaign(campaign_path, run_implied=run_implied)
     results = Results(results_root, campaign.name)
     collected = gather(campaign, results.directory, where)
     try:
@@ -26,8 +26,9 @@ if __name__ == "__main__":
     for name in ("--campaign", "--results"):
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--where")
+    parser.add_argument("--run-implied", action="store_true")
     asked = parser.parse_args()
     try:
-        main(asked.campaign, asked.results, asked.where)
+        main(asked.campaign, asked.results, asked.where, asked.run_implied)
     except CampaignError as error:
         sys.exit(f"error: {error}")

@@ -52,6 +52,7 @@ if __name__ == "__main__":
         parser.add_argument(name, type=Path, required=True)
     for name in ("--where", "--launcher", "--slurm", "lease", "runs"):
         parser.add_argument(name)
+    parser.add_argument("--run-implied", action="store_true")
     for name in ("manifest", "log"):
         parser.add_argument(name, type=Path)
     asked = parser.parse_args()
@@ -64,6 +65,7 @@ if __name__ == "__main__":
             where=asked.where,
             launcher=asked.launcher or None,
             slurm=person(json.loads(asked.slurm or "{}")),
+            run_implied=asked.run_implied,
         ),
         asked.manifest,
         asked.log,

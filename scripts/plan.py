@@ -21,7 +21,10 @@ if "snakemake" in globals():
     try:
         main(
             Request(
-                Path(snakemake.resources.campaign), Path(snakemake.resources.results), snakemake.resources.where or None
+                Path(snakemake.resources.campaign),
+                Path(snakemake.resources.results),
+                snakemake.resources.where or None,
+                run_implied=snakemake.resources.run_implied == "yes",
             ),
             Path(snakemake.output.json),
             Path(snakemake.output.tsv),

@@ -13,13 +13,16 @@ import pytest
 from tests.fake_slurm import FakeSlurm
 
 _LONGEST = (
-    "test_demo",
-    "test_campaign",
-    "test_slurm_faults",
     "test_emulated_fabrics",
-    "test_power",
+    "test_slurm_faults",
+    "test_campaign",
     "test_faults",
+    "test_power",
+    "test_demo",
     "test_strategies",
+    "test_training_campaign",
+    "test_srun_steps",
+    "test_network",
 )
 
 

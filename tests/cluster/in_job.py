@@ -5,6 +5,7 @@ It stands for the driver, which is the batch script's only process. `submitted` 
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import CampaignError
 from campaign.fabrics.protocol import ComposedHost, Composition, Device
 from campaign.launchers.protocol import Limits
+from campaign.telemetry.beside import Summary, Telemetry
 from campaign.workloads.protocol import Ended, Step
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -38,23 +40,30 @@ class Run:
 
 @dataclass(frozen=True)
 class Work:
-    """Steps to launch one after the other in one job; verify: look at the devices first."""
+    """Steps to launch one after the other in one job; verify: look at the devices first.
+
+    taken_s: how long a step that Slurm has no memory for is asked for again; None: as long as in use, a minute and a half;
+    sampled_s: between samples of the telemetry beside all of them.
+    """
 
     system: SystemFile
     composition: Composition
     directory: Path
     runs: tuple[Run, ...] = ()
     verify: bool = False
+    taken_s: float | None = None
+    sampled_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Done:
-    """results: of each run what it gave or the error that it raised; links: the launcher's."""
+    """results: of each run what it gave or the error that it raised; links: the launcher's; kept: by telemetry, of each run."""
 
     results: Mapping[str, Ended | CampaignError]
     verified: Any = None
     links: Mapping[str, Any] | None = None
     mark: str = ""
+    kept: Mapping[str, Summary] = field(default_factory=dict)
 
 
 @dataclass
@@ -152,12 +161,24 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def _kept(telemetry: Telemetry, ended: Ended, log: Path) -> Summary:
+    """Of the window that the program names in its last line, where it does."""
+    try:
+        window = json.loads(log.read_text(errors="replace").splitlines()[-1])["window"]
+    except (IndexError, ValueError, TypeError, KeyError):
+        return Summary()
+    return telemetry.keep(ended.started, ended.ended, tuple(window), None, log.with_suffix(".parquet"))
+
+
 def main(file: Path) -> None:
     """Do the work. USR1 interrupts the run under way, as a driver is told to stop; the next one follows."""
     from campaign.launchers import open_launcher
+    from campaign.slurm import steps
     from campaign.slurm.verify import verify
 
     work: Work = pickle.loads(file.read_bytes())
+    if work.taken_s is not None:
+        steps._TAKEN_S = work.taken_s
     results: dict[str, Ended | CampaignError] = {}
     verified = None
     signal.signal(signal.SIGUSR1, _interrupt)
@@ -168,18 +189,24 @@ def main(file: Path) -> None:
         except CampaignError as error:
             verified = error
     launcher = open_launcher("slurm", work.system, work.composition)
-    for run in work.runs:
-        directory = work.directory / run.name
-        directory.mkdir()
-        with suppress(KeyboardInterrupt):
-            try:
-                log = work.directory / f"{run.name}.log"
-                results[run.name] = launcher.run(run.step, f"{mark}/{run.name}", log, directory, run.limits)
-            except CampaignError as error:
-                results[run.name] = error
+    kept = {}
+    with Telemetry(launcher, work.composition, work.sampled_s, work.directory / "telemetry") as telemetry:
+        for run in work.runs:
+            directory = work.directory / run.name
+            directory.mkdir()
+            step = replace(run.step, environment={**run.step.environment, **telemetry.environment})
+            with suppress(KeyboardInterrupt):
+                try:
+                    log = work.directory / f"{run.name}.log"
+                    ended = launcher.run(step, f"{mark}/{run.name}", log, directory, run.limits)
+                except CampaignError as error:
+                    results[run.name] = error
+                else:
+                    results[run.name] = ended
+                    kept[run.name] = _kept(telemetry, ended, log)
     launcher.close()
     partial = file.with_suffix(".partial")
-    partial.write_bytes(pickle.dumps(Done(results, verified, launcher.links, mark)))
+    partial.write_bytes(pickle.dumps(Done(results, verified, launcher.links, mark, kept)))
     partial.rename(file.with_suffix(".done"))
 
 

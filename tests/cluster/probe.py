@@ -1,9 +1,9 @@
 """What emulated hosts do to real traffic, as a program: so that the same is asked as root and as somebody else.
 
-    python -m tests.cluster.probe stream SPEC.json FROM TO     bytes a second that one TCP stream moves between two ranks
-    python -m tests.cluster.probe steps SPEC.json              seconds of each step of a short training run over all ranks
+    python -m tests.cluster.probe stream SPECS.json FROM TO    what one TCP stream moves between two ranks of the one specification
+    python -m tests.cluster.probe steps SPECS.json             seconds of each step of a short training run over all ranks of each
 
-prints JSON: {"mode", "gbit_per_s" | "step_times_s"}.
+SPECS.json: a list of emulated hosts. Prints JSON: {"mode", "gbit_per_s"} or {"mode", "step_times_s"}, a list for each of SPECS.
 """
 
 from __future__ import annotations
@@ -54,37 +54,65 @@ def stream_gbit_per_s(emulation: Emulation, sender: int, receiver: int, size: in
     return float(printed) * 8 / 1e9
 
 
-def step_times_s(emulation: Emulation, directory: Path) -> list[float]:
-    spec = {"model": "bert-nano", "batch": 4, "warmup_steps": 2, "measured_steps": 8}
-    (directory / "spec.json").write_text(json.dumps(spec))
-    world = len(emulation.places)
-    ranks = []
-    for rank in range(world):
-        place = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_PORT": str(_PORT), "OMP_NUM_THREADS": "1"}
-        files = {
+class Ranks:
+    """The parent that ranks are forked from, so that torch is imported once for all of them (protocol: `campaign.train.parent`)."""
+
+    def __init__(self) -> None:
+        self.parent = subprocess.Popen(
+            [sys.executable, "-m", "campaign.train.parent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._event()["event"] == "ready"
+
+    def step_times_s(self, emulation: Emulation, directory: Path) -> list[float]:
+        spec = {"model": "bert-nano", "batch": 4, "warmup_steps": 2, "measured_steps": 8}
+        (directory / "spec.json").write_text(json.dumps(spec))
+        world = len(emulation.places)
+        log = directory / "log"
+        shared = {
+            **os.environ,
+            "WORLD_SIZE": str(world),
+            "MASTER_PORT": str(_PORT),
+            "OMP_NUM_THREADS": "1",
             "CAMPAIGN_SPEC": str(directory / "spec.json"),
             "CAMPAIGN_OUT": str(directory),
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
         }
-        ranks.append(
-            subprocess.Popen(
-                [*emulation.prefix(rank), sys.executable, "-m", "campaign.train.rank"],
-                env={**os.environ, **emulation.environment(rank), **place, **files},
-            )
-        )
-    assert [rank.wait(120) for rank in ranks] == [0] * world
-    times: list[float] = json.loads((directory / "rank0.json").read_text())["step_times_s"]
-    return times
+        ranks = [
+            {
+                "env": {**shared, **emulation.environment(rank), "RANK": str(rank)},
+                "log": str(log),
+                "doors": emulation.doors(rank),
+            }
+            for rank in range(world)
+        ]
+        assert self.parent.stdin
+        self.parent.stdin.write(json.dumps({"id": "steps", "ranks": ranks, "cwd": str(directory)}) + "\n")
+        self.parent.stdin.flush()
+        assert self._event()["event"] == "started"
+        assert self._event()["codes"] == [0] * world, log.read_text()
+        times: list[float] = json.loads((directory / "rank0.json").read_text())["step_times_s"]
+        return times
+
+    def _event(self) -> dict[str, object]:
+        assert self.parent.stdout
+        event: dict[str, object] = json.loads(self.parent.stdout.readline())
+        return event
 
 
-def main(what: str, spec: str, *words: str) -> None:
-    with emulated(EmulationSpec.model_validate_json(Path(spec).read_bytes())) as emulation:
-        answer: dict[str, object] = {"mode": emulation.rates().mode, "user": os.getuid(), "host": socket.gethostname()}
-        if what == "stream":
+def main(what: str, file: str, *words: str) -> None:
+    specs = [EmulationSpec.model_validate(each) for each in json.loads(Path(file).read_text())]
+    answer: dict[str, object] = {"user": os.getuid(), "host": socket.gethostname()}
+    if what == "stream":
+        (spec,) = specs
+        with emulated(spec) as emulation:
+            answer["mode"] = emulation.rates().mode
             answer["gbit_per_s"] = stream_gbit_per_s(emulation, int(words[0]), int(words[1]), int(words[2]))
-        else:
-            with tempfile.TemporaryDirectory() as directory:
-                answer["step_times_s"] = step_times_s(emulation, Path(directory))
+    else:
+        ranks, times = Ranks(), []
+        for spec in specs:
+            with emulated(spec) as emulation, tempfile.TemporaryDirectory() as directory:
+                answer["mode"] = emulation.rates().mode
+                times.append(ranks.step_times_s(emulation, Path(directory)))
+        answer["step_times_s"] = times
     print(json.dumps(answer))
 
 

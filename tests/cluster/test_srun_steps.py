@@ -18,6 +18,7 @@ from campaign.failures import classify
 from campaign.launchers.processes import marked
 from campaign.launchers.protocol import Limits
 from campaign.slurm.verify import DevicesDiffer, Verified
+from campaign.telemetry.summary import ONE_MACHINE
 from campaign.workloads.protocol import Ended, Step
 from tests.cluster.in_job import Done, Job, Run, Work, composition, slurm, submitted, until
 
@@ -72,6 +73,17 @@ import subprocess
 print(os.environ['CAMPAIGN_HOSTS'], os.environ['CAMPAIGN_RANKS'], flush=True)
 subprocess.run(['srun', '--gres=gpu:2', 'sh', '-c', 'echo $SLURMD_NODENAME'], check=True)
 """
+POWER_W = 120.0
+DEVICES = {f"host{host}/{device}": {"power_w": POWER_W} for host in (1, 2) for device in (0, 1)}
+# A program of the host's: what it publishes is seen by the sampler beside it, and its power is known.
+KNOWN = f"""
+import json, time
+from campaign.workloads.synthetic import published
+with published({DEVICES!r}):
+    started = time.time()
+    time.sleep(1.5)
+    print(json.dumps({{'window': [started, time.time()]}}), flush=True)
+"""
 RUNS = (
     Run("place", python(show(*PLACE)), LIMITS),
     Run("surroundings", python(show("GIVEN", "SITE", "OMP_NUM_THREADS", "SUBMITIT_X", "SLURM_JOB_ID")), LIMITS),
@@ -87,6 +99,7 @@ RUNS = (
     Run("inner", python("import subprocess; subprocess.run(['srun', 'sleep', '1000'])", per_rank=False), Limits(1.0)),
     Run("hangs", python("if os.environ['RANK'] == '1':\n    sys.exit(4)\ntime.sleep(1000)"), LIMITS),
     Run("after", python(show("RANK")), LIMITS),
+    Run("known", Step((sys.executable, "-c", KNOWN), {}, BOTH, per_rank=False), LIMITS),
 )
 
 
@@ -95,7 +108,8 @@ def job(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """One job in which everything of RUNS happens, one after the other; so each run also shows what the one before has left."""
     directory = tmp_path_factory.mktemp("steps")
     settings = system(environment={"SITE": "of the site"})
-    work = Work(settings, composition(["host1", "host2"], 4), directory, RUNS)
+    # Longer than what is refused for a moment; nobody else's step gives its memory back here.
+    work = Work(settings, composition(["host1", "host2"], 4), directory, RUNS, taken_s=12.0, sampled_s=0.1)
     os.environ["SUBMITIT_X"] = "of the driver"
     try:
         job = submitted(cluster, work, 4)
@@ -144,6 +158,17 @@ def test_ranks_know_their_places_and_their_devices(job: Job) -> None:
 
 def test_the_jobs_environment_is_kept_and_the_drivers_is_not(job: Job) -> None:
     assert set(job.log("surroundings").splitlines()) == {f"it's of the site 1 - {job.id}"}
+
+
+def test_telemetry_stands_beside_the_runs_and_finds_the_true_energy(job: Job) -> None:
+    done = job.done()
+    kept = done.kept["known"]
+    assert kept.written
+    assert kept.flags == (ONE_MACHINE,)
+    assert kept.metrics["device_power_mean_w"] == pytest.approx(POWER_W, rel=0.05)
+    assert kept.metrics["energy_j"] == pytest.approx(POWER_W * 4 * 1.5, rel=0.05)
+    assert kept.metrics["telemetry_cpu_mean_pct"] < 5
+    assert {"cpu_utilisation_mean_pct", "host_memory_used_peak_mib", "network_rx_mean_gb_per_s"} <= kept.metrics.keys()
 
 
 def test_exit_codes_are_by_rank(job: Job) -> None:

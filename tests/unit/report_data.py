@@ -116,11 +116,43 @@ def record(of: Cell, repetition: int, rate: float | None, status: str = "ok", **
         "throughput_per_s": rate,
         "step_times_s": steps if rate else (),
         "window_s": tuple(sum(times) for times in steps) if rate else (),
-        "metrics": {"memory_device_mib": 1024.0 + of.batch},
+        "metrics": metrics(of, rate),
         "flags": ("oversubscribed",) if at.ranks > 4 else (),
         "log": f"logs/lease-{at.name}/{of.id}.{repetition}.log",
     }
     return Record.model_validate({**document, **changes})
+
+
+PARAMETERS = {"bert": 109e6, "resnet": 25.6e6}
+SAMPLE_GFLOP = {"bert": 212.0, "resnet": 24.5}
+PEAK_TFLOPS = {"fp32": 19.5, "fp16": 312.0}
+
+
+def metrics(of: Cell, rate: float | None) -> dict[str, float]:
+    """What a workload counts and the samplers see of such a run; nothing of a run that failed."""
+    found = {"memory_device_mib": 1024.0 + of.batch}
+    if rate is None or of.workload not in PARAMETERS:
+        return found
+    ranks, bytes_per_step = of.configuration.ranks, 4 * PARAMETERS[of.workload]
+    tflops = rate * SAMPLE_GFLOP[of.workload] / ranks / 1e3
+    power_w = 120.0 + 0.5 * tflops
+    found |= {
+        "parameters": PARAMETERS[of.workload],
+        "flops_per_step": of.batch_global * SAMPLE_GFLOP[of.workload] * 1e9,
+        "achieved_tflops": tflops,
+        "mfu_pct": 100 * tflops / PEAK_TFLOPS[of.precision],
+        "device_utilisation_mean_pct": 92.0 - of.configuration.hosts + rate % 1,
+        "device_memory_peak_mib": 4096.0 + 256.0 * of.batch,
+        "device_power_mean_w": power_w,
+        "energy_j": 20.0 * ranks * power_w,
+        "energy_per_sample_j": ranks * power_w / rate,
+        "cpu_utilisation_mean_pct": 11.0 + of.configuration.hosts + rate % 1,
+        "host_memory_used_peak_mib": 32768.0 + rate % 10,
+    }
+    if ranks > 1:
+        found["allreduce_bytes_per_step"] = bytes_per_step
+        found["flops_per_allreduce_byte"] = of.batch * SAMPLE_GFLOP[of.workload] * 1e9 / bytes_per_step
+    return found
 
 
 def records(plan: list[PlannedCell], seed: int = 7, noise: float = 0.005) -> Iterator[Record]:

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -17,22 +18,26 @@ from campaign import figure, plot
 from campaign.errors import RecordError
 from campaign.figure import Drawing, Figure, FigureData
 from campaign.tables import PlannedCell, cells_table, leases_table, runs_table, write_tables
+from tests.unit import links_data
 from tests.unit import report_data as synthetic
 
 MODULES = {name: importlib.import_module(f"scripts.figures.{name}") for name in figure.FIGURES}
+# Figures whose numbers are no throughput: they have no interval of one.
+OF_NO_RATE = ("composition_times", "memory_frontier", "link_matrices", "allreduce")
 
 
-def data(plan: list[PlannedCell], records: list, leases: list | None = None) -> FigureData:
+def data(plan: list[PlannedCell], records: list, leases: list | None = None, links: Any = ()) -> FigureData:
     runs = runs_table(records)
     protocol = synthetic.context_document()["campaign"]["protocol"]
-    return FigureData(runs, cells_table(plan, runs), leases_table(leases or []), synthetic.BASELINE, protocol)
+    cells = cells_table(plan, runs)
+    return FigureData(runs, cells, leases_table(leases or []), synthetic.BASELINE, protocol, tuple(links))
 
 
 @pytest.fixture(scope="module")
 def campaign() -> FigureData:
     """Two workloads would double the time of every test here and show nothing else."""
     plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert"]
-    return data(plan, list(synthetic.records(plan)), synthetic.leases())
+    return data(plan, list(synthetic.records(plan)), synthetic.leases(), links_data.links())
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,7 @@ def test_a_figure_is_svg_with_words_a_table_and_data(name: str, drawn: dict[str,
     assert all(isinstance(value, str) for row in drawing.rows for value in row)
 
 
-@pytest.mark.parametrize("name", [name for name in figure.FIGURES if name != "composition_times"])
+@pytest.mark.parametrize("name", [name for name in figure.FIGURES if name not in OF_NO_RATE])
 def test_a_caption_states_runs_interval_and_protocol(name: str, drawn: dict[str, Drawing]) -> None:
     caption = drawn[name].caption
     assert "n = 4 runs" in caption
@@ -118,7 +123,7 @@ def test_nothing_to_show_is_said_with_a_reason(name: str) -> None:
         assert len(drawing.empty_reason) > 20
 
 
-@pytest.mark.parametrize("name", [name for name in figure.FIGURES if name != "composition_times"])
+@pytest.mark.parametrize("name", [name for name in figure.FIGURES if name not in OF_NO_RATE])
 def test_one_run_a_cell_is_drawn_without_an_interval(name: str) -> None:
     plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=1) if each.cell.workload == "resnet"]
     drawing = MODULES[name].draw(data(plan, list(synthetic.records(plan))))
@@ -177,14 +182,15 @@ def write(tmp_path: Path, given: FigureData, module: ModuleType) -> dict[str, Pa
     (tmp_path / "leases.json").write_text("[]")
     (tmp_path / "context.json").write_text(json.dumps(synthetic.context_document()))
     inputs = {"runs": tmp_path / "runs.parquet", "cells": tmp_path / "cells.parquet"}
-    inputs |= {"leases": tmp_path / "leases.json", "context": tmp_path / "context.json"}
+    (tmp_path / "links.json").write_text(json.dumps(given.links))
+    inputs |= {name: tmp_path / f"{name}.json" for name in ("leases", "links", "context")}
     outputs = {kind: tmp_path / f"figure.{kind}" for kind in ("svg", "csv", "json")}
     figure.write(describe(module), inputs, outputs)
     return outputs
 
 
 def test_inputs_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
-    missing = {name: tmp_path / name for name in ("runs", "cells", "leases", "context")}
+    missing = {name: tmp_path / name for name in ("runs", "cells", "leases", "links", "context")}
     with pytest.raises(RecordError, match="inputs of a figure"):
         figure.read_data(missing)
 

@@ -239,6 +239,13 @@ def test_run_set_changes_exactly_with_cells_and_repetitions(tmp_path: Path) -> N
     assert run_set_digest(cells) == run_set_digest(tuple(reversed(again)))
     assert run_set_digest(cells) != run_set_digest(more)
     assert run_set_digest(cells) != run_set_digest(cells[1:])
+    digests = set()
+    for target in ({}, {"target_half_width_pct": 2.0}, {"target_half_width_pct": 1.0}):
+        for fewest in (2, 3):
+            protocol = {"repetitions": 5, "repetitions_min": fewest, **target}
+            changes = {f"campaign.protocol.{name}": value for name, value in protocol.items()}
+            digests.add(run_set_digest(expand(load(tmp_path, changes)).cells))
+    assert len(digests) == 5  # without a target, the fewest say nothing
 
 
 def test_hashing_is_linear_in_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from campaign.plan import (
     plan_document,
     plan_rows,
 )
+from campaign.repetitions import Reached
 from tests.campaign_files import load, write_files
 
 
@@ -48,6 +49,57 @@ def test_missing_runs_are_those_without_a_record(tmp_path: Path) -> None:
 def test_records_of_other_cells_and_of_more_repetitions_count_for_nothing(tmp_path: Path) -> None:
     cells = expand(load(tmp_path)).cells
     assert len(missing_runs(cells, {("f" * 20, 1), (cells[0].id, 3)})) == 2 * len(cells)
+
+
+ADAPTIVE = {
+    "campaign.protocol.repetitions": 10,
+    "campaign.protocol.target_half_width_pct": 2.0,
+    "campaign.overrides": [
+        {"when": "batch == 2", "repetitions_min": 4, "repetitions": 5, "target_half_width_pct": 9.0}
+    ],
+}
+
+
+def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
+    campaign = load(tmp_path, ADAPTIVE)
+    cells = [cell for cell in expand(campaign).cells if cell.configuration.name == "1x1-local"]
+    small, large = ([cell for cell in cells if cell.batch == batch] for batch in (1, 2))
+    history = History({("steps", "1x1-local"): 1.0})
+
+    def lease(measured: Any = (), stops: Any = None, implied: Any = ()) -> Any:
+        plan = build_plan(campaign, expand(campaign), measured, history, stops, implied)
+        document = plan_document(plan)
+        found = plan.leases[0]
+        assert document["leases"][0]["runs_without_record_least"] == found.missing_least
+        assert sum(value["runs"] for value in document["axes"]["batch"].values()) == document["totals"]["runs"]
+        return found
+
+    untouched = lease()
+    assert (untouched.runs, untouched.missing, untouched.missing_least) == (30, 30, 2 * 3 + 2 * 4)
+    assert (untouched.expected_s, untouched.expected_least_s) == (30.0, 14.0)
+    assert "measure 14 to 30 (3 to 10, 4 to 5 repetitions a cell) of 30 runs" in untouched.describe()
+    assert "at least 14 s, about 30 s" in untouched.describe()
+
+    ends = {small[0].id: Reached(3, 0, 15_000), small[1].id: Reached(3, 0, 25_000), large[0].id: Reached(3, 0, 25_000)}
+    measured = {(id, n) for id in ends for n in (1, 2, 3)}
+    begun = lease(measured, ends)
+    # One has reached 2 %; one has not; one has reached 9 %, and is to be run four times.
+    assert begun.runs == 3 + 10 + 5 + 5
+    assert begun.missing == 0 + 7 + 2 + 5
+    assert begun.missing_least == 0 + 1 + 1 + 4
+    assert begun.basis.endswith("3 repetitions a cell, as so far")
+    assert begun.expected_s == 1 + 1 + 4
+    # A stop says nothing once one of its runs is to be measured again.
+    assert lease(measured - {(small[0].id, 2)}, ends).missing == begun.missing + 8
+    known = lease(measured, ends, {small[1].id})
+    assert (known.missing, known.implied, known.expected_s) == (begun.missing, 7, 5)
+
+
+def test_the_most_repetitions_are_no_fewer_than_the_least(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"repetitions_min is 3, more than the most repetitions \(2\); lower it, or raise"
+    ):
+        plan_of(tmp_path, {"campaign.protocol.target_half_width_pct": 2.0})
 
 
 @pytest.mark.parametrize(("lease_per", "leases"), [("configuration", 4), ("workload", 8), ("cell", 32)])

@@ -259,6 +259,24 @@ def test_errors_that_links_gathered_while_a_lease_was_held_are_told(measured: Ta
     assert "port H1: 1,200 correctable errors while it was held" in page
 
 
+def test_what_ports_carried_while_a_lease_was_held_is_told_by_the_busiest(measured: Tables) -> None:
+    def look(time_s: float, carried: dict[tuple[str, str], float]) -> dict[str, object]:
+        readings = [{"part": part, "quantity": quantity, "value": value} for (part, quantity), value in carried.items()]
+        return {"time_s": time_s, "readings": readings}
+
+    ports = {(f"p{n}", "rx_bytes"): 2e10 * (n + 1) for n in range(6)} | {("p5", "tx_bytes"): 5e9}
+    before = dict.fromkeys(ports, 0.0) | {("back", "rx_bytes"): 9e9, ("still", "rx_bytes"): 7.0}
+    after = {**before, **ports, ("back", "rx_bytes"): 5.0, ("came", "rx_bytes"): 8.0}
+    leases = [synthetic.leases()[0] | {"readings": [look(100.0, before), look(110.0, after)]}]
+    page = report.assemble(*measured, leases, synthetic.context_document(), {})
+    told = "p5: 12 GB/s received, 0.5 GB/s sent; p4: 10 GB/s received; p3: 8 GB/s received; p2: 6 GB/s received."
+    assert f"Traffic on average while it was held: {told}" in re.sub(r"(\d)\.0+ GB", r"\1 GB", page).replace(
+        "0.500", "0.5"
+    )
+    at_once = [synthetic.leases()[0] | {"readings": [look(100.0, before), look(100.0, after)]}]
+    assert "Traffic on average" not in report.assemble(*measured, at_once, synthetic.context_document(), {})
+
+
 def test_what_was_requested_and_what_failed_are_told_in_words(measured: Tables) -> None:
     lease = synthetic.leases()[0]
     asked = Configuration("c", 2, 4, 2, 1, "a100", "hybrid", "fabric-nvme")

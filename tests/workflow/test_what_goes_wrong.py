@@ -158,6 +158,7 @@ def test_failures_of_the_subject_are_data(project: Project) -> None:
         exclude=[{"when": "workload in ('hungry', 'stuck') and batch > 1", "why": "one is enough"}],
         time_limit_s=2.5,
         memory_limit_mib=100,
+        skip_implied=False,
     )
     project.run("tables")
     status = {(record.cell.workload, record.cell.batch): record for record in project.records()}

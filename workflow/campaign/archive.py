@@ -1,7 +1,8 @@
 """A campaign in one file: everything that its report needs, with checksums, and nothing of the machine it was made on.
 
 A zip file with `archive.json` (schema `archive/1`: campaign, expression, SHA-256 of every member), `campaign.json` (the campaign
-as used) and the results directory's plan/, records/, shared/, leases/, manifests/, slurm/excluded/ and tables/.
+as used) and the results directory's plan/, records/, shared/, leases/, links/, manifests/, stops/,
+slurm/excluded/ and tables/.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from campaign.errors import ArchiveError
 from campaign.outputs import draw_figures, render_report
 
 SCHEMA = "archive/1"
-PARTS = ("plan", "records", "shared", "leases", "manifests", "slurm/excluded", "tables")
+PARTS = ("plan", "records", "shared", "leases", "links", "manifests", "stops", "slurm/excluded", "tables")
 MAX_BYTES = 50 * 2**30  # what an archive may unpack to: a bomb must not fill the disk
 _INDEX = "archive.json"
 _CAMPAIGN = "campaign.json"

@@ -15,12 +15,16 @@ from campaign.config import launching
 from campaign.config.resolve import Campaign
 from campaign.errors import RecordError
 from campaign.fabrics import adapters
+from campaign.frontier import CONTRADICTS
 from campaign.launchers.links import FLAGS as LINK_FLAGS
 from campaign.launchers.links import said
+from campaign.links.kept import links_of_uses
 from campaign.matrix import Matrix, expand
 from campaign.plan import Key, lease_name
 from campaign.record import SCHEMA as RECORD_SCHEMA
 from campaign.record import Record, Store
+from campaign.repetitions import said as often
+from campaign.settled import Known, read_known
 from campaign.slurm.excluded import Excluded
 
 if TYPE_CHECKING:  # it brings pandas
@@ -28,7 +32,10 @@ if TYPE_CHECKING:  # it brings pandas
 
 FLAGS = {
     "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
+    CONTRADICTS: "it ran, though an otherwise equal cell with a smaller batch, or this one, ran out of memory before",
     "exit_hang": "a rank measured well, then did not exit by itself and was ended",
+    "storage emulated": "samples were read no faster than the system file says, in place of a link that is not there",
+    "storage is the host's memory": "the storage's file system keeps its files in memory, so that nothing was read from a device",
     **LINK_FLAGS,
 }
 
@@ -50,6 +57,10 @@ class Collected:
     store: Store
     beside: Sequence[Busy] = ()
     """What else the leases of these records were busy with: runs of cells that are not asked for."""
+    links: Sequence[Mapping[str, Any]] = ()
+    """What was measured of the links of these leases (`campaign.links.of_use`), with the configuration of each."""
+    known: Known = field(default_factory=Known)
+    """What has a record, and what ended cells before their most repetitions."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""
 
@@ -58,7 +69,8 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None) -> Col
     """Read what the results directory holds of the campaign's cells; RecordError names a damaged file."""
     matrix = expand(campaign, where)
     store = Store(directory)
-    present = store.index()
+    known = read_known(campaign, store)
+    present = known.measured
     wanted = sorted(key for key in _keys(matrix) if key in present)
     records = [store.read(*key) for key in wanted]
     used = {record.lease_id for record in records}
@@ -71,8 +83,14 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None) -> Col
     leases.sort(key=lambda lease: (lease.get("requested_s") or 0.0, lease["lease_id"]))
     others = (store.read(*key) for key in sorted(present.difference(wanted)))
     beside = [(other.lease_id, other.started, other.ended) for other in others if other.lease_id in used]
+    configurations = {record.lease_id: record.cell.configuration for record in records}
+    links = [
+        {**each, "configuration": configurations[each["lease_id"]]}
+        for each in links_of_uses(directory, store)
+        if each["lease_id"] in configurations
+    ]
     left_out = Excluded(directory / "slurm").read()
-    return Collected(campaign, matrix, records, leases, _reasons(directory), store, beside, left_out)
+    return Collected(campaign, matrix, records, leases, _reasons(directory), store, beside, links, known, left_out)
 
 
 def _keys(matrix: Matrix) -> Iterator[Key]:
@@ -113,10 +131,10 @@ def _reasons(directory: Path) -> dict[str, str]:
 def context_document(collected: Collected) -> dict[str, Any]:
     """What the page needs beside tables and figures (`report_document.ContextDocument`), from records and campaign alone."""
     campaign, records = collected.campaign, collected.records
-    environments = {
-        name: collected.store.shared_document(name) for name in sorted({record.environment for record in records})
-    }
-    software = {(n, v) for document in environments.values() for n, v in document.get("packages", {}).items()}
+    shared = {name for record in records for name in (record.environment, record.software) if name}
+    environments = {name: collected.store.shared_document(name) for name in sorted(shared)}
+    hosts = [environments[name] for name in {record.environment for record in records}]
+    software = {(name, version) for document in hosts for name, version in document.get("packages", {}).items()}
     document = campaign.document()
     flags = {flag for record in records for flag in record.flags}
     return {
@@ -139,8 +157,9 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *_unverified(campaign),
             *launching.said(campaign.system, campaign.configurations),
             *_emulation(campaign),
-            *_links(campaign),
+            *_links(collected),
             *_emulated_links(collected),
+            *_targets(collected.matrix),
         ],
         "excluded": [
             *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
@@ -153,6 +172,21 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
     }
+
+
+def _targets(matrix: Matrix) -> list[str]:
+    """What a reader of an interval should know where it was waited for."""
+    asked = {
+        (often(s), s.target_half_width_pct)
+        for cell in matrix.cells
+        if (s := cell.settings).target_half_width_pct is not None
+    }
+    return [
+        f"Cells with {times.replace('-', ' to ')} repetitions ended once the 95 % interval of their mean throughput was within "
+        f"±{target:g} % of it, or with the most of them. An interval that was waited for covers the true mean less often than its "
+        "name says: simulated, in 90 to 95 of 100 cells."
+        for times, target in sorted(asked)
+    ]
 
 
 def _launchers(collected: Collected) -> dict[str, int]:
@@ -190,17 +224,18 @@ def _emulation(campaign: Campaign) -> list[str]:
     ]
 
 
-def _links(campaign: Campaign) -> list[str]:
+def _links(collected: Collected) -> list[str]:
     """The system's links as its file gives them: what a reader holds an overhead against."""
     kinds = {"local": "between devices of a host", "fabric": "to devices behind the fabric", "network": "between hosts"}
     said = []
     for name, meaning in kinds.items():
-        link = getattr(campaign.system.links, name)
+        link = getattr(collected.campaign.system.links, name)
         if link is not None:
             latency = "" if link.latency_us is None else f", {link.latency_us:g} µs"
             source = f" ({link.source})" if link.source else ""
             said.append(f"{meaning} {link.gb_per_s:g} GB/s one way{latency}{source}")
-    return [f"Links by the system file, not measured: {'; '.join(said)}."] if said else []
+    measured = "" if collected.links else ", not measured"
+    return [f"Links by the system file{measured}: {'; '.join(said)}."] if said else []
 
 
 def _emulated_links(collected: Collected) -> list[str]:
@@ -217,7 +252,7 @@ def _emulated_links(collected: Collected) -> list[str]:
 
 
 def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), leases.json, context.json."""
+    """Write tables/: runs and cells (Parquet and CSV), leases.json, links.json, context.json."""
     from campaign.tables import PlannedCell, cells_table, runs_table, write_tables
 
     runs = runs_table(collected.records, collected.beside)
@@ -225,10 +260,11 @@ def collect(collected: Collected, out: Path) -> None:
     planned = []
     for cell in collected.matrix.cells:
         lease = lease_name(collected.campaign.protocol, cell)
-        repetitions = cell.settings.repetitions
+        repetitions = collected.known.planned(cell)
         why = collected.reasons.get(lease) or "not measured yet"
         missing = {r: why for r in range(1, repetitions + 1) if (cell.id, r) not in present}
         planned.append(PlannedCell(cell, repetitions, lease, missing))
     write_tables(out, runs, cells_table(planned, runs))
-    for name, document in (("leases", collected.leases), ("context", context_document(collected))):
+    documents = {"leases": collected.leases, "links": collected.links, "context": context_document(collected)}
+    for name, document in documents.items():
         (out / f"{name}.json").write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n")

@@ -19,7 +19,7 @@ KIND = ("workload", "precision", "device", "attach", "storage")
 SHAPE = ("hosts", "devices_per_host", "local_devices_per_host", "devices_used", "device", "attach", "storage")
 
 # From the most digits to the fewest: the first one in a campaign is what the others are compared with.
-PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp16-o2", "fp8", "int8")
 
 
 def option_columns(cells: pd.DataFrame) -> list[str]:

@@ -19,6 +19,7 @@ from campaign.matrix import expand
 from campaign.paths import Results
 from campaign.plan import Plan, PlannedLease, build_plan, host_count, isolation
 from campaign.record import Store
+from campaign.settled import implied_cells, read_known
 from campaign.slurm.options import person
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
@@ -29,6 +30,7 @@ _KEYS = {
     "archive": "path of an archive to report from",
     "results": "directory of all results",
     "launcher": "who starts runs: local or slurm; the system file says when left out",
+    "skip_implied": "yes or no: whether batches that a smaller one implies to run out of memory are left out, as the campaign says",
     "slurm": "what allocations ask of Slurm, such as {account: x, partition: y}",
 }
 
@@ -43,11 +45,17 @@ class Request:
     archive: Path | None = None
     launcher: str | None = None
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    run_implied: bool = False
 
     def arguments(self) -> list[str]:
         """What says which campaign is meant, as arguments of the scripts that measure and collect."""
         where = [f"--where={self.where}"] if self.where else []
-        return [f"--campaign={self.campaign}", f"--results={self.results}", *where]
+        implied = ["--run-implied"] if self.run_implied else []
+        return [f"--campaign={self.campaign}", f"--results={self.results}", *where, *implied]
+
+    def load(self) -> Campaign:
+        """The campaign as asked for."""
+        return load_campaign(self.campaign, self.launcher, self.slurm, run_implied=self.run_implied)
 
 
 def request(config: Mapping[str, Any]) -> Request:
@@ -68,20 +76,34 @@ def request(config: Mapping[str, Any]) -> Request:
         None if archive is None else Path(str(archive)),
         launcher,
         person(config.get("slurm")),
+        _is_no(config.get("skip_implied")),
     )
+
+
+def _is_no(value: object) -> bool:
+    """Whether a switch is off; `yes` leaves it to the campaign."""
+    if value is None or str(value).lower() in ("yes", "true"):
+        return False
+    if str(value).lower() in ("no", "false"):
+        return True
+    raise ConfigError(f"--config skip_implied: '{value}' is not one of yes, no")
 
 
 def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
     """The plan against the records that are there; ConfigError when a configuration can never fit the pool."""
-    campaign = load_campaign(asked.campaign, asked.launcher, asked.slurm)
+    campaign = asked.load()
     results = Results(asked.results, campaign.name)
     matrix = expand(campaign, asked.where)
+    store = Store(results.directory)
+    known = read_known(campaign, store)
     with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
         plan = build_plan(
             campaign,
             matrix,
-            Store(results.directory).index(),
+            known.measured,
             read_history(results),
+            known.stops,
+            implied_cells(campaign, store, matrix.cells, known),
             where=asked.where,
             unfit=unfit(fabric, campaign),
         )

@@ -27,7 +27,12 @@ FIGURES = (
     "node_spread",
     "part_of_host",
     "precision",
+    "memory_frontier",
     "overhead",
+    "link_matrices",
+    "allreduce",
+    "work_per_step",
+    "utilisation",
     "composition_times",
 )
 
@@ -41,6 +46,8 @@ class FigureData:
     leases: pd.DataFrame
     baseline: str
     protocol: Mapping[str, Any]
+    links: tuple[Mapping[str, Any], ...] = ()
+    """What was measured of links: lease_id, lease, configuration, when, document (`campaign.links`)."""
     style: Path = REPORTS / "style.mplstyle"
 
 
@@ -101,16 +108,18 @@ def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) 
 
 
 def read_data(inputs: Mapping[str, Any]) -> FigureData:
-    """FigureData from the files `runs`, `cells` (Parquet), `leases`, `context` (JSON) and, if named, `style`."""
+    """FigureData from the files `runs`, `cells` (Parquet), `leases`, `links`, `context` (JSON) and, if named, `style`."""
     try:
         runs, cells = pd.read_parquet(inputs["runs"]), pd.read_parquet(inputs["cells"])
         leases = json.loads(Path(inputs["leases"]).read_bytes())
+        links = json.loads(Path(inputs["links"]).read_bytes())
         campaign = json.loads(Path(inputs["context"]).read_bytes())["campaign"]
     except (OSError, ValueError, KeyError) as error:
         raise RecordError(f"the inputs of a figure cannot be read ({error}); delete them and run again") from error
     style = inputs.get("style")
     given = {"style": Path(style)} if style else {}
-    return FigureData(runs, cells, leases_table(leases), campaign["baseline"], campaign["protocol"], **given)
+    baseline, protocol = campaign["baseline"], campaign["protocol"]
+    return FigureData(runs, cells, leases_table(leases), baseline, protocol, tuple(links), **given)
 
 
 def write(figure: Figure, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:

@@ -27,6 +27,8 @@ from campaign.tables import tally
 
 # Up to so many planned cells the page has a row for each; beyond, one for each configuration and workload.
 CELLS_ON_PAGE = 200
+# What becomes of a cell.
+STATES = ("measured", "failed", "implied", "missing")
 # Failed runs have a row each, with the path of their log.
 FAILED_ON_PAGE = 500
 
@@ -136,7 +138,7 @@ def _counts(runs: pd.DataFrame, cells: pd.DataFrame, excluded: Iterable[Excluded
     states = cells["state"].value_counts()
     return [
         ("planned", f"{len(cells):,}"),
-        *((name, f"{int(states.get(name, 0)):,}") for name in ("measured", "failed", "missing")),
+        *((name, f"{int(states.get(name, 0)):,}") for name in _states(cells)),
         ("excluded", f"{sum(rule.cells for rule in excluded):,}"),
         ("runs", f"{len(runs):,}"),
     ]
@@ -186,7 +188,7 @@ def _failed(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
     axes = _axes(cells)
     words = {row["cell_id"]: wording.describe(row, axes) for row in cells.to_dict("records")}
     places = {name: place for place, name in enumerate(words)}
-    failed = runs[(runs["status"] != "ok") & runs["cell_id"].isin(cells["cell_id"])]
+    failed = runs[~runs["status"].isin(("ok", "implied")) & runs["cell_id"].isin(cells["cell_id"])]
     failed = failed.assign(place=failed["cell_id"].map(places)).sort_values(["place", "repetition"], kind="stable")
     rows = [
         (
@@ -207,31 +209,40 @@ def _axes(cells: pd.DataFrame) -> list[str]:
 
 
 def _grouped_coverage(cells: pd.DataFrame) -> dict[str, Any]:
-    headings = ("Configuration and workload", "State", "Cells", "Measured", "Failed", "Missing", "Why, and flags")
+    known = _states(cells)
+    headings = ("Configuration and workload", "State", "Cells", *map(str.capitalize, known), "Why, and flags")
     rows = []
     for (configuration, workload), group in cells.groupby(["configuration", "workload"], sort=False):
         counts = group["state"].value_counts()
-        states = [name for name in ("measured", "failed", "missing") if name in counts]
-        reasons = [_why(row) for row in group[(group["n_failed"] + group["n_missing"]) > 0].to_dict("records")]
+        states = [name for name in known if name in counts]
+        short = (group["n_failed"] + group["n_implied"] + group["n_missing"]) > 0
+        reasons = [_why(row) for row in group[short].to_dict("records")]
         rows.append(
             (
                 f"{configuration}, {workload}",
                 states[0] if len(states) == 1 else "partly",
                 f"{len(group):,}",
-                *(f"{int(counts.get(name, 0)):,}" for name in ("measured", "failed", "missing")),
+                *(f"{int(counts.get(name, 0)):,}" for name in known),
                 tally(reasons),
             )
         )
     return {"unit": "configuration and workload", "headings": headings, "rows": rows}
 
 
+def _states(cells: pd.DataFrame) -> list[str]:
+    """The states to count: `implied` only where there are such cells."""
+    return [name for name in STATES if name != "implied" or (cells["state"] == name).any()]
+
+
 def _why(row: Mapping[Any, Any]) -> str:
-    """Reasons of failed and missing runs, and flags, of one cell."""
+    """Reasons of failed and missing runs, flags, and what ended the repetitions, of one cell."""
+    word = "failed" if row["n_failed"] else "not run"
     parts = [
-        f"failed: {row['failures']} ({row['failure_reasons']})" if row["failure_reasons"] else "",
-        f"failed: {row['failures']}" if row["failures"] and not row["failure_reasons"] else "",
+        f"{word}: {row['failures']} ({row['failure_reasons']})" if row["failure_reasons"] else "",
+        f"{word}: {row['failures']}" if row["failures"] and not row["failure_reasons"] else "",
         f"missing: {row['missing_reasons']}" if row["n_missing"] else "",
         f"flags: {row['flags']}" if row["flags"] else "",
+        f"ended: {row['stopped']}" if row["stopped"] else "",
     ]
     return "; ".join(part for part in parts if part)
 

@@ -18,6 +18,8 @@ from campaign.fabrics.protocol import Capabilities, Inventory
 from campaign.paths import Results
 from campaign.plan import Plan, counts_per_axis, duration, isolation
 from campaign.record import Store
+from campaign.repetitions import said
+from campaign.settled import read_known
 from campaign.slurm import jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded import Excluded
@@ -66,7 +68,8 @@ def print_plan(plan: Plan) -> None:
     leases = _table("Leases in order", "#", "lease", "composition", "runs", "without record", "expected", "estimate from",
                     numbers=("#", "runs", "without record", "expected"))  # fmt: skip
     _add(leases, [
-        (order, lease.name, lease.devices(), lease.runs, lease.missing, duration(lease.expected_s), lease.basis)
+        (order, lease.name, lease.devices(), lease.runs, _up_to(lease.missing_least, lease.missing),
+         duration(lease.expected_s), lease.basis)
         for order, lease in enumerate(plan.leases, 1)
     ])  # fmt: skip
     _show(leases)
@@ -80,10 +83,25 @@ def print_plan(plan: Plan) -> None:
         "none": "as the pool allows",
     }
     _console.print(
-        f"{cells} cells, {plan.runs} runs, {plan.missing} without a record, in {len(plan.leases)} leases\n"
+        f"{cells} cells, {plan.runs} runs, {_up_to(plan.missing_least, plan.missing)} without a record, in "
+        f"{len(plan.leases)} leases\n{_repeated(plan)}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
         f"expected: {plan.device_hours:.2f} device-hours, {duration(plan.wall_s)} ({alone[isolation(plan.campaign)]})"
     )
+
+
+def _up_to(least: int, most: int) -> str:
+    return str(most) if least == most else f"{least} to {most}"
+
+
+def _repeated(plan: Plan) -> str:
+    """How a target makes the number of repetitions differ; empty without one."""
+    asked = sorted({
+        f"{said(s).replace('-', ' to ')} repetitions, until the 95 % interval is within ±{s.target_half_width_pct:g} % of the mean"
+        for _, cell in plan.cells
+        if (s := cell.settings).target_half_width_pct is not None
+    })  # fmt: skip
+    return "".join(f"cells with {words}\n" for words in asked)
 
 
 def print_inventory(system: str, capabilities: Capabilities, inventory: Inventory) -> None:
@@ -173,7 +191,7 @@ def print_status(plan: Plan, root: Path) -> None:
     _show(table)
     wanted = {(cell.id, r) for _, cell in plan.cells for r in range(1, cell.settings.repetitions + 1)}
     store = Store(results.directory)
-    outcomes = Counter(store.read(*key).status for key in store.index() & wanted)
+    outcomes = Counter(store.read(*key).status for key in read_known(plan.campaign, store).measured & wanted)
     told = ", ".join(f"{count} {status}" for status, count in outcomes.most_common()) or "none yet"
     _console.print(f"{plan.runs - plan.missing} of {plan.runs} runs have a record: {told}")
     for host, why in Excluded(results.slurm).read().items():

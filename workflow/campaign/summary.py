@@ -17,12 +17,13 @@ def summary(tables: Path, figures: Path, report: Path) -> str:
     """Counts, the first findings of every figure, and the path of the report."""
     with (tables / "cells.csv").open(newline="") as file:
         cells = list(csv.DictReader(file))
-    runs = Counter(
-        {name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in ("planned", "ok", "failed", "missing")}
-    )
+    names = ("planned", "ok", "failed", "implied", "missing")
+    runs = Counter({name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in names})
+    implied = f"{runs['implied']} implied, " if runs["implied"] else ""
     lines = [
         "",
-        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {runs['missing']} missing",
+        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied}"
+        f"{runs['missing']} missing",
     ]
     for path in sorted(figures.glob("*.json")):
         drawing = json.loads(path.read_bytes())

@@ -55,6 +55,8 @@ RUN_COLUMNS: dict[str, str] = {
     "host_names": TEXT,
     "flags": TEXT,
     "log": TEXT,
+    "stopped": TEXT,
+    "implied_by": TEXT,
 }
 
 _AXIS_NAMES = (
@@ -148,6 +150,8 @@ def _run_row(record: Record) -> dict[str, Any]:
         "host_names": ", ".join(record.hosts),
         "flags": ", ".join(record.flags),
         "log": record.log,
+        "stopped": record.stopped,
+        "implied_by": record.implied_by,
         **{f"metric_{name}" if name in RUN_COLUMNS else name: value for name, value in record.metrics.items()},
     }
 
@@ -181,9 +185,10 @@ def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[An
 def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFrame:
     """One row a planned cell, in the order of the plan: its axes, how many runs it has, and their summary.
 
-    state: `measured` (a run is ok), `failed` (it was run, none is ok) or `missing` (no run). n_ok counts the runs that are
-    ok and have a throughput. Throughput columns (median,
+    state: `measured` (a run is ok), `failed` (it was run, none is ok), `implied` (not run: a smaller batch ran out of memory) or
+    `missing` (no run). n_ok counts the runs that are ok and have a throughput. Throughput columns (median,
     mean, sd, ci_low, ci_high, min, max; samples per second) are over ok runs; the interval is 95 % of the mean.
+    stopped: why a target, or the most repetitions under one, ended the cell.
     Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements and count.
     """
     plan = list(planned)
@@ -192,12 +197,15 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFr
     groups = runs.groupby("cell_id", sort=False)
     ok = runs[runs["status"] == "ok"].groupby("cell_id", sort=False)
     table["n_ok"] = _counts(ids, ok["throughput_per_s"].count())
-    table["n_failed"] = _counts(ids, groups.size()) - _counts(ids, ok.size())
+    implied = runs[runs["status"] == "implied"].groupby("cell_id", sort=False)
+    table["n_implied"] = _counts(ids, implied.size())
+    table["n_failed"] = _counts(ids, groups.size()) - _counts(ids, ok.size()) - table["n_implied"]
     present = {(str(cell), int(n)) for cell, n in zip(runs["cell_id"], runs["repetition"], strict=True)}
     absent = [[n for n in range(1, e.repetitions + 1) if (e.cell.id, n) not in present] for e in plan]
     table["n_missing"] = np.array([len(each) for each in absent], dtype=np.int64)
     measured, ran = _counts(ids, ok.size()).to_numpy() > 0, table["n_failed"].to_numpy() > 0
-    state = np.where(measured, "measured", np.where(ran, "failed", "missing"))
+    known = np.where(table["n_implied"] > 0, "implied", "missing")
+    state = np.where(measured, "measured", np.where(ran, "failed", known))
     table["state"] = pd.Series(state, index=table.index, dtype="str")
     failed = runs[runs["status"] != "ok"]
     table["failures"] = _tallies(ids, failed, "status")
@@ -205,6 +213,10 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFr
     reasons = [tally([e.missing.get(n, "no record") for n in gone]) for e, gone in zip(plan, absent, strict=True)]
     table["missing_reasons"] = pd.Series(reasons, index=table.index, dtype="str")
     table["flags"] = _tallies(ids, runs[runs["flags"] != ""], "flags", count=False)
+    # A cell that went on under another target has ended more than once; the last time counts.
+    stopped = runs[runs["stopped"] != ""]
+    ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
+    table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
     return _with_summary(table, ok)
 
 

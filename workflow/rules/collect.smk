@@ -1,7 +1,7 @@
 """Collect: from records to tables.
 
-REQUIRES: manifests of all leases, records/, shared/, leases/; the YAML files, whose words the tables repeat
-PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/leases.json, tables/context.json
+REQUIRES: manifests of all leases, records/, shared/, leases/, links/; the YAML files, whose words the tables repeat
+PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/{leases,links,context}.json
 """
 
 
@@ -16,6 +16,7 @@ rule tables:
         cells=f"{RESULTS}/tables/cells.parquet",
         cells_csv=f"{RESULTS}/tables/cells.csv",
         leases=f"{RESULTS}/tables/leases.json",
+        links=f"{RESULTS}/tables/links.json",
         context=f"{RESULTS}/tables/context.json",
     log:
         f"{RESULTS}/logs/tables.log",

@@ -14,6 +14,7 @@ rule figure:
         runs=rules.tables.output.runs,
         cells=rules.tables.output.cells,
         leases=rules.tables.output.leases,
+        links=rules.tables.output.links,
         context=rules.tables.output.context,
         # Named as an input, because Snakemake does not watch a script whose path has wildcards.
         script=f"{workflow.basedir}/scripts/figures/{{figure}}.py",

@@ -25,6 +25,7 @@ rule plan:
         campaign=str(CAMPAIGN_DAG.asked.campaign),
         where=CAMPAIGN_DAG.asked.where or "",
         results=str(CAMPAIGN_DAG.asked.results),
+        run_implied="yes" if CAMPAIGN_DAG.asked.run_implied else "no",
     params:
         runs=CAMPAIGN_DAG.digest,
     message:

@@ -109,7 +109,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown precision": (
         {"campaign.axes.precision": ["fp8"]},
         "campaign.yaml",
-        "axes.precision.0: input should be 'fp32', 'tf32', 'fp16' or 'bf16' (found 'fp8')",
+        "axes.precision.0: input should be 'fp32', 'tf32', 'fp16', 'fp16-o2' or 'bf16' (found 'fp8')",
     ),
     "another version": (
         {"campaign.schema_version": "campaign/7"},

@@ -70,6 +70,10 @@ class Override(Model):
     """Replaces the protocol's."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Replaces the protocol's."""
+    target_half_width_pct: Annotated[float, Field(gt=0, lt=100)] | None = None
+    """Replaces the protocol's."""
+    repetitions_min: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """Replaces the protocol's."""
     time_limit_s: Annotated[float, Field(gt=0)] | None = None
     """Replaces the protocol's."""
 
@@ -83,6 +87,27 @@ class Exclusion(Model):
     """The reason; it is shown in the plan and in the report."""
 
 
+class LinkMeasurement(Model):
+    """The stage that measures the links of every composition: matrices of bandwidth and latency between its devices and to their
+    hosts, and all-reduce against message size."""
+
+    when: tuple[Literal["before", "after"], ...] | None = None
+    """Before the runs of a composition, after them, or both; `[]`: never. Default: before, where the campaign has a `train`
+    workload (the stage needs PyTorch too)."""
+    sizes_bytes: Many[Annotated[int, Field(ge=8, le=2**30)]] = (8, 4096, 65536, 2**20, 2**24, 2**26, 2**28)
+    """Message sizes, each rounded down to whole fp32 numbers. The smallest gives the latency, the largest the bandwidth."""
+    repeats: Annotated[int, Field(ge=3, le=1000)] = 5
+    """Timed repeats of each size; their median counts."""
+    warmup: Annotated[int, Field(ge=0, le=1000)] = 2
+    """Repeats before them that do not count."""
+    budget_s: Annotated[float, Field(gt=0)] = 30.0
+    """How long the stage may take; sizes that do not fit are left out, and named."""
+    tools: Many[Literal["torch", "p2pBandwidthLatencyTest", "nvbandwidth", "nccl-tests", "osu"]] = ("torch",)
+    """What measures: the built-in `torch`, or programs that are installed on the hosts; one that is not there is named."""
+    tolerance_pct: Annotated[float, Field(gt=0, lt=100)] = 25.0
+    """A link that is slower than its kind's expectation by more than this is flagged in every record of the composition."""
+
+
 class Protocol(Model):
     """How each cell is measured."""
 
@@ -91,7 +116,13 @@ class Protocol(Model):
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     """Steps that are timed."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Runs a cell."""
+    """Runs a cell; with `target_half_width_pct`, the most of them."""
+    target_half_width_pct: Annotated[float, Field(gt=0, lt=100)] | None = None
+    """Stop repeating a cell once the 95 % interval of its mean throughput reaches no further than this to either side, in percent
+    of the mean. An interval that was waited for covers the true mean less often than its name says: simulated, 90 to 95 of 100
+    times, by noise and target; more of `repetitions_min` helps. Default: every cell is repeated equally often."""
+    repetitions_min: Annotated[int, Field(ge=2, le=1000)] = 3
+    """With `target_half_width_pct`: the fewest repetitions; and so many that fail end a cell too."""
     seed: int = 1234
     """Seed of weights, data and order."""
     order: Literal["blocks", "sequential"] = "blocks"
@@ -106,6 +137,13 @@ class Protocol(Model):
     """A run that takes longer is stopped and recorded as `time_limit`."""
     memory_limit_mib: Annotated[int, Field(ge=1)] | None = None
     """A run whose processes hold more memory on a host is stopped and recorded as `oom_host`."""
+    skip_implied: bool = True
+    """Once a batch has run out of memory, larger ones that are otherwise equal are not run but recorded as `implied`, with the
+    run that shows it. `false` runs them."""
+    telemetry_s: Annotated[float, Field(ge=0.1, le=3600)] | None = 1.0
+    """Seconds between two samples of the counters of devices and hosts beside every run; null: none."""
+    links: LinkMeasurement = LinkMeasurement()
+    """How the links of every composition are measured."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
     """How often a lease is tried when the apparatus (fabric, scheduler, host) fails; the subject's failures are data."""
     compose_wait_s: Annotated[float, Field(ge=0)] = 600.0

@@ -15,10 +15,11 @@ from campaign.config.product import product
 from campaign.config.shapes import device_models
 from campaign.config.system_file import DeviceModel, Link, SystemFile
 from campaign.config.template import RESERVED, check_template
-from campaign.config.workload_file import CommandWorkload, SyntheticWorkload, TrainWorkload, WorkloadFile
+from campaign.config.workload_file import CommandWorkload, Software, SyntheticWorkload, TrainWorkload, WorkloadFile
 from campaign.config.yaml_file import YamlFile
 from campaign.errors import ConfigError
 from campaign.expression import parse
+from campaign.train.options import COMMON_OPTIONS
 from campaign.train.spec import model_info, resolve_options
 
 Check = Callable[[], object]
@@ -62,7 +63,7 @@ def check(
         if isinstance(workload, TrainWorkload):
             checks += _train(file, workload, sources)
         elif isinstance(workload, CommandWorkload):
-            checks += _command(workload, source)
+            checks += _command(workload, source, system)
         else:
             checks += _synthetic(workload, source)
     gathered(checks)
@@ -174,11 +175,12 @@ def _options(file: CampaignFile, workloads: Mapping[str, WorkloadFile], sources:
             yield partial(_refuse, f"{where}: this name is taken by the campaign itself; choose another")
             continue
         for name, workload in workloads.items():
-            if option not in workload.options:
+            known = {*workload.options, *(COMMON_OPTIONS if isinstance(workload, TrainWorkload) else ())}
+            if option not in known:
                 yield partial(
                     _refuse,
-                    f"{where}: workload '{name}' has no such option; {nearest(option, workload.options)} "
-                    f"(an axis varies options that the workload file gives a default)",
+                    f"{where}: workload '{name}' has no such option; {nearest(option, known)} "
+                    f"(an axis varies options that the workload file gives a default, and those that every `train` workload has)",
                 )
 
 
@@ -227,12 +229,14 @@ def _train_option(model: str, option: str, value: Any, where: str) -> None:
         raise ConfigError(f"{where}: {error}{hint}") from None
 
 
-def _command(workload: CommandWorkload, source: YamlFile) -> Iterator[Check]:
+def _command(workload: CommandWorkload, source: YamlFile, system: SystemFile) -> Iterator[Check]:
     known = RESERVED | set(workload.options)
-    for index, part in enumerate(workload.command):
-        yield partial(check_template, part, known, source.place("command", index))
-    for name, text in workload.environment.items():
-        yield partial(check_template, text, known, source.place("environment", name))
+    for place, text in _templates(workload):
+        yield partial(check_template, text, known, source.place(*place))
+    if workload.software is not None:
+        for place, text in _software_templates(workload.software):
+            # The same for every cell of an option's value, so that it is looked at once.
+            yield partial(check_template, text, workload.options, source.place("software", *place))
     program = workload.command[0]
     if "/" in program and not program.startswith(("/", "{")):
         yield partial(
@@ -240,6 +244,30 @@ def _command(workload: CommandWorkload, source: YamlFile) -> Iterator[Check]:
             f"{source.place('command', 0)}: '{program}' is a relative path, but every run starts in a directory of its own; "
             "give the full path, or a program on the PATH",
         )
+    if workload.launch == "srun" and system.launcher == "local":
+        yield partial(
+            _refuse,
+            f"{source.place('launch')}: srun starts ranks in a job of Slurm, and on '{system.name}' runs are started with "
+            "`launcher: local`; use a system (or a profile) with `launcher: slurm`, or `launch: per_rank`, mpirun or torchrun",
+        )
+
+
+def _templates(workload: CommandWorkload) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Place and text of whatever is filled in with the values of a run."""
+    yield from ((("command", index), text) for index, text in enumerate(workload.command))
+    yield from ((("launch_options", index), text) for index, text in enumerate(workload.launch_options))
+    yield from ((("environment", name), text) for name, text in workload.environment.items())
+    for precision, arguments in workload.precision_arguments.items():
+        yield from ((("precision_arguments", precision, index), text) for index, text in enumerate(arguments))
+    for precision, variables in workload.precision_environment.items():
+        yield from ((("precision_environment", precision, name), text) for name, text in variables.items())
+
+
+def _software_templates(software: Software) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    yield from (((name,), text) for name in ("conda", "venv") if (text := getattr(software, name)) is not None)
+    if software.apptainer is not None:
+        yield ("apptainer", "image"), software.apptainer.image
+        yield from ((("apptainer", "binds", index), text) for index, text in enumerate(software.apptainer.binds))
 
 
 def _synthetic(workload: SyntheticWorkload, source: YamlFile) -> Iterator[Check]:

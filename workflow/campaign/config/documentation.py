@@ -14,7 +14,8 @@ from campaign.config.schemas import NOUNS, options_schema, schema_of
 from campaign.config.template import RUN_VALUES
 from campaign.fabrics import FABRICS
 from campaign.project import CONFIG, ROOT
-from campaign.train.spec import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS
+from campaign.train.options import COMMON_OPTIONS, FAMILY_OPTIONS
+from campaign.train.spec import MODELS
 
 COMMAND = "python -m campaign.config.documentation"
 INTRODUCTION = f"""\

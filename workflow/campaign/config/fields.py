@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+Precision = Literal["fp32", "tf32", "fp16", "fp16-o2", "bf16"]
+"""`fp16` and `bf16`: autocast, gradients stay fp32; `fp16-o2`: weights and gradients are fp16 (apex O2), so that half the bytes are
+all-reduced."""
 # Names become names of files, directories and jobs, and "--" joins them: no separators, no leading dot, single hyphens, and
 # short enough for the names that are made of three of them.
 NAME_PATTERN = r"^[A-Za-z0-9](-?[A-Za-z0-9._])*$"
@@ -14,12 +16,17 @@ HOSTS_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[\d+-\d+\])?$"
 AXIS_PATTERN = r"^[a-z][a-z0-9_]*$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 TEXT_PATTERN = r"^[^\x00]*$"  # the operating system takes no NUL in arguments
+# What a program reads as an operand, and not as an option.
+OPERAND_PATTERN = r"^[^\x00-][^\x00]*$"
+MODULE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+/@:=-]*$"
 PATTERN_WORDS = {
     NAME_PATTERN: "letters, digits, '.', '_' and single '-', and begins with a letter or digit",
     HOSTS_PATTERN: "letters, digits, '.', '_' and '-', with a range such as [1-4] at its end where several are meant",
     AXIS_PATTERN: "small letters, digits and '_', and begins with a letter",
     VARIABLE_PATTERN: "letters, digits and '_', and begins with a letter or '_'",
     TEXT_PATTERN: "any characters but NUL",
+    OPERAND_PATTERN: "any characters but NUL, and does not begin with '-'",
+    MODULE_PATTERN: "letters, digits and . _ + / @ : = -, and begins with a letter or digit",
 }
 """What a text with that pattern consists of, for messages."""
 

@@ -49,7 +49,7 @@ def launch_identity(system: SystemFile, configuration: Configuration) -> dict[st
 
 def objection(system: SystemFile, configuration: Configuration, workload: WorkloadFile) -> str | None:
     """Why the workload cannot come to the configuration's devices, or None: one program is started in one way, on one host."""
-    if not isinstance(workload, CommandWorkload) or workload.launch != "once":
+    if not isinstance(workload, CommandWorkload) or workload.launch in ("per_rank", "srun"):
         return None  # a rank each, or a program that takes no device
     local = min(configuration.local_devices_per_host, configuration.devices_used)
     counts = {True: local, False: configuration.devices_used - local}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from campaign.config.fields import AXIS_PATTERN, HOSTS_PATTERN, NAME_PATTERN, TEXT_PATTERN, VARIABLE_PATTERN
-from campaign.train.spec import Option
+from campaign.train.options import Option
 
 Schema = Mapping[str, Any]
 
@@ -163,6 +163,6 @@ def option_words(option: Option) -> tuple[str, str]:
         return " or ".join(f"`{choice}`" for choice in option.choices), meaning
     limits = {"minimum": option.minimum, "maximum": option.maximum}
     known = {name: f"{value:g}" for name, value in limits.items() if value is not None}
-    kind = {int: "integer", float: "number", str: "string"}[option.kind]
+    kind = {int: "integer", float: "number", str: "string", bool: "true or false"}[option.kind]
     multiple = f", multiple of {option.multiple_of}" if option.multiple_of else ""
     return words({"type": kind, **known}) + multiple, meaning

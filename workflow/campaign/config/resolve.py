@@ -63,11 +63,13 @@ class Campaign:
         }
 
 
-def load_campaign(path: Path, launcher: str | None = None, person: SlurmOptions | None = None) -> Campaign:
+def load_campaign(
+    path: Path, launcher: str | None = None, person: SlurmOptions | None = None, *, run_implied: bool = False
+) -> Campaign:
     """Read a campaign and the files it names; ConfigError lists what is wrong, where, and what is allowed.
 
     launcher: who starts runs, where that is not for the system file to say (a Snakemake profile); person: what allocations ask
-    of Slurm, likewise.
+    of Slurm, likewise; run_implied: what a smaller batch implies is run all the same.
     """
     campaign = load_campaign_file(path)
     systems: list[Loaded[SystemFile]] = []
@@ -80,9 +82,12 @@ def load_campaign(path: Path, launcher: str | None = None, person: SlurmOptions 
         ]
     )
     system = systems[0]
+    file = campaign.model
+    if run_implied:
+        file = file.model_copy(update={"protocol": file.protocol.model_copy(update={"skip_implied": False})})
     campaign_as_used = resolve(
         path,
-        campaign.model,
+        file,
         system.model if launcher is None else system.model.model_copy(update={"launcher": launcher}),
         {name: workload.model for name, workload in workloads.items()},
         Sources(campaign.source, system.source, {name: workload.source for name, workload in workloads.items()}),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from campaign.cell import Scalar
+from campaign.cell import Scalar, Storage
 from campaign.config.fields import HOSTS_PATTERN, Count, Model, Name, Precision
 
 
@@ -74,6 +74,16 @@ class PcieLink(Model):
     """Generation."""
 
 
+class StoragePlace(Model):
+    """Where runs find a kind of storage on the hosts."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]
+    """Directory on it that runs may write to; each writes below it, and removes what it wrote."""
+    emulated_gb_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Read no faster than this, in GB/s for all ranks of a host together: stands for storage behind a link where there is none.
+    Identity: another rate is another measurement, and records say that it is emulated."""
+
+
 class DeviceModel(Model):
     """What is known of a device model."""
 
@@ -83,6 +93,8 @@ class DeviceModel(Model):
     """Precisions that it can do, where that is less than the software tells."""
     reported_as: str | None = None
     """What the host's own tools call it, such as `NVIDIA A100-PCIE-40GB`; one that reports another name is not taken for it."""
+    peak_tflops: dict[Precision, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Dense peak in TFLOP/s by precision, for the share of it that a run reaches. Default: the vendor's, for known models."""
     pcie: PcieLink | None = None
     """The PCIe link that it should have; records measured over less say so. One below what its ends can do is told anyway."""
 
@@ -222,6 +234,8 @@ class SystemFile(Model):
     """What is known of the device models; one that is not named is a GPU."""
     links: Links = Links()
     """Link rates as the site knows them; the report repeats them."""
+    storage: dict[Storage, StoragePlace] = Field(default_factory=dict)
+    """Where hosts have each kind of storage; runs that read their samples from files need it."""
     slurm: SlurmSettings = SlurmSettings()
     """Settings for `launcher: slurm`."""
     emulation: Emulation | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from campaign import locks
 from campaign.config.resolve import Campaign
-from campaign.driver import Driver, run_mark
+from campaign.driver import Driver
 from campaign.launchers.processes import kill_marked
 from campaign.paths import Results
 from campaign.submission.protocol import Fate, Submission
@@ -62,7 +62,7 @@ class LocalSubmitter:
             for pid in pids:
                 _signal(pid, signal.SIGTERM if time.time() < deadline else signal.SIGKILL)
             time.sleep(0.1)
-        kill_marked(run_mark(self.results, lease))
+        kill_marked(self.results.run_mark(lease))
 
     def forget(self, lease: str) -> None:
         """A process that has ended is not found again."""

@@ -18,12 +18,14 @@ from typing import Any
 from campaign import locks
 from campaign.compose import lease_id
 from campaign.config.resolve import Campaign
-from campaign.driver import Driver, lease_cells
+from campaign.driver import Driver
 from campaign.errors import LaunchError
 from campaign.history import read_history
+from campaign.order import lease_cells
 from campaign.paths import Results
 from campaign.plan import cost, missing_runs
 from campaign.record import Store
+from campaign.settled import read_known
 from campaign.slurm import jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded import Excluded
@@ -94,7 +96,8 @@ class SlurmSubmitter:
     def parameters(self, driver: Driver) -> dict[str, Any]:
         """What sbatch is told of this lease (`slurm.options`)."""
         cells = lease_cells(self.campaign, driver.lease, driver.where)
-        missing = missing_runs(cells, Store(self.results.directory).index())
+        known = read_known(self.campaign, Store(self.results.directory))
+        missing = missing_runs(cells, known.measured, known.stops)
         expected_s, _ = cost(missing, driver.lease, read_history(self.results))
         configuration = cells[0].configuration
         system = self.campaign.system

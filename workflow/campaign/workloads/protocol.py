@@ -9,18 +9,34 @@ from typing import Literal, Protocol
 
 from campaign.cell import Cell
 from campaign.fabrics.protocol import Composition
+from campaign.logs import Log
 from campaign.record import Failure, Status
 
 
 @dataclass(frozen=True)
+class Storage:
+    """A directory on the configuration's kind of storage; gb_per_s: the rate of a host's link to it, where emulated."""
+
+    path: Path
+    gb_per_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Run:
-    """One run about to be launched. `directory` is the run's own and empty; `runs_on`: what the devices are."""
+    """One run about to be launched. `directory` is the run's own and empty; `runs_on`: what the devices are.
+
+    storage: of the configuration's kind, where the system file says where that is; peak_tflops: of a device in the cell's
+    precision; launcher: who starts it.
+    """
 
     cell: Cell
     repetition: int
     composition: Composition
     directory: Path
     runs_on: Literal["cuda", "cpu"]
+    storage: Storage | None = None
+    peak_tflops: float | None = None
+    launcher: Literal["local", "slurm"] = "local"
 
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
@@ -33,7 +49,7 @@ class Step:
     """What a launcher starts: one process, or one a rank.
 
     preload: a module whose `parent` forks ranks cheaply; a launcher that cannot use it starts `argv`. takes_devices: False for a
-    program that only stands for devices, and is given nothing for them.
+    program that only stands for devices, and is given nothing for them; srun: further words for an srun that starts the ranks.
     """
 
     argv: tuple[str, ...]
@@ -42,6 +58,7 @@ class Step:
     per_rank: bool = True
     preload: str | None = None
     takes_devices: bool = True
+    srun: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. Rates are per second over all ranks."""
+    """What a run gave. Rates are per second over all ranks.
+
+    steady: Unix seconds between which all ranks were measured, by the clocks of their hosts; None where that is not known.
+    """
 
     status: Status
     failure: Failure | None = None
@@ -71,6 +91,7 @@ class Outcome:
     window_s: tuple[float, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     phases_s: Mapping[str, float] = field(default_factory=dict)
+    steady: tuple[float, float] | None = None
     flags: tuple[str, ...] = ()
 
 
@@ -83,5 +104,5 @@ class Workload(Protocol):
     def step(self, run: Run) -> Step:
         """The step that measures the run; may write what it needs into `run.directory`."""
 
-    def read(self, run: Run, ended: Ended, log: str) -> Outcome:
+    def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
         """What came out; failures of the subject are outcomes, not exceptions."""

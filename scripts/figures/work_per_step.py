@@ -1,0 +1,113 @@
+"""Figure: how much of a device's arithmetic a step reaches, beside the bytes that it makes ranks exchange."""
+
+from typing import Any
+
+import pandas as pd
+
+from campaign import comparison, plot, statistics, wording
+from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+
+TITLE = "Work and bytes of a step"
+ANCHOR = "work-per-step"
+SECTION = (
+    "What does a step compute, what do its ranks exchange, and how much of a device's arithmetic is reached? A model that does "
+    "little arithmetic for each byte that it all-reduces depends on its links; one that does much, on its devices."
+)
+
+# Counted by the workload, equal for all runs of a cell.
+_COUNTS = ("parameters", "flops_per_step", "allreduce_bytes_per_step", "flops_per_allreduce_byte")
+_GFLOPS = 1e3  # of a TFLOP
+
+
+def draw(data: FigureData) -> Drawing:
+    if "achieved_tflops" not in data.runs or not data.runs["achieved_tflops"].notna().any():
+        return nothing("no workload told the arithmetic of its steps")
+    rows = comparison.in_words(_rows(data))
+    by = ["workload", *comparison.option_columns(rows)]
+    panels = plot.panels(rows, by)
+    findings = _findings(rows, by)
+    caption = (
+        "Training arithmetic that each device reaches, in GFLOP/s (forward counted exactly, training as three times that), at the "
+        f"largest batch; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % interval (Student t). Above a bar: the share of "
+        f"the device's dense peak, where that is known. {panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: "
+        f"{wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "Workload": lambda row: wording.describe(row, by),
+            "Configuration": lambda row: row["configuration"],
+            "Batch": lambda row: wording.count(row["batch"]),
+            "Precision": lambda row: row["precision"],
+            "Parameters": lambda row: wording.number(row["parameters"] / 1e6) + " M",
+            "GFLOP a step": lambda row: wording.number(row["flops_per_step"] / 1e9),
+            "All-reduced a step": lambda row: _mb(row["allreduce_bytes_per_step"]),
+            "FLOP a byte": lambda row: wording.number(row["flops_per_allreduce_byte"]),
+            "GFLOP/s a device": lambda row: wording.number(row["mean"]),
+            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"]),
+            "Of the peak": lambda row: wording.percent(row["mfu_pct"]),
+            "Runs": lambda row: wording.count(row["n_ok"]),
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _rows(data: FigureData) -> pd.DataFrame:
+    """One row a cell whose work is known: counts, and the mean rate of arithmetic with its interval."""
+    ok = data.runs[(data.runs["status"] == "ok") & data.runs["achieved_tflops"].notna()]
+    groups = ok.groupby("cell_id", sort=False)
+    rate = _GFLOPS * groups["achieved_tflops"].mean()
+    cells = data.cells[data.cells["cell_id"].isin(rate.index)].drop(columns=["mean", "sd", "ci_low", "ci_high"])
+    ids = cells["cell_id"]
+    cells = cells.assign(mean=ids.map(rate), sd=ids.map(_GFLOPS * groups["achieved_tflops"].std()))
+    low, high = statistics.student_interval(cells["mean"], cells["sd"], cells["n_ok"])
+    counted = {name: ids.map(groups[name].first()) if name in ok else float("nan") for name in (*_COUNTS, "mfu_pct")}
+    return cells.assign(ci_low=low, ci_high=high, **counted).reset_index(drop=True)
+
+
+def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+    best: Any = rows.loc[rows["mean"].idxmax()]
+    axes = [*by, "configuration", "batch", "precision"]
+    said = [
+        f"The most arithmetic a device reaches: {wording.number(best['mean'])} GFLOP/s ({wording.describe(best, axes)})."
+    ]
+    dense = rows.dropna(subset=["flops_per_allreduce_byte"])
+    if dense["workload"].nunique() > 1:
+        ordered = dense.sort_values("flops_per_allreduce_byte", kind="stable")
+        ends: list[Any] = [ordered.iloc[0], ordered.iloc[-1]]
+        least, most = (
+            f"{wording.number(row['flops_per_allreduce_byte'])} FLOP a byte ({row['workload']}, batch {row['batch']})"
+            for row in ends
+        )
+        said.append(f"Arithmetic for each byte all-reduced: from {least} to {most}.")
+    return tuple(said)
+
+
+def _picture(panels: plot.Panels, alt: str) -> str:
+    names = sorted({name for panel in panels.shown for name in panel.rows["precision"]}, key=comparison.precision_rank)
+    bars = plot.Bars({name: name for name in names})
+    figure, axes = plot.grid(len(panels.shown), height_in=3.1)
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        plot.title(only, panel.label)
+        largest = panel.rows[panel.rows["batch"] == panel.rows["batch"].max()]
+        groups = [
+            (str(name), list(zip(rows["precision"], rows.to_dict("records"), strict=True)))
+            for name, rows in largest.groupby("configuration", sort=False)
+        ]
+        bars.draw(only, groups, lambda row: wording.percent(row["mfu_pct"]) if pd.notna(row["mfu_pct"]) else "")
+        only.tick_params(axis="x", labelrotation=60)
+        only.set_xlabel(f"configuration (batch {panel.rows['batch'].max()})")
+        if plot.is_left(position):
+            only.set_ylabel("GFLOP/s a device")
+    bars.legend(figure)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _mb(size_bytes: float) -> str:
+    return wording.NONE if pd.isna(size_bytes) else f"{wording.number(size_bytes / 1e6)} MB"
+
+
+if "snakemake" in globals():
+    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)
