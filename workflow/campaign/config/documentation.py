@@ -47,6 +47,10 @@ reason, which the report repeats. Every cell of the matrix is measured `repetiti
 A cell is known by what it is, not by its name or its place: adding values to an axis, reordering or renaming configurations,
 raising `repetitions` or changing limits measures nothing again. Another batch, precision, shape, workload content, seed,
 `warmup_steps` or `measured_steps` makes another cell.
+
+With `target_half_width_pct`, a cell is repeated until the interval of its mean is narrow enough, between `repetitions_min` and
+`repetitions` times; the record that ends it says why. An interval that was looked at after every run covers somewhat less than 95 %.
+Once a batch has run out of memory, larger ones that are otherwise equal are recorded as `implied` and not run (`skip_implied`).
 """
 EXPRESSIONS = """\
 Exclusions, overrides, failures on purpose and `--where` are predicates over the axes of a cell:
@@ -74,15 +78,37 @@ A workload file says what is started for one run and what is read from it. `kind
 with defaults; a campaign's `axes.options` can vary them.
 """
 TRAIN = """\
-Training steps of a built-in PyTorch model on synthetic data, one rank a device, data-parallel. `options` are those of the model;
-what a workload file leaves out has the model's default.
+Training steps of a built-in PyTorch model with random weights on synthetic data, one code for CPU with gloo and CUDA with NCCL; CUDA
+is not verified on hardware yet. `options` are those of the model; what a workload file leaves out has the model's default, and those that
+every model has may be axes of a campaign without standing here. What an option cannot do on a device or with another option is recorded as
+`unsupported` with its reason.
+
+| precision | what it is |
+|---|---|
+| `fp32` | fp32 products without TF32 |
+| `tf32` | fp32 storage, products on TF32 tensor cores (what NVIDIA's containers do by default); CUDA only |
+| `fp16`, `bf16` | autocast; weights and gradients stay fp32, so that as many bytes are all-reduced as in fp32 |
+| `fp16-o2` | weights and gradients in fp16 with fp32 master weights (apex O2, the FP16 of the studies): half the bytes |
+
+| `parallel` | what it is |
+|---|---|
+| `ddp` | DistributedDataParallel: gradients are all-reduced while the backward pass goes on |
+| `zero1` | DDP with the optimizer's state sharded (ZeRO stage 1) |
+| `fsdp` | weights, gradients and state sharded (FSDP2, ZeRO stage 3) |
+| `dp` | one process for all devices of one host, as DataParallel; on a CPU the same algorithm with threads |
+
+`batch` is what a device takes in one step of the optimizer; `accumulation: k` makes k passes of `batch / k` of it. With `input: storage`
+every rank writes a data set of real shapes onto the configuration's storage (system key `storage`) and reads its samples from there.
 """
 SYNTHETIC = """\
 Step times that are known beforehand: it checks the chain from run to report, and shows what a report looks like without hardware.
 """
 COMMAND_INTRODUCTION = """\
 Any program, started once for the run or once a device, with the run's values filled in where the command or a variable says
-`{name}`. What it prints is read by `parsers`. Braces that are meant are written `{{` and `}}`. A run without a required number is
+`{name}`. What it prints is read by `parser`, for a program that is known, or by `parsers` of one's own. `launch` says who starts its
+ranks, `software` where it is installed; what that holds is recorded. `campaign workload try NAME` runs one once on this machine, and
+`campaign workload parse NAME LOGFILE` reads a saved log. Programs that come with a file here were not run by us: formats are
+tested on saved outputs. Braces that are meant are written `{{` and `}}`. A run without a required number is
 recorded as `incomplete`, one that fails as what its output says (out of memory, a crash, ...).
 """
 EXAMPLES: Mapping[str, str] = {
