@@ -22,9 +22,8 @@ from campaign.plan import (
     build_plan,
     duration,
     missing_runs,
-    plan_document,
-    plan_rows,
 )
+from campaign.plan_shown import plan_document, plan_rows
 from campaign.repetitions import Reached
 from tests.campaign_files import load, write_files
 

@@ -128,7 +128,7 @@ def plan(campaign: Path, where: str | None, run_implied: bool, results: Path, st
 def _echo_plan(planned: Any, style: str) -> None:
     import json
 
-    from campaign.plan import plan_document, plan_rows
+    from campaign.plan_shown import plan_document, plan_rows
 
     if style == "json":
         click.echo(json.dumps(plan_document(planned), indent=1))

@@ -9,7 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from campaign.errors import RecordError
-from campaign.plan import Plan, plan_document, plan_rows
+from campaign.plan import Plan
+from campaign.plan_shown import plan_document, plan_rows
 from campaign.project import SCRIPTS
 
 

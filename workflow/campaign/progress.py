@@ -11,8 +11,8 @@ from typing import Any
 
 from campaign.cell import Cell
 from campaign.paths import Results
-from campaign.plan import duration
 from campaign.record import Record
+from campaign.wording import duration
 
 _LINE_S = 2.0  # a line at most every two seconds: 5,000 short runs must not be 5,000 lines
 

@@ -16,7 +16,8 @@ from rich.text import Text
 from campaign import locks
 from campaign.fabrics.protocol import Capabilities, Inventory
 from campaign.paths import Results
-from campaign.plan import Plan, counts_per_axis, duration, isolation
+from campaign.plan import Plan, isolation
+from campaign.plan_shown import counts_per_axis
 from campaign.record import Store
 from campaign.repetitions import said
 from campaign.settled import read_known
@@ -24,6 +25,7 @@ from campaign.slurm import jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded import Excluded
 from campaign.slurm.poll import Poll
+from campaign.wording import duration
 
 _ROWS = 60  # a table for eyes; --format tsv has everything
 

@@ -62,6 +62,16 @@ def seconds(value: float | None) -> str:
     return f"{value / 3600:.1f}\u202fh"
 
 
+def duration(seconds: float) -> str:
+    """Seconds for people: '45 s', '3 min 20 s', '2 h 5 min'."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 90:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def between(low: float, high: float, say: Any = number) -> str:
     """'7.6 to 8.6', or '–' without an interval."""
     return f"{say(low)} to {say(high)}" if math.isfinite(low) and math.isfinite(high) else NONE

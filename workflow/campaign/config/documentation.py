@@ -49,8 +49,9 @@ raising `repetitions` or changing limits measures nothing again. Another batch, 
 `warmup_steps` or `measured_steps` makes another cell.
 
 With `target_half_width_pct`, a cell is repeated until the interval of its mean is narrow enough, between `repetitions_min` and
-`repetitions` times; the record that ends it says why. An interval that was looked at after every run covers somewhat less than 95 %.
-Once a batch has run out of memory, larger ones that are otherwise equal are recorded as `implied` and not run (`skip_implied`).
+`repetitions` times; the record that ends it says why. An interval that was looked at after every run covers somewhat less than
+95 %. Once a batch has run out of memory, larger ones that are otherwise equal are recorded as `implied` and not run
+(`skip_implied`).
 """
 EXPRESSIONS = """\
 Exclusions, overrides, failures on purpose and `--where` are predicates over the axes of a cell:
@@ -78,10 +79,10 @@ A workload file says what is started for one run and what is read from it. `kind
 with defaults; a campaign's `axes.options` can vary them.
 """
 TRAIN = """\
-Training steps of a built-in PyTorch model with random weights on synthetic data, one code for CPU with gloo and CUDA with NCCL; CUDA
-is not verified on hardware yet. `options` are those of the model; what a workload file leaves out has the model's default, and those that
-every model has may be axes of a campaign without standing here. What an option cannot do on a device or with another option is recorded as
-`unsupported` with its reason.
+Training steps of a built-in PyTorch model with random weights on synthetic data, one code for CPU with gloo and CUDA with NCCL;
+CUDA is not verified on hardware yet. `options` are those of the model; what a workload file leaves out has the model's default,
+and those that every model has may be axes of a campaign without standing here. What an option cannot do on a device or with
+another option is recorded as `unsupported` with its reason.
 
 | precision | what it is |
 |---|---|
@@ -97,18 +98,19 @@ every model has may be axes of a campaign without standing here. What an option 
 | `fsdp` | weights, gradients and state sharded (FSDP2, ZeRO stage 3) |
 | `dp` | one process for all devices of one host, as DataParallel; on a CPU the same algorithm with threads |
 
-`batch` is what a device takes in one step of the optimizer; `accumulation: k` makes k passes of `batch / k` of it. With `input: storage`
-every rank writes a data set of real shapes onto the configuration's storage (system key `storage`) and reads its samples from there.
+`batch` is what a device takes in one step of the optimizer; `accumulation: k` makes k passes of `batch / k` of it. With
+`input: storage` every rank writes a data set of real shapes onto the configuration's storage (system key `storage`) and reads its
+samples from there.
 """
 SYNTHETIC = """\
 Step times that are known beforehand: it checks the chain from run to report, and shows what a report looks like without hardware.
 """
 COMMAND_INTRODUCTION = """\
 Any program, started once for the run or once a device, with the run's values filled in where the command or a variable says
-`{name}`. What it prints is read by `parser`, for a program that is known, or by `parsers` of one's own. `launch` says who starts its
-ranks, `software` where it is installed; what that holds is recorded. `campaign workload try NAME` runs one once on this machine, and
-`campaign workload parse NAME LOGFILE` reads a saved log. Programs that come with a file here were not run by us: formats are
-tested on saved outputs. Braces that are meant are written `{{` and `}}`. A run without a required number is
+`{name}`. What it prints is read by `parser`, for a program that is known, or by `parsers` of one's own. `launch` says who
+starts its ranks, `software` where it is installed; what that holds is recorded. `campaign workload try NAME` runs one once on
+this machine, and `campaign workload parse NAME LOGFILE` reads a saved log. Programs that come with a file here were not run by
+us: formats are tested on saved outputs. Braces that are meant are written `{{` and `}}`. A run without a required number is
 recorded as `incomplete`, one that fails as what its output says (out of memory, a crash, ...).
 """
 EXAMPLES: Mapping[str, str] = {
