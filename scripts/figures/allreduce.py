@@ -37,7 +37,7 @@ def draw(data: FigureData) -> Drawing:
         {
             "Configuration": lambda row: row["configuration"],
             "Devices": lambda row: str(row["ranks"]),
-            "Latency alpha, us": lambda row: wording.number(row["alpha_us"]),
+            "Latency alpha, µs": lambda row: wording.number(row["alpha_us"]),
             "95 % interval": lambda row: wording.between(row["alpha_low_us"], row["alpha_high_us"]),
             "Bandwidth B, GB/s": lambda row: wording.number(row["gb_per_s"]),
             "95 % interval ": lambda row: _from_to(row["low_gb_per_s"], row["high_gb_per_s"]),
@@ -118,7 +118,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
 def _best(row: Any) -> str:
     model = ""
     if np.isfinite(row["gb_per_s"]):
-        model = f" (model: {wording.number(row['alpha_us'])} us and {wording.number(row['gb_per_s'])} GB/s)"
+        model = f" (model: {wording.number(row['alpha_us'])} µs and {wording.number(row['gb_per_s'])} GB/s)"
     return f"{wording.number(row['busbw_max_gb_per_s'])} GB/s at {size_words(row['busbw_max_at_bytes'])}{model}"
 
 

@@ -27,6 +27,7 @@ _LABEL_CHARACTERS = 16
 _NUMBER_PT = 6.5
 _LETTERS = {kind: "".join(part[0].upper() for part in kind.split(" + ")) for kind in KINDS}
 _BANDWIDTH, _LATENCY = "unidirectional_gb_per_s", "latency_us"
+_TELLING_BYTES = 2**16  # the time of a smaller message is mostly latency, and says nothing of a bandwidth
 
 
 def draw(data: FigureData) -> Drawing:
@@ -47,7 +48,7 @@ def draw(data: FigureData) -> Drawing:
             "Way": lambda row: row["kind"],
             "One way, GB/s": lambda row: wording.number(row["unidirectional_gb_per_s"]),
             "Both ways, sum, GB/s": lambda row: wording.number(row["bidirectional_gb_per_s"]),
-            "Latency, us": lambda row: wording.number(row["latency_us"]),
+            "Latency, µs": lambda row: wording.number(row["latency_us"]),
             "Peer access": lambda row: wording.NONE if row["p2p"] is None else ("yes" if row["p2p"] else "no"),
         },
     )
@@ -73,9 +74,16 @@ def _caption(every: list[Shown], drawn: list[Shown]) -> str:
         f"Above, bandwidth of one direction at the largest message that fitted into the stage's time ({said}), from the send to "
         f"the receiver's word that all had arrived; below, half a round trip of the smallest message. Medians of {repeats} repeats "
         f"or more, one colour scale for all panels; lines part hosts, and F after a device is behind the fabric. Ways: {letters}."
+        f"{_untold(every)}"
         f"{' Devices are CPU processes over gloo: what differs between them is emulated.' if cpu else ''}{more}"
         f"{_problems(every)}"
     )
+
+
+def _untold(every: list[Shown]) -> str:
+    """For the caption: where the time was too short for a bandwidth."""
+    short = [each.configuration for each in every if each.document["matrix_size_bytes"] < _TELLING_BYTES]
+    return f" No bandwidth of {', '.join(short)}: only messages under 64 KiB fitted into its time." if short else ""
 
 
 def _problems(every: list[Shown]) -> str:
@@ -95,12 +103,20 @@ def _rows(every: list[Shown]) -> pd.DataFrame:
         for out, ways in enumerate(document["kinds"]):
             for to, kind in enumerate(ways):
                 if kind is not None:
-                    values = {name: matrix[out][to] for name, matrix in document["matrices"].items()}
+                    values = {name: _values(each, name)[out][to] for name in document["matrices"]}
                     ends = {"configuration": each.configuration, "from": names[out], "to": names[to], "kind": kind}
                     found.append({**ends, "size_bytes": document["matrix_size_bytes"], **values})
     rows = pd.DataFrame(found)
     numbers = ["unidirectional_gb_per_s", "bidirectional_gb_per_s", "latency_us"]
     return rows.astype(dict.fromkeys(numbers, float)).astype({"p2p": object})
+
+
+def _values(each: Shown, name: str) -> Any:
+    """A matrix; one of bandwidths is empty where no message was large enough to tell one."""
+    matrix = each.document["matrices"][name]
+    if name.endswith("gb_per_s") and each.document["matrix_size_bytes"] < _TELLING_BYTES:
+        return [[None] * len(row) for row in matrix]
+    return matrix
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
@@ -111,11 +127,11 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     kinds = measured.groupby("kind")[[_BANDWIDTH, _LATENCY]].median().sort_values(_BANDWIDTH, ascending=False)
     counts = measured["kind"].value_counts()
     words = [
-        f"{kind} {wording.number(row[_BANDWIDTH])} GB/s and {wording.number(row[_LATENCY])} us "
+        f"{kind} {wording.number(row[_BANDWIDTH])} GB/s and {wording.number(row[_LATENCY])} µs "
         f"({wording.plural(int(counts[kind]), 'pair')})"
         for kind, row in kinds.iterrows()
     ]
-    said = [f"Median one way, by way: {'; '.join(words)}."]
+    said = [f"Median of one direction, by the way it takes: {'; '.join(words)}."]
     for configuration, own in measured.groupby("configuration", sort=False):
         medians = own.groupby("kind")[_BANDWIDTH].median()
         if {"local", "fabric"} <= set(medians.index):
@@ -138,7 +154,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
 def _picture(drawn: list[Shown], alt: str) -> str:
     most = max(len(each.document["devices"]) for each in drawn)
     figure, panels = plot.grid(len(drawn), height_in=5.0 if most > 4 else 4.4, heights=(1.0, 1.0))
-    for row, (name, unit) in enumerate(((_BANDWIDTH, "GB/s"), (_LATENCY, "us"))):
+    for row, (name, unit) in enumerate(((_BANDWIDTH, "GB/s"), (_LATENCY, "µs"))):
         norm = _norm(drawn, name)
         for position, (each, axes) in enumerate(zip(drawn, panels, strict=True)):
             painted = _heat(axes[row], each, name, norm, names=row == 1, left=plot.is_left(position))
@@ -163,14 +179,14 @@ def _scale(bar: Any, norm: LogNorm, unit: str) -> None:
 
 
 def _norm(drawn: list[Shown], name: str) -> LogNorm:
-    values = [value for each in drawn for row in each.document["matrices"][name] for value in row if value is not None]
+    values = [value for each in drawn for row in _values(each, name) for value in row if value is not None]
     low, high = (min(values), max(values)) if values else (1.0, 1.0)
     # A scale over next to nothing would paint noise in all colours.
     return LogNorm(min(low, high / 2), high)
 
 
 def _heat(axes: Any, each: Shown, name: str, norm: LogNorm, *, names: bool, left: bool) -> Any:
-    matrix = each.document["matrices"][name]
+    matrix = _values(each, name)
     values = np.array([[np.nan if value is None else value for value in row] for row in matrix], dtype=float)
     count = len(values)
     painted = axes.pcolormesh(
