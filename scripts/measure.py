@@ -7,8 +7,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from campaign.driving import Left
 from campaign.errors import CampaignError, unwritable
-from campaign.measure import Left, Measurement, measure
+from campaign.measure import Measurement, measure
 from campaign.signals import Interrupted
 from campaign.slurm.options import person
 

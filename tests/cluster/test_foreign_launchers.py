@@ -29,7 +29,9 @@ RANK = """
 import os
 v = os.environ
 rank, world = v.get('OMPI_COMM_WORLD_RANK') or v['RANK'], v.get('OMPI_COMM_WORLD_SIZE') or v['WORLD_SIZE']
-print('rank', rank, 'of', world, 'on', os.uname().nodename, v['A'], v['CAMPAIGN_RUN'].rpartition('/')[2], flush=True)
+name = v['CAMPAIGN_RUN'].rpartition('/')[2]
+# One write: ranks share the log, and Python may have been told not to buffer.
+print(f"rank {rank} of {world} on {os.uname().nodename} {v['A']} {name}\\n", end='', flush=True)
 """
 NAMES = {"mpirun": "mpirun", "torchrun": "torchrun", "srun": "sh"}
 

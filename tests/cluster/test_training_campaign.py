@@ -113,7 +113,7 @@ def test_hosts_are_watched_beside_every_run(
 
 def test_nothing_is_left_behind(project: ClusterProject) -> None:
     assert project.queue() == []
-    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"campaign.telemetry" in _read(p)]
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(project.results_root).encode() in _read(p)]
 
 
 def _read(path: Path) -> bytes:

@@ -17,7 +17,7 @@ from campaign.workloads.near import hints
 
 PROGRAM = """\
 import os, sys, time
-print('rate:', 10.0 * {batch} * int(os.environ['WORLD_SIZE']) + {extra}, flush=True)
+print('rate: %s\\n' % (10.0 * {batch} * int(os.environ['WORLD_SIZE']) + {extra}), end='', flush=True)
 sys.exit({code})
 """
 FILES: dict[str, dict[str, Any]] = {

@@ -21,6 +21,10 @@ FIGURES = {
     "part-of-host",
     "precision",
     "overhead",
+    "link-matrices",
+    "allreduce",
+    "work-per-step",
+    "utilisation",
     "composition-times",
 }
 LIMIT_S = 900  # two minutes on two quiet cores; a test must not fail because the machine is busy

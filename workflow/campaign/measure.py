@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -30,9 +29,8 @@ from campaign.compose import (
 )
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.system_file import SlurmOptions
-from campaign.driver import Driven, Driver
-from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, RecordError, unwritable
-from campaign.fabrics.control.credentials import withheld
+from campaign.driving import Driving, Left
+from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
 from campaign.fabrics.protocol import Fabric
 from campaign.journal import Journal, is_owned
 from campaign.lease import Lease, acquire, begin_use, check, release
@@ -41,19 +39,18 @@ from campaign.order import lease_cells
 from campaign.paths import Results, machine_lock
 from campaign.plan import isolation, missing_runs
 from campaign.preflight import not_emulated, preflight
-from campaign.progress import Progress, note, progress_since
-from campaign.record import Record, Store, is_full, write_once
+from campaign.progress import note
+from campaign.record import Record, Store, write_once
 from campaign.settled import read_known, settle
-from campaign.signals import Interrupted, asked_again, deferred, interruptible
+from campaign.signals import deferred, interruptible
 from campaign.slurm.changed import Changed
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded import Excluded
 from campaign.slurm.strategies import Strategy, open_strategy
-from campaign.submission import Submission, open_submitter
+from campaign.submission import open_submitter
 
 MANIFEST = "manifest/1"
 _RETRY_S = 1.0
-_ASK_S = 5.0  # for a second Ctrl-C
 _POWER_DOWN_S = 120.0  # from the end of a job to the release of what Slurm had composed for it
 
 
@@ -69,10 +66,6 @@ class Measurement:
     launcher: str | None = None
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     run_implied: bool = False
-
-
-class Left(Interrupted):
-    """Told to go while the driver can go on alone: it, and its composition, are left as they are."""
 
 
 def measure(what: Measurement, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -113,12 +106,11 @@ class _Measuring:
         self.store = Store(results.directory)
         self.uses: list[str] = []
         self.problems: list[str] = []
-        self.wall_s: dict[str, list[float]] = defaultdict(list)
-        self.on_demand = ""
         self.submitter = open_submitter(campaign, results, self.tell)
         self.strategy: Strategy = open_strategy(campaign.system, Slurm(results.slurm / "commands.jsonl"), self.tell)
         self.excluded = Excluded(results.slurm)
         self.changed = Changed(results.slurm)
+        self.driving = Driving(campaign, results, self.store, what.lease, what.where, self.submitter, say, self.exclude)
 
     def run(self) -> dict[str, Any]:
         self.keep_last_use()
@@ -273,13 +265,12 @@ class _Measuring:
 
     def drive_on_demand(self) -> None:
         """Measure on what Slurm has composed for the driver's job, and releases after it."""
-        self.on_demand = ""
         try:
-            self.drive(None, None)
+            self.driving.drive(None, None, len(self.missing()))
         finally:
-            if self.on_demand:
-                self.uses.append(self.on_demand)
-                journal = self.journal(self.on_demand.rpartition(".")[0])
+            if use := self.driving.use:
+                self.uses.append(use)
+                journal = self.journal(use.rpartition(".")[0])
                 until = time.monotonic() + _POWER_DOWN_S
                 while Journal(self.leases, journal.lease_id).state != "RELEASED" and time.monotonic() < until:
                     time.sleep(self.submitter.look_s)
@@ -293,7 +284,7 @@ class _Measuring:
         try:
             begin_use(lease)
             self.strategy.announce(lease.composition, lease.id)
-            self.drive(lease, use)
+            self.driving.drive(lease, use, len(self.missing()))
             self.believe(fabric, lease, use)
         except Left:
             lease.ownership.close()
@@ -322,94 +313,6 @@ class _Measuring:
             self.restore(lease.id, hosts)
         if document["leaked"]:
             self.tell(f"the fabric would not release {', '.join(document['leaked'])}; see 'campaign release'")
-
-    def drive(self, lease: Lease | None, use: str | None) -> None:
-        """Find the driver of this lease or submit one, and wait for it. No lease: Slurm has it composed for the driver."""
-        self.results.progress.parent.mkdir(parents=True, exist_ok=True)
-        offset = self.results.progress.stat().st_size if self.results.progress.exists() else 0
-        found = self.submitter.find(self.what.lease)
-        if found and found.use() != use:
-            self.tell("stopping its former driver, whose composition is gone")
-            self.submitter.stop(self.what.lease)
-            found = None
-        if found:
-            self.tell(f"found its driver still there (job {found.job_id})")
-        try:
-            with withheld(self.campaign.system.fabric):
-                submitted = found or self.submitter.submit(
-                    Driver(
-                        results=Results(self.what.results_root.resolve(), self.campaign.name),
-                        campaign=self.store.share(self.campaign.document()),
-                        lease=self.what.lease,
-                        where=self.what.where,
-                        lease_id=use,
-                        composition=lease.composition if lease else None,
-                        mismatches=lease.mismatches if lease else (),
-                    )
-                )
-            driven = self.wait(submitted, offset)
-        except Interrupted as interrupted:
-            if self.submitter.outlives and self.submitter.find(self.what.lease) and not self.cancelled(interrupted):
-                raise Left from None
-            self.submitter.stop(self.what.lease)
-            raise
-        except BaseException:
-            self.submitter.stop(self.what.lease)
-            raise
-        self.submitter.forget(self.what.lease)
-        self.on_demand = driven.use
-        if isinstance(driven.error, LaunchError):
-            raise driven.error.with_log(submitted.log_file)
-        if driven.error:
-            raise driven.error
-        self.store.await_records(driven.measured, self.submitter.latency_s)
-
-    def wait(self, submitted: Submission, offset: int) -> Driven:
-        """Until the driver has left its result, telling how it goes."""
-        progress = Progress(self.results, self.what.lease, len(self.missing()), self.say)
-        words = ""
-        while True:
-            # The result after the fate: a driver that ends in between has left its result by then.
-            fate = self.submitter.fate(submitted)
-            driven = submitted.result()
-            lines, offset = progress_since(self.results.progress, offset)
-            for line in lines:
-                if line["lease"] == self.what.lease and line["status"] != "implied":
-                    self.wall_s[line["workload"]].append(line["wall_s"])
-                progress.show(line)
-            if driven is not None:
-                return driven
-            if fate.words and fate.words != words:
-                words = fate.words
-                self.tell(words)
-            if fate.alive:
-                self.exclude(fate.failed_hosts)
-            if not fate.alive and is_full(self.results.directory):
-                raise RecordError(
-                    f"{self.results.directory}: the disk is full, which ended the driver of {self.what.lease}; free space, "
-                    "then run the same command again: finished records are kept"
-                )
-            if not fate.alive:
-                raise HostFailed(
-                    f"the driver of {self.what.lease} is gone without a result{f' ({fate.words})' if fate.words else ''} "
-                    f"(log: {submitted.log_file})",
-                    fate.failed_hosts,
-                )
-            time.sleep(self.submitter.look_s)
-
-    def cancelled(self, interrupted: Interrupted) -> bool:
-        """Whether the jobs are to be ended: only by a second Ctrl-C, and the first one to be asked speaks for all."""
-        if not interrupted.by_terminal:
-            return False
-        with locks.attempt(self.results.slurm / "asking.lock") as first:
-            if first:
-                self.tell(
-                    f"Ctrl-C: jobs stay in Slurm, and the same command picks them up; Ctrl-C again within {_ASK_S:g} s cancels them"
-                )
-            cancel = asked_again(_ASK_S)
-            if first:
-                self.tell("cancelling" if cancel else "left running; 'campaign status' shows them")
-        return cancel
 
     def believe(self, fabric: Fabric, lease: Lease, use: str) -> None:
         """Look at the composition again: what was measured on one that broke meanwhile is put aside, and measured again."""
@@ -442,7 +345,7 @@ class _Measuring:
             "reason": problems[-1] if missing and problems else "",
             "problems": problems,
             "uses": self.uses,
-            "run_wall_median_s": {name: statistics.median(values) for name, values in self.wall_s.items()},
+            "run_wall_median_s": {name: statistics.median(values) for name, values in self.driving.wall_s.items()},
         }
 
     def portable(self, message: str) -> str:

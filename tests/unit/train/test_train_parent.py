@@ -51,7 +51,7 @@ def test_a_run_ends_with_a_result_of_every_rank(driver: Any, tmp_path: Path, nan
         assert result.gradient_bytes == 4 * 724_994
         assert result.samples_per_step == 2
         assert result.precision == "fp32"
-        assert set(result.phases_s) == {"import", "group", "model", "input", "warmup"}
+        assert set(result.phases_s) == {"import", "group", "model", "input", "wrap", "warmup"}
         assert result.host_memory_peak_bytes > 10 * 2**20
         assert result.device_memory_allocated_peak_bytes is None
         assert "only 2 warm-up steps" in result.flags
