@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from campaign.links.document import LinksDocument, MeasuredDevice, measured
+from campaign.links.document import LinksDocument, MeasuredDevice, measured, with_models
 from campaign.links.paths import kind_of
 from campaign.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 
@@ -93,7 +93,7 @@ def links_document(
                 left_out=(LeftOut(size_bytes=2**28, why="would not fit into the 60 s of the stage"),),
             )
         )
-    return LinksDocument(**measured(spec, devices, ranks), took_s=42.0).model_dump(mode="json")
+    return with_models(LinksDocument(**measured(spec, devices, ranks), took_s=42.0).model_dump(mode="json"))
 
 
 def links() -> list[dict[str, Any]]:

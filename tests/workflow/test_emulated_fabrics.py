@@ -36,8 +36,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
         project = Project(tmp_path / "project")
         system: dict[str, Any] = system_document("falcon-demo", request.param, server, hardware, HOSTS)
         project.write("systems/falcon-demo.yaml", system | {"hosts": falcon["hosts"]})
-        links = {"sizes_bytes": [8, 65536], "repeats": 3, "warmup": 0, "budget_s": 2}
-        short = {"warmup_steps": 1, "measured_steps": 1, "repetitions": 1, "links": links}
+        short = {"warmup_steps": 1, "measured_steps": 1, "repetitions": 1, "telemetry_s": None, "links": {"when": []}}
         project.write("c.yaml", demo | {"name": "c", "overrides": [], "protocol": short})
         # The first answer to a request that composes is lost.
         server.faults.add(Fault("drop_after", *COMPOSING[request.param]))

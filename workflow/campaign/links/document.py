@@ -109,7 +109,7 @@ class LinksDocument(_Closed):
     host_device: HostDevice | None = None
     curves: dict[str, Curve] = Field(default_factory=dict, description="by kind of way")
     allreduce: AllReduce | None = None
-    model: Models = Models()
+    model: Models = Field(default=Models(), description="made from the rest whenever it is read, see `with_models`")
     left_out: tuple[LeftOut, ...] = ()
     problems: tuple[str, ...] = ()
     tools: tuple[str, ...] = Field(default=(), description="what measured, with its version where that is known")
@@ -173,7 +173,6 @@ def measured(spec: LinkSpec, devices: Sequence[MeasuredDevice], ranks: Sequence[
         "host_device": _host_device(spec, ranks),
         "curves": curves,
         "allreduce": allreduce,
-        "model": _models(curves, allreduce),
         "left_out": next((rank.left_out for rank in there if rank.rank == 0), ()),
         "tools": tuple(dict.fromkeys(f"torch {rank.torch_version}, {rank.backend}" for rank in there)),
     }
@@ -258,6 +257,13 @@ def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostDevic
         h2d_gb_per_s=tuple(rate(rank.to_device) if rank is not None else None for rank in ranks),
         d2h_gb_per_s=tuple(rate(rank.from_device) if rank is not None else None for rank in ranks),
     )
+
+
+def with_models(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A links/1 document as it is stored, with the models that follow from it: what was measured is kept, fits are made anew."""
+    curves = {kind: Curve.model_validate(curve) for kind, curve in document["curves"].items()}
+    allreduce = document["allreduce"] and AllReduce.model_validate(document["allreduce"])
+    return {**document, "model": _models(curves, allreduce).model_dump(mode="json")}
 
 
 def _models(curves: Mapping[str, Curve], allreduce: AllReduce | None) -> Models:

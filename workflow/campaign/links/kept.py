@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from campaign.errors import RecordError
+from campaign.links.document import with_models
 from campaign.record import Store
 
 SCHEMA = "links-of-use/1"
@@ -19,7 +20,7 @@ def links_of_uses(results: Path, store: Store) -> list[dict[str, Any]]:
     for path in sorted((results / "links").glob("*.json")):
         try:
             said = json.loads(path.read_bytes())
-            found.append({**said, "document": store.shared_document(said["document"])})
+            found.append({**said, "document": with_models(store.shared_document(said["document"]))})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RecordError(
                 f"{path}: cannot be read ({error}); restore it from an archive, or move it away"
