@@ -91,7 +91,7 @@ def test_what_is_composed_is_what_slurm_gives(site: tuple[Cluster, dict[str, Any
 
 @pytest.fixture(scope="module")
 def demo(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProject]:
-    """The default campaign's configurations, measured and reported through Slurm on the hosts of its own system file.
+    """The default campaign's configurations, measured through Slurm on the hosts of its own system file.
 
     A few runs of each, and most of them short: that they train is shown by one of each configuration.
     """
@@ -112,7 +112,7 @@ def demo(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         project.write("systems/falcon-demo.yaml", system | {"slurm": SLURM | {"latency_s": 30}})
         project.write("c.yaml", document | {"name": "c"})
         try:
-            project.run(time_out_s=600)
+            project.run("tables", time_out_s=600)
             yield project
         finally:
             project.kill()

@@ -82,7 +82,7 @@ def test_runs_meet_the_links_of_their_composition_and_the_report_says_how(projec
     if reason := availability().reason:
         pytest.skip(reason)
     emulated_campaign(project)
-    project.run()
+    project.run("tables")
     rates = gbit_per_s(project)
     assert rates["1x2-local"] > 2 * rates["2x1-local"]
     assert rates["2x1-local"] == pytest.approx(0.16, rel=0.4)
