@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from campaign.errors import ConfigError
 from campaign.links.spec import read_spec, write_links
+from campaign.train.life import live
 from campaign.train.place import Place
 from campaign.train.result import result_path
 
@@ -24,19 +25,8 @@ _ERROR_CHARACTERS = 500
 
 
 def main() -> NoReturn:
-    """Run this process as one rank and end it; it never unwinds, because threads of gloo can hang what does."""
-    code = 1
-    try:
-        code = _run(os.environ)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 2
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    """Run this process as one rank and end it."""
+    live(_run)
 
 
 def _run(environment: Mapping[str, str]) -> int:

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from campaign.errors import ConfigError
 from campaign.failures import classify
 from campaign.record import Status
+from campaign.train.life import live
 from campaign.train.place import Place
 from campaign.train.result import result_path, write_result
 from campaign.train.spec import TrainSpec
@@ -46,18 +47,7 @@ def read_spec(path: Path) -> TrainSpec:
 
 def main() -> NoReturn:
     """Run this process as one rank and end it. Never returns, and never unwinds: see `_close` for what would hang."""
-    code = 1
-    try:
-        code = _run(os.environ)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 2
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    live(_run)
 
 
 def _run(environment: Mapping[str, str]) -> int:
