@@ -19,10 +19,7 @@ def fill(campaign: Campaign, results: Path, share: float = 1.0) -> Store:
     cells = expand(campaign).cells
     runs = [(cell, repetition) for cell in cells for repetition in range(1, cell.settings.repetitions + 1)]
     for cell, repetition in runs[: round(share * len(runs))]:
-        recorded = RecordedCell(
-            configuration=cell.configuration.name, **cell.configuration.shape(), workload=cell.workload, batch=cell.batch,
-            precision=cell.precision, options=dict(cell.options),
-        )  # type: ignore[arg-type]  # fmt: skip
+        recorded = RecordedCell.of(cell)
         store.write(
             Record(
                 cell_id=cell.id, repetition=repetition, cell=recorded, specification=specification(campaign, cell), status="ok",

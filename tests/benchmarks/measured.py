@@ -43,14 +43,7 @@ def _record(campaign: Campaign, lease: str, cell: Cell, repetition: int, number:
     return Record(
         cell_id=cell.id,
         repetition=repetition,
-        cell=RecordedCell(
-            configuration=cell.configuration.name,
-            **cell.configuration.shape(),
-            workload=cell.workload,
-            batch=cell.batch,
-            precision=cell.precision,
-            options=dict(cell.options),
-        ),
+        cell=RecordedCell.of(cell),
         specification=specification(campaign, cell),
         status="ok",
         started=_STARTED_S + number,

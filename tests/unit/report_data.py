@@ -95,14 +95,7 @@ def record(of: Cell, repetition: int, rate: float | None, status: str = "ok", **
     document = {
         "cell_id": of.id,
         "repetition": repetition,
-        "cell": RecordedCell(
-            configuration=at.name,
-            **at.shape(),
-            workload=of.workload,
-            batch=of.batch,
-            precision=of.precision,
-            options=dict(of.options),
-        ),
+        "cell": RecordedCell.of(of),
         "specification": {},
         "status": status,
         "failure": None if status == "ok" else Failure(reason=f"{status} at step 1 {HOSTILE}"),

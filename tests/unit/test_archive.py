@@ -37,14 +37,7 @@ def results(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> Pat
                 Record(
                     cell_id=cell.id,
                     repetition=repetition,
-                    cell=RecordedCell(
-                        configuration=cell.configuration.name,
-                        **cell.configuration.shape(),
-                        workload=cell.workload,
-                        batch=cell.batch,
-                        precision=cell.precision,
-                        options=dict(cell.options),
-                    ),
+                    cell=RecordedCell.of(cell),
                     specification=specification(campaign, cell),
                     status="ok",
                     started=1000.0 + position,

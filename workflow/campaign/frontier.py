@@ -192,14 +192,7 @@ def implied_record(campaign: Campaign, as_used: str, cell: Cell, repetition: int
     return Record(
         cell_id=cell.id,
         repetition=repetition,
-        cell=RecordedCell(
-            configuration=cell.configuration.name,
-            **cell.configuration.shape(),
-            workload=cell.workload,
-            batch=cell.batch,
-            precision=cell.precision,
-            options=dict(cell.options),
-        ),
+        cell=RecordedCell.of(cell),
         specification=specification(campaign, cell),
         status="implied",
         failure=Failure(

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from campaign.cell import Scalar, content_hash
+from campaign.cell import Cell, Scalar, content_hash
 from campaign.errors import RecordError
 
 SCHEMA = "record/1"
@@ -72,6 +72,17 @@ class RecordedCell(_Closed):
     batch: int
     precision: str
     options: dict[str, Scalar] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cell: Cell) -> RecordedCell:
+        document = {
+            "configuration": cell.configuration.name,
+            **cell.configuration.shape(),
+            "options": dict(cell.options),
+        }
+        return cls.model_validate(
+            {**document, "workload": cell.workload, "batch": cell.batch, "precision": cell.precision}
+        )
 
 
 class Record(_Closed):

@@ -276,14 +276,7 @@ class Session:
         return Record(
             cell_id=cell.id,
             repetition=run.repetition,
-            cell=RecordedCell(
-                configuration=cell.configuration.name,
-                **cell.configuration.shape(),
-                workload=cell.workload,
-                batch=cell.batch,
-                precision=cell.precision,
-                options=dict(cell.options),
-            ),
+            cell=RecordedCell.of(cell),
             specification=specification(self.campaign, cell),
             status=outcome.status,
             failure=outcome.failure,

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.cell import Scalar
+from campaign.command import ask
 from campaign.config.workload_file import CommandWorkload, Container, Software, WorkloadFile
 from campaign.errors import LaunchError
 from campaign.workloads.launching import filled, search_path, software_words
@@ -190,21 +190,7 @@ def _missing(where: str, what: str, words: str, remedy: str) -> LaunchError:
 
 def _ask(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     """Exit code, output and complaints; code 127 for a program that is not there, 124 for one that does not answer."""
-    environment = {**os.environ, **(variables or {})}
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=environment,
-            timeout=_ANSWER_S,
-            check=False,
-            process_group=0,
-        )
-    except subprocess.TimeoutExpired:
-        return 124, "", f"no answer for {_ANSWER_S:g} s"
+        return ask(argv, {**os.environ, **(variables or {})}, _ANSWER_S)
     except OSError as error:
         return 127, "", f"{argv[0]}: {error.strerror}"
-    return done.returncode, done.stdout, done.stderr

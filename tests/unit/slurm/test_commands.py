@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from campaign.command import TIMED_OUT
 from campaign.errors import ConfigError
-from campaign.slurm.commands import TIMED_OUT, Slurm, surroundings
+from campaign.slurm.commands import Slurm, surroundings
 
 
 def test_an_answer_and_its_line_in_the_log(tmp_path: Path) -> None:

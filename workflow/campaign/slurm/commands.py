@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from campaign.command import TIMED_OUT, ask
 from campaign.errors import ConfigError
-
-TIMED_OUT = 124  # as timeout(1) says it
 
 # A person's defaults for these commands would change what they print, or hide jobs.
 _PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
@@ -75,26 +73,14 @@ def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _run(argv: tuple[str, ...], timeout_s: float) -> Answer:
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=surroundings(os.environ),
-            timeout=timeout_s,
-            check=False,
-            # Ctrl-C in the terminal is for us: a command that changes something is not to be cut off half-way.
-            process_group=0,
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(TIMED_OUT, "", f"{argv[0]}: no answer for {timeout_s:g} s")
+        code, out, words = ask(argv, surroundings(os.environ), timeout_s)
     except (FileNotFoundError, PermissionError) as error:
         raise ConfigError(
             f"{argv[0]}: there is no Slurm on this machine ({error.strerror}); start the campaign on a login node of a cluster, "
             "or load the module that brings Slurm's commands; `snakemake --profile local` measures on this machine"
         ) from error
-    return Answer(done.returncode, done.stdout, done.stderr)
+    # Half an answer is none.
+    return Answer(code, "" if code == TIMED_OUT else out, words)
 
 
 def _append(path: Path, line: str) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from campaign.command import ask
 from campaign.errors import ConfigError, LaunchError
 
 _RETRY_S = 2.0
@@ -136,29 +136,13 @@ def worth_waiting_s(words: str) -> float:
 def call(argv: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
     """Exit code, output and complaints of one of Slurm's commands in this allocation; code 124 when it had to be ended."""
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=step_environment(os.environ),
-            timeout=timeout_s,
-            check=False,
-            process_group=0,
-        )
-    except subprocess.TimeoutExpired as error:
-        said = [
-            part.decode(errors="replace") if isinstance(part, bytes) else "" for part in (error.stdout, error.stderr)
-        ]
-        return 124, said[0], f"{said[1]}\n{argv[0]}: no answer for {timeout_s:g} s"
+        return ask(argv, step_environment(os.environ), timeout_s)
     except FileNotFoundError as error:
         raise ConfigError(
             f"{argv[0]}: there is no Slurm on this machine; `launcher: slurm` runs in its jobs only"
         ) from error
     except OSError as error:
         raise LaunchError(f"{argv[0]}: could not be started: {error}") from error
-    return done.returncode, done.stdout, done.stderr
 
 
 def understood(hosts: Sequence[str], code: int, out: str, words: str) -> Answers:
