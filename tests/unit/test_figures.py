@@ -215,3 +215,11 @@ def test_a_script_can_follow_the_lines_snakemake_puts_before_it(name: str) -> No
     # Snakemake prepends its own statements, after which a `from __future__ import` is a syntax error.
     assert compile("preamble = 1\n" + source, name, "exec")
     assert 'if "snakemake" in globals():' in source
+
+
+def test_work_per_step_is_what_the_runs_counted(campaign: FigureData, drawn: dict[str, Drawing]) -> None:
+    of = campaign.runs.dropna(subset=["achieved_tflops"]).groupby("cell_id")
+    rows = drawn["work_per_step"].data.set_index("cell_id")
+    assert rows["mean"].to_dict() == pytest.approx((1e3 * of["achieved_tflops"].mean()).to_dict())
+    assert rows["mfu_pct"].to_dict() == pytest.approx(of["mfu_pct"].first().to_dict())
+    assert (rows["ci_low"] < rows["mean"]).all()

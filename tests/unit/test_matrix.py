@@ -265,3 +265,10 @@ def test_hashing_is_linear_in_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_base_campaign_is_what_these_tests_assume(tmp_path: Path) -> None:
     assert len(ids(tmp_path)) == 4 * len(CAMPAIGN["axes"]["batch"]) * len(CAMPAIGN["axes"]["precision"])
+
+
+def test_a_key_at_its_default_is_no_part_of_identity(tmp_path: Path) -> None:
+    """So that a key that a later version adds measures nothing again."""
+    campaign = load(tmp_path, {"workloads.steps.noise_pct": 2.0})
+    workload = specification(campaign, expand(campaign).cells[0])["workload"]
+    assert workload == {"name": "steps", "kind": "synthetic", "noise_pct": 2.0, "real_time": False}

@@ -91,3 +91,14 @@ def test_sizes_are_said_in_binary_units() -> None:
         "1 MiB",
         "256 MiB",
     ]
+
+
+def test_messages_that_are_all_latency_tell_no_bandwidth() -> None:
+    found = links_data.links_document((2, 0), sizes=(8, 4096))
+    drawing = draw(
+        "link_matrices", [{"configuration": "short", "lease_id": "s.1", "when": "before", "document": found}]
+    )
+    assert drawing.data["unidirectional_gb_per_s"].isna().all()
+    assert drawing.data["latency_us"].notna().all()
+    assert drawing.findings == ("No bandwidth could be measured.",)
+    assert "No bandwidth of short: only messages under 64 KiB" in drawing.caption

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from campaign.collect import gather
 from campaign.errors import RecordError
 from campaign.links.document import LinksDocument
 from campaign.links.kept import SCHEMA, links_of_uses
 from campaign.links.model import allreduce_s
+from campaign.links.of_use import asked_of
 from campaign.record import Store
+from tests.campaign_files import load
+from tests.campaign_records import fill, write
 
 ALPHA_S, BYTES_PER_S = 20e-6, 5e9
 
@@ -56,3 +60,29 @@ def test_a_damaged_file_is_named(content: str, tmp_path: Path) -> None:
 
 def test_without_any_there_are_none(tmp_path: Path) -> None:
     assert links_of_uses(tmp_path, Store(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "when"),
+    [
+        ({}, ()),
+        ({"campaign.axes.workload": ["nano"]}, ("before",)),
+        ({"campaign.axes.workload": ["nano"], "campaign.protocol.links": {"when": []}}, ()),
+        ({"campaign.protocol.links": {"when": ["before", "after"]}}, ("before", "after")),
+    ],
+)
+def test_links_are_measured_where_it_is_said_or_where_training_is(
+    changes: dict[str, Any], when: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert asked_of(load(tmp_path, changes)) == when
+
+
+def test_only_links_that_records_were_measured_over_are_collected(tmp_path: Path) -> None:
+    campaign = load(tmp_path)
+    store = fill(campaign, tmp_path / "results")
+    used = f"{campaign.configurations[0].name}.1"
+    for lease in (used, "never-used.1"):
+        said = {"schema_version": SCHEMA, "lease_id": lease, "lease": lease, "when": "before"}
+        write(tmp_path / "results" / "links" / f"{lease}.before.json", {**said, "document": store.share(document())})
+    (found,) = gather(campaign, tmp_path / "results").links
+    assert (found["lease_id"], found["configuration"]) == (used, campaign.configurations[0].name)
