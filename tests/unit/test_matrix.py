@@ -272,3 +272,12 @@ def test_a_key_at_its_default_is_no_part_of_identity(tmp_path: Path) -> None:
     campaign = load(tmp_path, {"workloads.steps.noise_pct": 2.0})
     workload = specification(campaign, expand(campaign).cells[0])["workload"]
     assert workload == {"name": "steps", "kind": "synthetic", "noise_pct": 2.0, "real_time": False}
+
+
+def test_a_common_option_becomes_an_axis_without_measuring_its_default_again(tmp_path: Path) -> None:
+    training = {"campaign.axes.workload": ["nano"]}
+    before = ids(tmp_path, training)
+    assert ids(tmp_path, training | {"campaign.axes.options": {"parallel": ["ddp"]}}) == before
+    both = ids(tmp_path, training | {"campaign.axes.options": {"parallel": ["ddp", "fsdp"]}})
+    assert both > before
+    assert len(both) == 2 * len(before)
