@@ -29,6 +29,7 @@ from campaign.slurm.excluded import Excluded
 
 if TYPE_CHECKING:  # it brings pandas
     from campaign.idle import Busy
+    from campaign.tableset import Tables
 
 FLAGS = {
     "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
@@ -251,9 +252,10 @@ def _emulated_links(collected: Collected) -> list[str]:
     return [said(links, count, len(collected.records)) for _, (links, count) in sorted(runs.items())]
 
 
-def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), leases.json, links.json, context.json."""
-    from campaign.tables import PlannedCell, cells_table, runs_table, write_tables
+def tables_of(collected: Collected) -> Tables:
+    """All tables of what was gathered."""
+    from campaign.tables import PlannedCell, cells_table, runs_table
+    from campaign.tableset import Tables
 
     runs = runs_table(collected.records, collected.beside)
     present = {record.key for record in collected.records}
@@ -264,7 +266,12 @@ def collect(collected: Collected, out: Path) -> None:
         why = collected.reasons.get(lease) or "not measured yet"
         missing = {r: why for r in range(1, repetitions + 1) if (cell.id, r) not in present}
         planned.append(PlannedCell(cell, repetitions, lease, missing))
-    write_tables(out, runs, cells_table(planned, runs))
-    documents = {"leases": collected.leases, "links": collected.links, "context": context_document(collected)}
-    for name, document in documents.items():
-        (out / f"{name}.json").write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    cells = cells_table(planned, runs)
+    return Tables(runs, cells, collected.leases, collected.links, context_document(collected))
+
+
+def collect(collected: Collected, out: Path) -> None:
+    """Write tables/: runs and cells (Parquet and CSV), telemetry (Parquet), leases.json, links.json, context.json."""
+    from campaign.tableset import write
+
+    write(tables_of(collected), out)

@@ -13,9 +13,10 @@ from typing import Any
 
 import pandas as pd
 
+from campaign import wording
 from campaign.errors import RecordError
 from campaign.project import REPORTS
-from campaign.tables import leases_table
+from campaign.tables import STATES, leases_table
 
 # A table in the page is for reading; beyond this many rows a reader wants the CSV.
 ROWS_ON_PAGE = 150
@@ -25,21 +26,32 @@ FIGURES = (
     "scaling",
     "speedup_by_batch",
     "node_spread",
+    "variance",
     "part_of_host",
     "precision",
+    "strategies",
     "memory_frontier",
     "overhead",
+    "overhead_by_size",
+    "transfer_rates",
     "link_matrices",
     "allreduce",
     "work_per_step",
     "utilisation",
+    "time_series",
+    "energy",
+    "pareto",
     "composition_times",
+    "forecast",
+    "workload_characteristics",
+    "software_stack",
 )
 
 
 @dataclass(frozen=True)
 class FigureData:
-    """Everything a figure may read. Frames as made by campaign.tables; `leases` is leases_table's."""
+    """Everything a figure may read. Frames as made by campaign.tables; `leases` is leases_table's, `telemetry` that of
+    `campaign.telemetry.series`; context: the report's document (`campaign.report_document`)."""
 
     runs: pd.DataFrame
     cells: pd.DataFrame
@@ -48,12 +60,14 @@ class FigureData:
     protocol: Mapping[str, Any]
     links: tuple[Mapping[str, Any], ...] = ()
     """What was measured of links: lease_id, lease, configuration, when, document (`campaign.links`)."""
+    telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
+    context: Mapping[str, Any] = field(default_factory=dict)
     style: Path = REPORTS / "style.mplstyle"
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as drawn. `svg` is None and `empty_reason` says why when there is nothing to show.
+    """A figure as drawn. Without `svg` it is a table, where there are rows; otherwise `empty_reason` says why there is nothing.
 
     caption: number of runs, interval, protocol. alt and findings: what there is to see, as sentences. data: the
     numbers drawn, for the CSV. headings and rows: the same for people, as text.
@@ -90,8 +104,10 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
         "anchor": figure.anchor,
         "title": figure.title,
         "section": figure.section,
-        "shown": drawing.svg is not None,
+        "shown": drawing.svg is not None or bool(drawing.rows),
+        "picture": drawing.svg is not None,
         "reason": drawing.empty_reason,
+        "coverage": coverage(drawing.data),
         "caption": drawing.caption,
         "alt": drawing.alt,
         "findings": list(drawing.findings),
@@ -101,6 +117,18 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
     }
 
 
+def coverage(rows: pd.DataFrame) -> str:
+    """How much of what was planned for a figure was measured: of the cells in its data, by state; '' where it has none."""
+    if not {"cell_id", "state", "n_ok", "n_planned"} <= set(rows.columns):
+        return ""
+    cells = rows.drop_duplicates("cell_id")
+    states = cells["state"].value_counts()
+    measured = int(states.get("measured", 0))
+    others = [f"{int(states[name]):,} {name}" for name in STATES[1:] if states.get(name, 0)]
+    runs = f"{int(cells['n_ok'].sum()):,} of {int(cells['n_planned'].sum()):,} planned runs are believed"
+    return f"{measured:,} of {wording.plural(len(cells), 'planned cell')} measured{''.join(f', {o}' for o in others)}; {runs}."
+
+
 def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
     """headings and rows of a Drawing: each column is its heading and what it says of a row."""
     said = [tuple(say(row) for say in columns.values()) for row in rows.to_dict("records")]
@@ -108,18 +136,20 @@ def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) 
 
 
 def read_data(inputs: Mapping[str, Any]) -> FigureData:
-    """FigureData from the files `runs`, `cells` (Parquet), `leases`, `links`, `context` (JSON) and, if named, `style`."""
+    """FigureData from `runs`, `cells`, `telemetry` (Parquet), `leases`, `links`, `context` (JSON) and, if named, `style`."""
     try:
         runs, cells = pd.read_parquet(inputs["runs"]), pd.read_parquet(inputs["cells"])
         leases = json.loads(Path(inputs["leases"]).read_bytes())
         links = json.loads(Path(inputs["links"]).read_bytes())
-        campaign = json.loads(Path(inputs["context"]).read_bytes())["campaign"]
+        context = json.loads(Path(inputs["context"]).read_bytes())
+        sampled = pd.read_parquet(inputs["telemetry"])
+        campaign = context["campaign"]
     except (OSError, ValueError, KeyError) as error:
         raise RecordError(f"the inputs of a figure cannot be read ({error}); delete them and run again") from error
     style = inputs.get("style")
     given = {"style": Path(style)} if style else {}
     baseline, protocol = campaign["baseline"], campaign["protocol"]
-    return FigureData(runs, cells, leases_table(leases), baseline, protocol, tuple(links), **given)
+    return FigureData(runs, cells, leases_table(leases), baseline, protocol, tuple(links), sampled, context, **given)
 
 
 def write(figure: Figure, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
@@ -127,7 +157,8 @@ def write(figure: Figure, inputs: Mapping[str, Any], outputs: Mapping[str, Any])
     from campaign.plot import notice
 
     drawing = figure.draw(read_data(inputs))
-    picture = drawing.svg or notice(figure.anchor, f"{figure.title}: left out because {drawing.empty_reason}")
+    instead = "the table says it" if drawing.rows else f"left out because {drawing.empty_reason}"
+    picture = drawing.svg or notice(figure.anchor, f"{figure.title}: {instead}")
     document = page_document(figure, drawing)
     try:
         Path(outputs["svg"]).write_text('<?xml version="1.0" encoding="utf-8"?>\n' + picture, encoding="utf-8")

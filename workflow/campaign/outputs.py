@@ -32,14 +32,16 @@ def draw_figures(tables: Path, figures: Path) -> None:
     from campaign.figure import Figure, write
 
     figures.mkdir(parents=True, exist_ok=True)
-    inputs = {name: tables / f"{name}.{'parquet' if name in ('runs', 'cells') else 'json'}" for name in _INPUTS}
+    inputs = {
+        name: tables / f"{name}.{'parquet' if name in ('runs', 'cells', 'telemetry') else 'json'}" for name in _INPUTS
+    }
     for name in figure_names():
         module = _script(name)
         outputs = {kind: figures / f"{name}.{kind}" for kind in ("svg", "csv", "json")}
         write(Figure(module.ANCHOR, module.TITLE, module.SECTION, module.draw), inputs, outputs)
 
 
-_INPUTS = ("runs", "cells", "leases", "links", "context")
+_INPUTS = ("runs", "cells", "telemetry", "leases", "links", "context")
 
 
 def _script(name: str) -> ModuleType:

@@ -23,12 +23,10 @@ from campaign.figure import in_page_order
 from campaign.project import REPORTS
 from campaign.report_compositions import compositions, idle
 from campaign.report_document import ContextDocument, Excluded, HostLeftOut
-from campaign.tables import tally
+from campaign.tables import STATES, tally
 
 # Up to so many planned cells the page has a row for each; beyond, one for each configuration and workload.
 CELLS_ON_PAGE = 200
-# What becomes of a cell.
-STATES = ("measured", "failed", "implied", "missing")
 # Failed runs have a row each, with the path of their log.
 FAILED_ON_PAGE = 500
 

@@ -59,6 +59,9 @@ RUN_COLUMNS: dict[str, str] = {
     "implied_by": TEXT,
 }
 
+# What becomes of a cell.
+STATES = ("measured", "failed", "implied", "missing")
+
 _AXIS_NAMES = (
     "cell_id",
     "configuration",

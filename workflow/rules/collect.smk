@@ -1,7 +1,7 @@
 """Collect: from records to tables.
 
 REQUIRES: manifests of all leases, records/, shared/, leases/, links/; the YAML files, whose words the tables repeat
-PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/{leases,links,context}.json
+PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/telemetry.parquet, tables/{leases,links,context}.json
 """
 
 
@@ -15,6 +15,7 @@ rule tables:
         runs_csv=f"{RESULTS}/tables/runs.csv",
         cells=f"{RESULTS}/tables/cells.parquet",
         cells_csv=f"{RESULTS}/tables/cells.csv",
+        telemetry=f"{RESULTS}/tables/telemetry.parquet",
         leases=f"{RESULTS}/tables/leases.json",
         links=f"{RESULTS}/tables/links.json",
         context=f"{RESULTS}/tables/context.json",

@@ -13,6 +13,7 @@ rule figure:
     input:
         runs=rules.tables.output.runs,
         cells=rules.tables.output.cells,
+        telemetry=rules.tables.output.telemetry,
         leases=rules.tables.output.leases,
         links=rules.tables.output.links,
         context=rules.tables.output.context,
