@@ -14,10 +14,11 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from campaign import figure, plot
+from campaign import figure, outputs, plot, tableset
 from campaign.errors import RecordError
 from campaign.figure import Drawing, Figure, FigureData
-from campaign.tables import PlannedCell, cells_table, leases_table, runs_table, write_tables
+from campaign.tables import PlannedCell, cells_table, leases_table, runs_table
+from campaign.tableset import Tables
 from tests.unit import links_data
 from tests.unit import report_data as synthetic
 
@@ -155,7 +156,7 @@ def test_series_differ_without_colour() -> None:
 
 
 def describe(module: ModuleType) -> Figure:
-    return Figure(module.ANCHOR, module.TITLE, module.SECTION, module.draw)
+    return Figure("figure", module.ANCHOR, module.TITLE, module.SECTION, module.draw)
 
 
 def test_files_in_files_out(campaign: FigureData, drawn: dict[str, Drawing], tmp_path: Path) -> None:
@@ -178,21 +179,25 @@ def test_a_figure_with_nothing_to_show_writes_a_picture_that_says_so(tmp_path: P
 
 
 def write(tmp_path: Path, given: FigureData, module: ModuleType) -> dict[str, Path]:
-    write_tables(tmp_path, given.runs, given.cells)
-    (tmp_path / "leases.json").write_text("[]")
-    (tmp_path / "context.json").write_text(json.dumps(synthetic.context_document()))
-    inputs = {"runs": tmp_path / "runs.parquet", "cells": tmp_path / "cells.parquet"}
-    (tmp_path / "links.json").write_text(json.dumps(given.links))
-    inputs |= {name: tmp_path / f"{name}.json" for name in ("leases", "links", "context")}
-    outputs = {kind: tmp_path / f"figure.{kind}" for kind in ("svg", "csv", "json")}
-    figure.write(describe(module), inputs, outputs)
-    return outputs
+    figure.write(describe(module), given, tmp_path)
+    return {kind: tmp_path / f"figure.{kind}" for kind in ("svg", "csv", "json")}
 
 
-def test_inputs_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
-    missing = {name: tmp_path / name for name in ("runs", "cells", "leases", "links", "context")}
-    with pytest.raises(RecordError, match="inputs of a figure"):
-        figure.read_data(missing)
+def test_figures_are_drawn_from_the_tables_of_a_directory(tmp_path: Path) -> None:
+    plan = [entry for entry in synthetic.planned(2) if entry.cell.workload == "bert"][:12]
+    runs = runs_table(synthetic.records(plan))
+    context = synthetic.context_document()
+    tableset.write(Tables(runs, cells_table(plan, runs), synthetic.leases(), [], context), tmp_path / "tables")
+    outputs.draw_figures(tmp_path / "tables", tmp_path / "figures")
+    for name in figure.FIGURES:
+        assert json.loads((tmp_path / "figures" / f"{name}.json").read_text())["anchor"] == MODULES[name].ANCHOR
+    outputs.render_report(tmp_path / "tables", tmp_path / "figures", tmp_path / "report.html")
+    assert "composition-times" in (tmp_path / "report.html").read_text()
+
+
+def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="tables cannot be read"):
+        outputs.draw_figures(tmp_path / "tables", tmp_path / "figures")
 
 
 @pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead", "speedup_by_batch"])
@@ -207,14 +212,6 @@ def test_the_range_drawn_holds_all_values_and_intervals_that_are_not_huge() -> N
     assert plot.range_of(rows, plot.RATE) == (-2.0, 32.0)
     assert plot.range_of(rows.iloc[:1], plot.RATE) == (9.0, 11.0)
     assert plot.range_of(rows.assign(ci_low=float("nan"), ci_high=float("nan")), plot.RATE) == (10.0, 20.0)
-
-
-@pytest.mark.parametrize("name", figure.FIGURES)
-def test_a_script_can_follow_the_lines_snakemake_puts_before_it(name: str) -> None:
-    source = Path(MODULES[name].__file__).read_text(encoding="utf-8")
-    # Snakemake prepends its own statements, after which a `from __future__ import` is a syntax error.
-    assert compile("preamble = 1\n" + source, name, "exec")
-    assert 'if "snakemake" in globals():' in source
 
 
 def test_work_per_step_is_what_the_runs_counted(campaign: FigureData, drawn: dict[str, Drawing]) -> None:

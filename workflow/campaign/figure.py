@@ -17,6 +17,7 @@ from campaign import wording
 from campaign.errors import RecordError
 from campaign.project import REPORTS
 from campaign.tables import STATES, leases_table
+from campaign.tableset import Tables
 
 # A table in the page is for reading; beyond this many rows a reader wants the CSV.
 ROWS_ON_PAGE = 150
@@ -85,8 +86,9 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure's name (its anchor in the page), title, introduction to its section, and how it is drawn."""
+    """A figure's name (that of its files), its anchor in the page, title, introduction to its section, and how it is drawn."""
 
+    name: str
     anchor: str
     title: str
     section: str
@@ -135,36 +137,36 @@ def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) 
     return {"headings": tuple(columns), "rows": tuple(said)}
 
 
-def read_data(inputs: Mapping[str, Any]) -> FigureData:
-    """FigureData from `runs`, `cells`, `telemetry` (Parquet), `leases`, `links`, `context` (JSON) and, if named, `style`."""
-    try:
-        runs, cells = pd.read_parquet(inputs["runs"]), pd.read_parquet(inputs["cells"])
-        leases = json.loads(Path(inputs["leases"]).read_bytes())
-        links = json.loads(Path(inputs["links"]).read_bytes())
-        context = json.loads(Path(inputs["context"]).read_bytes())
-        sampled = pd.read_parquet(inputs["telemetry"])
-        campaign = context["campaign"]
-    except (OSError, ValueError, KeyError) as error:
-        raise RecordError(f"the inputs of a figure cannot be read ({error}); delete them and run again") from error
-    style = inputs.get("style")
-    given = {"style": Path(style)} if style else {}
-    baseline, protocol = campaign["baseline"], campaign["protocol"]
-    return FigureData(runs, cells, leases_table(leases), baseline, protocol, tuple(links), sampled, context, **given)
+def data_of(tables: Tables, style: Path | None = None) -> FigureData:
+    """What figures read, from the tables of a campaign."""
+    campaign = tables.context["campaign"]
+    given = {"style": style} if style else {}
+    return FigureData(
+        tables.runs,
+        tables.cells,
+        leases_table(tables.leases),
+        campaign["baseline"],
+        campaign["protocol"],
+        tuple(tables.links),
+        tables.telemetry,
+        tables.context,
+        **given,
+    )
 
 
-def write(figure: Figure, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-    """Draw one figure from files to files: `svg`, `csv` and `json`. With nothing to show, the picture says so."""
+def write(figure: Figure, data: FigureData, directory: Path) -> None:
+    """Draw one figure and write its files into a directory. With nothing to show, the picture says so."""
     from campaign.plot import notice
 
-    drawing = figure.draw(read_data(inputs))
+    drawing = figure.draw(data)
     instead = "the table says it" if drawing.rows else f"left out because {drawing.empty_reason}"
     picture = drawing.svg or notice(figure.anchor, f"{figure.title}: {instead}")
-    document = page_document(figure, drawing)
+    words = json.dumps(page_document(figure, drawing), indent=1, sort_keys=True, ensure_ascii=False)
+    out = directory / figure.name
     try:
-        Path(outputs["svg"]).write_text('<?xml version="1.0" encoding="utf-8"?>\n' + picture, encoding="utf-8")
-        drawing.data.to_csv(outputs["csv"], index=False, lineterminator="\n")
-        words = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False)
-        Path(outputs["json"]).write_text(words + "\n", encoding="utf-8")
+        out.with_suffix(".svg").write_text('<?xml version="1.0" encoding="utf-8"?>\n' + picture, encoding="utf-8")
+        drawing.data.to_csv(out.with_suffix(".csv"), index=False, lineterminator="\n")
+        out.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"figure {figure.anchor} could not be written ({error.strerror or error})") from error
 

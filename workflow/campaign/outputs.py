@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from campaign.errors import RecordError
 from campaign.plan import Plan
 from campaign.plan_shown import plan_document, plan_rows
 from campaign.project import SCRIPTS
+
+if TYPE_CHECKING:
+    from campaign.figure import Figure, FigureData
 
 
 def write_plan(plan: Plan, json_path: Path, tsv_path: Path) -> None:
@@ -22,49 +28,66 @@ def write_plan(plan: Plan, json_path: Path, tsv_path: Path) -> None:
             file.write("\t".join(row) + "\n")
 
 
-def figure_names() -> list[str]:
+def figure_names(scripts: Path = SCRIPTS) -> list[str]:
     """Names of the figures, one script each."""
-    return sorted(path.stem for path in (SCRIPTS / "figures").glob("[a-z]*.py"))
+    return sorted(path.stem for path in (scripts / "figures").glob("[a-z]*.py"))
 
 
-def draw_figures(tables: Path, figures: Path) -> None:
-    """Draw all figures from tables, as the rule `figure` does one by one."""
-    from campaign.figure import Figure, write
+def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
+    """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
+    from campaign.figure import data_of
+    from campaign.tableset import read
 
     figures.mkdir(parents=True, exist_ok=True)
-    inputs = {
-        name: tables / f"{name}.{'parquet' if name in ('runs', 'cells', 'telemetry') else 'json'}" for name in _INPUTS
-    }
-    for name in figure_names():
-        module = _script(name)
-        outputs = {kind: figures / f"{name}.{kind}" for kind in ("svg", "csv", "json")}
-        write(Figure(module.ANCHOR, module.TITLE, module.SECTION, module.draw), inputs, outputs)
+    drawing = _Drawing(data_of(read(tables), style), figures, scripts)
+    names = figure_names(scripts)
+    # Forked: what takes longest, importing and reading, is done once.
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _begin, (drawing,)) as pool:
+        for _ in pool.map(_draw, names):
+            pass
 
 
-_INPUTS = ("runs", "cells", "telemetry", "leases", "links", "context")
+@dataclass(frozen=True)
+class _Drawing:
+    """What all figures are drawn from, and to."""
+
+    data: FigureData
+    figures: Path
+    scripts: Path
 
 
-def _script(name: str) -> ModuleType:
-    path = SCRIPTS / "figures" / f"{name}.py"
+_drawing: _Drawing
+
+
+def _begin(drawing: _Drawing) -> None:
+    global _drawing
+    _drawing = drawing
+
+
+def _draw(name: str) -> None:
+    from campaign.figure import write
+
+    write(load_figure(name, _drawing.scripts), _drawing.data, _drawing.figures)
+
+
+def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
+    """The figure that a file of scripts/figures/ draws."""
+    from campaign.figure import Figure
+
+    path = scripts / "figures" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"campaign_figure_{name}", path)
     if spec is None or spec.loader is None:
         raise RecordError(f"{path}: cannot be loaded; reinstall the package or use a checkout")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    return Figure(name, module.ANCHOR, module.TITLE, module.SECTION, module.draw)
 
 
 def render_report(tables: Path, figures: Path, out: Path) -> None:
     """The page from tables and figures."""
-    import pandas as pd
-
     from campaign.report import assemble, read_drawings, write_report
+    from campaign.tableset import read
 
-    try:
-        runs, cells = pd.read_parquet(tables / "runs.parquet"), pd.read_parquet(tables / "cells.parquet")
-        leases: list[dict[str, Any]] = json.loads((tables / "leases.json").read_bytes())
-        context: dict[str, Any] = json.loads((tables / "context.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{tables}: the tables cannot be read ({error}); delete them and run again") from error
     drawings = read_drawings((figures / f"{name}.svg", figures / f"{name}.json") for name in figure_names())
-    write_report(out, assemble(runs, cells, leases, context, drawings))
+    known = read(tables)
+    write_report(out, assemble(known.runs, known.cells, known.leases, known.context, drawings))

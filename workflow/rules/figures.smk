@@ -1,15 +1,16 @@
-"""Figures: one job a figure, so that editing one redraws one.
+"""Figures: all in one job, which reads the tables once.
 
 REQUIRES: tables/
 PROVIDES: figures/{figure}.svg, .csv (its data), .json (caption, alt text, findings)
 """
 
-FIGURES = sorted(
-    path.stem for path in Path(workflow.basedir, "scripts", "figures").glob("[a-z]*.py")
+FIGURE_SCRIPTS = sorted(
+    str(path) for path in Path(workflow.basedir, "scripts", "figures").glob("[a-z]*.py")
 )
+FIGURES = [Path(script).stem for script in FIGURE_SCRIPTS]
 
 
-rule figure:
+rule figures:
     input:
         runs=rules.tables.output.runs,
         cells=rules.tables.output.cells,
@@ -17,20 +18,17 @@ rule figure:
         leases=rules.tables.output.leases,
         links=rules.tables.output.links,
         context=rules.tables.output.context,
-        # Named as an input, because Snakemake does not watch a script whose path has wildcards.
-        script=f"{workflow.basedir}/scripts/figures/{{figure}}.py",
+        scripts=FIGURE_SCRIPTS,
         style=f"{workflow.basedir}/reports/style.mplstyle",
     output:
-        svg=f"{RESULTS}/figures/{{figure}}.svg",
-        csv=f"{RESULTS}/figures/{{figure}}.csv",
-        json=f"{RESULTS}/figures/{{figure}}.json",
+        json=expand(f"{RESULTS}/figures/{{figure}}.json", figure=FIGURES),
+        svg=expand(f"{RESULTS}/figures/{{figure}}.svg", figure=FIGURES),
+        csv=expand(f"{RESULTS}/figures/{{figure}}.csv", figure=FIGURES),
     log:
-        f"{RESULTS}/logs/figures/{{figure}}.log",
-    wildcard_constraints:
-        figure="|".join(FIGURES),
+        f"{RESULTS}/logs/figures.log",
     conda:
         "../../envs/campaign.yaml"
     message:
-        "Draw {wildcards.figure}"
+        "Draw the figures"
     script:
-        "../../scripts/figures/{wildcards.figure}.py"
+        "../../scripts/draw.py"

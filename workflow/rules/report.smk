@@ -11,8 +11,8 @@ rule report:
         cells=rules.tables.output.cells,
         leases=rules.tables.output.leases,
         context=rules.tables.output.context,
-        figures=expand(rules.figure.output.json, figure=FIGURES),
-        svg=expand(rules.figure.output.svg, figure=FIGURES),
+        figures=rules.figures.output.json,
+        svg=rules.figures.output.svg,
         template=f"{workflow.basedir}/reports/report.html.j2",
         css=f"{workflow.basedir}/reports/report.css",
     output:
