@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
