@@ -15,6 +15,7 @@ from campaign.cluster.commands import cluster
 from campaign.command_options import results_option
 from campaign.errors import CampaignError, ConfigError
 from campaign.fabric_commands import fabric
+from campaign.figure_commands import figures
 from campaign.workload_commands import workload
 
 _Command = Callable[..., Any]
@@ -314,6 +315,7 @@ def archive(campaign: Path, where: str | None, results: Path, output: Path | Non
 
 main.add_command(cluster)
 main.add_command(fabric)
+main.add_command(figures)
 main.add_command(workload)
 
 

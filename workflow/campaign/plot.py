@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,8 @@ MOST_PANELS = 12
 _LEGIBLE_BARS = 60
 _LEGIBLE_LABELS = 30
 _COLUMNS = 3
-_WIDTH_IN = 9.6
 _TITLE_CHARACTERS = 36
-_SMALL = 7.5
+_PT_PER_IN = 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,46 @@ class Look:
     colour: str
     marker: str
     hatch: str
+
+
+@dataclass(frozen=True)
+class Medium:
+    """What figures are drawn for. widths_in: of a figure with one, two, and more panels in a row; scale: of heights, against the
+    page's; style: what differs from the page's style; directory, formats: where else each figure is saved, and as what."""
+
+    widths_in: tuple[float, float, float]
+    scale: float = 1.0
+    style: Path | None = None
+    directory: Path | None = None
+    formats: tuple[str, ...] = ()
+
+
+PAGE = Medium((5.95, 7.87, 9.6))
+COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
+
+
+def paper(style: Path, directory: Path, formats: Sequence[str]) -> Medium:
+    """For a paper of two columns: one panel fits into a column, more take both."""
+    widths_in = COLUMN_IN, BOTH_COLUMNS_IN, BOTH_COLUMNS_IN
+    return Medium(widths_in, BOTH_COLUMNS_IN / PAGE.widths_in[-1], style, directory, tuple(formats))
+
+
+_medium: ContextVar[Medium] = ContextVar("medium", default=PAGE)
+
+
+@contextmanager
+def drawn_for(medium: Medium) -> Iterator[None]:
+    """Figures drawn inside are drawn for this medium."""
+    token = _medium.set(medium)
+    try:
+        yield
+    finally:
+        _medium.reset(token)
+
+
+def small_pt() -> float:
+    """The size of words beside marks, in points; for use inside `style`."""
+    return float(mpl.rcParams["font.size"]) / 1.2
 
 
 def look(position: int) -> Look:
@@ -109,7 +149,7 @@ def style(path: Path) -> Iterator[None]:
     """Matplotlib with the report's style and nothing of the user's."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        matplotlib.style.use(path)
+        matplotlib.style.use([each for each in (path, _medium.get().style) if each])
         yield
 
 
@@ -120,8 +160,9 @@ def grid(count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)) 
     """
     columns = min(count, _COLUMNS)
     rows = math.ceil(count / columns)
-    width = {1: 0.62, 2: 0.82}.get(columns, 1.0) * _WIDTH_IN
-    figure = MplFigure(figsize=(width, rows * height_in + 0.5), layout="constrained")
+    medium = _medium.get()
+    size_in = medium.widths_in[columns - 1], medium.scale * (rows * height_in + 0.5)
+    figure = MplFigure(figsize=size_in, layout="constrained")
     outer = figure.add_gridspec(rows, columns)
     cells: list[list[Axes]] = []
     for position in range(count):
@@ -146,8 +187,8 @@ def is_left(position: int) -> bool:
 def legend(figure: MplFigure, handles: Sequence[Any]) -> None:
     """One legend for the whole figure, above its panels, in as many columns as fit."""
     widest = max(len(str(handle.get_label())) for handle in handles)
-    # A character of the legend is about 5.2 pt wide; nine more are taken by the key and the space between columns.
-    room = figure.get_size_inches()[0] * 72 / 5.2
+    # A character is about 0.61 of its size wide; nine more are taken by the key and the space between columns.
+    room = figure.get_size_inches()[0] * _PT_PER_IN / (0.61 * float(mpl.rcParams["legend.fontsize"]))
     in_one_row = sum(len(str(handle.get_label())) + 9 for handle in handles) <= room
     columns = len(handles) if in_one_row else max(1, min(len(handles), int(room / (widest + 9))))
     figure.legend(handles=handles, loc="outside upper left", ncols=columns, alignment="left")
@@ -157,7 +198,7 @@ def gap(axes: Axes, x: float, words: str) -> None:
     """Mark where a planned value is not: a cross on the axis and, above it, the class of what happened."""
     across = axes.get_xaxis_transform()
     axes.plot([x], [0.03], marker="x", color=INK, markersize=5, linestyle="", transform=across, clip_on=False, zorder=5)
-    axes.text(x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=_SMALL, zorder=5)
+    axes.text(x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=small_pt(), zorder=5)
 
 
 def why_not(row: Any) -> str:
@@ -216,6 +257,12 @@ def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look,
 
 def to_svg(figure: MplFigure, anchor: str, title: str, alt: str) -> str:
     """The figure as an `svg` element: ids prefixed by the anchor, ink as currentColor, named for screen readers."""
+    medium = _medium.get()
+    if medium.directory:
+        for kind in medium.formats:
+            # Without a date, the same figure is the same file.
+            metadata = {"Title": title, **({"CreationDate": None} if kind == "pdf" else {"Date": None})}
+            figure.savefig(medium.directory / f"{anchor}.{kind}", format=kind, metadata=metadata)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return _adapt(buffer.getvalue(), anchor, title, alt)
@@ -307,7 +354,7 @@ class Bars:
     def _above(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
         # An interval that leaves the picture has no end to write above: the words go beside it.
         aside = 5 if top > highest else 0
-        how: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": _SMALL}
+        how: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": small_pt()}
         axes.annotate(words, (x, min(top, highest)), xytext=(aside, 3), textcoords="offset points", **how)
 
     def legend(self, figure: MplFigure) -> None:
