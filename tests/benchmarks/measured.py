@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 from campaign.cell import Cell
 from campaign.config.resolve import Campaign
@@ -14,6 +15,7 @@ from campaign.record import Record, RecordedCell, Store
 
 _STARTED_S = 1_700_000_000.0
 _STEPS = 20
+_TIME = {"fp32": 1.0, "tf32": 0.6, "bf16": 0.42, "fp16": 0.4}
 
 
 def pretend_measured(campaign_path: Path, results: Path) -> int:
@@ -39,7 +41,13 @@ def pretend_measured(campaign_path: Path, results: Path) -> int:
 
 
 def _record(campaign: Campaign, lease: str, cell: Cell, repetition: int, number: int, names: dict[str, str]) -> Record:
-    step_s = 0.01 + 1e-5 * (number % 97)
+    at = cell.configuration
+    # Compute by batch and precision, communication by ranks and hosts, one in a hundred of noise.
+    compute_s = (2e-3 + 5e-4 * cell.batch) * _TIME[cell.precision]
+    communication_s = (8e-3 * (1 if at.hosts == 1 else 3) * (at.ranks - 1) / at.ranks) if at.ranks > 1 else 0.0
+    step_s = (compute_s + communication_s) * Random(number).gauss(1.0, 0.01)
+    rate = cell.batch_global / step_s
+    power_w = 300.0 * compute_s / step_s + 60.0
     return Record(
         cell_id=cell.id,
         repetition=repetition,
@@ -50,7 +58,17 @@ def _record(campaign: Campaign, lease: str, cell: Cell, repetition: int, number:
         ended=_STARTED_S + number + 1,
         lease_id=f"{campaign.name}.{lease}.1",
         hosts=tuple(f"host{n}" for n in range(1, cell.configuration.hosts + 1)),
-        throughput_per_s=cell.batch_global / step_s,
+        throughput_per_s=rate,
+        metrics={
+            "parameters": 25e6,
+            "flops_per_step": cell.batch_global * 24e9,
+            "allreduce_bytes_per_step": 1e8 if at.ranks > 1 else 0.0,
+            "device_utilisation_mean_pct": 100.0 * compute_s / step_s,
+            "device_power_mean_w": power_w,
+            "energy_per_sample_j": at.ranks * power_w / rate,
+            "cpu_utilisation_mean_pct": 12.0 + number % 7,
+            "pcie_rx_mean_gb_per_s": 0.1 / step_s,
+        },
         step_times_s=((step_s,) * _STEPS,),
         window_s=(step_s * _STEPS,),
         **names,

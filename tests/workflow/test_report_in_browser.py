@@ -27,8 +27,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in figure.FIGURES:
         module = importlib.import_module(f"scripts.figures.{name}")
         drawing = module.draw(data)
-        words = figure.page_document(figure.Figure(module.ANCHOR, module.TITLE, module.SECTION, module.draw), drawing)
-        drawings[name] = {**words, "svg": drawing.svg}
+        words = figure.page_document(figure.Figure(name, module.ANCHOR, module.TITLE, module.SECTION, module.draw), drawing)
+        drawings[name] = {**words, "svg": drawing.svg or "<svg/>"}
     out = tmp_path_factory.mktemp("page") / "report.html"
     report.write_report(out, report.assemble(runs, cells, synthetic.leases(), synthetic.context_document(), drawings))
     return out
