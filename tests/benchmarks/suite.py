@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from tests.benchmarks import floors
 from tests.benchmarks.fabric import fabric
 from tests.benchmarks.figure import Figure
+from tests.benchmarks.knowledge import knowledge
 from tests.benchmarks.measured import pretend_measured
 from tests.benchmarks.parsing import parsing
 from tests.benchmarks.project import Project
@@ -94,6 +95,7 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "dag": dag,
     "runs": runs,
     "archive": archive,
+    "knowledge": knowledge,
     "slurm": slurm,
     "fabric": fabric,
     "telemetry": telemetry,
