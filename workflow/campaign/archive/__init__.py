@@ -1,0 +1,32 @@
+"""A campaign in one file: everything that its report needs, with checksums, and nothing of the machine it was made on.
+
+A zip file and a Workflow Run RO-Crate (schema `archive/2`): `archive.json` (schema, SHA-256 of every member),
+`ro-crate-metadata.json`, `README.md`, `campaign.json` and `config/` (the campaign as used), the workflow, and the parts of the
+results directory that `layout.PARTS` names. Every byte is checked when it is read. Archives of all earlier schemas are read too.
+"""
+
+from __future__ import annotations
+
+from campaign.archive.extracting import extract
+from campaign.archive.layout import PARTS, READABLE, SCHEMA
+from campaign.archive.merging import Merged, merge
+from campaign.archive.reading import Opened, check, opened
+from campaign.archive.reports import report_from, report_from_archive
+from campaign.archive.writing import Wishes, Written, write_archive
+
+__all__ = [
+    "PARTS",
+    "READABLE",
+    "SCHEMA",
+    "Merged",
+    "Opened",
+    "Wishes",
+    "Written",
+    "check",
+    "extract",
+    "merge",
+    "opened",
+    "report_from",
+    "report_from_archive",
+    "write_archive",
+]

@@ -1,0 +1,128 @@
+"""What is where in an archive: its schema, its parts, and the index that lists them with checksums. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA = "archive/2"
+READABLE = ("archive/1", SCHEMA)
+"""Schemas that this version reads: all that there ever were."""
+
+RECORDED = ("records", "telemetry", "leases", "links", "manifests", "stops", "limits", "slurm/excluded", "superseded")
+"""Directories of the results that are written once: an archive that is written again keeps what it had of them."""
+SHARED = "shared"
+DERIVED = ("plan", "tables")
+PARTS = ("plan", "records", SHARED, *RECORDED[1:], "tables")
+"""Directories of the results that an archive holds, in their order; logs, scratch and the drawn report stay where they are."""
+
+INDEX = "archive.json"
+CAMPAIGN = "campaign.json"
+CRATE = "ro-crate-metadata.json"
+README = "README.md"
+CONFIG = "config"
+SNAKEFILE = "Snakefile"
+
+MEANINGS: Mapping[str, str] = {
+    "config": "the campaign as used, with the system and the workloads that it names, as YAML with all defaults filled in",
+    "plan": "what was to be measured, in which order and at what expected cost",
+    "records": "one JSON file a run (`<cell id>.<repetition>.json`): what was asked, how it ended, every step time, all metrics",
+    "shared": "what many records have in common, once, under its hash: environments, compositions, the campaign, measured links",
+    "telemetry": "samples beside the runs (Parquet: time, host, part, quantity, value)",
+    "leases": "one JSON file a lease: times, what was requested and what was obtained, faults",
+    "links": "which measured links (in shared/) belong to which lease",
+    "manifests": "what became of the runs of each lease",
+    "stops": "cells that a target for the interval ended before their most repetitions",
+    "limits": "batches that ran out of memory, and those that contradict it",
+    "slurm/excluded": "hosts that failed and were left out",
+    "superseded": "what was set aside and measured again, or gave way in a merge; it counts for nothing",
+    "tables": "runs and cells (Parquet and CSV), telemetry (Parquet), leases, links and context (JSON)",
+    "workflow": "the rules of the workflow, whose entry is `Snakefile`",
+}
+"""Directories of an archive, for people."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """What `archive.json` says. sha256: of every member but itself; where: what the archive's report shows by default."""
+
+    campaign: str
+    where: str | None = None
+    license: str = ""
+    creator: str = ""
+    made_by: str = ""
+    order: tuple[str, ...] = ()
+    """Manifests from the oldest to the newest: the newest one of a lease says why runs are missing."""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    schema: str = SCHEMA
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "schema_version": self.schema,
+            "campaign": self.campaign,
+            "where": self.where,
+            "license": self.license,
+            "creator": self.creator,
+            "made_by": self.made_by,
+            "order": list(self.order),
+            "sha256": dict(self.sha256),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """Of one member. size: bytes before compression."""
+
+    size: int
+    sha256: str
+
+
+def facts(content: bytes) -> FileFacts:
+    return FileFacts(len(content), hashlib.sha256(content).hexdigest())
+
+
+def dumped(document: object) -> bytes:
+    """JSON of which the same document always gives the same bytes."""
+    return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def part_of(name: str) -> str:
+    """The part that a member belongs to; empty for what stands beside the parts."""
+    return next((part for part in PARTS if name.startswith(f"{part}/")), "")
+
+
+def readme(campaign: str, title: str, parts: list[str]) -> bytes:
+    """What an archive says of itself to somebody who has nothing but a zip program."""
+    listed = "\n".join(f"- `{part}/`: {MEANINGS[part]}" for part in MEANINGS if part in parts)
+    return f"""# {title or campaign}
+
+Measurements of the campaign '{campaign}', made with Composable Campaign. This is a Workflow Run RO-Crate: `{CRATE}`
+describes every file in a standard way (https://w3id.org/ro/wfrun/workflow/0.5).
+
+## What is here
+
+- `{CRATE}`: which software did what, when, from what, with which result
+- `{INDEX}`: schema of this archive ({SCHEMA}) and the SHA-256 of every other file
+- `{CAMPAIGN}`: the campaign as used, as one document
+{listed}
+
+## Read it without Composable Campaign
+
+The numbers are in `tables/cells.csv` (one line a cell: median, mean, interval) and `tables/runs.csv` (one line a run); the
+Parquet files beside them hold the same with types. Units are in the names of the columns (`_s` seconds, `_j` joules, `_mib` MiB,
+`_per_s` per second). A value that is missing was not measured; it is never zero.
+
+    import pandas as pd
+    cells = pd.read_parquet("tables/cells.parquet")
+
+    duckdb -c "select configuration, workload, batch, median from 'tables/cells.parquet' where state = 'measured'"
+
+## Read it with it
+
+    campaign archive verify FILE.zip
+    campaign report FILE.zip
+    campaign archive extract FILE.zip
+""".encode()

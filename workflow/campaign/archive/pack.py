@@ -1,0 +1,94 @@
+"""A zip file of given members, written so that it is there whole or not at all, and of the same bytes for the same members."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from campaign.archive.layout import FileFacts, facts
+from campaign.errors import ArchiveError
+
+Content = Path | bytes
+# Zip keeps times to two seconds and needs one; the same results must give the same bytes.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def pack(
+    out: Path,
+    members: Mapping[str, Content],
+    last: Callable[[Mapping[str, FileFacts]], Iterator[tuple[str, bytes]]],
+    seen: Callable[[str, bytes], None] = lambda name, content: None,
+) -> dict[str, FileFacts]:
+    """Write members in their order; gives size and checksum of each.
+
+    last: what is written after them, made from what they are. seen: told of every member while it is in memory. ArchiveError when
+    the file cannot be written, or is being written by another process; what was there before is then still there.
+    """
+    written: dict[str, FileFacts] = {}
+    try:
+        with _replacing(out) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, source in members.items():
+                content = source if isinstance(source, bytes) else source.read_bytes()
+                seen(name, content)
+                written[name] = facts(content)
+                add(archive, name, content)
+            for name, content in last(written):
+                written[name] = facts(content)
+                add(archive, name, content)
+    except OSError as error:
+        raise ArchiveError(
+            f"{error.filename or out}: could not be read or written ({error.strerror or error}); free space or fix permissions; "
+            f"{out} is as it was before"
+        ) from error
+    return written
+
+
+def add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    """Add one member without the time of day."""
+    info = zipfile.ZipInfo(name, _NO_TIME)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = 0o644 << 16
+    archive.writestr(info, content)
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `out` once it is whole and on the disk; one process at a time.
+
+    What a killed process left of it is written over by the next one.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.name}.tmp")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with os.fdopen(descriptor, "r+b") as file:
+        _lock(file, temporary, out)
+        try:
+            file.truncate(0)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.replace(out)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    directory = os.open(out.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _lock(file: BinaryIO, temporary: Path, out: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Between opening and locking, the process that had it may have made it the archive.
+        if temporary.exists() and os.path.samestat(os.fstat(file.fileno()), temporary.stat()):
+            return
+    except BlockingIOError:
+        pass
+    raise ArchiveError(f"{out}: another process is writing it; wait for that one, or give another --output")

@@ -1,0 +1,194 @@
+"""An archive opened: every byte is checked before anything of it is believed."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from campaign.archive.crate import problems
+from campaign.archive.layout import CAMPAIGN, CRATE, INDEX, READABLE, FileFacts, Index
+from campaign.config.resolve import Campaign, from_document
+from campaign.errors import ArchiveError, CampaignError
+
+MAX_BYTES = 50 * 2**30  # what an archive may unpack to: a bomb must not fill the disk
+MAX_MEMBERS = 5_000_000
+_MAX_INDEX_BYTES = 2**30
+_CHUNK = 2**20
+_AGAIN = "copy it again from where it was made"
+_ROOM = "free space, or set TMPDIR to a directory that has it"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # never the archive's fault
+_DISTRUST = "do not trust this file"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An archive that was checked and unpacked."""
+
+    campaign: Campaign
+    directory: Path
+    where: str | None
+    index: Index = field(default_factory=lambda: Index(""))
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of every member but the index."""
+
+    def facts(self, *without: str) -> dict[str, FileFacts]:
+        """Size and checksum of every member but the index and those named."""
+        return {
+            name: FileFacts(self.sizes[name], digest)
+            for name, digest in self.index.sha256.items()
+            if name not in without
+        }
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Opened]:
+    """Check an archive and unpack it into a directory that is gone afterwards.
+
+    Raises ArchiveError for what is no archive, for a schema version that is not known, for a member that is missing, added or
+    damaged (each named), for a member that points outside, and for one that would fill the disk.
+    """
+    with TemporaryDirectory(prefix="campaign-archive-") as scratch:
+        yield unpack(path, Path(scratch))
+
+
+def unpack(path: Path, directory: Path) -> Opened:
+    """Check an archive and unpack it into a directory that is there and empty; ArchiveError as `opened`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            index = _index(path, archive)
+            infos = _members(path, archive, index.sha256, directory)
+            _write(path, archive, infos, index.sha256, directory)
+    except FileNotFoundError:
+        raise ArchiveError(f"{path}: no such file") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError) as error:
+        if getattr(error, "errno", None) in _NO_ROOM:
+            raise ArchiveError(f"{path}: could not be unpacked into {directory} ({error}); {_ROOM}") from error
+        raise ArchiveError(f"{path}: is not a whole archive ({error}); {_AGAIN}") from error
+    _set_order(directory, index.order)
+    try:
+        campaign = from_document(json.loads((directory / CAMPAIGN).read_bytes()))
+    except CampaignError as error:
+        raise ArchiveError(f"{path}: {error}") from error
+    except (OSError, ValueError, AttributeError) as error:
+        raise ArchiveError(f"{path}: its {CAMPAIGN} cannot be read ({error}); {_AGAIN}") from error
+    return Opened(campaign, directory, index.where, index, {info.filename: info.file_size for info in infos})
+
+
+def check(path: Path) -> tuple[Index, list[str]]:
+    """Read a whole archive; gives its index, and what its description as an RO-Crate lacks.
+
+    ArchiveError as `opened`. An archive of a schema that had no crate lacks nothing.
+    """
+    with opened(path) as archive:
+        crate = archive.directory / CRATE
+        if archive.index.schema == READABLE[0]:
+            return archive.index, []
+        if not crate.is_file():
+            return archive.index, [f"there is no {CRATE}"]
+        return archive.index, problems(json.loads(crate.read_bytes()), archive.facts(CRATE))
+
+
+def _index(path: Path, archive: zipfile.ZipFile) -> Index:
+    try:
+        if archive.getinfo(INDEX).file_size > _MAX_INDEX_BYTES:
+            raise ArchiveError(f"{path}: its {INDEX} is larger than any can be; {_DISTRUST}")
+        document: dict[str, Any] = json.loads(archive.read(INDEX))
+        version = document["schema_version"]
+    except (KeyError, ValueError, TypeError):
+        raise ArchiveError(f"{path}: has no readable {INDEX}; it was not made by 'campaign archive'") from None
+    if version not in READABLE:
+        raise ArchiveError(
+            f"{path}: has schema {version!r}; this version reads {' and '.join(map(repr, READABLE))}. Use the version that made it"
+        )
+    checksums = document.get("sha256")
+    if not isinstance(checksums, dict) or CAMPAIGN not in checksums:
+        raise ArchiveError(f"{path}: its {INDEX} lists no checksums; it was not made by 'campaign archive'")
+    said = {name: str(document.get(name) or "") for name in ("campaign", "license", "creator", "made_by")}
+    order = tuple(str(name) for name in document.get("order") or ())
+    return Index(**said, where=document.get("where"), order=order, sha256=checksums, schema=version)
+
+
+def _members(
+    path: Path, archive: zipfile.ZipFile, checksums: Mapping[str, str], directory: Path
+) -> list[zipfile.ZipInfo]:
+    """Members but the index, of which none is missing, added, outside, or too much."""
+    infos = [info for info in archive.infolist() if info.filename != INDEX]
+    for info in infos:
+        if not _inside(info):
+            raise ArchiveError(f"{path}: member '{info.filename}' points outside the archive; {_DISTRUST}")
+    if differ := _differences([info.filename for info in infos], checksums):
+        raise ArchiveError(f"{path}: members differ from the archive's list: {', '.join(differ)}; {_AGAIN}")
+    total, stored = sum(info.file_size for info in infos), sum(info.compress_size for info in infos)
+    if total > MAX_BYTES or len(infos) > MAX_MEMBERS or stored > path.stat().st_size:
+        raise ArchiveError(f"{path}: would unpack to more than it can hold ({_gib(total)}); {_DISTRUST}")
+    if total > (free := shutil.disk_usage(directory).free):
+        raise ArchiveError(
+            f"{path}: unpacks to {_gib(total)}, and {_gib(free)} are free in {directory.parent}; {_ROOM}"
+        )
+    return infos
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"
+
+
+def _inside(info: zipfile.ZipInfo) -> bool:
+    parts = PurePosixPath(info.filename).parts
+    link = (info.external_attr >> 16) & 0o170000 == 0o120000
+    plain = info.filename and "\\" not in info.filename and ":" not in parts[0]
+    return bool(plain and not link and not info.is_dir() and not info.filename.startswith("/") and ".." not in parts)
+
+
+def _differences(names: list[str], checksums: Mapping[str, str]) -> list[str]:
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    lacking, added = sorted(set(checksums) - set(names)), sorted(set(names) - set(checksums))
+    return [
+        *(f"'{name}' stands twice" for name in twice[:3]),
+        *(f"'{name}' is missing" for name in lacking[:3]),
+        *(f"'{name}' is not listed" for name in added[:3]),
+    ]
+
+
+def _write(
+    path: Path, archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], checksums: Mapping[str, str], directory: Path
+) -> None:
+    damaged = []
+    for parent in sorted({(directory / info.filename).parent for info in infos}):
+        parent.mkdir(parents=True, exist_ok=True)
+    for info in infos:
+        digest = hashlib.sha256()
+        try:
+            with archive.open(info) as member, (directory / info.filename).open("wb") as file:
+                while chunk := member.read(_CHUNK):
+                    digest.update(chunk)
+                    file.write(chunk)
+        except (zipfile.BadZipFile, zlib.error, EOFError):
+            damaged.append(info.filename)
+            continue
+        if digest.hexdigest() != checksums[info.filename]:
+            damaged.append(info.filename)
+    if damaged:
+        told = ", ".join(damaged[:5]) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
+        raise ArchiveError(f"{path}: the checksum differs for {told}; {_AGAIN}")
+
+
+def _set_order(directory: Path, order: tuple[str, ...]) -> None:
+    # Which manifest of a lease is the newest is told by the times of the files.
+    for position, name in enumerate(order):
+        if (file := directory / name).is_file():
+            os.utime(file, (position + 1.0, position + 1.0))
+
+
+__all__ = ["MAX_BYTES", "Opened", "check", "opened", "unpack"]

@@ -1,0 +1,300 @@
+"""An archive written from a results directory; one that is there already loses nothing by it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from campaign import __version__
+from campaign.archive.crate import Action, Described, crate_document, problems
+from campaign.archive.layout import (
+    CAMPAIGN,
+    CONFIG,
+    CRATE,
+    DERIVED,
+    INDEX,
+    PARTS,
+    README,
+    SNAKEFILE,
+    FileFacts,
+    Index,
+    dumped,
+    part_of,
+    readme,
+)
+from campaign.archive.pack import Content, pack
+from campaign.archive.reading import Opened, unpack
+from campaign.collect import collect, gather
+from campaign.config.resolve import Campaign
+from campaign.errors import ArchiveError
+from campaign.project import ROOT
+from campaign.published.document import is_set
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of an archive. kept: members of the archive that was there before which the results do not have;
+    superseded: records of it that the results have otherwise."""
+
+    path: Path
+    members: int
+    records: int
+    kept: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person may say of an archive. None: as the archive that is there says, or nothing."""
+
+    license: str | None = None
+    creator: str | None = None
+    telemetry: bool = True
+
+
+def write_archive(
+    campaign: Campaign, results: Path, out: Path, where: str | None = None, wishes: Wishes | None = None
+) -> Written:
+    """Pack a campaign's results. The same results give the same bytes, by the same version of this program and of zlib.
+
+    Where `out` is an archive of the campaign, what it has and the results do not is kept. Raises ArchiveError when there are no
+    records, when `out` is something else or cannot be written; it is then as it was before.
+    """
+    wishes = wishes or Wishes()
+    with ExitStack() as stack:
+        members = parts_of(results, () if wishes.telemetry else ("telemetry",))
+        kept: tuple[str, ...] = ()
+        superseded: tuple[str, ...] = ()
+        before = Index(campaign.name)
+        if out.exists():
+            old = _earlier(out, campaign, Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-"))))
+            before = old.index
+            kept, superseded = _keep(members, old)
+        if not any(name.startswith("records/") for name in members):
+            raise ArchiveError(f"{results}: there are no records to archive; run the campaign first")
+        if "tables/runs.parquet" not in members or any(name.startswith("records/") for name in kept):
+            scratch = Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-")))
+            remade(campaign, members, where, scratch)
+        index = Index(
+            campaign.name,
+            where,
+            before.license if wishes.license is None else wishes.license,
+            before.creator if wishes.creator is None else wishes.creator,
+            order=manifests_by_age(members),
+        )
+        written = pack_crate(campaign, members, out, index)
+        return Written(out, len(written), sum(name.startswith("records/") for name in written), kept, superseded)
+
+
+def parts_of(directory: Path, without: Sequence[str] = ()) -> dict[str, Content]:
+    """The files of a results directory that an archive holds, by name."""
+    return {
+        path.relative_to(directory).as_posix(): path
+        for part in PARTS
+        if part not in without
+        for path in sorted((directory / part).rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def manifests_by_age(members: Mapping[str, Content]) -> tuple[str, ...]:
+    """Names of the manifests from the oldest to the newest."""
+    found = {name: path for name, path in members.items() if name.startswith("manifests/") and isinstance(path, Path)}
+    return tuple(sorted(found, key=lambda name: (found[name].stat().st_mtime, name)))
+
+
+def remade(campaign: Campaign, members: dict[str, Content], where: str | None, scratch: Path) -> None:
+    """Make tables/ anew from these members, in an empty directory, and put them in place of those there are."""
+    for name in [name for name in members if name.startswith("tables/")]:
+        del members[name]
+    try:
+        for name, source in members.items():
+            if part_of(name) not in DERIVED:
+                target = scratch / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if isinstance(source, Path):
+                    shutil.copy2(source, target)
+                else:
+                    target.write_bytes(source)
+        collect(gather(campaign, scratch, where), scratch / "tables")
+    except OSError as error:
+        raise ArchiveError(
+            f"tables/ could not be made in {scratch} ({error.strerror or error}); free space, or set TMPDIR to a directory that "
+            "has it"
+        ) from error
+    members.update({f"tables/{path.name}": path for path in sorted((scratch / "tables").iterdir())})
+
+
+def _earlier(out: Path, campaign: Campaign, scratch: Path) -> Opened:
+    try:
+        old = unpack(out, scratch)
+    except ArchiveError as error:
+        raise ArchiveError(f"{error}. Nothing was written: move that file away, or give another --output") from error
+    if (old.campaign.name, old.campaign.system.name) != (campaign.name, campaign.system.name):
+        raise ArchiveError(
+            f"{out}: is the archive of campaign '{old.campaign.name}' on {old.campaign.system.name}, not of '{campaign.name}' on "
+            f"{campaign.system.name}; give another --output, or put both together by 'campaign archive merge'"
+        )
+    return old
+
+
+def _keep(members: dict[str, Content], old: Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Put what an older archive has and the results do not into the members; gives what was kept, and what was superseded."""
+    digests = old.index.sha256
+    set_aside = {
+        hashlib.sha256(source.read_bytes()).hexdigest()
+        for name, source in members.items()
+        if name.startswith("superseded/") and isinstance(source, Path)
+    }
+    kept, superseded = [], []
+    # Tables are made from the records; a plan is one, of one of the two.
+    dropped = ("", "tables", *(["plan"] if any(name.startswith("plan/") for name in members) else []))
+    for name in digests:
+        part, path = part_of(name), old.directory / name
+        if part in dropped or digests[name] in set_aside:
+            continue
+        if name not in members:
+            members[name] = path
+            kept.append(name)
+        elif part == "records" and _digest(members[name]) != digests[name]:
+            members[aside(path, name)] = path
+            superseded.append(name)
+    return tuple(kept), tuple(superseded)
+
+
+def aside(content: Content, name: str) -> str:
+    """Name of a member that gave way to another one of its name."""
+    return f"superseded/{_digest(content)[:12]}/{name}"
+
+
+def _digest(source: Content) -> str:
+    return hashlib.sha256(source if isinstance(source, bytes) else source.read_bytes()).hexdigest()
+
+
+def pack_crate(campaign: Campaign, members: Mapping[str, Content], out: Path, index: Index) -> dict[str, FileFacts]:
+    """Write an archive of these parts, with everything beside them; ArchiveError when it would not be a sound crate."""
+    ordered = {
+        name: members[name] for name in sorted(members, key=lambda name: (PARTS.index(part_of(name) or "plan"), name))
+    }
+    told = _Told()
+
+    def last(written: Mapping[str, FileFacts]) -> Iterator[tuple[str, bytes]]:
+        described = Described(
+            campaign.name, campaign.file.title, campaign.file.question, campaign.system.name, __version__, index.license,
+            index.creator, told.packages(),
+        )  # fmt: skip
+        document = crate_document(described, dict(written), told.actions())
+        if wrong := problems(document, dict(written)):
+            raise ArchiveError(f"{out}: would be no sound RO-Crate: {'; '.join(wrong[:3])}; nothing was written")
+        crate = dumped(document)
+        yield CRATE, crate
+        sums = {name: facts.sha256 for name, facts in written.items()}
+        yield (
+            INDEX,
+            dumped(
+                Index(**{**vars(index), "made_by": f"composable-campaign {__version__}", "sha256": sums}).document()
+            ),
+        )
+
+    return pack(out, {**beside(campaign, ordered), **ordered}, last, told.see)
+
+
+def beside(campaign: Campaign, members: Mapping[str, Content]) -> dict[str, bytes]:
+    """What stands beside the parts: the campaign as used, as JSON and as YAML, the workflow, and how to read it all."""
+    document = campaign.document()
+    own, names = _own_references(campaign)
+    found = {
+        CAMPAIGN: dumped(document),
+        f"{CONFIG}/campaign.yaml": _yaml({**document["campaign"], "references": names}),
+        **own,
+        f"{CONFIG}/systems/{campaign.system.name}.yaml": _yaml(document["system"]),
+        **{f"{CONFIG}/workloads/{name}.yaml": _yaml(each) for name, each in document["workloads"].items()},
+        SNAKEFILE: (ROOT / SNAKEFILE).read_bytes(),
+        **{f"workflow/rules/{path.name}": path.read_bytes() for path in sorted((ROOT / "workflow" / "rules").glob("*.smk"))},
+    }  # fmt: skip
+    parts = sorted({part_of(name) for name in members} | {CONFIG, "workflow"})
+    return {README: readme(campaign.name, campaign.file.title, parts), **found}
+
+
+def _own_references(campaign: Campaign) -> tuple[dict[str, bytes], list[str]]:
+    """Sets of published claims that are files of the campaign's own, and all sets as the archive's campaign file names them."""
+    named = dict(zip(dict.fromkeys(campaign.file.references), campaign.references, strict=False))
+    own = {name: each for name, each in named.items() if not is_set(name)}
+    files = {f"{CONFIG}/references/{each.name}.yaml": _yaml(each.model_dump(mode="json")) for each in own.values()}
+    return files, [f"references/{own[name].name}.yaml" if name in own else name for name in campaign.file.references]
+
+
+def _yaml(document: Any) -> bytes:
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+    return text.encode()
+
+
+@dataclass
+class _Told:
+    """What the members say of leases and software, taken in while they are packed."""
+
+    runs: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    of_lease: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    names: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    software: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def see(self, name: str, content: bytes) -> None:
+        part = part_of(name)
+        if part not in ("records", "leases", "links", "manifests", "shared"):
+            return
+        try:
+            document = json.loads(content)
+            self._take(part, name, document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ArchiveError(
+                f"{name}: is damaged ({error!r}); move it away, or restore it from an archive"
+            ) from error
+
+    def _take(self, part: str, name: str, document: Mapping[str, Any]) -> None:
+        if part == "shared":
+            for package, version in (document.get("packages") or {}).items():
+                self.software[str(package)].add(str(version))
+        elif part == "manifests":
+            self.reasons[document["lease"]] = str(document.get("reason") or "")
+        else:
+            lease = document["lease_id"]
+            self.of_lease[lease].append(name)
+            if part == "records":
+                wanted = ("started", "ended", "implied_by")
+                self.runs[lease].append(
+                    {**{key: document.get(key) for key in wanted}, "workload": document["cell"]["workload"]}
+                )
+            elif part == "leases":
+                self.names[lease] = document.get("lease") or lease
+
+    def packages(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(sorted(versions)) for name, versions in self.software.items()}
+
+    def actions(self) -> list[Action]:
+        """One action a lease that has records or a document."""
+        return [self._action(lease) for lease in sorted(set(self.runs) | set(self.names))]
+
+    def _action(self, lease: str) -> Action:
+        name = self.names.get(lease, lease)
+        started = [run for run in self.runs.get(lease, ()) if not run["implied_by"]]
+        return Action(
+            lease_id=lease,
+            lease=name,
+            start_s=min((run["started"] for run in started), default=None),
+            end_s=max((run["ended"] for run in started), default=None),
+            results=tuple(self.of_lease.get(lease, ())),
+            workloads=tuple(sorted({run["workload"] for run in started})),
+            runs=len(started),
+            error=self.reasons.get(name, ""),
+        )
