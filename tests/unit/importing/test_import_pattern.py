@@ -1,0 +1,80 @@
+"""What a path says of its log, and how the cells that were found are told from the others."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from campaign.errors import ConfigError
+from campaign.expression import parse
+from campaign.importing.pattern import pattern, plain
+from campaign.importing.rules import others
+
+NAMES = ("configuration", "workload", "batch", "precision", "repetition")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "said"),
+    [
+        (
+            "{configuration}/{workload}-b{batch}.log",
+            "a/x-y-b8.log",
+            {"configuration": "a", "workload": "x-y", "batch": "8"},
+        ),
+        ("**/{workload}.{batch}.txt", "x/y/z.16.txt", {"workload": "z", "batch": "16"}),
+        ("**/{workload}.{batch}.txt", "z.16.txt", {"workload": "z", "batch": "16"}),
+        ("run*/{workload}.log", "run-7/a.log", {"workload": "a"}),
+        ("{workload}/{workload}-{batch}.log", "a/a-1.log", {"workload": "a", "batch": "1"}),
+        ("{workload}/{workload}-{batch}.log", "a/b-1.log", None),
+        ("{workload}-b{batch}.log", "a-bx.log", None),
+        ("{workload}.log", "a/b.log", None),
+        ("{workload}.log", "aXlog", None),
+        ("{{x}}-{workload}", "{x}-a", {"workload": "a"}),
+    ],
+)
+def test_a_pattern_gives_what_a_path_says(text: str, path: str, said: dict[str, str] | None) -> None:
+    assert pattern(text, NAMES, {}, "map").match(path) == said
+
+
+def test_words_that_are_known_decide_between_two_readings() -> None:
+    made = pattern("{workload}-{precision}", NAMES, {"workload": ["bert-large"], "precision": ["fp16-o2", "o2"]}, "map")
+    assert made.match("bert-large-fp16-o2") == {"workload": "bert-large", "precision": "fp16-o2"}
+    # A word that is not known is given too: whoever reads it can say that it is none.
+    assert made.match("other-fp16-o2") is not None
+
+
+def test_a_pattern_names_what_it_cannot_give() -> None:
+    with pytest.raises(ConfigError, match=r"map:3: '\{bacth\}' is no name .* 'batch'"):
+        pattern("{bacth}.log", NAMES, {}, "map:3")
+    with pytest.raises(ConfigError, match="braces that are meant"):
+        pattern("{batch.log", NAMES, {}, "map:3")
+
+
+def test_a_plain_pattern_takes_braces_as_they_are() -> None:
+    assert plain("**/{a}*.md").fullmatch("x/{a}b.md")
+    assert not plain("*.md").fullmatch("x/a.md")
+
+
+_CELLS = st.sets(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.sampled_from([1, 2, 4])), min_size=1)
+
+
+@given(_CELLS)
+@settings(max_examples=60, deadline=None)
+def test_rules_hold_for_exactly_the_cells_that_were_not_found(cells: set[tuple[str, str, int]]) -> None:
+    names = ("configuration", "workload", "batch")
+    values = [sorted({cell[level] for cell in cells}) for level in range(3)]
+    rules = [parse(rule, names) for rule in others(names, values, cells)]
+    for cell in itertools.product(*values):
+        excluded = [rule for rule in rules if rule(dict(zip(names, cell, strict=True)))]
+        assert len(excluded) == (cell not in cells)
+
+
+def test_many_cells_make_few_short_rules() -> None:
+    values = [[f"configuration-{n}" for n in range(200)], [8, 16, 32]]
+    cells = [(name, batch) for n, name in enumerate(values[0]) for batch in (8, 16, 32) if batch < 32 or n % 2]
+    rules = others(("configuration", "batch"), values, cells)
+    assert len(rules) <= 10
+    assert max(map(len, rules)) < 1000

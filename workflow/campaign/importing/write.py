@@ -1,0 +1,145 @@
+"""Writes what a survey found: records, and the campaign's files beside them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from campaign import __version__
+from campaign.config.resolve import Campaign, load_campaign
+from campaign.errors import ConfigError, RecordError, unwritable
+from campaign.importing.documents import system_document
+from campaign.importing.survey import Entry, Map, Survey
+from campaign.importing.text import span
+from campaign.matrix import specification
+from campaign.paths import Results
+from campaign.record import IMPORTED, Record, RecordedCell, Source, Store
+
+CONFIG = "config"
+"""Directory of the campaign's files in its results."""
+_HEADER = "# Made by 'campaign import' from import.yaml beside it; another import makes it anew.\n"
+
+
+def earlier(results: Results) -> tuple[Record, ...]:
+    """Records of earlier imports; ConfigError where others are there: what was measured is not mixed with what was imported."""
+    records = tuple(Store(results.directory))
+    if any(record.source is None for record in records):
+        raise ConfigError(
+            f"{results.directory}: holds records that were measured; give the map another name, or import into other --results"
+        )
+    return records
+
+
+def write(found: Survey, read: Map, results: Results) -> Path:
+    """Write the records that are new and the campaign's files; gives the path of the campaign file."""
+    store = Store(results.directory)
+    directory = results.directory / CONFIG
+    system = system_document(read.said, read.known.workloads, notes(found))
+    try:
+        written = _files(found.campaign, directory, system, read.path)
+    except OSError as error:
+        raise unwritable(error, directory) from error
+    shared = {
+        "campaign": store.share(load_campaign(written).document()),
+        "environment": store.share(_environment(read)),
+    }
+    for entry in found.of("new"):
+        store.write(_record(found, entry, store, shared))
+    return written
+
+
+def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], source: Path) -> Path:
+    """campaign.yaml, the system's and the workloads' files, and the map."""
+    documents: dict[str, Mapping[str, Any]] = {
+        "campaign.yaml": campaign.file.model_dump(mode="json", exclude_defaults=True),
+        f"systems/{campaign.system.name}.yaml": system,
+        **{
+            f"workloads/{name}.yaml": file.model_dump(mode="json", exclude_defaults=True)
+            for name, file in campaign.workloads.items()
+        },
+    }
+    texts = {
+        name: _HEADER + yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110)
+        for name, document in documents.items()
+    }
+    texts["import.yaml"] = source.read_text(encoding="utf-8")
+    for name, text in texts.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    return directory / "campaign.yaml"
+
+
+def notes(found: Survey) -> list[str]:
+    """What every reader of the report should know of where its records come from."""
+    count = len(found.records) + len(found.of("new"))
+    said = [
+        f"All {count} records were read from logs that were made without this program ('campaign import'). Hardware, software and "
+        "protocol are as the import's map states them; what was really composed, links and telemetry are not known."
+    ]
+    if unread := found.of("unread"):
+        # Which file it is a copy of, or what the log said, is for the list that the import prints.
+        reasons = Counter(re.split(r" of (?=\S+[/.])|: |; ", entry.why)[0] for entry in unread).most_common(3)
+        told = "; ".join(f"{why} ({n})" for why, n in reasons)
+        said.append(f"{len(unread)} files beside the logs could not be read: {told}.")
+    return said
+
+
+def _environment(read: Map) -> dict[str, Any]:
+    return {
+        "schema_version": "environment/1",
+        "host": read.said.system.name,
+        "imported_by": f"composable-campaign {__version__}",
+        "packages": dict(read.said.software),
+    }
+
+
+def _composition(campaign: Campaign, hosts: Collection[str]) -> dict[str, Any]:
+    """Hosts that the log and the map both know; which devices they had is not known."""
+    groups = {name: group for group in campaign.system.hosts for name in group.names() if name in hosts}
+    return {
+        "schema_version": "composition/1",
+        "hosts": [
+            {"name": name, "cores": group.cores, "memory_gib": group.memory_gib, "devices": [], "storage": []}
+            for name, group in groups.items()
+        ],
+    }
+
+
+def _record(found: Survey, entry: Entry, store: Store, shared: Mapping[str, str]) -> Record:
+    cell, outcome, of = entry.cell, entry.outcome, entry.subject
+    if cell is None or outcome is None or of is None:
+        raise RecordError(f"{entry.path}: was not read")
+    written_s = (found.directory / entry.path).stat().st_mtime
+    started, ended, timed = span(entry.found, written_s)
+    name = found.campaign.name
+    return Record(
+        cell_id=cell.id,
+        repetition=entry.repetition,
+        cell=RecordedCell.of(cell),
+        specification=specification(found.campaign, cell),
+        status=outcome.status,
+        failure=outcome.failure,
+        started=started,
+        ended=ended,
+        # Runs of which nothing says that they shared a composition are each on their own.
+        lease_id=f"{name}.{cell.configuration.name}.{of.lease or f'imported-{entry.sha256[:12]}'}",
+        hosts=of.hosts,
+        composition=store.share(_composition(found.campaign, of.hosts)),
+        environment=shared["environment"],
+        campaign=shared["campaign"],
+        throughput_per_s=outcome.throughput_per_s,
+        step_times_s=outcome.step_times_s,
+        window_s=outcome.window_s,
+        metrics=dict(outcome.metrics),
+        phases_s=dict(outcome.phases_s),
+        flags=(IMPORTED, *outcome.flags),
+        source=Source(path=entry.path, sha256=entry.sha256, timed=timed),
+    )
