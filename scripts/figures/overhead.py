@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, plot, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign import comparison, pairing, plot, verdict, wording
+from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Local, hybrid and fabric"
 ANCHOR = "overhead"
@@ -25,7 +25,7 @@ _DRAWN = ("treatment", "state", "n_ok", "n_failed", "failures", "overhead_pct", 
 def draw(data: FigureData) -> Drawing:
     if not (data.cells["configuration"] == data.baseline).any():
         return nothing(f"the baseline configuration {data.baseline!r} is not part of the plan")
-    rows = comparison.in_words(comparison.overhead(data.cells, data.baseline))
+    rows = comparison.in_words(comparison.overhead(data.cells, data.baseline, pairing.blocks(data.runs, data.protocol)))
     if rows.empty:
         return nothing("every configuration is attached and stored as the baseline is")
     unpaired = int((rows["n_ok"] > 0).sum() - rows["overhead_pct"].notna().sum())
@@ -42,8 +42,9 @@ def draw(data: FigureData) -> Drawing:
         else ""
     )
     caption = (
-        f"Increase of time over {data.baseline}'s kind of attachment; {wording.runs_behind(kept['n_ok'])} a point, 95 % interval "
-        "(log ratio of means, Welch t). Zero: as fast as the baseline. A cross names why a planned cell has no value. "
+        f"Increase of time over {data.baseline}'s kind of attachment; {wording.runs_behind(kept['n_ok'])} a point, 95 % interval. "
+        f"Zero: as fast as the baseline. "
+        f"{verdict.counted(kept, data.protocol, 'the baseline')} A cross names why a planned cell has no value. "
         f"{panels.sentence()}{alone}{plot.cut(kept, _OVERHEAD)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
@@ -58,6 +59,7 @@ def draw(data: FigureData) -> Drawing:
             "Baseline samples/s": lambda row: wording.rate(row["against_mean"]),
             "Overhead": lambda row: wording.percent(row["overhead_pct"]),
             "95 % interval": lambda row: wording.between(row["overhead_low"], row["overhead_high"], wording.percent),
+            **verdict.COLUMNS,
             "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
@@ -81,6 +83,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     for treatment, cells in rows[rows["overhead_pct"].notna()].groupby("treatment", sort=False):
         ordered = cells.sort_values("overhead_pct", kind="stable")
         ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+        none = verdict.together(cells, "overhead_low", "overhead_high")
         words = [
             wording.with_interval(
                 row["overhead_pct"],
@@ -89,9 +92,10 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
                 wording.percent,
                 wording.describe(row, named),
             )
+            + ("" if none else verdict.doubt(row, row["overhead_low"], row["overhead_high"]))
             for row in ends
         ]
-        said.append(f"Overhead of {treatment}: {', up to '.join(words)}.")
+        said.append(f"Overhead of {treatment}: {', up to '.join(words)}{none and f'; {none}'}.")
     return tuple(said)
 
 
@@ -140,7 +144,3 @@ def _line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Look]) -
         axes.errorbar(
             row["overhead_pct"], y, xerr=[[below], [above]], color=look.colour, marker=look.marker, markersize=4.5
         )
-
-
-if "snakemake" in globals():
-    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, plot, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign import comparison, pairing, plot, verdict, wording
+from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Part of a host"
 ANCHOR = "part-of-host"
@@ -16,16 +16,17 @@ SECTION = (
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparison.part_of_host(data.cells)
+    rows = comparison.part_of_host(data.cells, pairing.blocks(data.runs, data.protocol))
     if rows.empty:
         return nothing("every measured run used all devices of its hosts")
     by = [*comparison.KIND, *comparison.option_columns(rows), "hosts"]
     panels = plot.panels(rows, by)
     findings = _findings(rows, by)
+    compared = verdict.counted(rows, data.protocol, "the smallest host")
     caption = (
         f"Throughput of k devices in use of n composed onto a host; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % "
-        "interval (Student t). CV under a group: standard deviation over mean (n − 1) of its compositions' means. A cross names "
-        f"why a planned cell has no value. {panels.sentence()}"
+        f"interval{wording.made_by(rows['interval_method'])}. {compared} CV under a group: standard deviation over mean (n − 1) of "
+        f"its compositions' means. A cross names why a planned cell has no value. {panels.sentence()}"
         f"{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
@@ -41,6 +42,7 @@ def draw(data: FigureData) -> Drawing:
             "CV of the case": lambda row: wording.percent(row["case_cv_pct"]),
             "Against smallest host": lambda row: wording.times(row["ratio"]),
             "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            **verdict.COLUMNS,
             "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
@@ -56,13 +58,32 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
         return (
             f"{wording.plural(len(part), 'cell')} used part of a host; none on a second size of host to compare with.",
         )
+    said = [_against_smallest(rows, [*by, "batch"])]
     row: Any = cases.loc[cases["case_cv_pct"].idxmax()]
     named = [column for column in [*by, "batch"] if cases[column].nunique() > 1] or ["workload"]
     repeats = rows["cv_pct"].max()
-    return (
+    said.append(
         f"At equal devices in use, throughput varies by at most {wording.percent(row['case_cv_pct'])} (CV) over differently "
         f"composed hosts ({wording.describe(row, named)}, {row['devices_used']} in use); repetitions of one cell vary by up to "
-        f"{wording.percent(repeats)}.",
+        f"{wording.percent(repeats)}."
+    )
+    return tuple(sentence for sentence in said if sentence)
+
+
+def _against_smallest(rows: pd.DataFrame, by: list[str]) -> str:
+    """The largest difference from the smallest host with as many devices in use."""
+    low, high = 100 * (rows["ratio_low"] - 1), 100 * (rows["ratio_high"] - 1)
+    tested = rows.assign(difference_pct=100 * (rows["ratio"] - 1), low=low, high=high)[rows["p"].notna()]
+    if tested.empty:
+        return ""
+    row: Any = tested.loc[tested["difference_pct"].abs().idxmax()]
+    named = [column for column in by if tested[column].nunique() > 1] or ["workload"]
+    size = wording.with_interval(row["difference_pct"], row["low"], row["high"], wording.percent)
+    none = verdict.together(tested, "low", "high")
+    doubt = f": {none}" if none else verdict.doubt(row, row["low"], row["high"])
+    return (
+        f"Largest change of throughput from the smallest host: {row['devices_used']} of {row['devices_per_host']} devices "
+        f"({wording.describe(row, named)}), {size}{doubt}."
     )
 
 
@@ -87,7 +108,3 @@ def _picture(panels: plot.Panels, alt: str) -> str:
             only.set_ylabel("throughput (samples/s)")
     bars.legend(figure)
     return plot.to_svg(figure, ANCHOR, TITLE, alt)
-
-
-if "snakemake" in globals():
-    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, plot, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign import comparison, pairing, plot, verdict, wording
+from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Precision"
 ANCHOR = "precision"
@@ -16,15 +16,16 @@ SECTION = (
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparison.in_words(comparison.precision(data.cells))
+    rows = comparison.in_words(comparison.precision(data.cells, pairing.blocks(data.runs, data.protocol)))
     if rows.empty:
         return nothing("no cell was planned in two precisions and measured in one")
     by = ["workload", "shape", "attached", "storage", "device", *comparison.option_columns(rows)]
     panels = plot.panels(rows, by)
     findings = _findings(rows, by)
     caption = (
-        f"Throughput by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % interval (Student t). "
-        f"Above a bar: its speed-up over {rows['reference'].iloc[0]}. A cross names why a planned cell has no value. "
+        f"Throughput by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % interval"
+        f"{wording.made_by(rows['interval_method'])}. Above a bar: its speed-up over {rows['reference'].iloc[0]}. "
+        f"{verdict.counted(rows, data.protocol, rows['reference'].iloc[0])} A cross names why a planned cell has no value. "
         f"{panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
@@ -40,6 +41,7 @@ def draw(data: FigureData) -> Drawing:
             "CV": lambda row: wording.percent(row["cv_pct"]),
             "Speed-up": lambda row: wording.times(row["ratio"]),
             "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            **verdict.COLUMNS,
             "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
@@ -61,6 +63,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
             wording.with_interval(
                 row["ratio"], row["ratio_low"], row["ratio_high"], wording.times, wording.describe(row, named)
             )
+            + verdict.doubt(row, 100 * (row["ratio_low"] - 1), 100 * (row["ratio_high"] - 1))
             for row in ends
         ]
         said.append(f"{name} against {reference}: {', up to '.join(words)}.")
@@ -92,7 +95,3 @@ def _picture(panels: plot.Panels, alt: str) -> str:
 
 def _speedup(row: Any) -> str:
     return wording.times(row["ratio"]) if row["precision"] != row["reference"] and pd.notna(row["ratio"]) else ""
-
-
-if "snakemake" in globals():
-    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -1,10 +1,11 @@
 """Figure: the speed-up of each device count over the smallest, by batch."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, plot, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign import comparison, pairing, plot, verdict, wording
+from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Speed-up by batch"
 ANCHOR = "speedup-by-batch"
@@ -18,15 +19,18 @@ _SPEEDUP = plot.Columns("ratio", "ratio_low", "ratio_high")
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparison.speedup_by_batch(data.cells)
+    runs = pairing.blocks(data.runs, data.protocol)
+    rows = comparison.speedup_by_batch(data.cells, runs)
     if rows.empty:
         return nothing("no two batches were measured at the same two numbers of devices")
     by = [*comparison.KIND, *comparison.option_columns(rows)]
     panels = plot.panels(rows, by)
-    findings = _findings(rows, by)
+    rows, effects = comparison.one_family(rows, comparison.batch_effect(rows, runs))
+    findings = _findings(effects, by)
     caption = (
         f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "
-        "of means with 95 % interval (log ratio, Welch t). Dotted: ideal. A cross names why a planned cell has no value. "
+        f"of means with 95 % interval. Dotted: ideal. "
+        f"{verdict.counted(rows, data.protocol, 'the ideal')} A cross names why a planned cell has no value. "
         f"{panels.sentence()}{plot.cut(rows, _SPEEDUP)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
@@ -40,6 +44,7 @@ def draw(data: FigureData) -> Drawing:
             "Against": lambda row: wording.number(row["against_ranks"]),
             "Speed-up": lambda row: wording.times(row["ratio"]),
             "95 % interval": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            **verdict.COLUMNS,
             "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
@@ -47,24 +52,22 @@ def draw(data: FigureData) -> Drawing:
     return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
 
 
-def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+def _findings(effects: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     """For the series whose speed-up changes most from the smallest to the largest batch, both ends."""
-    measured = rows[rows["ratio"].notna()].sort_values("batch", kind="stable")
-    series = [*by, "ranks"]
-    ends = measured.drop_duplicates(series).merge(measured.drop_duplicates(series, keep="last"), on=series)
-    ends = ends[ends["batch_x"] < ends["batch_y"]]
-    if ends.empty:
+    if effects.empty:
         return ()
-    change = (ends["ratio_y"] / ends["ratio_x"]).map(lambda ratio: max(ratio, 1 / ratio))
-    row = ends.loc[change.idxmax()]
-    named = [column for column in series if measured[column].nunique() > 1 or column in ("workload", "ranks")]
-    apart = row["ratio_low_y"] > row["ratio_high_x"] or row["ratio_high_y"] < row["ratio_low_x"]
-    first = wording.with_interval(row["ratio_x"], row["ratio_low_x"], row["ratio_high_x"], wording.times)
-    last = wording.with_interval(row["ratio_y"], row["ratio_low_y"], row["ratio_high_y"], wording.times)
-    doubt = "" if apart else "; the two intervals overlap"
+    series = [*by, "ranks"]
+    row = effects.loc[np.log1p(effects["change_pct"] / 100).abs().idxmax()]
+    named = [column for column in series if effects[column].nunique() > 1 or column in ("workload", "ranks")]
+    first, last = (
+        wording.with_interval(*(row[f"ratio{part}{end}"] for part in ("", "_low", "_high")), wording.times)
+        for end in ("", "_large")
+    )
+    none = verdict.together(effects, "change_low", "change_high")
+    doubt = f": {none}" if none else verdict.doubt(row, row["change_low"], row["change_high"])
     return (
-        f"The batch matters most for {wording.describe(row, named)}: speed-up {first} at batch {row['batch_x']} and {last} at "
-        f"batch {row['batch_y']}{doubt}.",
+        f"The batch matters most for {wording.describe(row, named)}: speed-up {first} at batch {row['batch']} and {last} at "
+        f"batch {row['batch_large']}{doubt}.",
     )
 
 
@@ -99,7 +102,3 @@ def _picture(panels: plot.Panels, alt: str) -> str:
     handles.append(Line2D([], [], color=plot.INK, linestyle=":", label="ideal"))
     plot.legend(figure, handles)
     return plot.to_svg(figure, ANCHOR, TITLE, alt)
-
-
-if "snakemake" in globals():
-    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from campaign import comparison
+from campaign import comparison, pairing, statistics
 from campaign.tables import PlannedCell, cells_table, leases_table, runs_table
 from tests.unit import report_data as synthetic
 
@@ -21,6 +22,79 @@ def measure(*rates: tuple[synthetic.Cell, float | None]) -> pd.DataFrame:
     plan = [PlannedCell(cell, 2, "l") for cell, _ in rates]
     records = [synthetic.record(cell, n, rate, "ok" if rate else "oom_device") for cell, rate in rates for n in (1, 2)]
     return cells_table(plan, runs_table(records))
+
+
+@pytest.fixture(scope="module")
+def blocks() -> pd.DataFrame:
+    runs = runs_table(synthetic.records(synthetic.planned()))
+    found = pairing.blocks(runs, {})
+    assert found is not None
+    return found
+
+
+def test_tests_are_adjusted_over_all_rows_of_a_figure(cells: pd.DataFrame, blocks: pd.DataFrame) -> None:
+    everything = [
+        comparison.precision(cells, blocks),
+        comparison.scaling(cells, blocks),
+        comparison.speedup_by_batch(cells, blocks),
+        comparison.node_spread(cells, blocks),
+        comparison.part_of_host(cells, blocks),
+        comparison.overhead(cells, synthetic.BASELINE, blocks),
+    ]
+    for rows in everything:
+        tested = rows[rows["p"].notna()]
+        assert len(tested) > 10
+        np.testing.assert_array_equal(rows["p_holm"], statistics.holm(rows["p"]))
+        assert (tested["p_holm"] >= tested["p"]).all()
+        assert (tested["least_detectable_pct"] > 0).all()
+        # A row without a test is its own reference, or says why it has none.
+        assert rows[rows["p"].isna()]["method"].str.startswith("none").all()
+
+
+def test_only_cells_of_one_lease_are_paired(cells: pd.DataFrame, blocks: pd.DataFrame) -> None:
+    by_precision = comparison.precision(cells, blocks)
+    assert by_precision[by_precision["p"].notna()]["paired"].all()
+    assert not comparison.precision(cells)["paired"].any()
+    assert not comparison.overhead(cells, synthetic.BASELINE, blocks)["paired"].any()
+
+
+def test_a_reference_is_one_and_is_not_tested(cells: pd.DataFrame) -> None:
+    rows = comparison.node_spread(cells)
+    itself = rows[rows["cell_id"] == rows["against_cell"]]
+    assert len(itself) > 10
+    assert (itself[["ratio", "ratio_low", "ratio_high"]] == 1.0).all(axis=None)
+    assert itself[["p", "p_holm", "least_detectable_pct"]].isna().all(axis=None)
+
+
+def test_scaling_is_tested_against_the_ideal() -> None:
+    one, two, four = (synthetic.configuration(each=n) for n in (1, 2, 4))
+    random = np.random.default_rng(2)
+    plan = [PlannedCell(synthetic.cell(at), 6, "l") for at in (one, two, four)]
+    rates = dict(zip((entry.cell.id for entry in plan), (100.0, 200.0, 320.0), strict=True))
+    records = [
+        synthetic.record(entry.cell, n, rates[entry.cell.id] * random.normal(1, 0.005))
+        for entry in plan
+        for n in range(1, 7)
+    ]
+    rows = comparison.scaling(cells_table(plan, runs_table(records))).set_index("ranks")
+    assert np.isnan(rows["p_holm"][1])
+    assert rows["p_holm"][2] > 0.05 > 0.001 > rows["p_holm"][4]
+
+
+def test_the_effect_of_the_batch_is_the_change_between_its_ends(cells: pd.DataFrame, blocks: pd.DataFrame) -> None:
+    speedups = comparison.speedup_by_batch(cells, blocks)
+    effects = comparison.batch_effect(speedups, blocks)
+    assert set(zip(effects["batch"], effects["batch_large"], strict=True)) <= {(8, 32), (8, 16)}
+    whole = effects[effects["batch_large"] == 32]
+    true_pct = 100 * ((0.95 + 0.032) / (0.95 + 0.008) - 1)
+    four = whole[(whole["ranks"] == 2) & (whole["attach"] == "local")]
+    assert four["change_pct"].mean() == pytest.approx(true_pct, abs=0.5)
+    inside = (whole["change_low"] <= whole["change_pct"]) & (whole["change_pct"] <= whole["change_high"])
+    assert inside.all()
+    rows, effects = comparison.one_family(speedups, effects)
+    both = statistics.holm([*speedups["p"], *effects["p"]])
+    assert [*rows["p_holm"], *effects["p_holm"]] == pytest.approx(both.tolist(), nan_ok=True)
+    assert comparison.batch_effect(speedups[speedups["batch"] == 8], blocks).empty
 
 
 def test_node_spread_finds_the_drops(cells: pd.DataFrame) -> None:

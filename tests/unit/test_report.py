@@ -55,7 +55,8 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame, names: tuple[str, ...] = SHOWN
     for name in names:
         module = importlib.import_module(f"scripts.figures.{name}")
         drawing = module.draw(data)
-        words = figure.page_document(figure.Figure(module.ANCHOR, module.TITLE, module.SECTION, module.draw), drawing)
+        shown = figure.Figure(name, module.ANCHOR, module.TITLE, module.SECTION, module.draw)
+        words = figure.page_document(shown, drawing)
         documents[name] = {**words, "svg": f'<?xml version="1.0"?>\n{drawing.svg}'}
     return documents
 
@@ -170,6 +171,23 @@ def test_remarks_tell_what_counts_hide() -> None:
     assert "without an interval" in remarks[1]
     assert "does not plan" in remarks[2]
     assert "host3" in remarks[3]
+
+
+def test_mean_and_median_stand_beside_each_other_with_how_their_intervals_were_made() -> None:
+    cell = synthetic.cell(synthetic.configuration())
+    runs = runs_table(
+        [synthetic.record(cell, n, rate) for n, rate in enumerate([100, 101, 99, 80, 100, 99.5], start=1)]
+    )
+    context = report.build_context(
+        runs, cells_table([PlannedCell(cell, 6, "l")], runs), [], synthetic.context_document(), {}
+    )
+    coverage = context["coverage"]
+    row = dict(zip(coverage["headings"], coverage["rows"][0], strict=True))
+    assert (row["Mean (samples/s)"], row["Median"]) == ("96.58", "99.75")
+    assert len({row["95 % interval"], row["95 % interval "]} - {"–"}) == 2
+    assert "outlier, counted: repetition 4 (−19.8 %)" in row["Why, and flags"]
+    assert any("1 run of 1 cell far from the other runs" in remark for remark in context["remarks"])
+    assert "of the mean (Student t), of the median (Student t for the median of normal runs)" in coverage["intervals"]
 
 
 def test_what_was_obtained_and_differs_is_flagged(page: str, measured: Tables) -> None:
@@ -355,14 +373,6 @@ def test_an_empty_campaign_is_still_a_page() -> None:
     page = report.assemble(runs, cells, [], synthetic.context_document(), {})
     assert "No cell was planned" in page
     assert "No comparison could be made" in page
-
-
-def test_recommendations_are_the_last_section(measured: Tables) -> None:
-    document = synthetic.context_document() | {
-        "recommendations": [{"advice": "Use two drawers", "basis": "8 % at 2 hosts"}]
-    }
-    sections = [a["id"] for tag, a in read(report.assemble(*measured, [], document, {})).tags if tag == "section"]
-    assert sections[-1] == "recommendations"
 
 
 @pytest.mark.parametrize(("key", "value"), [("unknown", 1), ("campaign", {"name": "x"})])

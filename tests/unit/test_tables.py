@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from campaign import tables
+from campaign import statistics, tables
 from campaign.errors import RecordError
 from campaign.tables import PlannedCell, cells_table, leases_table, runs_table, tally, write_tables
 from tests.unit import report_data as synthetic
@@ -98,6 +98,30 @@ def test_a_measured_cell_is_summarised() -> None:
     assert row["cv_pct"] == pytest.approx(19.861453)
     assert row["ci_high"] == pytest.approx(13 + 3.182446 * 2.581989 / 2)
     assert row["interval_method"] == "Student t, 95 %"
+
+
+def test_a_run_far_from_the_others_is_named_and_counts() -> None:
+    rates = [100.0, 100.4, 80.0, 99.7, 100.1, 99.9]
+    records = [synthetic.record(ONE, n, rate) for n, rate in enumerate(rates, start=1)]
+    records.append(synthetic.record(ONE, 7, None, "nan"))
+    other = synthetic.cell(ONE.configuration, batch=64)
+    records += [synthetic.record(other, n, 50.0 + n) for n in (1, 2, 3)]
+    cells = cells_table([PlannedCell(other, 3, "l"), PlannedCell(ONE, 7, "l")], runs_table(records))
+    assert cells["n_outliers"].tolist() == [0, 1]
+    assert cells["outliers"].tolist() == ["", "3 (-20.0 %)"]
+    assert (cells["n_ok"][1], cells["min"][1], cells["mean"][1]) == (6, 80.0, pytest.approx(np.mean(rates)))
+
+
+def test_the_median_has_an_interval_beside_that_of_the_mean() -> None:
+    records = [synthetic.record(ONE, n, rate) for n, rate in enumerate([10.0, 12.0, 14.0, 22.0], start=1)]
+    row = cells_table([PlannedCell(ONE, 4, "l")], runs_table(records)).iloc[0]
+    assert (row["median"], row["mean"]) == (13.0, 14.5)
+    assert row["median_low"] == pytest.approx(13 - 1.026 * (row["mean"] - row["ci_low"]))
+    assert row["median_high"] == pytest.approx(13 + 1.026 * (row["ci_high"] - row["mean"]))
+    assert row["median_method"] == statistics.MEDIAN_STUDENT
+    many = [synthetic.record(ONE, n, 10.0 + n % 7) for n in range(1, 31)]
+    row = cells_table([PlannedCell(ONE, 30, "l")], runs_table(many)).iloc[0]
+    assert (row["interval_method"], row["median_method"]) == (statistics.BCA, statistics.BCA)
 
 
 def test_failures_and_missing_runs_are_told_with_their_reasons() -> None:

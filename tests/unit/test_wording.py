@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from campaign import wording
+from campaign import statistics, wording
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,9 @@ def test_runs_behind_and_protocol() -> None:
 def test_a_count_has_no_decimals() -> None:
     assert wording.count(8.0) == "8"
     assert wording.count(12_800) == "12,800"
+
+
+def test_how_intervals_were_made_is_said_once_and_without_those_that_were_not() -> None:
+    methods = [statistics.STUDENT, statistics.ONE_RUN, statistics.BCA, statistics.STUDENT]
+    assert wording.made_by(methods) == " (Student t; BCa bootstrap)"
+    assert wording.made_by([statistics.NO_RUN, ""]) == ""

@@ -4,7 +4,8 @@ What the runs of a cell have reached is kept beside the records as one small fil
 (`stops/<first two digits>/<cell id>.<repetitions>.<half-width in ppm>.<failures>.json`). It says what was reached, not what was
 asked for: so a smaller target goes on with the cell, and a larger one ends it.
 
-The interval is Student's (`campaign.statistics`), over the runs that there are. It is looked at after every run, and the runs end
+The interval is Student's (`campaign.statistics`), over the runs that there are, also of 20 and more, which the report
+bootstraps: it costs nothing between two runs, and both are as wide. It is looked at after every run, and the runs end
 the first time that it looks good. An interval that was waited for like this covers the true mean less often than one of as many
 runs that were fixed beforehand. Simulated with normal noise, 20,000 cells each, where it is to cover 95 %:
 
@@ -29,6 +30,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import stdev
 
 from campaign.cell import Cell, Settings
 from campaign.errors import RecordError
@@ -68,10 +70,11 @@ def reached(rates: Sequence[float | None]) -> Reached:
     mean = sum(believed) / len(believed) if believed else 0.0
     if len(believed) < 2 or mean <= 0:
         return Reached(len(rates), failures, None)
-    from campaign.statistics import summarize  # loads SciPy
+    from campaign.statistics import student_interval  # loads SciPy
 
-    summary = summarize(believed)
-    return Reached(len(rates), failures, math.ceil(1e6 * (summary.ci_high - summary.mean) / summary.mean))
+    deviation = stdev(believed)
+    _, high = student_interval(mean, deviation, len(believed))
+    return Reached(len(rates), failures, math.ceil(1e6 * (float(high) - mean) / mean))
 
 
 def is_over(cell: Reached, settings: Settings) -> bool:

@@ -17,20 +17,18 @@ from markupsafe import Markup
 from pydantic import ValidationError
 
 from campaign import wording
-from campaign.comparison import option_columns
 from campaign.errors import RecordError
-from campaign.figure import in_page_order
+from campaign.figure_names import in_page_order
 from campaign.project import REPORTS
+from campaign.record import IMPORTED
 from campaign.report_compositions import compositions, idle
+from campaign.report_coverage import coverage, failed_runs, states_of
 from campaign.report_document import ContextDocument, Excluded, HostLeftOut
-from campaign.tables import STATES, tally
-
-# Up to so many planned cells the page has a row for each; beyond, one for each configuration and workload.
-CELLS_ON_PAGE = 200
-# Failed runs have a row each, with the path of their log.
-FAILED_ON_PAGE = 500
+from campaign.report_published import beside, published
+from campaign.report_recommendation import recommended
 
 _SCHEDULERS = {
+    IMPORTED: "not known: the runs were made without this program",
     "slurm": "Slurm: every allocation was a Slurm job, every run a step in it",
     "local": "none: drivers and runs were processes of the machine that the campaign was started on",
 }
@@ -42,12 +40,14 @@ def assemble(
     leases: Sequence[Mapping[str, Any]],
     context_document: Mapping[str, Any],
     drawings: Mapping[str, Mapping[str, Any]],
+    recommendation: Mapping[str, Any] | None = None,
 ) -> str:
-    """The report as HTML. drawings: by figure name, the document of its JSON file with the picture under `svg`.
+    """The report as HTML. drawings: by figure name, the document of its JSON file with the picture under `svg`; recommendation: as
+    `report_recommendation.read_recommendation` gives it.
 
     Raises RecordError when the context document is not as ContextDocument says.
     """
-    return render(build_context(runs, cells, leases, context_document, drawings))
+    return render(build_context(runs, cells, leases, context_document, drawings, recommendation))
 
 
 def write_report(out: Path, page: str) -> None:
@@ -76,6 +76,7 @@ def build_context(
     leases: Sequence[Mapping[str, Any]],
     context_document: Mapping[str, Any],
     drawings: Mapping[str, Mapping[str, Any]],
+    recommendation: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything the template lays out, already in words. See `assemble` for arguments and errors."""
     try:
@@ -85,7 +86,11 @@ def build_context(
         where = ".".join(str(part) for part in first["loc"])
         raise RecordError(f"report context: {where}: {first['msg']}") from error
     ordered = [drawings[name] for name in in_page_order(drawings)]
-    shown = [{**drawing, "svg": Markup(inline(drawing["svg"]))} for drawing in ordered if drawing["shown"]]
+    shown = [
+        {**drawing, "svg": Markup(inline(drawing["svg"])), "published": beside(said.published, drawing["anchor"])}
+        for drawing in ordered
+        if drawing["shown"]
+    ]
     return {
         "campaign": said.campaign,
         "protocol": wording.protocol(said.campaign.protocol),
@@ -94,8 +99,8 @@ def build_context(
         "counts": _counts(runs, cells, said.excluded),
         "remarks": _remarks(runs, cells, said.hosts_left_out),
         "findings": [drawing for drawing in shown if drawing["findings"]],
-        "coverage": _coverage(cells),
-        "failed": _failed(runs, cells),
+        "coverage": coverage(cells),
+        "failed": failed_runs(runs, cells),
         "excluded": said.excluded,
         "sections": shown,
         "left_out": [drawing for drawing in ordered if not drawing["shown"]],
@@ -108,7 +113,9 @@ def build_context(
         "software": said.software,
         "environments": {name: _json(document) for name, document in sorted(said.environments.items())},
         "schema_versions": sorted(said.schema_versions.items()),
-        "recommendations": said.recommendations,
+        "recommendation": recommended(recommendation),
+        "recommendation_svg": Markup(inline(recommendation["svg"])) if recommendation else "",
+        "published": published(said.published, {drawing["anchor"] for drawing in shown}),
     }
 
 
@@ -136,7 +143,7 @@ def _counts(runs: pd.DataFrame, cells: pd.DataFrame, excluded: Iterable[Excluded
     states = cells["state"].value_counts()
     return [
         ("planned", f"{len(cells):,}"),
-        *((name, f"{int(states.get(name, 0)):,}") for name in _states(cells)),
+        *((name, f"{int(states.get(name, 0)):,}") for name in states_of(cells)),
         ("excluded", f"{sum(rule.cells for rule in excluded):,}"),
         ("runs", f"{len(runs):,}"),
     ]
@@ -152,97 +159,18 @@ def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[H
         said.append(f"{wording.plural(short, 'measured cell')} with fewer believed runs than planned.")
     if alone:
         said.append(f"{wording.plural(alone, 'cell')} with one believed run only, so without an interval.")
+    if outliers := int(cells["n_outliers"].sum()):
+        of = wording.plural(int((cells["n_outliers"] > 0).sum()), "cell")
+        said.append(
+            f"{wording.plural(outliers, 'run')} of {of} far from the other runs of the cell (by a rule that says so of 1 cell "
+            "in 100 by chance): counted like any other, named in tables/cells.csv."
+        )
     if strangers:
         said.append(f"{wording.plural(strangers, 'run')} of cells that this campaign does not plan, left out.")
     if hosts_left_out:
         names = ", ".join(each.host for each in hosts_left_out)
         said.append(f"{wording.plural(len(hosts_left_out), 'host')} failed, left out of further allocations: {names}.")
     return said
-
-
-def _coverage(cells: pd.DataFrame) -> dict[str, Any]:
-    """Every planned cell and what became of it; grouped when there are too many for a page."""
-    if len(cells) > CELLS_ON_PAGE:
-        return _grouped_coverage(cells)
-    axes = _axes(cells)
-    headings = ("Cell", "State", "Runs", "Samples/s", "95 % interval", "CV", "Why, and flags")
-    rows = [
-        (
-            wording.describe(row, axes),
-            row["state"],
-            f"{row['n_ok']} of {row['n_planned']}",
-            wording.rate(row["mean"]),
-            wording.between(row["ci_low"], row["ci_high"], wording.rate),
-            wording.percent(row["cv_pct"]),
-            _why(row),
-        )
-        for row in cells.to_dict("records")
-    ]
-    return {"unit": "cell", "headings": headings, "rows": rows}
-
-
-def _failed(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
-    """Every run of a planned cell that is not believed, and where its log is, in the order of the plan."""
-    axes = _axes(cells)
-    words = {row["cell_id"]: wording.describe(row, axes) for row in cells.to_dict("records")}
-    places = {name: place for place, name in enumerate(words)}
-    failed = runs[~runs["status"].isin(("ok", "implied")) & runs["cell_id"].isin(cells["cell_id"])]
-    failed = failed.assign(place=failed["cell_id"].map(places)).sort_values(["place", "repetition"], kind="stable")
-    rows = [
-        (
-            words[row["cell_id"]],
-            row["repetition"],
-            row["status"],
-            row["log"] or "none: nothing was started",
-            row["failure_reason"],
-        )
-        for row in failed.head(FAILED_ON_PAGE).to_dict("records")
-    ]
-    headings = ("Cell", "Repetition", "Status", "Log", "Why")
-    return {"headings": headings, "rows": rows, "total": f"{len(failed):,}", "left_out": f"{len(failed) - len(rows):,}"}
-
-
-def _axes(cells: pd.DataFrame) -> list[str]:
-    return ["configuration", "workload", "batch", "precision", *option_columns(cells)]
-
-
-def _grouped_coverage(cells: pd.DataFrame) -> dict[str, Any]:
-    known = _states(cells)
-    headings = ("Configuration and workload", "State", "Cells", *map(str.capitalize, known), "Why, and flags")
-    rows = []
-    for (configuration, workload), group in cells.groupby(["configuration", "workload"], sort=False):
-        counts = group["state"].value_counts()
-        states = [name for name in known if name in counts]
-        short = (group["n_failed"] + group["n_implied"] + group["n_missing"]) > 0
-        reasons = [_why(row) for row in group[short].to_dict("records")]
-        rows.append(
-            (
-                f"{configuration}, {workload}",
-                states[0] if len(states) == 1 else "partly",
-                f"{len(group):,}",
-                *(f"{int(counts.get(name, 0)):,}" for name in known),
-                tally(reasons),
-            )
-        )
-    return {"unit": "configuration and workload", "headings": headings, "rows": rows}
-
-
-def _states(cells: pd.DataFrame) -> list[str]:
-    """The states to count: `implied` only where there are such cells."""
-    return [name for name in STATES if name != "implied" or (cells["state"] == name).any()]
-
-
-def _why(row: Mapping[Any, Any]) -> str:
-    """Reasons of failed and missing runs, flags, and what ended the repetitions, of one cell."""
-    word = "failed" if row["n_failed"] else "not run"
-    parts = [
-        f"{word}: {row['failures']} ({row['failure_reasons']})" if row["failure_reasons"] else "",
-        f"{word}: {row['failures']}" if row["failures"] and not row["failure_reasons"] else "",
-        f"missing: {row['missing_reasons']}" if row["n_missing"] else "",
-        f"flags: {row['flags']}" if row["flags"] else "",
-        f"ended: {row['stopped']}" if row["stopped"] else "",
-    ]
-    return "; ".join(part for part in parts if part)
 
 
 def _flags(runs: pd.DataFrame, meanings: Mapping[str, str]) -> list[tuple[str, str, str, str]]:

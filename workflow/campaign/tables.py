@@ -20,6 +20,7 @@ from campaign.cell import Cell
 from campaign.errors import RecordError
 from campaign.frames import COUNT, NUMBER, TEXT, frame
 from campaign.idle import Busy, idle_before
+from campaign.ports import all_gb_per_s
 from campaign.record import Record, RecordedCell
 
 RUN_COLUMNS: dict[str, str] = {
@@ -92,6 +93,7 @@ LEASE_COLUMNS: dict[str, str] = {
     "compose_s": NUMBER,
     "held_s": NUMBER,
     "release_s": NUMBER,
+    "ports_gb_per_s": NUMBER,
     "operations": COUNT,
     "retries": COUNT,
     "mismatches": COUNT,
@@ -116,7 +118,8 @@ def runs_table(records: Iterable[Record], others: Iterable[Busy] = ()) -> pd.Dat
     it cannot be averaged by accident. Step columns are of the slowest rank, which sets the pace of all. Options become
     `option_<name>`; metrics keep their name, or get the prefix `metric_` where it is taken. idle_before_s: from the end of the
     run before on the same lease, which may be one of the `others`; nan for the first run, and where nothing was started.
-    log: relative to the results directory, empty where nothing was started.
+    log: relative to the results directory, of an imported run to the directory that was imported; empty where nothing was
+    started. wall_s: nan where an imported log does not say it.
     """
     rows: list[dict[str, Any]] = []
     steps: list[tuple[float, ...]] = []
@@ -146,13 +149,13 @@ def _run_row(record: Record) -> dict[str, Any]:
         "throughput_per_s": rate if believed else None,
         "throughput_per_device_per_s": rate / ranks if believed and rate is not None else None,
         "throughput_printed_per_s": None if believed else rate,
-        "wall_s": record.ended - record.started,
+        "wall_s": None if record.source is not None and not record.source.timed else record.ended - record.started,
         "started": record.started,
         "ended": record.ended,
         "lease_id": record.lease_id,
         "host_names": ", ".join(record.hosts),
         "flags": ", ".join(record.flags),
-        "log": record.log,
+        "log": record.log or (record.source.path if record.source else ""),
         "stopped": record.stopped,
         "implied_by": record.implied_by,
         **{f"metric_{name}" if name in RUN_COLUMNS else name: value for name, value in record.metrics.items()},
@@ -190,7 +193,9 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFr
 
     state: `measured` (a run is ok), `failed` (it was run, none is ok), `implied` (not run: a smaller batch ran out of memory) or
     `missing` (no run). n_ok counts the runs that are ok and have a throughput. Throughput columns (median,
-    mean, sd, ci_low, ci_high, min, max; samples per second) are over ok runs; the interval is 95 % of the mean.
+    mean, sd, min, max; samples per second) are over ok runs; ci_low and ci_high bound the mean, median_low and median_high the
+    median, at 95 %, and interval_method and median_method say how. n_outliers, outliers: the runs that lie far from the others
+    (`campaign.statistics.outliers`), which count like any other.
     stopped: why a target, or the most repetitions under one, ended the cell.
     Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements and count.
     """
@@ -220,26 +225,45 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFr
     stopped = runs[runs["stopped"] != ""]
     ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
     table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
-    return _with_summary(table, ok)
+    table["step_median_s"] = ids.map(ok["step_median_s"].median()).astype("float64")
+    return _with_summary(table, runs[(runs["status"] == "ok") & runs["throughput_per_s"].notna()])
 
 
-def _with_summary(table: pd.DataFrame, ok: Any) -> pd.DataFrame:
-    rate = ok["throughput_per_s"]
-    ids = table["cell_id"]
-    for name, values in {
-        "median": rate.median(),
-        "mean": rate.mean(),
-        "sd": rate.std(),
-        "min": rate.min(),
-        "max": rate.max(),
-        "step_median_s": ok["step_median_s"].median(),
-    }.items():
-        table[name] = ids.map(values).astype("float64")
-    table["cv_pct"] = 100.0 * table["sd"] / table["mean"].where(table["mean"] > 0)
-    table["ci_low"], table["ci_high"] = statistics.student_interval(table["mean"], table["sd"], table["n_ok"])
-    methods = statistics.interval_methods(table["n_ok"])
-    table["interval_method"] = pd.Series(methods, index=table.index, dtype="str")
-    return table
+def _with_summary(table: pd.DataFrame, ok: pd.DataFrame) -> pd.DataFrame:
+    places, names = pd.factorize(table["cell_id"])
+    ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
+    ok = ok[ok["place"] >= 0]
+    found = statistics.summaries(ok["throughput_per_s"], ok["place"], len(names))
+    named = _outliers(ok[found.outlier], found.median)
+    numbers = {
+        "median": found.median,
+        "mean": found.mean,
+        "sd": found.sd,
+        "min": found.minimum,
+        "max": found.maximum,
+        "cv_pct": found.cv_pct,
+        "ci_low": found.ci_low,
+        "ci_high": found.ci_high,
+        "interval_method": found.interval_method,
+        "median_low": found.median_low,
+        "median_high": found.median_high,
+        "median_method": found.median_method,
+        "n_outliers": np.bincount(ok["place"][found.outlier], minlength=len(names)),
+        "outliers": np.array([named.get(place, "") for place in range(len(names))], dtype=object),
+    }
+    columns = {name: pd.Series(values[places], index=table.index) for name, values in numbers.items()}
+    words = {name: column.astype("str") for name, column in columns.items() if column.dtype == object}
+    return table.assign(**{**columns, **words})
+
+
+def _outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:
+    """By place of their cell, which repetitions lie far from the others, and how far from the median: '3 (-12.4 %)'."""
+    said: defaultdict[int, list[str]] = defaultdict(list)
+    for place, repetition, rate in zip(runs["place"], runs["repetition"], runs["throughput_per_s"], strict=True):
+        median = medians[place]
+        away = f" ({100 * (rate / median - 1):+.1f} %)" if median else ""
+        said[int(place)].append(f"{repetition}{away}")
+    return {place: ", ".join(texts) for place, texts in said.items()}
 
 
 def _planned_row(entry: PlannedCell) -> dict[str, Any]:
@@ -265,6 +289,7 @@ def leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
     fabric_s: request to the fabric's last answer; visible_s: until the hosts see the devices; readying_s: until a run can
     start; compose_s: the three together; held_s: ready to the start of the release; release_s: the release itself.
+    ports_gb_per_s: what the fabric's ports carried on average, all together.
     """
     return frame([_lease_row(lease) for lease in leases], LEASE_COLUMNS, {})
 
@@ -285,6 +310,7 @@ def _lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:
         "compose_s": between("requested_s", "ready_s"),
         "held_s": between("ready_s", releasing),
         "release_s": between("release_started_s", "released_s"),
+        "ports_gb_per_s": all_gb_per_s(lease.get("readings") or ()),
         **{name: _size(lease.get(name)) for name in ("operations", "retries", "mismatches", "faults")},
     }
 

@@ -126,6 +126,12 @@ def runs_behind(counts: Sequence[int]) -> str:
     return f"n = {plural(low, 'run')}" if low == high else f"n = {low} to {high} runs"
 
 
+def made_by(methods: Iterable[str]) -> str:
+    """How intervals were made, in brackets after the word: ' (Student t)', ' (Student t; BCa bootstrap)'; '' for none at all."""
+    known = {name.removesuffix(", 95 %"): None for name in methods if name and not name.startswith("none")}
+    return f" ({'; '.join(known)})" if known else ""
+
+
 def protocol(settings: Mapping[str, Any]) -> str:
     """The protocol as one sentence part: 'warm-up steps 5, steps 30, seed 1'."""
     said = [

@@ -1,0 +1,83 @@
+"""Bootstrap intervals (BCa) of means and medians of many equally large samples at once.
+
+Sources: Efron (1987), "Better bootstrap confidence intervals", Journal of the American Statistical Association 82(397), for BCa;
+Hesterberg (2015), "What teachers should know about the bootstrap", The American Statistician 69(4), section 5, for the expanded
+quantiles, without which the intervals of 20 runs are too narrow by what separates Student's t from the normal and n from n - 1.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from scipy.special import ndtr, ndtri, stdtrit
+
+from campaign.statistics.words import CONFIDENCE, Floats, Integers
+
+RESAMPLES = 2000
+# One seed for every sample of every campaign: the same runs give the same interval everywhere.
+_SEED = 20_150_401
+# So many numbers at a time, that thousands of cells do not need gigabytes.
+_AT_ONCE = 4_000_000
+
+
+def bca(samples: Floats, of: Literal["mean", "median"], confidence: float = CONFIDENCE) -> tuple[Floats, Floats]:
+    """Bounds of the mean or the median of each row. samples: shape (samples, n), n >= 2; without nan.
+
+    A row without any spread has an interval without width.
+    """
+    ordered = np.sort(samples, axis=1)
+    count, n = ordered.shape
+    drawn = np.sort(np.random.default_rng(_SEED).integers(0, n, (RESAMPLES, n)), axis=1)
+    low, high = np.empty(count), np.empty(count)
+    step = max(1, _AT_ONCE // (RESAMPLES * (n if of == "mean" else 2)))
+    for start in range(0, count, step):
+        rows = slice(start, start + step)
+        low[rows], high[rows] = _bounds(ordered[rows], drawn, of, confidence)
+    return low, high
+
+
+def _bounds(ordered: Floats, drawn: Integers, of: str, confidence: float) -> tuple[Floats, Floats]:
+    n = ordered.shape[1]
+    if of == "mean":
+        found, left_out = ordered.mean(axis=1), _means_without_one(ordered)
+        replicas = ordered[:, drawn].mean(axis=2)
+    else:
+        # Rows and draws are in order, so that the median of a draw is the value at its middle.
+        found, left_out = np.median(ordered, axis=1), medians_without_one(ordered)
+        replicas = (ordered[:, drawn[:, (n - 1) // 2]] + ordered[:, drawn[:, n // 2]]) / 2
+    below = (replicas < found[:, None]).mean(axis=1) + (replicas <= found[:, None]).mean(axis=1)
+    bias = ndtri(np.clip(below / 2, 0.5 / RESAMPLES, 1 - 0.5 / RESAMPLES))
+    influence = left_out.mean(axis=1, keepdims=True) - left_out
+    squares = (influence**2).sum(axis=1)
+    cubes = (influence**3).sum(axis=1)
+    skew = np.where(squares > 0, cubes / (6 * np.where(squares > 0, squares, 1.0) ** 1.5), 0.0)
+    expanded = np.sqrt(n / (n - 1)) * stdtrit(n - 1, 0.5 + confidence / 2)
+    replicas.sort(axis=1)
+    low, high = (_quantiles(replicas, ndtr(_adjusted(bias, skew, end))) for end in (-expanded, expanded))
+    return low, high
+
+
+def _adjusted(bias: Floats, skew: Floats, end: float) -> Floats:
+    return np.asarray(bias + (bias + end) / (1 - skew * (bias + end)), dtype=np.float64)
+
+
+def _quantiles(ordered: Floats, at: Floats) -> Floats:
+    """One quantile of each row, between two values in proportion."""
+    place = at * (ordered.shape[1] - 1)
+    floor = np.floor(place).astype(np.int64)
+    rows = np.arange(len(ordered))
+    part = place - floor
+    above = np.minimum(floor + 1, ordered.shape[1] - 1)
+    return np.asarray(ordered[rows, floor] * (1 - part) + ordered[rows, above] * part, dtype=np.float64)
+
+
+def _means_without_one(rows: Floats) -> Floats:
+    return np.asarray((rows.sum(axis=1, keepdims=True) - rows) / (rows.shape[1] - 1), dtype=np.float64)
+
+
+def medians_without_one(ordered: Floats) -> Floats:
+    """The medians of each row without one of its values, value by value; rows are in order."""
+    n = ordered.shape[1]
+    kept = np.array([[i + (i >= gone) for i in ((n - 2) // 2, (n - 1) // 2)] for gone in range(n)])
+    return np.asarray(ordered[:, kept].mean(axis=2), dtype=np.float64)
