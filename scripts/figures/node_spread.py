@@ -6,14 +6,16 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, plot, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign import comparison, pairing, plot, verdict, wording
+from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign.spread import COULD, MAY, NOT, Spread, spread
 
 TITLE = "Node spread"
 ANCHOR = "node-spread"
 SECTION = (
     "What does it cost to spread equally many devices over more hosts? A composable system can put them all on one host; a "
-    "traditional one has to use several. The drop is against the fewest hosts measured with as many devices."
+    "traditional one has to use several. The drop is against the fewest hosts measured with as many devices. Equal cells also "
+    "differ from host to host: a drop that is no larger may be that."
 )
 
 
@@ -21,16 +23,20 @@ _DROP = ("drop_pct", "drop_low", "drop_high")
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparison.node_spread(data.cells)
+    rows = comparison.node_spread(data.cells, pairing.blocks(data.runs, data.protocol))
     if rows.empty:
         return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
     by = [*comparison.KIND, *comparison.option_columns(rows)]
     panels = plot.panels(rows, by)
-    findings = _findings(rows, by)
+    found = spread(data.runs)
+    answers = [found.explains(str(row["workload"]), row["ratio"]) for row in rows.to_dict("records")]
+    rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))
+    findings = _findings(rows, by, found)
     caption = (
-        f"Throughput at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % interval "
-        "(Student t). Above a bar: its drop against the first bar of the group. A cross names why a planned cell has no "
-        f"value. {panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
+        f"Throughput at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % interval"
+        f"{wording.made_by(rows['interval_method'])}. Above a bar: its drop against the first bar of the group. "
+        f"{verdict.counted(rows, data.protocol, 'the fewest hosts')} A cross names why a planned cell has no value. "
+        f"{panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
         svg = _picture(panels, " ".join(findings))
@@ -48,6 +54,8 @@ def draw(data: FigureData) -> Drawing:
             ),
             "Drop": lambda row: wording.percent(row["drop_pct"]),
             "95 % interval ": lambda row: wording.between(row["drop_low"], row["drop_high"], wording.percent),
+            **verdict.COLUMNS,
+            "Host-to-host spread explains it": lambda row: row["hosts_explain"] if row["p"] == row["p"] else "",
             "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
         },
@@ -55,7 +63,7 @@ def draw(data: FigureData) -> Drawing:
     return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
 
 
-def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+def _findings(rows: pd.DataFrame, by: list[str], found: Spread) -> tuple[str, ...]:
     """The largest and the smallest drop."""
     spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
     if spread.empty:
@@ -65,17 +73,32 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
 
     def say(row: Any) -> str:
         lost = wording.with_interval(*(row[name] for name in _DROP), wording.percent, wording.describe(row, named))
-        none = (
-            ", not distinguishable from none" if comparison.includes_none(row["drop_low"], row["drop_high"], 0) else ""
-        )
+        none = verdict.doubt(row, row["drop_low"], row["drop_high"])
         return (
             f"{wording.axis('ranks', row['ranks'])} on {wording.axis('hosts', row['hosts'])} instead of "
-            f"{row['against_hosts']:.0f} lower throughput by {lost}{none}"
+            f"{row['against_hosts']:.0f} lower throughput by {lost}{none}{_explained(row, found) if not none else ''}"
         )
 
+    known = any(found.between_hosts(str(name)) for name in spread["workload"].unique())
+    unknown = (
+        () if known else ("How far hosts differ from each other is not known: no cell was run on several of them.",)
+    )
     if len(ordered) == 1:
-        return (f"{say(ordered.iloc[0])}.",)
-    return (f"Largest drop: {say(ordered.iloc[-1])}.", f"Smallest drop: {say(ordered.iloc[0])}.")
+        return (f"{say(ordered.iloc[0])}.", *unknown)
+    return (f"Largest drop: {say(ordered.iloc[-1])}.", f"Smallest drop: {say(ordered.iloc[0])}.", *unknown)
+
+
+def _explained(row: Any, found: Spread) -> str:
+    """Whether the spread of equal cells over hosts could be what a drop is."""
+    part = found.between_hosts(str(row["workload"]))
+    if part is None:
+        return ""
+    size = f"(standard deviation {wording.percent(part.sd_pct, 2)})"
+    return {
+        COULD: f"; equal cells differ as much from host to host {size}",
+        MAY: f"; too few hosts were compared to say that they do not differ as much {size}",
+        NOT: f", more than host-to-host variation {size} could explain",
+    }.get(row["hosts_explain"], "")
 
 
 def _picture(panels: plot.Panels, alt: str) -> str:
@@ -100,7 +123,3 @@ def _picture(panels: plot.Panels, alt: str) -> str:
 
 def _drop(row: Any) -> str:
     return wording.percent(-row["drop_pct"]) if row["hosts"] > row["against_hosts"] else ""
-
-
-if "snakemake" in globals():
-    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -6,15 +6,17 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from campaign.cell import AXES, SHAPE_AXES, Cell, Configuration, Scalar, Settings, content_hash
+from campaign.cell import SHAPE_AXES, Cell, Configuration, Scalar, Settings, content_hash
 from campaign.config.launching import launch_identity, objection
 from campaign.config.product import MAX_COMBINATIONS, product
 from campaign.config.resolve import Campaign
 from campaign.config.workload_file import TrainWorkload, WorkloadFile
 from campaign.errors import ConfigError
 from campaign.expression import Expression, parse
+from campaign.selection import HostsOf, Selection, axis_names
 from campaign.train.options import COMMON_OPTIONS
 from campaign.train.spec import model_info
 
@@ -36,19 +38,20 @@ class Matrix:
     removed: tuple[Removed, ...]
 
 
-def axis_names(campaign: Campaign) -> frozenset[str]:
-    """Names that an expression over this campaign may use."""
-    return frozenset(AXES) | set(campaign.file.axes.options)
-
-
-def expand(campaign: Campaign, where: str | None = None, configurations: Collection[str] | None = None) -> Matrix:
+def expand(
+    campaign: Campaign,
+    where: str | None = None,
+    configurations: Collection[str] | None = None,
+    hosts: HostsOf | None = None,
+) -> Matrix:
     """The matrix of a campaign, of the subset `where` (an expression), or of some configurations only.
 
+    hosts: where there are records. Then `where` may name `host`, and selects the cells with a run on a host for which it holds.
     ConfigError for expressions that name no axis, and when nothing is left to measure.
     """
     names = axis_names(campaign)
     exclusions = [(parse(e.when, names, f"{campaign.path}: exclude"), e.why) for e in campaign.file.exclude]
-    chosen = parse(where, names, "--where") if where else None
+    chosen = Selection(campaign, where, hosts) if where else None
     settings = _SettingsOf(campaign, names)
     removed: Counter[tuple[str, str]] = Counter()
     cells: dict[str, Cell] = {}
@@ -65,17 +68,19 @@ def expand(campaign: Campaign, where: str | None = None, configurations: Collect
         rule = next(((e.text, why) for e, why in exclusions if e(axes)), None)
         if rule:
             removed[rule] += 1
-        elif chosen is None or chosen(axes):
-            measured = settings(axes)
-            identity.refuse(cell)
-            name = identity(cell, measured)
-            cells.setdefault(
-                name, Cell(name, cell.configuration, cell.workload, cell.batch, cell.precision, cell.options, measured)
-            )
-        else:
+            continue
+        measured = settings(axes)
+        if chosen is not None and not chosen(axes, partial(identity, cell, measured)):
             removed[f"--where {where}", "not selected"] += 1
+            continue
+        identity.refuse(cell)
+        name = identity(cell, measured)
+        cells.setdefault(
+            name, Cell(name, cell.configuration, cell.workload, cell.batch, cell.precision, cell.options, measured)
+        )
     if not cells and configurations is None:
-        raise ConfigError(f"{campaign.path}: no cell is left to measure; {_told(removed) or 'the axes are empty'}")
+        said = f"{_told(removed) or 'the axes are empty'}{chosen.known() if chosen else ''}"
+        raise ConfigError(f"{campaign.path}: no cell is left to measure; {said}")
     return Matrix(tuple(cells.values()), tuple(Removed(*rule, count) for rule, count in removed.items()))
 
 

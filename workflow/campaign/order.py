@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from campaign.budget import limited
 from campaign.cell import Cell
 from campaign.config.resolve import Campaign
 from campaign.frontier import without_batch
 from campaign.matrix import expand
 from campaign.plan import lease_name
+from campaign.selection import HostsOf
 
 
-def lease_cells(campaign: Campaign, lease: str, where: str | None) -> list[Cell]:
-    """The cells of one lease, without expanding the others' configurations."""
+def lease_cells(
+    campaign: Campaign,
+    lease: str,
+    where: str | None,
+    hosts: HostsOf | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> list[Cell]:
+    """The cells of one lease, without expanding the others' configurations. hosts: see `expand`; limits: see `budget.limited`."""
     names = {c.name for c in campaign.configurations if lease == c.name or lease.startswith(f"{c.name}--")}
-    matrix = expand(campaign, where, configurations=names)
-    return [cell for cell in matrix.cells if lease_name(campaign.protocol, cell) == lease]
+    matrix = expand(campaign, where, names, hosts)
+    cells = [cell for cell in matrix.cells if lease_name(campaign.protocol, cell) == lease]
+    return cells if limits is None else list(limited(cells, limits))
 
 
 def ordered(runs: Collection[tuple[Cell, int]], campaign: Campaign, lease: str) -> list[tuple[Cell, int]]:

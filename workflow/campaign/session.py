@@ -37,6 +37,7 @@ from campaign.settled import read_known
 from campaign.signals import deferred
 from campaign.slurm.options import is_pinned
 from campaign.software import software_document
+from campaign.superseded import RecordedHosts
 from campaign.telemetry.beside import Summary, Telemetry
 from campaign.workloads import open_workload
 from campaign.workloads.protocol import Ended, Outcome, Run, Storage
@@ -48,9 +49,9 @@ _UNWRITABLE_S = 60.0
 class Assignment:
     """All runs of one lease; paths are absolute.
 
-    campaign: hash of the campaign as used; lease_id: of this use of the lease; mismatches: how the composition differs
-    from what was requested, which every record of it says. Without lease_id and composition, Slurm had the hosts composed for the
-    driver, which finds out.
+    campaign: hash of the campaign as used; lease_id: of this use of the lease; mismatches: how the composition differs from
+    what was requested, which every record of it says; limits: repetitions by cell id, where a budget chose. Without lease_id
+    and composition, Slurm had the hosts composed for the driver, which finds out.
     """
 
     results: Results
@@ -60,6 +61,7 @@ class Assignment:
     lease_id: str | None
     composition: Composition | None
     mismatches: tuple[str, ...]
+    limits: Mapping[str, int] | None = None
 
 
 @dataclass
@@ -90,7 +92,8 @@ class Session:
     def run(self) -> None:
         # A killed driver may have left processes that would disturb what is measured now.
         kill_marked(self.mark)
-        cells = lease_cells(self.campaign, self.assigned.lease, self.assigned.where)
+        assigned = self.assigned
+        cells = lease_cells(self.campaign, assigned.lease, assigned.where, RecordedHosts(self.store), assigned.limits)
         known = read_known(self.campaign, self.store)
         todo = ordered(missing_runs(cells, known.measured, known.stops), self.campaign, self.assigned.lease)
         left = Counter(cell.id for cell, _ in todo)

@@ -1,0 +1,219 @@
+"""Figure: how much throughput varies from run to run, lease to lease and host to host, and which hosts are slow."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from campaign import plot, verdict, wording
+from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign.spread import Spread, spread
+from campaign.statistics.hosts import WITH_LEASES, HostResult
+from campaign.statistics.variance import HOST, LEASE, RUN, TOGETHER, Component
+
+TITLE = "Variance and slow hosts"
+ANCHOR = "variance"
+SECTION = (
+    "How far does the same cell differ from run to run, from one composition of the same hosts to the next, and from host to host? "
+    "What is smaller than that is no effect of the hardware. A host on which the same cells are slower than elsewhere is named."
+)
+
+_SERIES = (RUN, LEASE, HOST, TOGETHER)
+_DIFFERENCE = plot.Columns("value_pct", "low_pct", "high_pct")
+_MOST_HOSTS = 40
+_CELLS_NAMED = 4
+
+
+def draw(data: FigureData) -> Drawing:
+    found = spread(data.runs)
+    parts = _parts(found)
+    if not parts["value_pct"].notna().any():
+        return nothing("no cell has two believed runs on one lease, so the spread of runs is not known")
+    hosts = _hosts(found, data.cells)
+    rows = pd.concat([parts, hosts], ignore_index=True) if len(hosts) else parts
+    counts = data.cells.loc[data.cells["workload"].isin(found.by_workload), "n_ok"]
+    findings = (*_spreads(parts), *_slow(found, data.cells))
+    methods = {each.method for each in found.by_workload.values()}
+    caption = (
+        f"Left: standard deviation of throughput inside of cells, in percent; {wording.runs_behind(list(counts))} a cell, 95 % "
+        f"interval (chi-square; {'; '.join(sorted(methods))}). A cross: the design cannot tell it. {_caption_of(found)}"
+        f"Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(parts, hosts, " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "What": lambda row: row["what"],
+            "Of": lambda row: row["of"],
+            "Spread, or less throughput": lambda row: wording.percent(row["value_pct"], 2),
+            "95 % interval": lambda row: wording.between(
+                row["low_pct"], row["high_pct"], lambda v: wording.percent(v, 2)
+            ),
+            "p (Holm)": lambda row: verdict.p_value(row["p_holm"]),
+            "Cells": lambda row: wording.count(row["n_cells"]),
+            "Runs": lambda row: wording.count(row["n_runs"]),
+            "Independent differences": lambda row: wording.count(row["freedom"]) if row["freedom"] else wording.NONE,
+            "Remark": lambda row: row["remark"],
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _parts(found: Spread) -> pd.DataFrame:
+    """A row for each workload and component; lease and host in one where they cannot be told apart."""
+    rows = []
+    for workload, parts in found.by_workload.items():
+        told = (parts.run, parts.together) if parts.together.known else (parts.run, parts.lease, parts.host)
+        rows += [_part_row(workload, part, parts.runs, parts.cells) for part in told]
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+_COLUMNS = ["what", "of", "value_pct", "low_pct", "high_pct", "p", "p_holm", "n_cells", "n_runs", "freedom", "remark"]
+
+
+def _part_row(workload: str, part: Component, runs: int, cells: int) -> list[Any]:
+    together = "every lease of a cell was on other hosts" if part.known and part.name == TOGETHER else ""
+    nan = float("nan")
+    numbers = [part.sd_pct, part.low_pct, part.high_pct, nan, nan]
+    return [part.name, workload, *numbers, cells, runs, part.freedom, part.why or together]
+
+
+def _hosts(found: Spread, cells: pd.DataFrame) -> pd.DataFrame:
+    """A row for each host."""
+    rows = [
+        [
+            "host against the others",
+            each.host,
+            each.slowdown_pct,
+            each.low_pct,
+            each.high_pct,
+            each.p,
+            each.p_holm,
+            len(each.cells),
+            each.runs,
+            0,
+            _remark(each, cells),
+        ]
+        for each in found.hosts
+    ]
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _remark(each: HostResult, cells: pd.DataFrame) -> str:
+    if not each.slow:
+        return each.why
+    return f"slow, in {_cells(each, cells)}{_doubt(each)}"
+
+
+def _doubt(each: HostResult) -> str:
+    """What else it could be than the host."""
+    others = f"; always used together with {', '.join(each.together)}: it may be either" if each.together else ""
+    if each.error_of == WITH_LEASES:
+        return others
+    return f"{others}; it was compared in {wording.plural(each.leases, 'lease')}, so it may be the lease as well as the host"
+
+
+def _cells(each: HostResult, cells: pd.DataFrame) -> str:
+    """The cells that a host touched, in words: the first few."""
+    rows = cells[cells["cell_id"].isin(each.cells)]
+    names = [
+        wording.describe(row, ("configuration", "workload", "batch", "precision")) for row in rows.to_dict("records")
+    ]
+    more = f" and {len(names) - _CELLS_NAMED:,} more" if len(names) > _CELLS_NAMED else ""
+    return f"{wording.plural(len(each.cells), 'cell')}: {'; '.join(names[:_CELLS_NAMED])}{more}"
+
+
+def _spreads(parts: pd.DataFrame) -> Iterable[str]:
+    """The largest of each component, and what cannot be told."""
+    for name in _SERIES:
+        known = parts[(parts["what"] == name) & parts["value_pct"].notna()]
+        if known.empty:
+            continue
+        row = known.sort_values("value_pct", kind="stable").iloc[-1]
+        most = "at most " if len(known) > 1 else ""
+        what = "With another lease on other hosts" if name == TOGETHER else name.capitalize()
+        numbers = (row["value_pct"], row["low_pct"], row["high_pct"])
+        said = wording.with_interval(*numbers, lambda value: wording.percent(value, 2), row["of"])
+        yield f"{what}, throughput varies by {most}{said}."
+    unknown = parts[parts["value_pct"].isna()]
+    for (name, why), rows in unknown.groupby(["what", "remark"], sort=False):
+        whose = "" if len(rows) == parts["of"].nunique() else f" of {', '.join(rows['of'].head(3))}"
+        yield f"The spread {name}{whose} cannot be told: {why}."
+
+
+def _slow(found: Spread, cells: pd.DataFrame) -> Iterable[str]:
+    compared = [host for host in found.hosts if not host.why]
+    for each in found.slow:
+        size = wording.with_interval(each.slowdown_pct, each.low_pct, each.high_pct, wording.percent)
+        yield (
+            f"{each.host} is slower than the other hosts: {size} less throughput (p {_p(each.p_holm)} by Holm) in "
+            f"{_cells(each, cells)}{_doubt(each)}. To measure again exactly what ran on it: "
+            f"campaign run --where \"host == '{each.host}'\" with this campaign's file."
+        )
+    if compared and not found.slow:
+        widest = max(max(abs(each.low_pct), abs(each.high_pct)) for each in compared)
+        yield (
+            f"None of {wording.plural(len(compared), 'host')} is slower than the others (5\u202f% for all together, Holm); no "
+            f"difference is larger than {wording.percent(widest)} (each at 95\u202f%)."
+        )
+
+
+def _p(value: float) -> str:
+    said = verdict.p_value(value)
+    return said if said.startswith("<") else f"= {said}"
+
+
+def _caption_of(found: Spread) -> str:
+    compared = sum(not host.why for host in found.hosts)
+    if not compared:
+        return "Hosts: no cell was run on one host and on another, so they cannot be compared. "
+    errors = sorted({host.error_of for host in found.hosts if not host.why})
+    left_out = f" The {_MOST_HOSTS} slowest are drawn." if compared > _MOST_HOSTS else ""
+    return (
+        f"Right: each of {wording.plural(compared, 'host')} against the other hosts in the same cells; the interval holds "
+        f"{'; '.join(errors)}. Named: slower, among all hosts (Holm, 5 %).{left_out} "
+    )
+
+
+def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, alt: str) -> str:
+    drawn = (
+        hosts[hosts["value_pct"].notna()].sort_values("value_pct", ascending=False, kind="stable")
+        if len(hosts)
+        else hosts
+    )
+    figure, axes = plot.grid(2 if len(drawn) else 1, height_in=3.0)
+    ((left,), *others) = axes
+    series = [name for name in _SERIES if (parts["what"] == name).any()]
+    bars = plot.Bars({name: name for name in series})
+    known = parts["value_pct"].notna()
+    cells = parts.assign(
+        mean=parts["value_pct"], ci_low=parts["low_pct"], ci_high=parts["high_pct"], n_ok=known.astype(int)
+    )
+    cells = cells.assign(failures="not told", state="missing")
+    groups = [
+        (str(workload), [(row["what"], row) for row in group.to_dict("records")])
+        for workload, group in cells.groupby("of", sort=False)
+    ]
+    bars.draw(left, groups, lambda row: wording.percent(row["mean"], 2))
+    left.set_ylabel("standard deviation (% of throughput)")
+    plot.title(left, "Spread of equal cells")
+    bars.legend(figure)
+    for (right,) in others:
+        _draw_hosts(right, drawn.head(_MOST_HOSTS).reset_index(drop=True))
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _draw_hosts(axes: Any, rows: pd.DataFrame) -> None:
+    slow = rows["p_holm"] < verdict.LEVEL
+    axes.axhline(0, color=plot.INK, linestyle=":", linewidth=0.9)
+    for look, hollow, which in ((plot.look(5), False, slow), (plot.look(0), True, ~slow)):
+        marked = rows[which]
+        plot.points(axes, marked, marked.index.to_numpy(), _DIFFERENCE, look, hollow)
+    low, high = plot.range_of(rows, _DIFFERENCE)
+    room = 0.12 * (high - low or 1.0)
+    axes.set_ylim(low - room, high + room)
+    axes.set_xlim(-0.6, len(rows) - 0.4)
+    axes.set_xticks(range(len(rows)), rows["of"], rotation=90 if len(rows) > 6 else 0)
+    axes.set_ylabel("less throughput than other hosts (%)")
+    plot.title(axes, "Hosts against each other")

@@ -1,0 +1,92 @@
+"""Where the spread of a campaign's throughput comes from, by workload, and which hosts are slow: from its runs. Pure.
+
+What the numbers are, `campaign.statistics.variance` and `campaign.statistics.hosts` say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.special import ndtri
+
+from campaign.statistics.hosts import HostResult, compare_hosts
+from campaign.statistics.variance import Component, Components, components
+from campaign.statistics.words import CONFIDENCE
+
+COULD, MAY, NOT, UNKNOWN = "could", "may", "could not", "not known"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """by_workload: in the order of names; hosts: slow ones first."""
+
+    by_workload: dict[str, Components]
+    hosts: tuple[HostResult, ...]
+
+    @property
+    def slow(self) -> tuple[HostResult, ...]:
+        return tuple(host for host in self.hosts if host.slow)
+
+    def between_hosts(self, workload: str) -> Component | None:
+        """What equal cells differ by on other hosts: the hosts' part, or that of leases and hosts together; None if unknown."""
+        parts = self.by_workload.get(workload)
+        if parts is None:
+            return None
+        return next((each for each in (parts.host, parts.together) if each.known), None)
+
+    def explains(self, workload: str, ratio: float) -> str:
+        """Whether equal cells on other hosts differ by as much as a ratio of two means: COULD, MAY, NOT or UNKNOWN.
+
+        MAY: the component's interval is too wide to tell. nan has no answer but UNKNOWN.
+        """
+        part = self.between_hosts(workload)
+        if part is None or not ratio > 0:
+            return UNKNOWN
+        # Two means on hosts of their own: both deviate, and 95 % of such differences are smaller.
+        size = abs(float(np.log(ratio))) / float(ndtri(0.5 + CONFIDENCE / 2.0) * np.sqrt(2.0))
+        return COULD if 100.0 * size <= part.sd_pct else MAY if 100.0 * size <= part.high_pct else NOT
+
+    def between_leases(self, workload: str) -> float:
+        """Variance of the logarithm between leases, their hosts included, as far as it is known; 0 where nothing is."""
+        parts = self.by_workload.get(workload)
+        return 0.0 if parts is None else parts.lease.variance + parts.host.variance + parts.together.variance
+
+
+def believed(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that can be compared: ok, with a throughput and a lease."""
+    positive = (runs["status"] == "ok") & (runs["throughput_per_s"] > 0)
+    return runs[positive & (runs["lease_id"] != "")]
+
+
+def spread(runs: pd.DataFrame) -> Spread:
+    """Components of each workload's runs, and all hosts against each other over all workloads."""
+    rows = believed(runs)
+    of = _Numbered(rows)
+    workloads = rows["workload"].to_numpy(dtype=str)
+    parts = {str(name): of.components(workloads == name) for name in np.unique(workloads)}
+    named = (rows["host_names"] != "").to_numpy(dtype=np.bool_)
+    hosts = [tuple(names.split(", ")) for names in rows["host_names"] if names]
+    if len({name for names in hosts for name in names}) < 2:
+        return Spread(parts, ())
+    leases = of.components(named).lease
+    known = (leases.variance, leases.freedom) if leases.known else (None, 0)
+    compared = compare_hosts(of.rate[named], of.cell[named], of.lease[named], hosts, *known)
+    return Spread(parts, tuple(replace(each, cells=tuple(of.names[int(at)] for at in each.cells)) for each in compared))
+
+
+class _Numbered:
+    """Runs with their labels as numbers: texts are ten times as slow to sort."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.rate = rows["throughput_per_s"].to_numpy(dtype=np.float64)
+        self.cell, names = pd.factorize(rows["cell_id"], sort=True)
+        self.lease, _ = pd.factorize(rows["lease_id"], sort=True)
+        self.hosts, _ = pd.factorize(rows["host_names"], sort=True)
+        self.names = [str(name) for name in names]
+
+    def components(self, chosen: npt.NDArray[np.bool_]) -> Components:
+        """Of some of the runs."""
+        return components(self.rate[chosen], self.cell[chosen], self.lease[chosen], self.hosts[chosen])
