@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,11 +10,11 @@ import pandas as pd
 from campaign import wording
 from campaign.cell import Configuration
 from campaign.idle import idle_times
+from campaign.ports import CARRIED, carried_gb_per_s, ends
 from campaign.tables import leases_table, tally
 
 LEASES_ON_PAGE = 100
 _BUSIEST = 4
-_CARRIED: Mapping[str, str] = {"rx_bytes": "received", "tx_bytes": "sent"}
 
 
 def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _grown(readings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Errors that parts of the fabric counted while the lease was held, in words."""
     if len(readings) < 2:
         return []
-    first, last = _ends(readings)
+    first, last = ends(readings)
     return [
         f"{part}: {last[part, quantity] - before:,.0f} {quantity.replace('_', ' ')} while it was held"
         for (part, quantity), before in first.items()
@@ -61,33 +61,16 @@ def _grown(readings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _traffic(readings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the busiest ports of the fabric carried on average from the first look to the last, idle time included, in words.
-
-    A counter that went back was set to zero meanwhile, and says nothing.
-    """
-    held_s = readings[-1]["time_s"] - readings[0]["time_s"] if len(readings) > 1 else 0.0
-    if held_s <= 0:
-        return []
-    first, last = _ends(readings)
-    rates: dict[str, dict[str, float]] = {}
-    for (part, quantity), before in first.items():
-        grown = last.get((part, quantity), before) - before
-        if quantity in _CARRIED and grown > 0:
-            rates.setdefault(part, {})[quantity] = grown / held_s / 1e9
+    """What the busiest ports of the fabric carried on average from the first look to the last, idle time included, in words."""
+    rates = carried_gb_per_s(readings)
     busiest = sorted(rates, key=lambda part: (-sum(rates[part].values()), part))[:_BUSIEST]
     return [
         f"{part}: "
         + ", ".join(
-            f"{wording.number(rates[part][each])} GB/s {said}" for each, said in _CARRIED.items() if each in rates[part]
+            f"{wording.number(rates[part][each])} GB/s {said}" for each, said in CARRIED.items() if each in rates[part]
         )
         for part in busiest
     ]
-
-
-def _ends(readings: Sequence[Mapping[str, Any]]) -> Iterator[dict[tuple[str, str], float]]:
-    """Values by part and quantity, of the first look and of the last."""
-    for look in (readings[0], readings[-1]):
-        yield {(each["part"], each["quantity"]): each["value"] for each in look["readings"]}
 
 
 _PHASES: Mapping[str, str] = {

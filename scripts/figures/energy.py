@@ -1,0 +1,35 @@
+"""Figure: energy for a sample and for a step, by configuration and workload."""
+
+from dataclasses import replace
+
+from campaign import quantities
+from campaign.figure import Drawing, FigureData, nothing
+from campaign.quantities import Quantity
+
+TITLE = "Energy"
+ANCHOR = "energy"
+SECTION = (
+    "What energy does equal work take? A device that waits still takes power, so a composition that slows training also makes each "
+    "sample dearer. Energy is that of the devices in use, by their own counters where they have one, otherwise by their power."
+)
+
+QUANTITIES = (
+    Quantity("energy_per_sample_j", "energy of the devices for a sample", "J"),
+    Quantity("energy_per_step_j", "energy of the devices for a step", "J"),
+    Quantity("host_energy_per_sample_j", "energy of the processors for a sample", "J"),
+    Quantity("device_power_mean_w", "power of a device", "W"),
+)
+_WHAT = "mean with 95 % interval (Student t) over runs, over the time that was measured."
+_REMARKS = "A step is one of all devices together. Hosts, fabric and cooling are not in the energy of devices. "
+
+
+def draw(data: FigureData) -> Drawing:
+    runs = data.runs
+    if "energy_per_sample_j" not in runs or not runs["energy_per_sample_j"].notna().any():
+        return nothing("no device or program told its power or energy")
+    derived = {"energy_per_step_j": runs["energy_per_sample_j"] * runs["batch_global"]}
+    if "host_energy_j" in runs and "energy_j" in runs:
+        samples = runs["energy_j"] / runs["energy_per_sample_j"].where(runs["energy_per_sample_j"] > 0)
+        derived["host_energy_per_sample_j"] = runs["host_energy_j"] / samples
+    rows = quantities.rows_of(replace(data, runs=runs.assign(**derived)), QUANTITIES)
+    return quantities.drawing(data, rows, (ANCHOR, TITLE), _WHAT, _REMARKS)

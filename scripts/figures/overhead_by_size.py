@@ -1,0 +1,197 @@
+"""Figure: overhead of other attachments against the model's size and the bytes that a step all-reduces, with a line through it."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+from scipy import stats
+
+from campaign import comparison, pairing, plot, statistics, verdict, wording
+from campaign.figure import Drawing, FigureData, nothing, page_table
+
+TITLE = "Overhead by size"
+ANCHOR = "overhead-by-size"
+SECTION = (
+    "Do large models pay more for the fabric? Overhead is the increase of time over the cell that is attached as the baseline is "
+    "and is otherwise equal. A correlation is no law: what decides is communication that computing does not hide."
+)
+
+# Column, what it is, unit of the axis, divisor to it, unit of the slope in words.
+_SIZES = (
+    ("parameters", "parameters of the model (million)", 1e6, "100 million parameters", 100.0),
+    ("allreduce_bytes_per_step", "all-reduced a step (MB)", 1e6, "100 MB all-reduced a step", 100.0),
+)
+_LEAST_SIZES = 3
+_MARKS = 200  # of one line; more are a cloud and a heavy page
+_POINTS = plot.Columns("overhead_pct", "overhead_low", "overhead_high")
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = _rows(data)
+    if rows.empty:
+        return nothing("no overhead is known of two workloads whose size is known")
+    by = ["size_kind", *_splits(rows)]
+    rows = _comparable(rows, by)
+    if rows.empty:
+        return nothing("no overhead is known of two workloads that were measured alike and whose size is known")
+    rows, fits = _fitted(rows, by)
+    panels = plot.panels(rows, by)
+    findings = _findings(rows, fits, by)
+    many = bool((rows.groupby([*by, "treatment"], sort=False, dropna=False).size() > _MARKS).any())
+    thinned = " Of very many cells, only some are drawn." if many else ""
+    caption = (
+        f"{wording.runs_behind(list(rows['n_ok']))} a mark, which is a cell, 95 % interval{wording.made_by(rows['method'])}. The "
+        "line is of least squares through the mean overhead of each workload, so that n of a line is its number of workloads; its "
+        f"slope has a 95 % interval (Student t, n − 2), and there is none through fewer than {_LEAST_SIZES} sizes. r: Pearson's "
+        f"correlation. p: of no slope, for all lines together (Holm). {panels.sentence()}{thinned}{plot.cut(rows, _POINTS)} "
+        f"Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, fits, by, " ".join(findings))
+    options = [name for name in comparison.option_columns(rows) if name not in by]
+    named = ["workload", "shape", "batch", *by[1:], *options]
+    table = page_table(
+        rows,
+        {
+            "Against": lambda row: row["size_kind"],
+            "Size": lambda row: wording.number(row["size"]),
+            "Cell": lambda row: wording.describe(row, named),
+            "Attached": lambda row: row["treatment"],
+            "Overhead": lambda row: wording.percent(row["overhead_pct"]),
+            "95 % interval": lambda row: wording.between(row["overhead_low"], row["overhead_high"], wording.percent),
+            "Slope of the line": lambda row: _slope(row),
+            "95 % interval ": lambda row: wording.between(row["slope_low"], row["slope_high"]),
+            "p (Holm)": lambda row: verdict.p_value(row["slope_p_holm"]),
+            "r": lambda row: wording.number(row["correlation"], 2),
+            "Runs": lambda row: wording.count(row["n_ok"]),
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _slope(row: Any) -> str:
+    return wording.NONE if pd.isna(row["slope"]) else f"{wording.number(row['slope'])} points for {row['per']}"
+
+
+def _splits(rows: pd.DataFrame) -> list[str]:
+    """What makes panels of their own; an option that only some workloads have would part them from the others."""
+    common = [name for name in comparison.option_columns(rows) if not (rows[name].astype(str) == "").any()]
+    return ["precision", "device", *common]
+
+
+def _rows(data: FigureData) -> pd.DataFrame:
+    """Overheads beside the sizes of their workloads: a row for each cell and known size, in the units of the axes."""
+    if not (data.cells["configuration"] == data.baseline).any():
+        return pd.DataFrame()
+    rows = comparison.overhead(data.cells, data.baseline, pairing.blocks(data.runs, data.protocol))
+    rows = comparison.in_words(rows[rows["overhead_pct"].notna()].reset_index(drop=True))
+    words = [f"{row['attached']}, storage {row['storage']}" for row in rows.to_dict("records")]
+    rows = rows.assign(treatment=pd.Series(words, index=rows.index, dtype="str"))
+    ok = data.runs[data.runs["status"] == "ok"].groupby("cell_id", sort=False)
+    found: list[pd.DataFrame] = []
+    for column, says, divisor, per, _ in _SIZES:
+        if column in data.runs:
+            size = rows["cell_id"].map(ok[column].first()).astype(float) / divisor
+            known = rows.assign(size=size, size_kind=says, per=per)[size.notna()]
+            found.append(known)
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def _comparable(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Rows of the ways to attach that several workloads were measured in, otherwise alike."""
+    keys = [rows[name] for name in (*by, "treatment")]
+    return rows[rows["workload"].groupby(keys, sort=False, dropna=False).transform("nunique") > 1].reset_index(
+        drop=True
+    )
+
+
+def _fitted(rows: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows with the line of their panel and treatment, and the lines alone, one a row."""
+    lines = []
+    for key, group in rows.groupby([*by, "treatment"], sort=False, dropna=False):
+        means = group.groupby("workload", sort=False)[["size", "overhead_pct"]].mean()
+        per = next(factor for _, says, _, _, factor in _SIZES if says == group["size_kind"].iloc[0])
+        ends = {"least": means["size"].min(), "most": means["size"].max(), "per": group["per"].iloc[0]}
+        lines.append({**dict(zip([*by, "treatment"], key, strict=True)), **ends, **line(means, per)})
+    fits = pd.DataFrame(lines)
+    fits["slope_p_holm"] = statistics.holm(fits["slope_p"])
+    with_line = rows.merge(fits.drop(columns=["least", "most", "per"]), on=[*by, "treatment"], how="left")
+    return with_line, fits
+
+
+def line(means: pd.DataFrame, per: float) -> dict[str, float]:
+    """Least squares of overhead_pct on size, one row a workload: intercept, slope for `per` of the size with its 95 % interval,
+    p of no slope, correlation, n. All but n nan for fewer than three sizes."""
+    n = means["size"].nunique()
+    names = ("intercept", "slope", "slope_low", "slope_high", "slope_p", "correlation")
+    if n < _LEAST_SIZES:
+        return {**dict.fromkeys(names, np.nan), "workloads": float(len(means))}
+    found = stats.linregress(means["size"], means["overhead_pct"])
+    reach = stats.t.ppf(0.975, len(means) - 2) * found.stderr
+    slopes = [per * each for each in (found.slope, found.slope - reach, found.slope + reach)]
+    flat = bool(means["overhead_pct"].nunique() < 2)
+    values = (found.intercept, *slopes, found.pvalue, np.nan if flat else found.rvalue)
+    return {**dict(zip(names, values, strict=True)), "workloads": float(len(means))}
+
+
+def _findings(rows: pd.DataFrame, fits: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+    """The slope of each line, or that there is no sure one; without any line, what the two sizes pay."""
+    said, short = [], 0
+    named = [column for column in by[1:] if fits[column].nunique() > 1]
+    for row in fits.to_dict("records"):
+        if pd.isna(row["slope"]):
+            short += 1
+            continue
+        about = ", ".join([str(row["treatment"]), *(wording.axis(column, row[column]) for column in named)])
+        size = f"{wording.number(abs(row['slope']))} percentage points for {row['per']}"
+        interval = f"95\u202f% interval {wording.between(row['slope_low'], row['slope_high'])}"
+        basis = f"{interval}; r = {wording.number(row['correlation'], 2)}, {wording.plural(int(row['workloads']), 'workload')}"
+        if row["slope_p_holm"] < verdict.LEVEL:
+            said.append(f"Overhead of {about} {'grows' if row['slope'] > 0 else 'falls'} by {size} ({basis}).")
+        else:
+            slope = f"{wording.number(row['slope'])} percentage points for {row['per']}"
+            said.append(
+                f"Overhead of {about} shows no sure trend: {slope} ({basis}; p = {verdict.p_value(row['slope_p_holm'])})."
+            )
+    if not said:
+        first = rows[rows["size_kind"] == rows["size_kind"].iloc[0]]
+        for treatment, group in first.groupby("treatment", sort=False):
+            means = group.groupby("workload", sort=False)[["size", "overhead_pct"]].mean().sort_values("size")
+            words = ", ".join(f"{wording.percent(row['overhead_pct'])} of {name}" for name, row in means.iterrows())
+            said.append(f"Mean overhead of {treatment}, from the smallest model to the largest: {words}.")
+    if short:
+        said.append(f"{wording.plural(short, 'comparison')} with fewer than {_LEAST_SIZES} sizes: no line.")
+    return tuple(said)
+
+
+def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str], alt: str) -> str:
+    treatments = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["treatment"]))
+    looks = {name: plot.look(position) for position, name in enumerate(treatments)}
+    figure, axes = plot.grid(len(panels.shown), height_in=2.7)
+    for panel, (only,) in zip(panels.shown, axes, strict=True):
+        kind = panel.rows["size_kind"].iloc[0]
+        plot.title(only, panel.label.removeprefix(kind).lstrip(", "))
+        here = fits.merge(panel.rows[by].drop_duplicates(), on=by)
+        for row in here.to_dict("records"):
+            each = looks[row["treatment"]]
+            points = panel.rows[panel.rows["treatment"] == row["treatment"]]
+            points = points.iloc[:: -(-len(points) // _MARKS)]
+            plot.points(only, points, points["size"], _POINTS, each)
+            if pd.notna(row["slope"]):
+                ends = np.array([row["least"], row["most"]])
+                only.plot(
+                    ends, row["intercept"] + row["slope"] / 100.0 * ends, color=each.colour, linewidth=1.1, zorder=1
+                )
+        low, high = plot.range_of(panel.rows, _POINTS)
+        room = 0.06 * (max(high, 0.0) - min(low, 0.0)) or 1.0
+        only.set_ylim(min(low, 0.0) - room, max(high, 0.0) + room)
+        only.axhline(0, color=plot.INK, linewidth=0.9)
+        only.set_xlim(left=0)
+        only.set_xlabel(kind)
+        only.set_ylabel("overhead (% of baseline time)")
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, linestyle="-", label=name) for name, look in looks.items()
+    ]
+    plot.legend(figure, handles)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)

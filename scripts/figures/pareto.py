@@ -1,0 +1,235 @@
+"""Figure: throughput against what it costs in device-hours and in energy, and which cells no other beats in both."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from campaign import comparison, plot, wording
+from campaign.figure import Drawing, FigureData, nothing, page_table
+
+TITLE = "Throughput against cost"
+ANCHOR = "pareto"
+SECTION = (
+    "What does speed cost? Each mark is one cell: how fast it trains, and what a million samples take. On the front are the cells "
+    "that no other beats in both; which of them to take depends on what a device-hour, or a joule, is worth."
+)
+
+_DEVICE_HOURS, _ENERGY = "device-hours for 1 M samples", "energy for 1 M samples (kWh)"
+_COST = plot.Columns("cost", "cost_low", "cost_high")
+_NAMED = 8  # numbers in one panel; more would cover each other
+_J_PER_KWH = 3.6e6
+_POINTS_WITH_BARS = 200
+_MARKS = 300  # of one way to attach in one panel; more are a cloud and a heavy page
+_WORK = ("seq_len", "image_px")  # options that change what a sample is
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = _rows(data)
+    if rows.empty:
+        return nothing("no workload was measured in two cells whose cost could be compared")
+    work = _same_work(rows)
+    by = ["cost_kind", "workload", *work]
+    rows = _with_front(rows, by)
+    panels = plot.panels(rows, by)
+    shown = ["configuration", "batch", "precision", *(o for o in comparison.option_columns(rows) if o not in work)]
+    named = [column for column in shown if rows[column].nunique() > 1 or column == "configuration"]
+    findings = _findings(rows, by, named)
+    cut = plot.cut(rows, plot.RATE) or next(
+        (said for _, group in rows.groupby("cost_kind", sort=False) if (said := plot.cut(group, _COST))), ""
+    )
+    many = bool((rows.groupby([*by, "attach", "near"], sort=False, dropna=False).size() > _MARKS).any())
+    thinned = " Of very many cells, only some are drawn, and all of the front." if many else ""
+    caption = (
+        f"{wording.runs_behind(list(rows['n_ok']))} a mark, which is a cell's mean with 95 % interval"
+        f"{wording.made_by(rows['interval_method'])}. Device-hours are those of all composed devices, used or not. The line joins "
+        "the front, from the cheapest cell to the fastest, with their numbers of the table. Filled: on the front, or not surely "
+        "behind it (no cell whose interval is wholly better in both); hollow: behind. "
+        f"{panels.sentence()}{thinned}{cut} Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, " ".join(findings))
+    told = ["front", "near", "mean", "ci_low", "ci_high", "cost", "cost_low", "cost_high", "n_ok"]
+    table = page_table(
+        rows[list(dict.fromkeys([*by, *named, *told]))],
+        {
+            "Cost": lambda row: row["cost_kind"],
+            "Workload": lambda row: wording.describe(row, ["workload", *work]),
+            "Cell": lambda row: wording.describe(row, named),
+            "Front": lambda row: f"no. {row['front']}" if row["front"] else "within noise" if row["near"] else "behind",
+            "Samples/s": lambda row: wording.rate(row["mean"]),
+            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
+            "Cost of 1 M samples": lambda row: wording.number(row["cost"]),
+            "95 % interval ": lambda row: wording.between(row["cost_low"], row["cost_high"]),
+            "Runs": lambda row: wording.count(row["n_ok"]),
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _same_work(rows: pd.DataFrame) -> list[str]:
+    """Options that change what a sample is: cells that differ in one of these do not compete."""
+    return [name for name in comparison.option_columns(rows) if name.removeprefix("option_") in _WORK]
+
+
+def _rows(data: FigureData) -> pd.DataFrame:
+    """Measured cells, once for each cost that is known: cost, cost_low, cost_high of a million samples."""
+    cells = data.cells[(data.cells["n_ok"] > 0) & (data.cells["mean"] > 0)]
+    low = cells["ci_low"].where(cells["ci_low"] > 0)
+    hours = cells["devices"] * 1e6 / 3600
+    by_time = cells.assign(
+        cost_kind=_DEVICE_HOURS,
+        cost=hours / cells["mean"],
+        cost_low=hours / cells["ci_high"],
+        cost_high=hours / low,
+    )
+    found = [by_time]
+    ok = data.runs[data.runs["status"] == "ok"]
+    if "energy_per_sample_j" in ok and ok["energy_per_sample_j"].notna().any():
+        found.append(_by_energy(cells, ok))
+    rows = pd.concat(found, ignore_index=True)
+    keys = ["cost_kind", "workload", *_same_work(rows)]
+    several = rows.groupby(keys, sort=False, dropna=False)["cell_id"].transform("size") > 1
+    return rows[several].reset_index(drop=True)
+
+
+def _by_energy(cells: pd.DataFrame, ok: pd.DataFrame) -> pd.DataFrame:
+    from campaign import statistics
+
+    groups = (ok["energy_per_sample_j"] * 1e6 / _J_PER_KWH).groupby(ok["cell_id"], sort=False)
+    mean, sd, n = (cells["cell_id"].map(each) for each in (groups.mean(), groups.std(), groups.count()))
+    low, high = statistics.student_interval(mean, sd, n.fillna(0))
+    told = cells.assign(cost_kind=_ENERGY, cost=mean, cost_low=low, cost_high=high)
+    return told[mean.notna()]
+
+
+def _with_front(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """front: place on the front of its panel from the cheapest on, 0 for none; near: on it, or not surely behind."""
+    front, near = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
+    for places in rows.groupby(by, sort=False, dropna=False).indices.values():
+        group = rows.iloc[places]
+        front[places] = front_of(group["mean"].to_numpy(), group["cost"].to_numpy())
+        low, high = (group[name].fillna(group["mean"]).to_numpy() for name in ("ci_low", "ci_high"))
+        cheap, dear = (group[name].fillna(group["cost"]).to_numpy() for name in ("cost_low", "cost_high"))
+        near[places] = ~surely_behind(low, high, cheap, dear) | (front[places] > 0)
+    return rows.assign(front=front, near=near)
+
+
+def front_of(rate: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """Number on the front, from the cheapest on, of points that no other equals or beats in both; 0 for the others."""
+    order = np.lexsort((-rate, cost))
+    number = np.zeros(len(rate), dtype=np.int64)
+    best = np.maximum.accumulate(np.concatenate([[-np.inf], rate[order]]))[:-1]
+    on_front = order[rate[order] > best]
+    number[on_front] = np.arange(1, len(on_front) + 1)
+    return number
+
+
+def surely_behind(low: np.ndarray, high: np.ndarray, cheap: np.ndarray, dear: np.ndarray) -> np.ndarray:
+    """Whether there is another point whose whole interval is better in both: `low` above our `high`, `dear` below our `cheap`."""
+    order = np.argsort(-low, kind="stable")
+    least_cost = np.minimum.accumulate(dear[order])
+    faster = np.searchsorted(-low[order], -high, side="left")
+    return (faster > 0) & (least_cost[np.maximum(faster - 1, 0)] < cheap)
+
+
+def _findings(rows: pd.DataFrame, by: list[str], named: list[str]) -> tuple[str, ...]:
+    """Both ends of each front."""
+    said = []
+    for _, group in rows.groupby(by, sort=False, dropna=False):
+        front = group[group["front"] > 0].sort_values("front")
+        first, last = front.iloc[0], front.iloc[-1]
+        unit = "device-hours" if first["cost_kind"] == _DEVICE_HOURS else "kWh"
+        words = [
+            f"{wording.describe(row, named)} ({wording.rate(row['mean'])} samples/s at {wording.number(row['cost'])} {unit} for 1 "
+            "M)"
+            for row in (first, last)
+        ]
+        about = wording.describe(first, by[1:])
+        alone = f"{words[0]} is fastest and cheapest"
+        both = f"the front of {wording.plural(len(front), 'cell')} goes from {words[0]}, the cheapest, to {words[1]}, the fastest"
+        close = int((group["near"] & (group["front"] == 0)).sum())
+        noise = f"; {wording.plural(close, 'further cell')} not surely behind" if close else ""
+        said.append(f"{about}, {unit}: {alone if len(front) == 1 else both}{noise}.")
+    return tuple(said[: plot.MOST_PANELS])
+
+
+def _picture(panels: plot.Panels, alt: str) -> str:
+    attached = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["attach"]))
+    looks = {name: plot.look(position) for position, name in enumerate(attached)}
+    figure, axes = plot.grid(len(panels.shown), height_in=3.0)
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        kind = panel.rows["cost_kind"].iloc[0]
+        plot.title(only, panel.label.removeprefix(kind).lstrip(", "))
+        for name, rows in panel.rows.groupby("attach", sort=False):
+            for near, marks in rows.groupby("near", sort=True):
+                step = -(-len(marks) // _MARKS)
+                kept = (np.arange(len(marks)) % step == 0) | (marks["front"].to_numpy() > 0)
+                _marks(only, marks[kept], looks[name], filled=bool(near))
+        front = panel.rows[panel.rows["front"] > 0].sort_values("front")
+        only.plot(front["cost"], front["mean"], color=plot.INK, linewidth=0.9, zorder=1)
+        step = -(-len(front) // _NAMED)
+        for row in front.iloc[::step].to_dict("records"):
+            at = (row["cost"], row["mean"])
+            only.annotate(str(row["front"]), at, xytext=(-6, 4), textcoords="offset points", ha="right", fontsize=7.5)
+        only.set_xlim(_limits(panel.rows, _COST))
+        only.set_ylim(_limits(panel.rows, plot.RATE))
+        only.set_xscale("log" if _wide(panel.rows["cost"]) else "linear")
+        only.set_yscale("log" if _wide(panel.rows["mean"]) else "linear")
+        _plain_ticks(only)
+        if only.get_xscale() == "linear":
+            only.locator_params(axis="x", nbins=5)
+        only.set_xlabel(kind)
+        if plot.is_left(position):
+            only.set_ylabel("throughput (samples/s)")
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=name) for name, look in looks.items()
+    ]
+    handles.append(Line2D([], [], color=plot.INK, linewidth=0.9, label="front"))
+    plot.legend(figure, handles)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _limits(rows: pd.DataFrame, columns: plot.Columns) -> tuple[float, float]:
+    """What to show of an axis: all values, with their intervals as far as these are not huge, and some room."""
+    least, most = float(rows[columns.value].min()), float(rows[columns.value].max())
+    low, high = plot.range_of(rows, columns)
+    if most > 12 * least:
+        return 0.75 * least, 1.35 * most
+    room = 0.1 * (high - low) or 0.1 * most
+    return max(low, 0.0) - (room if low > room else 0.0), high + room
+
+
+def _wide(values: pd.Series) -> bool:
+    return bool(values.max() > 12 * values.min())
+
+
+def _plain_ticks(axes: Any) -> None:
+    """On logarithmic axes few plain numbers; the usual ones are powers, and cover each other."""
+    for axis, scale, (low, high) in (
+        (axes.xaxis, axes.get_xscale(), axes.get_xlim()),
+        (axes.yaxis, axes.get_yscale(), axes.get_ylim()),
+    ):
+        if scale == "log":
+            powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+            all_ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+            ticks = [tick for tick in all_ticks if low <= tick <= high]
+            axis.set_ticks(ticks[:: -(-len(ticks) // 6)])
+            axis.set_ticklabels([wording.number(tick, 1) for tick in axis.get_ticklocs()])
+            axis.set_minor_locator(NullLocator())
+
+
+def _marks(axes: Any, rows: pd.DataFrame, look: plot.Look, *, filled: bool) -> None:
+    how = {"color": look.colour, "marker": look.marker, "linestyle": "", "markersize": 4.5}
+    how["markerfacecolor"] = look.colour if filled else "none"
+    if len(rows) > _POINTS_WITH_BARS or not filled:
+        axes.plot(rows["cost"], rows["mean"], **how)
+        return
+    bars = [
+        [(rows[value] - rows[low]).clip(lower=0), (rows[high] - rows[value]).clip(lower=0)]
+        for value, low, high in (("mean", "ci_low", "ci_high"), ("cost", "cost_low", "cost_high"))
+    ]
+    axes.errorbar(rows["cost"], rows["mean"], yerr=bars[0], xerr=bars[1], elinewidth=0.8, capsize=0, **how)

@@ -1,0 +1,181 @@
+"""Table: the software that runs stood on, by host or by environment of a workload, and where hosts differ."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from campaign import wording
+from campaign.figure import Drawing, FigureData, nothing, page_table
+
+TITLE = "Software stack"
+ANCHOR = "software-stack"
+SECTION = (
+    "What did runs stand on? A driver's host says its system, processor, GPUs and the packages that can change a number; a foreign "
+    "program's own environment says what is in it. Hosts that differ are named, because versions pass for effects of hardware."
+)
+
+# Of an environment with hundreds of packages, those that a reader looks for; the data has all of them.
+_TELLING = (
+    "torch",
+    "tensorflow",
+    "horovod",
+    "jax",
+    "nccl",
+    "cuda",
+    "cudnn",
+    "mpi",
+    "numpy",
+    "transformers",
+    "python",
+    "apex",
+    "rocm",
+)
+_HOST = {
+    "system": "system",
+    "machine": "architecture",
+    "cpu": "processor",
+    "python": "Python",
+    "memory_gib": "memory (GiB)",
+}
+_HOST |= {"cpus_usable": "usable processors"}
+_OF_HOSTS = "hosts"
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = _rows(data.context.get("environments") or {})
+    if rows.empty:
+        return nothing("no record says what it stood on")
+    findings = _findings(rows)
+    page = rows[rows["telling"]]
+    table = page_table(
+        page,
+        {
+            "Where": lambda row: row["where"],
+            "Component": lambda row: row["component"],
+            "Version": lambda row: _short(row["version"]),
+            "On": lambda row: row["on"],
+            "Differs": lambda row: "differs" if row["differs"] else "",
+        },
+    )
+    left_out = len(rows) - len(page)
+    more = f" {wording.plural(left_out, 'further package')} in the data." if left_out else ""
+    hosts = wording.plural(len(_hosts(rows)), "host")
+    caption = (
+        f"As found on {hosts} when runs were measured; versions are no samples, so there is no interval. What was not found out is "
+        f"absent.{more} Protocol: {wording.protocol(data.protocol)}."
+    )
+    return Drawing(svg=None, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _short(version: str) -> str:
+    """A digest as far as a reader compares it; the data has all of it."""
+    return f"{version[:16]}…" if len(version) == 64 and version.isalnum() else version
+
+
+def _rows(environments: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """One row a place, component and version: where, component, version, on (hosts, or hashes of environments), differs."""
+    known: dict[tuple[str, str], dict[str, list[str]]] = {}
+    of_place: dict[str, list[str]] = {}
+    # Hosts come first: only they have a name of their own.
+    for name, document in sorted(
+        environments.items(), key=lambda e: ("host" not in e[1], str(e[1].get("host", "")), e[0])
+    ):
+        where, who, parts = (
+            _of_software(name, document) if "kind" in document or "launcher" in document else _of_host(name, document)
+        )
+        of_place.setdefault(where, []).append(who)
+        for component, version in parts:
+            on = known.setdefault((where, component), {}).setdefault(version, [])
+            if who not in on:
+                on.append(who)
+    rows = []
+    for (where, component), versions in known.items():
+        everybody = len(dict.fromkeys(of_place[where]))
+        there = {who for on in versions.values() for who in on}
+        differs = len(versions) > 1 or len(there) < everybody
+        for version, on in versions.items():
+            telling = (
+                where == _OF_HOSTS
+                or differs
+                or any(word in component.lower() for word in (*_TELLING, "image", "module", "launcher"))
+            )
+            rows.append(
+                {
+                    "where": where,
+                    "component": component,
+                    "version": version,
+                    "on": ", ".join(on),
+                    "n_on": len(on),
+                    "differs": differs,
+                    "telling": telling,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _of_host(name: str, document: Mapping[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
+    parts = [(says, str(document[key])) for key, says in _HOST.items() if document.get(key) is not None]
+    parts += _gpus(document.get("gpus") or ())
+    parts += sorted((str(package), str(version)) for package, version in (document.get("packages") or {}).items())
+    plain = {key: value for key, value in document.items() if key not in _HOST and isinstance(value, str | int | float)}
+    parts += [(key, str(value)) for key, value in plain.items() if key not in ("schema_version", "host")]
+    return _OF_HOSTS, str(document.get("host") or name[:8]), parts
+
+
+def _gpus(lines: Any) -> list[tuple[str, str]]:
+    """Of lines of nvidia-smi (index, uuid, name, memory, driver, PCIe generation, width): models, driver and links, once each."""
+    words = [[word.strip() for word in str(line).split(",")] for line in lines]
+    whole = [each for each in words if len(each) >= 7]
+    if not whole:
+        return [("GPUs", str(line)) for line in lines]
+    models = [f"{each[2]}, {each[3]}" for each in whole]
+    counted = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
+    links = ", ".join(dict.fromkeys(f"gen {each[5]} x{each[6]}" for each in whole))
+    return [
+        ("GPUs", counted),
+        ("GPU driver", ", ".join(dict.fromkeys(each[4] for each in whole))),
+        ("GPU links", links),
+    ]
+
+
+def _of_software(name: str, document: Mapping[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
+    kind = str(document.get("kind") or "launcher")
+    which = document.get("environment") or document.get("image") or document.get("directory") or ""
+    parts = list(_environment(document))
+    parts += sorted((str(package), str(version)) for package, version in (document.get("packages") or {}).items())
+    return f"{kind} {str(which).rsplit('/', 1)[-1]}".strip(), name[:8], parts
+
+
+def _environment(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, says in (("sha256", "image (SHA-256)"), ("launcher", "launcher")):
+        if document.get(key):
+            yield says, str(document[key])
+    if modules := document.get("loaded") or document.get("modules"):
+        yield "modules", ", ".join(str(each) for each in modules)
+    for label, value in sorted((document.get("labels") or {}).items()):
+        yield f"image label {label}", str(value)
+
+
+def _hosts(rows: pd.DataFrame) -> list[str]:
+    return sorted({host for each in rows.loc[rows["where"] == _OF_HOSTS, "on"] for host in each.split(", ")})
+
+
+def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Where hosts differ, or that they do not."""
+    of_hosts = rows[rows["where"] == _OF_HOSTS]
+    said = []
+    different = of_hosts[of_hosts["differs"]]
+    for component, group in list(different.groupby("component", sort=False))[:5]:
+        versions = "; ".join(f"{row['version']} on {row['on']}" for row in group.to_dict("records"))
+        said.append(f"Hosts differ in {component}: {versions}.")
+    more = different["component"].nunique() - len(said)
+    if more > 0:
+        said.append(f"They differ in {wording.plural(more, 'further component')}.")
+    if len(of_hosts) and not said:
+        hosts = _hosts(rows)
+        said.append(f"All measured on {hosts[0]}." if len(hosts) == 1 else f"No difference between {', '.join(hosts)}.")
+    others = rows.loc[rows["where"] != _OF_HOSTS, "where"].unique()
+    if len(others):
+        said.append(f"Programs with an environment of their own: {', '.join(others)}.")
+    return tuple(said)

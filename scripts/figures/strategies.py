@@ -1,0 +1,163 @@
+"""Figure: what software options give: ways to share the work among devices, accumulation, compilation .. by precision."""
+
+from typing import Any
+
+import pandas as pd
+
+from campaign import comparison, pairing, plot, quantities, verdict, wording
+from campaign.figure import Drawing, FigureData, nothing, page_table
+
+TITLE = "Software optimisations"
+ANCHOR = "strategies"
+SECTION = (
+    "What does software give back of what a slow link costs? Ways to share the work among devices (ddp; dp, one process; zero1 and "
+    "fsdp, sharded) and other options, each in every precision, against the plain way: ddp, nothing else set, most digits."
+)
+
+# Option -> what it is without being asked for, which is plain, and how another value is said.
+_PLAIN = {
+    "parallel": ("ddp", "{}"),
+    "accumulation": ("1", "accumulation {}"),
+    "compile": ("False", "compiled"),
+    "activation_checkpointing": ("False", "activations recomputed"),
+    "channels_last": ("", "channels last: {}"),
+    "bucket_mib": ("25", "buckets of {} MiB"),
+}
+_ORDER = ("ddp", "dp", "zero1", "fsdp")
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = _rows(data.cells, pairing.blocks(data.runs, data.protocol))
+    if rows.empty:
+        return nothing("no cell was planned with two software options that are otherwise equal, and measured in one")
+    rows = comparison.in_words(rows)
+    others = [name for name in comparison.option_columns(rows) if name.removeprefix("option_") not in _PLAIN]
+    by = ["workload", "batch", "device", *others]
+    shown = quantities.first_configurations(rows)
+    panels = plot.panels(shown, by)
+    findings = _findings(rows, by)
+    left_out = rows["configuration"].nunique() - shown["configuration"].nunique()
+    more = f" {wording.plural(left_out, 'further configuration')} in the data table only." if left_out else ""
+    caption = (
+        f"Throughput by configuration and option; {wording.runs_behind(list(rows['n_ok']))} a bar, mean with 95 % interval"
+        f"{wording.made_by(rows['interval_method'])}. Above a bar: its speed-up over the plain one of its configuration. "
+        f"{verdict.counted(rows, data.protocol, 'the plain one')} A cross names why a planned cell has no value. "
+        f"{panels.sentence()}{more}{plot.cut(shown, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, " ".join(findings))
+    table = page_table(
+        rows,
+        {
+            "Workload": lambda row: wording.describe(row, by),
+            "Configuration": lambda row: row["configuration"],
+            "Options": lambda row: row["variant"],
+            "Samples/s": lambda row: wording.rate(row["mean"]),
+            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
+            "Against": lambda row: row["against_variant"] or wording.NONE,
+            "Speed-up": lambda row: wording.times(row["ratio"]),
+            "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
+            **verdict.COLUMNS,
+            "Runs": lambda row: wording.count(row["n_ok"]),
+            "Failed": lambda row: row["failures"],
+        },
+    )
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _rows(cells: pd.DataFrame, blocks: pd.DataFrame | None) -> pd.DataFrame:
+    """Cells of which an otherwise equal one has other options, beside the plainest measured one among them."""
+    known = [name for name in _PLAIN if f"option_{name}" in cells]
+    said = cells.assign(strategy=_strategies(cells, known))
+    others = [name for name in comparison.option_columns(cells) if name.removeprefix("option_") not in known]
+    equal = [*comparison.SHAPE, *others, "workload", "batch"]
+    groups = [said[key] for key in equal]
+    levels = said["strategy"].groupby(groups, sort=False).transform("nunique")
+    measured = (said["n_ok"] > 0).groupby(groups, sort=False).transform("any").astype(bool)
+    rows = said[(levels >= 2) & measured].reset_index(drop=True)
+    variants = {each: _rank(*each) for each in set(zip(rows["strategy"], rows["precision"], strict=True))}
+    places = {each: place for place, each in enumerate(sorted(variants, key=lambda each: variants[each]))}
+    place = pd.Series([places[each] for each in zip(rows["strategy"], rows["precision"], strict=True)], dtype="int64")
+    variant = pd.Series(
+        [f"{name}, {precision}" for name, precision in zip(rows["strategy"], rows["precision"], strict=True)],
+        dtype="str",
+    )
+    rows = rows.assign(variant=variant, variant_place=place)
+    plainest = place.where(rows["n_ok"] > 0).groupby([rows[key] for key in equal], sort=False).transform("min")
+    reference = (place == plainest) & (rows["n_ok"] > 0)
+    paired = comparison.against(rows, equal, reference, blocks)
+    names = rows[reference].drop_duplicates(equal)[equal].assign(against_variant=variant[reference])
+    return paired.merge(names, on=equal, how="left", validate="many_to_one").fillna({"against_variant": ""})
+
+
+def _strategies(cells: pd.DataFrame, known: list[str]) -> pd.Series:
+    """The options of each cell in words: what is not plain, after how the work is shared."""
+    columns = [cells[f"option_{name}"].tolist() for name in known]
+    words = [_strategy(dict(zip(known, values, strict=True))) for values in zip(*columns, strict=True)] if known else []
+    return pd.Series(words if known else "ddp", index=cells.index, dtype="str")
+
+
+def _strategy(options: dict[str, Any]) -> str:
+    said = []
+    for name, (plain, words) in _PLAIN.items():
+        value = options.get(name, "")
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        if text in ("", plain) and name != "parallel":
+            continue
+        said.append(words.format(text or plain))
+    return ", ".join(said)
+
+
+def _rank(strategy: str, precision: str) -> tuple[Any, ...]:
+    """Plain ways first: by the number of options set, then by how the work is shared, then by precision."""
+    way, *more = strategy.split(", ")
+    known = _ORDER.index(way) if way in _ORDER else len(_ORDER)
+    return len(more) + (way != "ddp"), comparison.precision_rank(precision), known, strategy
+
+
+def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+    """The range of speed-ups of each variant over the plain one of its configuration."""
+    said = []
+    named = [column for column in ["configuration", *by] if rows[column].nunique() > 1] or ["configuration"]
+    compared = rows[rows["ratio"].notna() & (rows["variant"] != rows["against_variant"])]
+    for (variant, against), cells in compared.sort_values("variant_place", kind="stable").groupby(
+        ["variant", "against_variant"], sort=False
+    ):
+        ordered = cells.sort_values("ratio", kind="stable")
+        ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+        words = [
+            wording.with_interval(
+                row["ratio"], row["ratio_low"], row["ratio_high"], wording.times, wording.describe(row, named)
+            )
+            + verdict.doubt(row, 100 * (row["ratio_low"] - 1), 100 * (row["ratio_high"] - 1))
+            for row in ends
+        ]
+        said.append(f"{variant} against {against}: {', up to '.join(words)}.")
+    return tuple(said) or ("No variant has a measured plain cell beside it.",)
+
+
+def _picture(panels: plot.Panels, alt: str) -> str:
+    variants: dict[str, int] = {}
+    for panel in panels.shown:
+        variants |= dict(zip(panel.rows["variant"], panel.rows["variant_place"], strict=True))
+    bars = plot.Bars({name: name for name in sorted(variants, key=variants.__getitem__)})
+    longest = max(len(name) for panel in panels.shown for name in panel.rows["configuration"])
+    figure, axes = plot.grid(len(panels.shown), height_in=2.6 + 0.055 * min(longest, 30))
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        plot.title(only, panel.label)
+        groups = [
+            (str(name), list(zip(cells["variant"], cells.to_dict("records"), strict=True)))
+            for name, cells in panel.rows.sort_values("variant_place", kind="stable").groupby(
+                "configuration", sort=False
+            )
+        ]
+        bars.draw(only, groups, _speedup)
+        only.tick_params(axis="x", rotation=90)
+        if plot.is_left(position):
+            only.set_ylabel("throughput (samples/s)")
+    bars.legend(figure)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _speedup(row: Any) -> str:
+    return wording.times(row["ratio"]) if row["variant"] != row["against_variant"] and pd.notna(row["ratio"]) else ""

@@ -1,0 +1,181 @@
+"""Figure: how busy devices and hosts were, and what they took and carried, over the time of one run a cell."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from campaign import comparison, plot, quantities, wording
+from campaign.figure import Drawing, FigureData, nothing
+
+TITLE = "Over the time of a run"
+ANCHOR = "time-series"
+SECTION = (
+    "What happens during a run? A mean hides a device that waits at every step, or memory that fills up. One run of each cell is "
+    "shown, from its start: programs start and warm up before what is measured."
+)
+
+# Quantity of the telemetry table, what it is, unit, divisor to that unit.
+_QUANTITIES = (
+    ("utilisation_pct", "device utilisation", "%", 1.0),
+    ("cpu_utilisation_pct", "CPU utilisation", "%", 1.0),
+    ("power_w", "power of a device", "W", 1.0),
+    ("memory_mib", "device memory", "GiB", 1024.0),
+    ("memory_reserved_mib", "device memory with the driver's", "GiB", 1024.0),
+    ("host_memory_mib", "host memory", "GiB", 1024.0),
+    ("pcie_rx_gb_per_s", "PCIe received by a device", "GB/s", 1.0),
+    ("pcie_tx_gb_per_s", "PCIe sent by a device", "GB/s", 1.0),
+    ("nvlink_rx_gb_per_s", "NVLink received by a device", "GB/s", 1.0),
+    ("network_rx_gb_per_s", "network received by a host", "GB/s", 1.0),
+    ("loopback_rx_gb_per_s", "between processes of a host", "GB/s", 1.0),
+    ("disk_read_gb_per_s", "read from disks of a host", "GB/s", 1.0),
+    ("memory_access_pct", "time with device memory in use", "%", 1.0),
+    ("temperature_c", "temperature of a device", "°C", 1.0),
+    ("clock_sm_mhz", "clock of a device", "MHz", 1.0),
+)
+_BINS = 100
+_LINES = 6
+_WORKLOADS = 2
+_CELL = ["cell_id", "configuration", "workload", "batch", "precision", "state", "n_ok", "n_planned"]
+_HEADINGS = ("What", "Configuration", "Workload", "Mean over the run", "Least", "Most", "Parts", "Run")
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = _rows(data)
+    if rows.empty:
+        return nothing("there are no samples of a run's time")
+    drawn = _drawn(rows)
+    moving = drawn[drawn.groupby(["quantity", "workload"], sort=False)["most"].transform("max") > 0]
+    panels = plot.panels(drawn if moving.empty else moving, ["quantity", "workload"])
+    options = comparison.option_columns(rows)
+    axes = ["workload", "batch", "precision", *options]
+    series = _series(rows)
+    findings = _findings(series, drawn)
+    which = sorted({wording.describe(row, axes) for row in drawn.drop_duplicates(axes).to_dict("records")})
+    more = rows["cell_id"].nunique() - drawn["cell_id"].nunique()
+    rest = f" {wording.plural(more, 'further cell')} in the data only." if more else ""
+    caption = (
+        "n = 1 run a line, so there is no interval: the first believed one of its cell. The line is the mean of its devices or "
+        f"hosts, the band spans them, each point over a {_BINS}th of the run, so that shorter peaks are not seen. Time 0 is the "
+        f"start of the run. Drawn: {'; '.join(which)}.{rest} {panels.sentence()} Protocol: {wording.protocol(data.protocol)}."
+    )
+    with plot.style(data.style):
+        svg = _picture(panels, " ".join(findings))
+    said = [
+        (
+            f"{row['quantity']} ({row['unit']})",
+            str(row["configuration"]),
+            wording.describe(row, axes),
+            *(wording.number(row[name]) for name in ("mean", "least", "most")),
+            wording.count(row["parts"]),
+            f"{row['cell_id']}.{row['repetition']}",
+        )
+        for row in series.to_dict("records")
+    ]
+    words = {"headings": _HEADINGS, "rows": tuple(said)}
+    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **words)
+
+
+def _rows(data: FigureData) -> pd.DataFrame:
+    """One row a cell, quantity and hundredth of the run: mean over devices or hosts, and the least and most of any."""
+    if data.telemetry.empty:
+        return pd.DataFrame()
+    units = {name: (says, unit, divisor) for name, says, unit, divisor in _QUANTITIES}
+    known = data.telemetry[data.telemetry["quantity"].isin(units) & data.telemetry["value"].notna()]
+    known = known[known["cell_id"].isin(data.cells["cell_id"])]
+    if known.empty:
+        return pd.DataFrame()
+    keys = ["cell_id", "repetition", "quantity"]
+    length_s = known.groupby("cell_id", sort=False)["time_s"].transform("max").clip(lower=1e-9)
+    bins = np.minimum((known["time_s"].clip(lower=0) / length_s * _BINS).astype("int64"), _BINS - 1)
+    parts = known.groupby([*keys, "host", "part", bins.rename("bin")], sort=False)[["time_s", "value"]].mean()
+    groups = parts.groupby([*keys, "bin"], sort=True)
+    rows = groups["value"].agg(["mean", "min", "max", "count"]).assign(time_s=groups["time_s"].mean()).reset_index()
+    rows = rows.rename(columns={"min": "least", "max": "most", "count": "parts"})
+    largest = rows.groupby("quantity", sort=False)["most"].max()
+    told = {name: quantities.told_in(units[name][1], float(most)) for name, most in largest.items()}
+    factor = rows["quantity"].map({name: each[1] / units[name][2] for name, each in told.items()})
+    rows = rows.assign(**{name: rows[name] * factor for name in ("mean", "least", "most")})
+    rows = rows.assign(
+        place=rows["quantity"].map({name: place for place, name in enumerate(units)}),
+        unit=rows["quantity"].map({name: each[0] for name, each in told.items()}),
+        quantity=rows["quantity"].map({name: each[0] for name, each in units.items()}),
+    )
+    cells = data.cells[[*_CELL, *comparison.option_columns(data.cells)]].reset_index(names="plan_place")
+    joined = cells.merge(rows, on="cell_id").sort_values(
+        ["place", "plan_place", "bin"], kind="stable", ignore_index=True
+    )
+    return joined.drop(columns=["place", "plan_place", "bin"])
+
+
+def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of the workloads sampled on the most configurations, one batch, precision and set of options on a few configurations."""
+    cells = rows.drop_duplicates("cell_id")
+    axes = ["batch", "precision", *comparison.option_columns(rows)]
+    spread = (
+        cells.groupby("workload", sort=False)["configuration"].nunique().sort_values(ascending=False, kind="stable")
+    )
+    kept: list[str] = []
+    for workload in spread.index[:_WORKLOADS]:
+        groups = [group for _, group in cells[cells["workload"] == workload].groupby(axes, sort=False, dropna=False)]
+        best = max(groups, key=lambda group: (group["configuration"].nunique(), float(group["batch"].iloc[0])))
+        each = best.drop_duplicates("configuration")
+        # Spread over the plan, which has like configurations beside each other.
+        places = np.unique(np.linspace(0, len(each) - 1, min(_LINES, len(each))).round().astype(int))
+        kept += list(each.iloc[places]["cell_id"])
+    return rows[rows["cell_id"].isin(kept)].reset_index(drop=True)
+
+
+def _series(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a quantity and cell: over all of the run."""
+    keys = ["quantity", "cell_id"]
+    groups = rows.groupby(keys, sort=False)
+    summed = groups.agg(mean=("mean", "mean"), least=("least", "min"), most=("most", "max"), parts=("parts", "max"))
+    told = rows.drop_duplicates(keys).drop(columns=["mean", "least", "most", "parts", "time_s"])
+    return told.merge(summed.reset_index(), on=keys, how="left")
+
+
+def _findings(series: pd.DataFrame, drawn: pd.DataFrame) -> tuple[str, ...]:
+    """Of each quantity, the drawn run in which it moved most."""
+    said = []
+    shown = series[series["cell_id"].isin(drawn["cell_id"])]
+    for quantity, group in shown.groupby("quantity", sort=False):
+        most: Any = group.loc[(group["most"] - group["least"]).idxmax()]
+        name = f"{str(quantity)[0].upper()}{str(quantity)[1:]}"
+        least, high = (f"{wording.number(most[end])} {most['unit']}" for end in ("least", "most"))
+        if least == high:
+            said.append(f"{name} stays at {high} in every run drawn.")
+            continue
+        where = ", ".join([str(most["configuration"]), str(most["workload"])])
+        said.append(
+            f"{name} moves most in the run of {where}: between {least} and {high}, {wording.number(most['mean'])} on average."
+        )
+    return tuple(said)
+
+
+def _picture(panels: plot.Panels, alt: str) -> str:
+    names = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["configuration"]))
+    looks = {name: plot.look(position) for position, name in enumerate(names)}
+    dashes = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+    lines = {name: dashes[position % len(dashes)] for position, name in enumerate(names)}
+    figure, axes = plot.grid(len(panels.shown), height_in=2.1)
+    for panel, (only,) in zip(panels.shown, axes, strict=True):
+        plot.title(only, panel.label)
+        for name, rows in panel.rows.groupby("configuration", sort=False):
+            how = {"color": looks[name].colour, "linestyle": lines[name], "linewidth": 1.2}
+            only.plot(rows["time_s"], rows["mean"], **how)
+            if (rows["parts"] > 1).any():
+                only.fill_between(
+                    rows["time_s"], rows["least"], rows["most"], color=how["color"], alpha=0.15, linewidth=0
+                )
+        only.set_xlim(left=0)
+        top = 104.0 if panel.rows["unit"].iloc[0] == "%" else 1.05 * float(panel.rows["most"].max()) or 1.0
+        only.set_ylim(0, top)
+        only.set_ylabel(panel.rows["unit"].iloc[0])
+        only.set_xlabel("time (s)")
+    handles = [
+        Line2D([], [], color=looks[name].colour, linestyle=lines[name], linewidth=1.2, label=name) for name in names
+    ]
+    plot.legend(figure, handles)
+    return plot.to_svg(figure, ANCHOR, TITLE, alt)

@@ -1,0 +1,76 @@
+"""Figure: what PCIe, NVLink, network, storage and the fabric's ports carried while runs were on, by configuration and workload."""
+
+from dataclasses import replace
+
+import pandas as pd
+
+from campaign import quantities, wording
+from campaign.figure import Drawing, FigureData, nothing
+from campaign.quantities import Quantity
+
+TITLE = "Transfer rates"
+ANCHOR = "transfer-rates"
+SECTION = (
+    "What do the links carry? Rates are those of counters, averaged over the time that was measured. Large models send more at "
+    "each step, so a link that is slower than the baseline's shows here before it shows in throughput."
+)
+
+QUANTITIES = (
+    Quantity("pcie_all_gb_per_s", "PCIe, all devices, both directions", "GB/s"),
+    Quantity("pcie_rx_mean_gb_per_s", "PCIe received by a device", "GB/s"),
+    Quantity("pcie_tx_mean_gb_per_s", "PCIe sent by a device", "GB/s"),
+    Quantity("nvlink_rx_mean_gb_per_s", "NVLink received by a device", "GB/s"),
+    Quantity("nvlink_tx_mean_gb_per_s", "NVLink sent by a device", "GB/s"),
+    Quantity("network_rx_mean_gb_per_s", "network received by a host", "GB/s"),
+    Quantity("network_tx_mean_gb_per_s", "network sent by a host", "GB/s"),
+    Quantity("loopback_rx_mean_gb_per_s", "between processes of a host, by its network", "GB/s"),
+    Quantity("disk_read_mean_gb_per_s", "read from disks of a host", "GB/s"),
+    Quantity("disk_written_mean_gb_per_s", "written to disks of a host", "GB/s"),
+    Quantity("input_gb_per_s", "samples from storage, all devices", "GB/s"),
+    Quantity("ports_gb_per_s", "fabric ports, over the lease", "GB/s"),
+)
+_WHAT = "mean with 95 % interval (Student t) over runs of the mean rate in the time that was measured."
+_PORTS = (
+    "Fabric ports: all ports together, both directions, as the fabric counts them (a byte counts at every port it passes), over "
+    "all of the lease, with its other runs and pauses. "
+)
+_LOOKS = "telemetry: PCIe rates are from looks of 20 ms"
+
+
+def draw(data: FigureData) -> Drawing:
+    runs = data.runs
+    # Nan without fields to add: what was not counted is absent.
+    sums = {
+        name: runs[name] if name in runs else float("nan")
+        for name in ("pcie_rx_mean_gb_per_s", "pcie_tx_mean_gb_per_s")
+    }
+    total = (sums["pcie_rx_mean_gb_per_s"] + sums["pcie_tx_mean_gb_per_s"]) * runs["ranks"]
+    carried = (
+        data.leases.set_index("lease_id")["ports_gb_per_s"]
+        if "ports_gb_per_s" in data.leases
+        else pd.Series(dtype=float)
+    )
+    runs = runs.assign(pcie_all_gb_per_s=total, ports_gb_per_s=runs["lease_id"].map(carried).astype(float))
+    rows = quantities.rows_of(replace(data, runs=runs), QUANTITIES)
+    if rows.empty:
+        return nothing("no run was sampled with a counter of PCIe, NVLink, network or storage")
+    looks = bool(runs["flags"].str.contains(_LOOKS, regex=False).any())
+    remarks = (_PORTS if (rows["quantity"] == QUANTITIES[-1].says).any() else "") + (
+        "PCIe rates of some runs are from looks of 20 ms at each sample, not from counters. " if looks else ""
+    )
+    return quantities.drawing(data, rows, (ANCHOR, TITLE), _WHAT, remarks, _by_size(rows))
+
+
+def _by_size(rows: pd.DataFrame) -> tuple[str, ...]:
+    """How much more one workload moves over PCIe than another, on the configuration where most is moved."""
+    drawn = quantities.chosen(rows)
+    pcie = drawn[drawn["quantity"] == QUANTITIES[0].says]
+    if pcie.empty:
+        return ()
+    busiest = pcie.loc[pcie["mean"].idxmax(), "configuration"]
+    group = pcie[(pcie["configuration"] == busiest) & (pcie["mean"] > 0)]
+    if group["workload"].nunique() < 2:
+        return ()
+    most, least = group.loc[group["mean"].idxmax()], group.loc[group["mean"].idxmin()]
+    ratio = wording.number(most["mean"] / least["mean"], 2)
+    return (f"On {busiest}, {most['workload']} moves {ratio} times as much over PCIe as {least['workload']}.",)

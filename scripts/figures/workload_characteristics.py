@@ -1,0 +1,186 @@
+"""Table: what the workloads are: size, depth, arithmetic, bytes that a step all-reduces, domain, input, and what was asked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from campaign import comparison, wording
+from campaign.errors import ConfigError
+from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign.train.spec import MODELS, model_info
+
+TITLE = "Workloads"
+ANCHOR = "workload-characteristics"
+SECTION = (
+    "What was trained? Parameters and arithmetic are counted from the model itself, not quoted; what a foreign program does not "
+    "tell is left open."
+)
+
+# Layers with weights, as the models are named by; of transformers, their layers; of YOLOv5-L, the layers its own program counts.
+_DEPTH = {
+    "resnet50": 50,
+    "resnet50w16": 50,
+    "mobilenetv2": 53,
+    "yolov5l": 392,
+    "bert-base": 12,
+    "bert-large": 24,
+    "bert-nano": 2,
+    "gpt2": 12,
+    "gpt2-medium": 24,
+    "gpt-nano": 2,
+}
+_DOMAIN = {
+    "resnet": "vision",
+    "mobilenet": "vision",
+    "yolo": "vision",
+    "torchvision": "vision",
+    "bert": "language",
+    "gpt": "language",
+}
+_TRAINING = 3.0  # times the arithmetic of a forward pass
+_NUMBERS = ("parameters", "depth_layers", "train_gflop_per_sample", "allreduce_mb_per_step", "gflop_per_allreduce_mb")
+
+
+def draw(data: FigureData) -> Drawing:
+    rows = _rows(data)
+    if rows.empty or not rows[[*_NUMBERS, "domain", "description"]].replace("", None).notna().any(axis=None):
+        return nothing("nothing is known of the planned workloads but their names")
+    table = page_table(
+        rows,
+        {
+            "Workload": lambda row: row["workload"],
+            "Domain": lambda row: row["domain"] or wording.NONE,
+            "Parameters": lambda row: _millions(row["parameters"]),
+            "Layers": lambda row: wording.NONE if pd.isna(row["depth_layers"]) else wording.count(row["depth_layers"]),
+            "Training GFLOP a sample": lambda row: wording.number(row["train_gflop_per_sample"]),
+            "All-reduced a step (MB)": lambda row: wording.number(row["allreduce_mb_per_step"]),
+            "GFLOP for each MB": lambda row: wording.number(row["gflop_per_allreduce_mb"]),
+            "A sample": lambda row: row["sample"] or wording.NONE,
+            "Batch per device": lambda row: row["batches"],
+            "Precision": lambda row: row["precisions"],
+            "Believed runs": lambda row: wording.count(row["n_ok"]),
+            "What it is": lambda row: row["description"] or wording.NONE,
+        },
+    )
+    findings = _findings(rows)
+    caption = (
+        "Parameters, arithmetic and bytes are exact counts, so there is no interval; training is counted as three times the "
+        "forward pass, per sample. GFLOP for each MB: a device's arithmetic in a step over what it all-reduces, at the largest "
+        f"batch. Layers: as their authors count them. Protocol: {wording.protocol(data.protocol)}."
+    )
+    return Drawing(svg=None, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+
+
+def _millions(parameters: float) -> str:
+    return wording.NONE if pd.isna(parameters) else f"{wording.number(parameters / 1e6)} M"
+
+
+def _rows(data: FigureData) -> pd.DataFrame:
+    """One row a planned workload, in the order of the plan; what is not known is nan or ''."""
+    files = _files(data.context)
+    ok = data.runs[data.runs["status"] == "ok"]
+    rows = []
+    for name, cells in data.cells.groupby("workload", sort=False):
+        runs = ok[ok["workload"] == name]
+        precisions = sorted(cells["precision"].unique(), key=comparison.precision_rank)
+        rows.append(
+            {
+                "workload": str(name),
+                **_known(files.get(str(name), {})),
+                **_counted(runs),
+                "batches": ", ".join(str(batch) for batch in sorted(cells["batch"].unique())),
+                "precisions": ", ".join(precisions),
+                "n_ok": len(runs),
+                "n_planned": int(cells["n_planned"].sum()),
+            }
+        )
+        if pd.isna(rows[-1]["parameters"]):
+            rows[-1]["parameters"] = rows[-1]["model_parameters"]
+        if pd.isna(rows[-1]["train_gflop_per_sample"]):
+            rows[-1]["train_gflop_per_sample"] = rows[-1]["model_gflop"]
+    return pd.DataFrame(rows).drop(columns=["model_parameters", "model_gflop"], errors="ignore")
+
+
+def _files(context: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Workload files of the campaign as it was used, by name."""
+    try:
+        document = yaml.safe_load(context.get("campaign_yaml") or "")
+    except yaml.YAMLError:  # what is counted by runs is known without it
+        return {}
+    return document.get("workloads", {}) if isinstance(document, dict) else {}
+
+
+def _known(file: Mapping[str, Any]) -> dict[str, Any]:
+    """What the workload's file and its model say. Counts of a model hold for its default options only."""
+    model = str(file.get("model") or "")
+    known: dict[str, Any] = {
+        "description": str(file.get("description") or ""),
+        "model": model,
+        "domain": "",
+        "sample": "",
+    }
+    known |= {
+        "depth_layers": float(_DEPTH.get(model, float("nan"))),
+        "model_parameters": float("nan"),
+        "model_gflop": float("nan"),
+    }
+    if not model:
+        return known
+    try:
+        info = model_info(model)
+    except ConfigError:  # a model of another version
+        return known
+    options = file.get("options") or {}
+    default = all(
+        info.default_options.get(name) == value for name, value in options.items() if name in ("image_px", "seq_len")
+    )
+    known |= {"description": known["description"] or info.description, "domain": _DOMAIN.get(info.family, "")}
+    known["sample"] = info.input_description if model in MODELS and default else _sample(options)
+    known["model_parameters"] = float("nan") if info.parameters is None else float(info.parameters)
+    if info.forward_flops_per_sample is not None and default:
+        known["model_gflop"] = _TRAINING * info.forward_flops_per_sample / 1e9
+    return known
+
+
+def _sample(options: Mapping[str, Any]) -> str:
+    """Of options that differ from the model's defaults."""
+    said = {"image_px": "image 3 x {0} x {0}", "seq_len": "{0} tokens"}
+    return ", ".join(words.format(options[name]) for name, words in said.items() if name in options)
+
+
+def _counted(runs: pd.DataFrame) -> dict[str, float]:
+    """What runs have counted: of the model, and of a step at the largest batch on several devices."""
+    found = dict.fromkeys(
+        ("parameters", "train_gflop_per_sample", "allreduce_mb_per_step", "gflop_per_allreduce_mb"), float("nan")
+    )
+    if "parameters" in runs and runs["parameters"].notna().any():
+        found["parameters"] = float(runs["parameters"].max())
+    if "flops_per_step" in runs and runs["flops_per_step"].notna().any():
+        found["train_gflop_per_sample"] = float((runs["flops_per_step"] / runs["batch_global"]).median() / 1e9)
+    if "allreduce_bytes_per_step" in runs and runs["allreduce_bytes_per_step"].notna().any():
+        largest = runs[runs["allreduce_bytes_per_step"].notna()]
+        largest = largest[largest["batch"] == largest["batch"].max()]
+        found["allreduce_mb_per_step"] = float(largest["allreduce_bytes_per_step"].max() / 1e6)
+        if "flops_per_allreduce_byte" in largest:
+            found["gflop_per_allreduce_mb"] = float(largest["flops_per_allreduce_byte"].median() / 1e3)
+    return found
+
+
+def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The range of sizes, and how differently they depend on links."""
+    said = []
+    sized = rows.dropna(subset=["parameters"]).sort_values("parameters", kind="stable")
+    if len(sized):
+        ends = [sized.iloc[0]] if len(sized) == 1 else [sized.iloc[0], sized.iloc[-1]]
+        words = " to ".join(f"{_millions(row['parameters'])} ({row['workload']})" for row in ends)
+        said.append(f"{wording.plural(len(rows), 'workload')}, of {words} parameters.")
+    dense = rows.dropna(subset=["gflop_per_allreduce_mb"]).sort_values("gflop_per_allreduce_mb", kind="stable")
+    if len(dense) > 1:
+        least, most = (
+            f"{wording.number(row['gflop_per_allreduce_mb'])} GFLOP ({row['workload']})"
+            for row in (dense.iloc[0], dense.iloc[-1])
+        )
+        said.append(f"For each MB that is all-reduced, a device computes {least} to {most}.")
+    return tuple(said) or (f"{wording.plural(len(rows), 'workload')}; of none the size is known.",)
