@@ -18,6 +18,7 @@ else:
     include: "workflow/rules/measure.smk"
     include: "workflow/rules/collect.smk"
     include: "workflow/rules/figures.smk"
+    include: "workflow/rules/recommend.smk"
     include: "workflow/rules/report.smk"
     include: "workflow/rules/summary.smk"
 

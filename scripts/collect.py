@@ -26,6 +26,8 @@ if __name__ == "__main__":
     for name in ("--campaign", "--results"):
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--where")
+    # What a budget chose stands in the results directory.
+    parser.add_argument("--budget")
     parser.add_argument("--run-implied", action="store_true")
     asked = parser.parse_args()
     try:

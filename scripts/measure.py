@@ -51,7 +51,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--campaign", "--results"):
         parser.add_argument(name, type=Path, required=True)
-    for name in ("--where", "--launcher", "--slurm", "lease", "runs"):
+    for name in ("--where", "--budget", "--forecast", "--launcher", "--slurm", "lease", "runs"):
         parser.add_argument(name)
     parser.add_argument("--run-implied", action="store_true")
     for name in ("manifest", "log"):
@@ -67,6 +67,8 @@ if __name__ == "__main__":
             launcher=asked.launcher or None,
             slurm=person(json.loads(asked.slurm or "{}")),
             run_implied=asked.run_implied,
+            budget=asked.budget,
+            forecast=json.loads(asked.forecast or "null"),
         ),
         asked.manifest,
         asked.log,

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from campaign.budget import parse_budget
 from campaign.dag import Request, read_plan
 from campaign.errors import CampaignError, unwritable
 from campaign.outputs import write_plan
@@ -25,6 +26,8 @@ if "snakemake" in globals():
                 Path(snakemake.resources.results),
                 snakemake.resources.where or None,
                 run_implied=snakemake.resources.run_implied == "yes",
+                budget=parse_budget(snakemake.resources.budget) if snakemake.resources.budget else None,
+                learn_from=tuple(Path(path) for path in snakemake.resources.learn_from.split(",") if path),
             ),
             Path(snakemake.output.json),
             Path(snakemake.output.tsv),

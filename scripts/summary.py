@@ -8,9 +8,9 @@ from campaign.errors import CampaignError, unwritable
 from campaign.summary import missing_reasons, summary
 
 
-def main(tables: Path, figures: Path, report: Path, manifests: Iterable[Path], out: Path) -> None:
+def main(tables: Path, figures: Path, recommendation: Path, report: Path, manifests: Iterable[Path], out: Path) -> None:
     """Print the summary, and keep it when the campaign is complete."""
-    text = summary(tables, figures, report)
+    text = summary(tables, figures, recommendation, report)
     print(text, flush=True)
     if missing := missing_reasons(manifests):
         sys.exit("\n".join(["error: some runs have no record; the same command again measures them", *missing]))
@@ -25,6 +25,7 @@ if "snakemake" in globals():
         main(
             Path(snakemake.input.cells).parent,
             Path(snakemake.input.figures[0]).parent,
+            Path(snakemake.input.recommendation),
             Path(snakemake.input.report[0]),
             [Path(manifest) for manifest in snakemake.input.manifests],
             Path(snakemake.output[0]),

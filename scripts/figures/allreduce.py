@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from campaign import plot, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign.figure import Drawing, FigureData, nothing, page_table
 from campaign.links.model import allreduce_s
 from campaign.links.shown import Shown, shown, size_words
 
@@ -170,7 +170,3 @@ def _draw(axes: Any, each: Shown, look: plot.Look) -> None:
     # Below zero where a latency came out negative: there is no rate to draw.
     rates = np.where(seconds > 0, 2 * (ranks - 1) / ranks * curve / np.where(seconds > 0, seconds, 1.0) / 1e9, np.nan)
     axes.plot(curve, rates, color=look.colour, marker="", linewidth=1.0)
-
-
-if "snakemake" in globals():
-    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from campaign import comparison, plot, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Composition times"
 ANCHOR = "composition-times"
@@ -105,7 +105,3 @@ def _picture(rows: pd.DataFrame, alt: str) -> str:
 
 def _fill(look: plot.Look) -> dict[str, Any]:
     return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
-
-
-if "snakemake" in globals():
-    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -8,7 +8,7 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 
 from campaign import plot, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign.figure import Drawing, FigureData, nothing, page_table
 from campaign.links.paths import KINDS
 from campaign.links.shown import Shown, shown, size_words
 
@@ -243,7 +243,3 @@ def _labels(axes: Any, each: Shown, names: bool) -> None:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LABEL_CHARACTERS else f"…{name[1 - _LABEL_CHARACTERS :]}"
-
-
-if "snakemake" in globals():
-    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

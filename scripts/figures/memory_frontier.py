@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from campaign import comparison, plot, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Memory"
 ANCHOR = "memory-frontier"
@@ -182,7 +182,3 @@ def _legible(batches: list[int]) -> list[int]:
         if not kept or math.log2(batch / kept[-1]) > 0.07 * span:
             kept.append(int(batch))
     return kept
-
-
-if "snakemake" in globals():
-    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

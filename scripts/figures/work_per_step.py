@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from campaign import comparison, plot, statistics, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table, write
+from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Work and bytes of a step"
 ANCHOR = "work-per-step"
@@ -107,7 +107,3 @@ def _picture(panels: plot.Panels, alt: str) -> str:
 
 def _mb(size_bytes: float) -> str:
     return wording.NONE if pd.isna(size_bytes) else f"{wording.number(size_bytes / 1e6)} MB"
-
-
-if "snakemake" in globals():
-    write(Figure(ANCHOR, TITLE, SECTION, draw), snakemake.input, snakemake.output)

@@ -89,6 +89,5 @@ def _write_manifests(dag: Dag) -> None:
             "reason": "",
             "problems": [],
             "uses": [],
-            "run_wall_median_s": {},
         }
         path.write_text(json.dumps(document) + "\n")

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.config.schemas import schema_of
+from campaign.costs import Costs, LeaseCost, Span, cell_cost
 from campaign.dag import Dag, Request, read_plan
 from campaign.errors import ConfigError
-from campaign.history import ASSUMED_COMPOSE_S, ASSUMED_RUN_S, History, read_history
+from campaign.forecasting import ASSUMED_COMPOSE_S, ASSUMED_RUN_S, Forecaster
 from campaign.matrix import expand
-from campaign.paths import Results
 from campaign.plan import (
     _packed,
     build_plan,
@@ -29,10 +29,24 @@ from tests.campaign_files import load, write_files
 
 
 def plan_of(
-    directory: Path, changes: dict[str, Any] | None = None, measured: Any = (), history: History | None = None
+    directory: Path, changes: dict[str, Any] | None = None, measured: Any = (), forecaster: Forecaster | None = None
 ) -> Any:
     campaign = load(directory, changes)
-    return build_plan(campaign, expand(campaign), measured, history)
+    return build_plan(campaign, expand(campaign), measured, forecaster)
+
+
+def ran(cells: Any, seconds: Any, compose_s: Any = None) -> Forecaster:
+    """Each cell ran three times, and took as long as a function of it says; so did composing each configuration."""
+    known = [
+        cell_cost(
+            c.id, c.configuration.shape(), (c.workload, c.batch, c.precision, c.options), 4,
+            [Span(c.id, 0.0, seconds(c), True)] * 3,
+        )
+        for c in cells
+    ]  # fmt: skip
+    shapes = {c.configuration.name: c.configuration for c in cells} if compose_s else {}
+    leases = [LeaseCost(n, shape.shape(), 3, compose_s(shape), 1.0, 0.5, 0.25) for n, shape in shapes.items()]
+    return Forecaster([Costs("earlier", "bench", tuple(known), tuple(leases))], "bench")
 
 
 def test_missing_runs_are_those_without_a_record(tmp_path: Path) -> None:
@@ -63,10 +77,9 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     campaign = load(tmp_path, ADAPTIVE)
     cells = [cell for cell in expand(campaign).cells if cell.configuration.name == "1x1-local"]
     small, large = ([cell for cell in cells if cell.batch == batch] for batch in (1, 2))
-    history = History({("steps", "1x1-local"): 1.0})
 
     def lease(measured: Any = (), stops: Any = None, implied: Any = ()) -> Any:
-        plan = build_plan(campaign, expand(campaign), measured, history, stops, implied)
+        plan = build_plan(campaign, expand(campaign), measured, None, stops, implied)
         document = plan_document(plan)
         found = plan.leases[0]
         assert document["leases"][0]["runs_without_record_least"] == found.missing_least
@@ -75,9 +88,9 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
 
     untouched = lease()
     assert (untouched.runs, untouched.missing, untouched.missing_least) == (30, 30, 2 * 3 + 2 * 4)
-    assert (untouched.expected_s, untouched.expected_least_s) == (30.0, 14.0)
+    assert (untouched.expected_s, untouched.expected_least_s) == (300.0, 140.0)
     assert "measure 14 to 30 (3 to 10, 4 to 5 repetitions a cell) of 30 runs" in untouched.describe()
-    assert "at least 14 s, about 30 s" in untouched.describe()
+    assert "at least 2 min 20 s, about 5 min 0 s" in untouched.describe()
 
     ends = {small[0].id: Reached(3, 0, 15_000), small[1].id: Reached(3, 0, 25_000), large[0].id: Reached(3, 0, 25_000)}
     measured = {(id, n) for id in ends for n in (1, 2, 3)}
@@ -87,11 +100,11 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     assert begun.missing == 0 + 7 + 2 + 5
     assert begun.missing_least == 0 + 1 + 1 + 4
     assert begun.basis.endswith("3 repetitions a cell, as so far")
-    assert begun.expected_s == 1 + 1 + 4
+    assert begun.expected_s == 10 * (1 + 1 + 4)
     # A stop says nothing once one of its runs is to be measured again.
     assert lease(measured - {(small[0].id, 2)}, ends).missing == begun.missing + 8
     known = lease(measured, ends, {small[1].id})
-    assert (known.missing, known.implied, known.expected_s) == (begun.missing, 7, 5)
+    assert (known.missing, known.implied, known.expected_s) == (begun.missing, 7, 50)
 
 
 def test_the_most_repetitions_are_no_fewer_than_the_least(tmp_path: Path) -> None:
@@ -118,18 +131,27 @@ def test_compositions_of_one_configuration_are_neighbours_and_local_ones_come_fi
 
 
 def test_costs_rest_on_what_is_known(tmp_path: Path) -> None:
-    history = History({("steps", "1x1-local"): 2.0, ("steps", "1x2-local"): 4.0}, {"1x1-fabric": 7.0})
-    leases = {lease.name: lease for lease in plan_of(tmp_path, history=history).leases}
-    assert leases["1x1-local"].expected_s == 8 * 2.0
-    assert leases["1x1-local"].basis == "earlier runs of this workload here"
-    assert leases["1x1-fabric"].expected_s == 8 * 3.0 + 7.0
-    assert leases["1x2-fabric"].basis == "earlier runs of this workload elsewhere"
+    cells = expand(load(tmp_path)).cells
+    local = [cell for cell in cells if cell.configuration.attach == "local"]
+    forecaster = ran(local, lambda cell: 2.0 * cell.configuration.devices, lambda shape: 7.0)
+    plan = plan_of(tmp_path, forecaster=forecaster)
+    leases = {lease.name: lease for lease in plan.leases}
+    assert leases["1x1-local"].expected_s == pytest.approx(8 * (2.0 + 0.5) + 7.0 + 1.0 + 0.25, rel=0.1)
+    assert leases["1x1-local"].basis == "earlier runs of these cells"
+    assert leases["1x2-fabric"].expected_s > 1.3 * leases["1x1-fabric"].expected_s
+    assert leases["1x2-fabric"].basis == "earlier runs of the workload in other cells"
+    widths = {n: lease.expected.high_s / lease.expected.low_s for n, lease in leases.items()}
+    assert widths["1x1-local"] < 2 < widths["1x1-fabric"]
+    document = plan_document(plan)
+    assert document["totals"]["learned_from"] == "24 runs of 8 cells and 2 leases of the campaign earlier"
+    assert document["totals"]["wall_low_s"] < document["totals"]["wall_s"] < document["totals"]["wall_high_s"]
 
 
 def test_without_history_costs_are_assumed_and_said_to_be(tmp_path: Path) -> None:
     lease = next(lease for lease in plan_of(tmp_path).leases if lease.needs_fabric)
     assert lease.expected_s == 8 * ASSUMED_RUN_S + ASSUMED_COMPOSE_S
     assert "assumed" in lease.basis
+    assert (lease.expected.low_s, lease.expected.high_s) == (None, None)
 
 
 def test_what_is_measured_costs_nothing(tmp_path: Path) -> None:
@@ -186,10 +208,8 @@ def test_the_cost_of_planning_is_linear_in_cells(tmp_path: Path) -> None:
         campaign = load(tmp_path, changes)
         matrix = expand(campaign)
         measured = _Counted({(cell.id, 1): None for cell in matrix.cells})
-        run_s = _Counted({("steps", f"other-{number}"): 1.0 for number in range(len(matrix.cells))})
-        compose_s = _Counted({f"other-{number}": 1.0 for number in range(len(matrix.cells))})
-        build_plan(campaign, matrix, measured, History(run_s, compose_s))
-        return len(matrix.cells), measured.asked + run_s.asked + compose_s.asked
+        build_plan(campaign, matrix, measured, ran(matrix.cells, lambda cell: 1.0))
+        return len(matrix.cells), measured.asked
 
     (few, small), (many, large) = cost(5), cost(50)
     assert many == 10 * few
@@ -237,37 +257,6 @@ def test_a_configuration_larger_than_the_pool_is_refused_before_anything_runs(tm
         read_plan(asked)
     assert list(read_plan(asked, allow_unfit=True).unfit) == ["1x6-fabric"]
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"[1, 2]",
-        b'{"lease": 3}',
-        b"\xff",
-        b'{"lease": "a", "run_wall_median_s": 4}',
-        b'{"lease": "a", "run_wall_median_s": {"steps": "x"}, "ready_s": "y", "requested_s": 1}',
-    ],
-)
-def test_damaged_documents_only_make_estimates_coarser(tmp_path: Path, content: bytes) -> None:
-    results = Results(tmp_path, "small")
-    for path in (results.manifests / "1x1-local" / "x.1.json", results.leases / "x.json"):
-        path.parent.mkdir(parents=True)
-        path.write_bytes(content)
-    assert read_history(results) == History({}, {})
-
-
-def test_history_is_read_from_manifests_and_leases(tmp_path: Path) -> None:
-    results = Results(tmp_path, "small")
-    manifest, lease = results.manifests / "a" / "x.1.json", results.leases / "a.json"
-    for path, document in (
-        (manifest, {"lease": "a", "run_wall_median_s": {"steps": 2.5}}),
-        (lease, {"lease": "a", "requested_s": 10.0, "ready_s": 12.0}),
-    ):
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(document))
-    assert read_history(results) == History({("steps", "a"): 2.5}, {"a": 2.0})
 
 
 def test_priorities_follow_the_order_of_the_plan(tmp_path: Path) -> None:

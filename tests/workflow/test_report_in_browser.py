@@ -11,6 +11,7 @@ import pytest
 
 from campaign import figure, report
 from campaign.figure import FigureData
+from campaign.figure_names import FIGURES
 from campaign.tables import cells_table, leases_table, runs_table
 from tests.unit import report_data as synthetic
 
@@ -24,10 +25,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cells = cells_table(plan, runs)
     data = FigureData(runs, cells, leases_table(synthetic.leases()), synthetic.BASELINE, {})
     drawings = {}
-    for name in figure.FIGURES:
+    for name in FIGURES:
         module = importlib.import_module(f"scripts.figures.{name}")
         drawing = module.draw(data)
-        words = figure.page_document(figure.Figure(name, module.ANCHOR, module.TITLE, module.SECTION, module.draw), drawing)
+        words = figure.page_document(
+            figure.Figure(name, module.ANCHOR, module.TITLE, module.SECTION, module.draw), drawing
+        )
         drawings[name] = {**words, "svg": drawing.svg or "<svg/>"}
     out = tmp_path_factory.mktemp("page") / "report.html"
     report.write_report(out, report.assemble(runs, cells, synthetic.leases(), synthetic.context_document(), drawings))

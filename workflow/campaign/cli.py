@@ -11,11 +11,15 @@ from typing import Any
 import click
 
 from campaign import __version__
+from campaign.archive_commands import archive
 from campaign.cluster.commands import cluster
 from campaign.command_options import results_option
 from campaign.errors import CampaignError, ConfigError
 from campaign.fabric_commands import fabric
 from campaign.figure_commands import figures
+from campaign.import_commands import import_logs, sql
+from campaign.knowledge_commands import compare, recommend
+from campaign.serve_commands import serve
 from campaign.workload_commands import workload
 
 _Command = Callable[..., Any]
@@ -31,6 +35,12 @@ class _Group(click.Group):
         except CampaignError as error:
             click.secho(f"error: {error}", err=True, fg="red")
             context.exit(1)
+
+
+def _unquoted(where: str) -> str:
+    """An expression as Snakemake leaves it alone: it takes quotes away from the ends of a value."""
+    text = where.strip()
+    return f"({text})" if text[-1:] in ("'", '"') or text[:1] in ("'", '"') else text
 
 
 def _campaign_argument(command: _Command) -> _Command:
@@ -50,14 +60,33 @@ def _campaign_option(command: _Command) -> _Command:
 
 
 def _where_option(command: _Command) -> _Command:
-    return click.option("--where", metavar="EXPRESSION", help='Only cells for which this holds, e.g. "batch >= 8".')(
-        command
-    )
+    return click.option(
+        "--where",
+        metavar="EXPRESSION",
+        help="Only cells for which this holds, as 'batch >= 8'; \"host == 'host3'\" selects the cells that ran on it.",
+    )(command)
 
 
 def _implied_option(command: _Command) -> _Command:
     return click.option(
         "--run-implied", is_flag=True, help="Also run batches that a smaller one implies to run out of memory."
+    )(command)
+
+
+def _budget_option(command: _Command) -> _Command:
+    return click.option(
+        "--budget",
+        metavar="AMOUNT",
+        help="Only the runs that tell most for it: '500 device-hours', or '8 h' from start to end.",
+    )(command)
+
+
+def _learn_option(command: _Command) -> _Command:
+    return click.option(
+        "--learn-from",
+        type=click.Path(path_type=Path, exists=True),
+        multiple=True,
+        help="Archive or results directory to learn costs from, beside all below --results; may be repeated.",
     )(command)
 
 
@@ -93,6 +122,8 @@ def validate(campaign: Path) -> None:
 @_campaign_argument
 @_where_option
 @_implied_option
+@_budget_option
+@_learn_option
 @results_option
 @click.option(
     "--format", "style", type=click.Choice(_FORMATS), default="table", show_default=True, help="How to print it."
@@ -100,14 +131,29 @@ def validate(campaign: Path) -> None:
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Write plan.json and plan.tsv into this directory instead."
 )
-def plan(campaign: Path, where: str | None, run_implied: bool, results: Path, style: str, output: Path | None) -> None:
+def plan(
+    campaign: Path,
+    where: str | None,
+    run_implied: bool,
+    budget: str | None,
+    learn_from: tuple[Path, ...],
+    results: Path,
+    style: str,
+    output: Path | None,
+) -> None:
     """Show what would be measured, in which order, and at what cost. Nothing is composed and nothing is written.
+
+    Costs come with 95 % intervals, learned from the runs of all campaigns in the results directory. With --budget, it shows what
+    would be measured for it, what would be learned, and what is left out.
 
     Exits with 1 when a configuration does not fit the system.
     """
+    from campaign.budget import parse_budget
     from campaign.dag import Request, read_plan
 
-    planned = read_plan(Request(campaign, results, where, run_implied=run_implied), allow_unfit=True)
+    paid = parse_budget(budget) if budget else None
+    asked = Request(campaign, results, where, run_implied=run_implied, budget=paid, learn_from=learn_from)
+    planned = read_plan(asked, allow_unfit=True)
     if output:
         from campaign.outputs import write_plan
 
@@ -142,6 +188,8 @@ def _echo_plan(planned: Any, style: str) -> None:
 @_campaign_argument
 @_where_option
 @_implied_option
+@_budget_option
+@_learn_option
 @results_option
 @click.option("--profile", help="Snakemake profile: local, slurm or a path. Default: the system's launcher.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be done.")
@@ -150,6 +198,8 @@ def run(
     campaign: Path,
     where: str | None,
     run_implied: bool,
+    budget: str | None,
+    learn_from: tuple[Path, ...],
     results: Path,
     profile: str | None,
     dry_run: bool,
@@ -158,14 +208,28 @@ def run(
     """Measure what has no record yet and write the report, through Snakemake.
 
     The same as 'snakemake --profile local --config campaign=CAMPAIGN'. What stands behind '--' goes to Snakemake.
+    With --where "host == 'host3'", the runs that this holds for are measured again: their records are set aside first, into
+    superseded/ of the results, and kept. With --budget, only what 'campaign plan --budget' shows is measured; the choice is kept as
+    plan/budget.json, so that the same command again goes on with it.
     """
+    from campaign.budget import parse_budget
     from campaign.config.load import read_campaign, read_system
     from campaign.project import ROOT
 
+    if where:
+        from campaign.config.resolve import load_campaign
+        from campaign.paths import Results
+        from campaign.redo import redo
+
+        loaded = load_campaign(campaign)
+        for line in redo(loaded, Results(results, loaded.name), where, dry_run=dry_run):
+            click.echo(line)
     name = profile or read_system(read_campaign(campaign).system, campaign).launcher
     directory = ROOT / name
-    config = [f"campaign={campaign}", f"results={results}", *([f"where={where}"] if where else [])]
+    config = [f"campaign={campaign}", f"results={results}", *([f"where={_unquoted(where)}"] if where else [])]
     config += ["skip_implied=no"] if run_implied else []
+    config += [f"budget={parse_budget(budget)}"] if budget else []
+    config += [f"learn_from={','.join(map(str, learn_from))}"] if learn_from else []
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
     command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
     command += [*(["-n"] if dry_run else []), *snakemake, "--config", *config]
@@ -293,29 +357,15 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
     click.echo(out)
 
 
-@main.command()
-@_campaign_argument
-@_where_option
-@results_option
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="The archive. Default: <campaign>.zip in the results directory."
-)
-def archive(campaign: Path, where: str | None, results: Path, output: Path | None) -> None:
-    """Pack config as used, plan, records, tables and leases, with checksums, into one file."""
-    from campaign.archive import write_archive
-    from campaign.config.resolve import load_campaign
-    from campaign.paths import Results
-
-    loaded = load_campaign(campaign)
-    paths = Results(results, loaded.name)
-    out = output or paths.root / f"{loaded.name}.zip"
-    members = write_archive(loaded, paths.directory, out, where)
-    click.echo(f"{out}: {members} files")
-
-
+main.add_command(archive)
 main.add_command(cluster)
+main.add_command(compare)
 main.add_command(fabric)
 main.add_command(figures)
+main.add_command(import_logs)
+main.add_command(recommend)
+main.add_command(sql)
+main.add_command(serve)
 main.add_command(workload)
 
 

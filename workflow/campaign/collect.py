@@ -5,27 +5,31 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from campaign.budget import kept_choice
 from campaign.config import launching
 from campaign.config.resolve import Campaign
+from campaign.costs import costs_of
 from campaign.errors import RecordError
 from campaign.fabrics import adapters
 from campaign.frontier import CONTRADICTS
 from campaign.launchers.links import FLAGS as LINK_FLAGS
 from campaign.launchers.links import said
+from campaign.learning import COSTS, measured_forecasts
 from campaign.links.kept import links_of_uses
 from campaign.matrix import Matrix, expand
 from campaign.plan import Key, lease_name
+from campaign.record import IMPORTED, Record, Store
 from campaign.record import SCHEMA as RECORD_SCHEMA
-from campaign.record import Record, Store
 from campaign.repetitions import said as often
 from campaign.settled import Known, read_known
 from campaign.slurm.excluded import Excluded
+from campaign.superseded import RecordedHosts, all_set_aside
 
 if TYPE_CHECKING:  # it brings pandas
     from campaign.idle import Busy
@@ -34,6 +38,7 @@ if TYPE_CHECKING:  # it brings pandas
 FLAGS = {
     "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
     CONTRADICTS: "it ran, though an otherwise equal cell with a smaller batch, or this one, ran out of memory before",
+    IMPORTED: "it was read from a log that was made without this program; hardware and software are as its map states them",
     "exit_hang": "a rank measured well, then did not exit by itself and was ended",
     "storage emulated": "samples were read no faster than the system file says, in place of a link that is not there",
     "storage is the host's memory": "the storage's file system keeps its files in memory, so that nothing was read from a device",
@@ -66,10 +71,13 @@ class Collected:
     """Why a host that failed is not asked for any more, by host."""
 
 
-def gather(campaign: Campaign, directory: Path, where: str | None = None) -> Collected:
-    """Read what the results directory holds of the campaign's cells; RecordError names a damaged file."""
-    matrix = expand(campaign, where)
-    store = Store(directory)
+def gather(campaign: Campaign, directory: Path, where: str | None = None, store: Store | None = None) -> Collected:
+    """Read what the results directory holds of the campaign's cells; RecordError names a damaged file.
+
+    store: of that directory, where one has read records already.
+    """
+    store = store or Store(directory)
+    matrix = expand(campaign, where, hosts=RecordedHosts(store))
     known = read_known(campaign, store)
     present = known.measured
     wanted = sorted(key for key in _keys(matrix) if key in present)
@@ -145,13 +153,22 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "question": campaign.file.question,
             "system": campaign.system.name,
             "baseline": baseline(campaign),
-            "protocol": {name: document["campaign"]["protocol"][name] for name in _PROTOCOL},
+            "protocol": {
+                name: document["campaign"]["protocol"][name]
+                for name in _PROTOCOL
+                if not (campaign.file.imported and name == "seed")  # stands for one that nobody knows
+            },
         },
-        "campaign_yaml": yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100),
+        "campaign_yaml": yaml.safe_dump(
+            {key: value for key, value in document.items() if key != "references"},
+            sort_keys=False,
+            allow_unicode=True,
+            width=100,
+        ),
         "system": {
             "name": campaign.system.name,
             "description": campaign.system.description,
-            "fabric": str(campaign.system.fabric.get("kind", "")),
+            "fabric": "not known (imported)" if campaign.file.imported else str(campaign.system.fabric.get("kind", "")),
         },
         "notes": [
             *campaign.system.notes,
@@ -161,6 +178,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *_links(collected),
             *_emulated_links(collected),
             *_targets(collected.matrix),
+            *_set_aside(collected),
         ],
         "excluded": [
             *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
@@ -172,6 +190,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "environments": environments,
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
+        "forecast": measured_forecasts(collected.store.results),
     }
 
 
@@ -190,9 +209,23 @@ def _targets(matrix: Matrix) -> list[str]:
     ]
 
 
+def _set_aside(collected: Collected) -> list[str]:
+    """What was measured again: its first records are kept, and take part in nothing."""
+    asked = {cell.id for cell in collected.matrix.cells}
+    times = [(t, sum(cell_id in asked for cell_id, _ in t.runs)) for t in all_set_aside(collected.store.results)]
+    return [
+        f"{count} records of runs with {each.where} were set aside at {each.when} (UTC), to measure these runs again; they are "
+        f"kept in superseded/{each.when}/ of the results, and no number here holds them."
+        for each, count in times
+        if count
+    ]
+
+
 def _launchers(collected: Collected) -> dict[str, int]:
     """Runs by launcher, as the campaign was when they were measured: a profile may have chosen another than the system file."""
     runs: Counter[str] = Counter()
+    if collected.campaign.file.imported:
+        return {IMPORTED: len(collected.records)}
     for name, count in Counter(record.campaign for record in collected.records).items():
         runs[collected.store.shared_document(name)["system"]["launcher"]] += count
     return dict(runs)
@@ -256,22 +289,43 @@ def tables_of(collected: Collected) -> Tables:
     """All tables of what was gathered."""
     from campaign.tables import PlannedCell, cells_table, runs_table
     from campaign.tableset import Tables
+    from campaign.telemetry.series import sampled
 
     runs = runs_table(collected.records, collected.beside)
     present = {record.key for record in collected.records}
+    budget = kept_choice(collected.store.results / "plan" / "budget.json")
     planned = []
     for cell in collected.matrix.cells:
         lease = lease_name(collected.campaign.protocol, cell)
         repetitions = collected.known.planned(cell)
-        why = collected.reasons.get(lease) or "not measured yet"
-        missing = {r: why for r in range(1, repetitions + 1) if (cell.id, r) not in present}
+        why = collected.reasons.get(lease) or (
+            "no log of it was imported" if collected.campaign.file.imported else "not measured yet"
+        )
+        paid = repetitions if budget is None else budget.limits.get(cell.id, 0)
+        missing = {
+            r: why if budget is None or r <= paid else budget.left_out
+            for r in range(1, repetitions + 1)
+            if (cell.id, r) not in present
+        }
         planned.append(PlannedCell(cell, repetitions, lease, missing))
     cells = cells_table(planned, runs)
-    return Tables(runs, cells, collected.leases, collected.links, context_document(collected))
+    store, order = collected.store, [cell.id for cell in collected.matrix.cells]
+    telemetry = sampled(collected.records, store.results, store.shared_document, order)
+    tables = Tables(runs, cells, collected.leases, collected.links, context_document(collected), telemetry)
+    if not collected.campaign.references:
+        return tables
+    from campaign.published.said import held_against
+
+    published = held_against(collected.campaign.references, tables)
+    return replace(tables, context={**tables.context, "published": published})
 
 
 def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), telemetry (Parquet), leases.json, links.json, context.json."""
+    """Write tables/: runs and cells (Parquet and CSV), telemetry (Parquet), leases.json, links.json, context.json; and costs.json,
+    what forecasts learn from."""
     from campaign.tableset import write
 
     write(tables_of(collected), out)
+    campaign = collected.campaign
+    found = costs_of(campaign.name, campaign.system.name, collected.records, collected.leases)
+    (out / COSTS).write_text(json.dumps(found.document()) + "\n", encoding="utf-8")

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from campaign.cell import content_hash
+from campaign.budget import Budget, Choice, choose, kept_choice, parse_budget
+from campaign.cell import Configuration, content_hash
 from campaign.compose import fabric_of, unfit
 from campaign.config.load import files_of
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.system_file import SlurmOptions
 from campaign.errors import ConfigError
-from campaign.history import document_of, read_history
-from campaign.matrix import expand
+from campaign.forecasting import Forecaster
+from campaign.learning import document_of, forecast_document, read_costs
+from campaign.matrix import Matrix, Removed, expand
 from campaign.paths import Results
-from campaign.plan import Plan, PlannedLease, build_plan, host_count, isolation
+from campaign.plan import Plan, PlannedLease, build_plan, host_count, isolation, missing_runs, wall_s
+from campaign.ranking import Offer
 from campaign.record import Store
-from campaign.settled import implied_cells, read_known
+from campaign.settled import Known, implied_cells, read_known
+from campaign.slurm import jobs
 from campaign.slurm.options import person
+from campaign.superseded import RecordedHosts
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
 RESULTS = "results"
@@ -30,9 +37,15 @@ _KEYS = {
     "archive": "path of an archive to report from",
     "results": "directory of all results",
     "launcher": "who starts runs: local or slurm; the system file says when left out",
+    "budget": "what may be spent on what is still to be measured, such as '500 device-hours' or '8 h'",
+    "learn_from": "archives and results directories to learn costs from, beside those below the results directory",
     "skip_implied": "yes or no: whether batches that a smaller one implies to run out of memory are left out, as the campaign says",
     "slurm": "what allocations ask of Slurm, such as {account: x, partition: y}",
 }
+
+
+# What a budget covers the levels of; other axes of a shape follow from these.
+_SHAPE = ("hosts", "devices_per_host", "devices_used", "device", "attach", "storage")
 
 
 @dataclass(frozen=True)
@@ -46,12 +59,15 @@ class Request:
     launcher: str | None = None
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     run_implied: bool = False
+    budget: Budget | None = None
+    learn_from: tuple[Path, ...] = ()
 
     def arguments(self) -> list[str]:
         """What says which campaign is meant, as arguments of the scripts that measure and collect."""
         where = [f"--where={self.where}"] if self.where else []
         implied = ["--run-implied"] if self.run_implied else []
-        return [f"--campaign={self.campaign}", f"--results={self.results}", *where, *implied]
+        budget = [f"--budget={self.budget}"] if self.budget else []
+        return [f"--campaign={self.campaign}", f"--results={self.results}", *where, *implied, *budget]
 
     def load(self) -> Campaign:
         """The campaign as asked for."""
@@ -77,7 +93,15 @@ def request(config: Mapping[str, Any]) -> Request:
         launcher,
         person(config.get("slurm")),
         _is_no(config.get("skip_implied")),
+        parse_budget(str(config["budget"])) if config.get("budget") else None,
+        _paths(config.get("learn_from")),
     )
+
+
+def _paths(value: object) -> tuple[Path, ...]:
+    """One path, or several: a list, or separated by commas."""
+    found = value if isinstance(value, list | tuple) else str(value or "").split(",")
+    return tuple(Path(str(each).strip()) for each in found if str(each).strip())
 
 
 def _is_no(value: object) -> bool:
@@ -93,26 +117,71 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
     """The plan against the records that are there; ConfigError when a configuration can never fit the pool."""
     campaign = asked.load()
     results = Results(asked.results, campaign.name)
-    matrix = expand(campaign, asked.where)
     store = Store(results.directory)
+    matrix = expand(campaign, asked.where, hosts=RecordedHosts(store))
     known = read_known(campaign, store)
+    implied = implied_cells(campaign, store, matrix.cells, known)
+    forecaster = Forecaster(read_costs(results, asked.learn_from), campaign.system.name)
     with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
-        plan = build_plan(
-            campaign,
-            matrix,
-            known.measured,
-            read_history(results),
-            known.stops,
-            implied_cells(campaign, store, matrix.cells, known),
-            where=asked.where,
-            unfit=unfit(fabric, campaign),
-        )
+        why_not = unfit(fabric, campaign)
+
+        def planned(of: Matrix) -> Plan:
+            return build_plan(
+                campaign, of, known.measured, forecaster, known.stops, implied, where=asked.where, unfit=why_not
+            )
+
+        plan = planned(matrix)
+        if asked.budget:
+            choice = kept_choice(results.budget)
+            if choice is None or not choice.is_of(asked.budget, matrix.cells):
+                choice = _chosen(asked.budget, plan, matrix, known, forecaster)
+            cells = choice.chosen(matrix.cells)
+            gone = Removed(f"--budget {choice.budget}", choice.left_out, len(matrix.cells) - len(cells))
+            kept = Matrix(cells, (*matrix.removed, *([gone] if gone.cells else [])))
+            plan = replace(planned(kept), budget=choice)
     if plan.unfit and not allow_unfit:
         told = "\n".join(
             f"{asked.campaign}: configuration {name} does not fit: {why}" for name, why in plan.unfit.items()
         )
         raise ConfigError(f"{told}\nremove the configuration, or correct the system file's hosts and pool")
     return plan
+
+
+def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster: Forecaster) -> Choice:
+    works = [lease.work for lease in plan.leases]
+    to_do = {cell.id: count for work in works for cell, count in work.runs}
+    missing: dict[str, list[int]] = {cell.id: [] for cell in matrix.cells}
+    for cell, repetition in missing_runs(matrix.cells, known.measured, known.stops):
+        if len(missing[cell.id]) < to_do.get(cell.id, 0):
+            missing[cell.id].append(repetition)
+    recorded = Counter(cell for cell, _ in known.measured)
+    by_devices = budget.unit == "device-hours"
+    hosts = 1 if isolation(plan.campaign) == "machine" else host_count(plan.campaign)
+
+    def value(seconds: Sequence[float]) -> float:
+        each = list(zip((work.configuration for work in works), seconds, strict=True))
+        if by_devices:
+            return sum(configuration.devices * s for configuration, s in each) / 3600
+        return wall_s(plan.campaign, [(configuration, s) for configuration, s in each if s]) / 3600
+
+    def weight(configuration: Configuration) -> float:
+        if by_devices:
+            return configuration.devices / 3600
+        return (1 if hosts == 1 else min(configuration.hosts, hosts) / hosts) / 3600
+
+    return choose(
+        budget,
+        Offer(
+            cells=matrix.cells,
+            axes=("workload", "batch", "precision", *plan.campaign.file.axes.options, *_SHAPE, "configuration"),
+            recorded=recorded,
+            missing=missing,
+            works=works,
+            prices=forecaster.prices(works),
+            value=value,
+            weights=[weight(work.configuration) for work in works],
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -188,6 +257,21 @@ class Dag:
     @cached_property
     def _priorities(self) -> dict[str, int]:
         return {name: len(self.leases) - index for index, name in enumerate(self.leases)}
+
+    def forecast(self, lease: str) -> str:
+        """What is expected of a lease, as JSON: kept with what it then took."""
+        planned = self.leases[lease]
+        return json.dumps(forecast_document(planned.expected, planned.work.count)) if planned.work.count else ""
+
+    def keep_budget(self) -> None:
+        """Write down what the budget chose, before anything is measured: from now on the same budget means the same runs.
+
+        Without a budget everything is to be measured, and what an earlier one left out is left out no more.
+        """
+        if self.plan.budget is None:
+            self.results.budget.unlink(missing_ok=True)
+        elif kept_choice(self.results.budget) != self.plan.budget:
+            jobs.replace(self.results.budget, self.plan.budget.document())
 
     def told(self) -> str:
         """What a dry run says of every lease."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from campaign import locks
 from campaign.config.resolve import Campaign
+from campaign.costs import Span
 from campaign.driver import Driven, Driver
 from campaign.errors import HostFailed, LaunchError, RecordError
 from campaign.fabrics.control.credentials import withheld
@@ -30,7 +30,8 @@ class Left(Interrupted):
 class Driving:
     """All drivers of one lease, in one call of `measure`.
 
-    exclude: is told of hosts that failed, and why; wall_s: how long runs took, by workload; use: of the lease by the last driver.
+    exclude: is told of hosts that failed, and why; limits: what a budget chose of the lease's cells; spans: when runs ran;
+    use: of the lease by the last driver.
     """
 
     campaign: Campaign
@@ -41,7 +42,8 @@ class Driving:
     submitter: Submitter
     say: Callable[[str], None]
     exclude: Callable[[Mapping[str, str]], None]
-    wall_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    limits: Mapping[str, int] | None = None
+    spans: list[Span] = field(default_factory=list)
     use: str = ""
 
     def tell(self, message: str) -> None:
@@ -73,6 +75,7 @@ class Driving:
                         lease_id=use,
                         composition=lease.composition if lease else None,
                         mismatches=lease.mismatches if lease else (),
+                        limits=self.limits,
                     )
                 )
             driven = self.wait(submitted, offset, runs)
@@ -103,7 +106,8 @@ class Driving:
             lines, offset = progress_since(self.results.progress, offset)
             for line in lines:
                 if line["lease"] == self.lease and line["status"] != "implied":
-                    self.wall_s[line["workload"]].append(line["wall_s"])
+                    ended = float(line["time_s"])
+                    self.spans.append(Span(line["cell"], ended - line["wall_s"], ended, line["status"] == "ok"))
                 progress.show(line)
             if driven is not None:
                 return driven

@@ -6,7 +6,7 @@ Files of a figure: `<name>.svg` (stands alone), `<name>.csv` (the numbers drawn)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,32 +21,6 @@ from campaign.tableset import Tables
 
 # A table in the page is for reading; beyond this many rows a reader wants the CSV.
 ROWS_ON_PAGE = 150
-
-# In the order of the page.
-FIGURES = (
-    "scaling",
-    "speedup_by_batch",
-    "node_spread",
-    "variance",
-    "part_of_host",
-    "precision",
-    "strategies",
-    "memory_frontier",
-    "overhead",
-    "overhead_by_size",
-    "transfer_rates",
-    "link_matrices",
-    "allreduce",
-    "work_per_step",
-    "utilisation",
-    "time_series",
-    "energy",
-    "pareto",
-    "composition_times",
-    "forecast",
-    "workload_characteristics",
-    "software_stack",
-)
 
 
 @dataclass(frozen=True)
@@ -169,8 +143,3 @@ def write(figure: Figure, data: FigureData, directory: Path) -> None:
         out.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"figure {figure.anchor} could not be written ({error.strerror or error})") from error
-
-
-def in_page_order(names: Iterable[str]) -> Sequence[str]:
-    """Known figures in the page's order, then any other by name."""
-    return sorted(names, key=lambda name: (FIGURES.index(name) if name in FIGURES else len(FIGURES), name))

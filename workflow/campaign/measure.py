@@ -7,7 +7,6 @@ the lease and the driver, and measures nothing twice.
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from campaign import locks
+from campaign import learning, locks
+from campaign.budget import kept_choice
 from campaign.cell import Cell
 from campaign.compose import (
     fabric_of,
@@ -29,10 +29,12 @@ from campaign.compose import (
 )
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.system_file import SlurmOptions
+from campaign.costs import actual_s, costs_measured
 from campaign.driving import Driving, Left
 from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
 from campaign.fabrics.protocol import Fabric
 from campaign.journal import Journal, is_owned
+from campaign.learning import document_of
 from campaign.lease import Lease, acquire, begin_use, check, release
 from campaign.matrix import run_set_digest
 from campaign.order import lease_cells
@@ -48,6 +50,7 @@ from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded import Excluded
 from campaign.slurm.strategies import Strategy, open_strategy
 from campaign.submission import open_submitter
+from campaign.superseded import RecordedHosts
 
 MANIFEST = "manifest/1"
 _RETRY_S = 1.0
@@ -56,7 +59,10 @@ _POWER_DOWN_S = 120.0  # from the end of a job to the release of what Slurm had 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What to measure. run_set: digest of the runs as planned; a campaign file that was edited meanwhile is refused."""
+    """What to measure. run_set: digest of the runs as planned; a campaign file that was edited meanwhile is refused.
+
+    budget: only what it chose, as plan/budget.json says; forecast: what is expected of the lease (`learning.forecast_document`).
+    """
 
     campaign_path: Path
     lease: str
@@ -66,6 +72,8 @@ class Measurement:
     launcher: str | None = None
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     run_implied: bool = False
+    budget: str | None = None
+    forecast: Mapping[str, Any] | None = None
 
 
 def measure(what: Measurement, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -76,7 +84,8 @@ def measure(what: Measurement, say: Callable[[str], None] = print) -> dict[str, 
     """
     campaign = load_campaign(what.campaign_path, what.launcher, what.slurm, run_implied=what.run_implied)
     results = Results(what.results_root, campaign.name)
-    cells = lease_cells(campaign, what.lease, what.where)
+    limits = _limits(results, what.budget)
+    cells = lease_cells(campaign, what.lease, what.where, RecordedHosts(Store(results.directory)), limits)
     if run_set_digest(cells) != what.run_set:
         raise ConfigError(f"{what.campaign_path}: was changed while the campaign ran; start the same command again")
     try:
@@ -87,16 +96,32 @@ def measure(what: Measurement, say: Callable[[str], None] = print) -> dict[str, 
                 lambda who: say(f"{what.lease}: waiting for {who}, which measures it already"),
             ),
         ):
-            return _Measuring(what, campaign, results, cells, say).run()
+            return _Measuring(what, campaign, results, cells, limits, say).run()
     except OSError as error:
         raise unwritable(error, results.directory) from error
+
+
+def _limits(results: Results, budget: str | None) -> Mapping[str, int] | None:
+    if budget is None:
+        return None
+    if (choice := kept_choice(results.budget)) is None or choice.budget != budget:
+        raise ConfigError(
+            f"{results.budget}: does not say what the budget of {budget} chose; start the same command again"
+        )
+    return choice.limits
 
 
 class _Measuring:
     """One call of `measure`, under the lease's lock."""
 
     def __init__(
-        self, what: Measurement, campaign: Campaign, results: Results, cells: list[Cell], say: Callable[[str], None]
+        self,
+        what: Measurement,
+        campaign: Campaign,
+        results: Results,
+        cells: list[Cell],
+        limits: Mapping[str, int] | None,
+        say: Callable[[str], None],
     ) -> None:
         self.what = what
         self.campaign = campaign
@@ -106,11 +131,15 @@ class _Measuring:
         self.store = Store(results.directory)
         self.uses: list[str] = []
         self.problems: list[str] = []
+        self.forecast: dict[str, Any] | None = None
         self.submitter = open_submitter(campaign, results, self.tell)
         self.strategy: Strategy = open_strategy(campaign.system, Slurm(results.slurm / "commands.jsonl"), self.tell)
         self.excluded = Excluded(results.slurm)
         self.changed = Changed(results.slurm)
-        self.driving = Driving(campaign, results, self.store, what.lease, what.where, self.submitter, say, self.exclude)
+        mine = None if limits is None else {cell.id: limits[cell.id] for cell in cells}
+        self.driving = Driving(
+            campaign, results, self.store, what.lease, what.where, self.submitter, say, self.exclude, mine
+        )
 
     def run(self) -> dict[str, Any]:
         self.keep_last_use()
@@ -119,6 +148,7 @@ class _Measuring:
             preflight(self.campaign)
             if remark := not_emulated(self.campaign):
                 self.tell(remark)
+            self.forecast = learning.begin(self.results, self.what.lease, self.what.forecast)
             with self.isolated():
                 self.persist()
         else:
@@ -335,6 +365,7 @@ class _Measuring:
         known = read_known(self.campaign, self.store)
         missing = missing_runs(self.cells, known.measured, known.stops)
         problems = [self.portable(problem) for problem in self.problems]
+        learning.end(self.results, self.what.lease)
         return {
             "schema_version": MANIFEST,
             "lease": self.what.lease,
@@ -345,8 +376,19 @@ class _Measuring:
             "reason": problems[-1] if missing and problems else "",
             "problems": problems,
             "uses": self.uses,
-            "run_wall_median_s": {name: statistics.median(values) for name, values in self.driving.wall_s.items()},
+            "forecast": self.forecast,
+            **self.took(),
         }
+
+    def took(self) -> dict[str, Any]:
+        """What the lease's uses and runs took: to hold against the forecast, and to learn the next one from."""
+        uses = [document_of(self.results.leases / f"{use}.json") for use in self.uses]
+        times = [seconds for use in uses if (seconds := actual_s(use)) is not None]
+        whole = len(times) == len(self.uses) and bool(times)
+        spans = self.driving.spans
+        actual = {"runs": len(spans), "uses": len(uses), "wall_s": round(sum(times), 3) if whole else None}
+        found = costs_measured(self.campaign.name, self.campaign.system.name, self.cells, spans, uses)
+        return {"actual": actual, "costs": found.document()}
 
     def portable(self, message: str) -> str:
         """Paths in the results directory relative to it: the report and archives outlive the place where they were made."""

@@ -83,11 +83,40 @@ def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
     return Figure(name, module.ANCHOR, module.TITLE, module.SECTION, module.draw)
 
 
+def write_recommendation(tables: Path, directory: Path, style: Path | None = None) -> None:
+    """recommendation.json (`recommendation/1`), and .svg and .csv of predicted against measured. RecordError names what cannot be
+    written."""
+    from campaign.errors import unwritable
+    from campaign.figure import page_document
+    from campaign.plot import notice
+    from campaign.project import REPORTS
+    from campaign.recommendation import advise, asked
+    from campaign.recommendation.drawn import draw, figure
+    from campaign.tableset import read
+
+    advice = advise(read(tables), asked([], [], [], [], []))
+    drawn, shown = figure(), draw(advice, style or REPORTS / "style.mplstyle")
+    document = advice.document.model_copy(update={"figure": page_document(drawn, shown)})
+    picture = shown.svg or notice(drawn.anchor, f"{drawn.title}: left out because {shown.empty_reason}")
+    words = json.dumps(document.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "recommendation.svg").write_text(
+            f'<?xml version="1.0" encoding="utf-8"?>\n{picture}', encoding="utf-8"
+        )
+        advice.checks.to_csv(directory / "recommendation.csv", index=False, lineterminator="\n")
+        (directory / "recommendation.json").write_text(words + "\n", encoding="utf-8")
+    except OSError as error:
+        raise unwritable(error, directory) from error
+
+
 def render_report(tables: Path, figures: Path, out: Path) -> None:
-    """The page from tables and figures."""
+    """The page from tables, figures, and, where there is one beside the figures, the recommendation."""
     from campaign.report import assemble, read_drawings, write_report
+    from campaign.report_recommendation import read_recommendation
     from campaign.tableset import read
 
     drawings = read_drawings((figures / f"{name}.svg", figures / f"{name}.json") for name in figure_names())
     known = read(tables)
-    write_report(out, assemble(known.runs, known.cells, known.leases, known.context, drawings))
+    advice = read_recommendation(figures.parent / "recommendation")
+    write_report(out, assemble(known.runs, known.cells, known.leases, known.context, drawings, advice))

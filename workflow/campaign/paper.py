@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from campaign.errors import ConfigError, unwritable
-from campaign.figure import FIGURES, Drawing, Figure, data_of, in_page_order
+from campaign.figure import Drawing, Figure, data_of
+from campaign.figure_names import FIGURES, in_page_order
 from campaign.outputs import figure_names, load_figure
 from campaign.plot import COLUMN_IN, PAGE, drawn_for, paper
 from campaign.project import REPORTS

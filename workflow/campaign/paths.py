@@ -60,6 +60,11 @@ class Results:
         return self.directory / "plan"
 
     @property
+    def budget(self) -> Path:
+        """What a budget chose of the matrix, once a run was begun with it."""
+        return self.plan / "budget.json"
+
+    @property
     def progress(self) -> Path:
         return self.directory / "progress.jsonl"
 

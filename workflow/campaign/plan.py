@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from campaign.budget import Choice
 from campaign.cell import Cell, Configuration
 from campaign.config.campaign_file import Protocol
 from campaign.config.resolve import Campaign
 from campaign.config.shapes import Impossible
-from campaign.history import History
+from campaign.forecasting import NOTHING, Expected, Forecast, Forecaster, Work
 from campaign.matrix import Matrix, Removed, run_set_digest
 from campaign.repetitions import Reached, least, likely, planned, said, usual
 from campaign.wording import duration
@@ -33,11 +34,26 @@ class PlannedLease:
     missing_least: int
     implied: int
     cells_missing: int
-    expected_s: float
+    expected: Expected
+    """Its duration, composing included."""
     expected_least_s: float
-    basis: str
+    often: str
+    """How many repetitions a cell is reckoned with, where a target makes that differ."""
+    work: Work
+    """What the duration is of."""
+    fewest: Work
+    """What the least duration is of."""
     over: Mapping[str, int]
     """Repetitions of the cells that a target ended before their most, by cell id."""
+
+    @property
+    def expected_s(self) -> float:
+        return self.expected.expected_s
+
+    @property
+    def basis(self) -> str:
+        """What the duration rests on."""
+        return f"{self.expected.basis}{self.often}"
 
     @property
     def to_start(self) -> bool:
@@ -52,7 +68,7 @@ class PlannedLease:
         """What a dry run says about it."""
         if not self.missing:
             return f"{self.name}: all {self.runs} runs have a record"
-        runs, times = str(self.missing), f"about {duration(self.expected_s)}"
+        runs, times = str(self.missing), f"about {duration(self.expected_s)}{within(self.expected)}"
         if self.missing_least < self.missing:
             runs = f"{self.missing_least} to {self.missing}"
             each = sorted({said(cell.settings) for cell in self.cells if "-" in said(cell.settings)})
@@ -86,6 +102,12 @@ class Plan:
     impossible: tuple[Impossible, ...]
     unfit: Mapping[str, str]
     """Configurations that do not fit the pool, and why."""
+    forecast: Forecast
+    """Durations of the leases, and of all of them together."""
+    learned_from: str = ""
+    """What the durations were learned from, in words; empty where they are assumed."""
+    budget: Choice | None = None
+    """What a budget chose of the matrix, where one was given."""
 
     @property
     def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
@@ -116,15 +138,36 @@ class Plan:
 
     @property
     def device_hours(self) -> float:
-        return sum(lease.expected_s * lease.configuration.devices for lease in self.leases) / 3600
+        return self.forecast.device_s.expected_s / 3600
 
     @property
     def wall_s(self) -> float:
         """Expected duration: one lease at a time, or packed onto the hosts, as the isolation permits."""
-        todo = [lease for lease in self.leases if lease.missing]
-        if isolation(self.campaign) == "machine":
-            return sum(lease.expected_s for lease in todo)
-        return _packed([(lease.configuration.hosts, lease.expected_s) for lease in todo], host_count(self.campaign))
+        return wall_s(
+            self.campaign, [(lease.configuration, lease.expected_s) for lease in self.leases if lease.missing]
+        )
+
+    @property
+    def wall_range_s(self) -> tuple[float, float] | None:
+        """Interval of the duration: that of the sum of all leases, in proportion. None without anything to learn from."""
+        total = self.forecast.total
+        if total.low_s is None or total.high_s is None or total.expected_s <= 0:
+            return None
+        return self.wall_s * total.low_s / total.expected_s, self.wall_s * total.high_s / total.expected_s
+
+
+def wall_s(campaign: Campaign, leases: Sequence[tuple[Configuration, float]]) -> float:
+    """Duration of leases of so many seconds, in this order, where the isolation permits it at once."""
+    if isolation(campaign) == "machine":
+        return sum(seconds for _, seconds in leases)
+    return _packed([(configuration.hosts, seconds) for configuration, seconds in leases], host_count(campaign))
+
+
+def within(expected: Expected) -> str:
+    """' (1 min to 3 min)': the interval in words; empty without one."""
+    if expected.low_s is None or expected.high_s is None or expected.expected_s <= 0:
+        return ""
+    return f" ({duration(expected.low_s)} to {duration(expected.high_s)})"
 
 
 def needs_fabric(configuration: Configuration) -> bool:
@@ -145,7 +188,7 @@ def build_plan(
     campaign: Campaign,
     matrix: Matrix,
     measured: Collection[Key],
-    history: History | None = None,
+    forecaster: Forecaster | None = None,
     stops: Mapping[str, Reached] | None = None,
     implied: Collection[str] = (),
     *,
@@ -157,7 +200,7 @@ def build_plan(
     measured: keys of the runs that have a record. stops: what ended cells before their most repetitions. implied: ids of cells
     whose missing runs are not started. unfit: says why a configuration does not fit the pool, or None.
     """
-    known = history or History()
+    known = forecaster or Forecaster()
     ended = stops or {}
     in_the_middle = usual(ended.values())
     spared = set(implied)
@@ -165,7 +208,7 @@ def build_plan(
     for cell in matrix.cells:
         groups[lease_name(campaign.protocol, cell)].append(cell)
     position = {c.name: index for index, c in enumerate(campaign.configurations)}
-    leases = [_lease(name, cells, measured, known, ended, spared, in_the_middle) for name, cells in groups.items()]
+    leases = [_lease(name, cells, measured, ended, spared, in_the_middle) for name, cells in groups.items()]
     # Compositions of one configuration are neighbours, local ones (which need no fabric) come first, and what is moved
     # from one to the next stays small.
     leases.sort(
@@ -177,10 +220,25 @@ def build_plan(
             position[lease.configuration.name],
         )
     )
+    leases, forecast = _costed(leases, known)
     names = dict.fromkeys(lease.configuration.name for lease in leases)
     by_name = {c.name: c for c in campaign.configurations}
     reasons = {name: why for name in names if (why := unfit(by_name[name]))}
-    return Plan(campaign, where, tuple(leases), matrix.removed, campaign.impossible, reasons)
+    return Plan(
+        campaign, where, tuple(leases), matrix.removed, campaign.impossible, reasons, forecast, known.learned_from
+    )
+
+
+def _costed(leases: Sequence[PlannedLease], forecaster: Forecaster) -> tuple[list[PlannedLease], Forecast]:
+    """The leases with what they will take, and with the least where targets may end cells."""
+    forecast = forecaster.forecast([lease.work for lease in leases])
+    least: Sequence[Expected] = forecast.leases
+    if any(lease.missing_least < lease.missing for lease in leases):
+        least = forecaster.forecast([lease.fewest for lease in leases]).leases
+    return [
+        replace(lease, expected=expected, expected_least_s=fewest.expected_s)
+        for lease, expected, fewest in zip(leases, forecast.leases, least, strict=True)
+    ], forecast
 
 
 def lease_name(protocol: Protocol, cell: Cell) -> str:
@@ -211,7 +269,6 @@ def _lease(
     name: str,
     cells: list[Cell],
     measured: Collection[Key],
-    history: History,
     stops: Mapping[str, Reached],
     implied: Collection[str],
     in_the_middle: int | None,
@@ -220,14 +277,11 @@ def _lease(
     to_start = [(cell, repetition) for cell, repetition in missing if cell.id not in implied] if implied else missing
     configuration = cells[0].configuration
     fewest, probable = _range(to_start, in_the_middle)
-    expected, basis = cost(probable, name, history)
-    expected_least, _ = cost(fewest, name, history)
+    often = ""
     if len(fewest) < len(to_start):
-        often = "the most repetitions" if in_the_middle is None else f"{in_the_middle} repetitions a cell, as so far"
-        basis = f"{basis}; {often}"
-    if to_start:
-        compose_s = history.compose(name, needs_fabric(configuration))
-        expected, expected_least = expected + compose_s, expected_least + compose_s
+        often = (
+            "; the most repetitions" if in_the_middle is None else f"; {in_the_middle} repetitions a cell, as so far"
+        )
     over = {
         cell.id: count
         for cell in cells
@@ -244,9 +298,11 @@ def _lease(
         missing_least=len(missing) - len(to_start) + len(fewest),
         implied=len(missing) - len(to_start),
         cells_missing=len({cell.id for cell, _ in missing}),
-        expected_s=expected,
-        expected_least_s=expected_least,
-        basis=basis,
+        expected=NOTHING,
+        expected_least_s=0.0,
+        often=often,
+        work=_work(name, configuration, probable),
+        fewest=_work(name, configuration, fewest),
         over=over,
     )
 
@@ -267,14 +323,11 @@ def _range(
     return fewest, probable
 
 
-def cost(runs: Collection[tuple[Cell, int]], lease: str, history: History) -> tuple[float, str]:
-    """Expected seconds of these runs, one after the other, and what that rests on."""
-    expected, bases = 0.0, []
-    for workload, count in Counter(cell.workload for cell, _ in runs).items():
-        seconds, basis = history.run(workload, lease)
-        expected += count * seconds
-        bases.append(basis)
-    return expected, "; ".join(dict.fromkeys(bases)) or "nothing to do"
+def _work(lease: str, configuration: Configuration, runs: Sequence[tuple[Cell, int]]) -> Work:
+    counts: dict[str, tuple[Cell, int]] = {}
+    for cell, _ in runs:
+        counts[cell.id] = (cell, counts[cell.id][1] + 1 if cell.id in counts else 1)
+    return Work(lease, configuration, tuple(counts.values()), needs_fabric(configuration))
 
 
 def _packed(jobs: Sequence[tuple[int, float]], hosts: int) -> float:

@@ -36,8 +36,18 @@ class Totals(_Closed):
     """Distinct compositions among them: no order and no sharing could do with fewer."""
     device_hours: float
     """Expected device time of what is to be measured, in hours."""
+    device_hours_low: float | None
+    """Lower end of its 95 % interval; null where there was nothing to learn from."""
+    device_hours_high: float | None
+    """Upper end of it."""
     wall_s: float
     """Expected duration, in seconds."""
+    wall_low_s: float | None
+    """Lower end of its 95 % interval; null where there was nothing to learn from."""
+    wall_high_s: float | None
+    """Upper end of it."""
+    learned_from: str
+    """What the expectations were learned from; empty where they are assumed."""
     isolation: str
     """What may be measured at the same time."""
 
@@ -94,12 +104,52 @@ class LeaseCost(_Closed):
     """Of the runs without a record, those that are recorded without being started: smaller batches ran out of memory."""
     expected_s: float
     """Expected duration in seconds, composing included."""
+    expected_low_s: float | None
+    """Lower end of its 95 % interval; null where there was nothing to learn from."""
+    expected_high_s: float | None
+    """Upper end of it."""
     expected_least_s: float
     """Duration in seconds with the fewest runs."""
     basis: str
     """What the expectation rests on."""
     run_set: str
     """Digest of the runs; part of the manifest's name."""
+
+
+class AxisLearned(_Closed):
+    """What the chosen runs tell of one axis."""
+
+    axis: str
+    """Name of the axis."""
+    levels: int
+    """Its values in the matrix."""
+    covered: int
+    """Values that a run with a record or a chosen one has."""
+    error_pct: float | None
+    """Standard error of the least known difference between two of them, by the design alone; null for fewer than two."""
+
+
+class BudgetDocument(_Closed):
+    """What a budget chose of the matrix."""
+
+    budget: str
+    """The budget."""
+    runs: int
+    """Runs that it chose."""
+    cost: float
+    """What they are expected to cost, in the budget's unit, when they were chosen."""
+    runs_left_out: int
+    """Runs that it does not pay for."""
+    cells_left_out: int
+    """Cells without any run."""
+    next_cost: float | None
+    """What the first run that is left out would cost; null where none is."""
+    information_pct: float
+    """Information on main effects with the chosen runs, in percent of that of the whole matrix."""
+    information_before_pct: float
+    """The same without them."""
+    axes: tuple[AxisLearned, ...]
+    """What is learned of each axis."""
 
 
 class PlanDocument(_Closed):
@@ -115,6 +165,8 @@ class PlanDocument(_Closed):
     """Expression that selected the cells."""
     totals: Totals
     """The whole plan in numbers."""
+    budget: BudgetDocument | None
+    """What a budget chose; null without one."""
     axes: dict[str, dict[str, Counts]]
     """Cells and runs by axis and value."""
     removed: tuple[RemovedCells, ...]

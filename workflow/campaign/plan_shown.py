@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
+from campaign.budget import Choice
 from campaign.plan import Plan, isolation
-from campaign.plan_document import PLAN_SCHEMA, Counts, ImpossibleShape, LeaseCost, PlanDocument, RemovedCells, Totals
+from campaign.plan_document import (
+    PLAN_SCHEMA,
+    AxisLearned,
+    BudgetDocument,
+    Counts,
+    ImpossibleShape,
+    LeaseCost,
+    PlanDocument,
+    RemovedCells,
+    Totals,
+)
 from campaign.repetitions import said
 
 
@@ -50,9 +62,15 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             recompositions=plan.recompositions,
             recompositions_least=plan.recompositions_least,
             device_hours=round(plan.device_hours, 4),
+            device_hours_low=_hours(plan.forecast.device_s.low_s),
+            device_hours_high=_hours(plan.forecast.device_s.high_s),
             wall_s=round(plan.wall_s, 1),
+            wall_low_s=_rounded(plan.wall_range_s and plan.wall_range_s[0]),
+            wall_high_s=_rounded(plan.wall_range_s and plan.wall_range_s[1]),
+            learned_from=plan.learned_from,
             isolation=isolation(plan.campaign),
         ),
+        budget=_budget(plan.budget) if plan.budget else None,
         axes={
             axis: {value: Counts(**counts) for value, counts in values.items()}
             for axis, values in counts_per_axis(plan).items()
@@ -72,6 +90,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
                 runs_without_record_least=lease.missing_least,
                 runs_implied=lease.implied,
                 expected_s=round(lease.expected_s, 1),
+                expected_low_s=_rounded(lease.expected.low_s),
+                expected_high_s=_rounded(lease.expected.high_s),
                 expected_least_s=round(lease.expected_least_s, 1),
                 basis=lease.basis,
                 run_set=lease.digest,
@@ -80,6 +100,28 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         ),
     )
     return document.model_dump(mode="json")
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds / 3600, 4)
+
+
+def _budget(choice: Choice) -> BudgetDocument:
+    return BudgetDocument(
+        budget=choice.budget,
+        runs=choice.runs,
+        cost=round(choice.cost, 4),
+        runs_left_out=choice.runs_left_out,
+        cells_left_out=choice.cells_left_out,
+        next_cost=None if choice.next_cost is None else round(choice.next_cost, 4),
+        information_pct=round(choice.share_pct, 2),
+        information_before_pct=round(choice.share_before_pct, 2),
+        axes=tuple(AxisLearned(**asdict(axis)) for axis in choice.axes),
+    )
 
 
 def plan_rows(plan: Plan) -> Iterator[list[str]]:

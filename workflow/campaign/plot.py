@@ -275,7 +275,7 @@ def _adapt(text: str, anchor: str, title: str, alt: str) -> str:
     text = text.replace(INK, "currentColor")
     text = _settled(text)
     named = f'role="img" aria-labelledby="{anchor}-title {anchor}-desc"'
-    words = f'<title id="{anchor}-title">{escape(title)}</title>\n <desc id="{anchor}-desc">{escape(alt)}</desc>'
+    words = f'<title id="{anchor}-title">{escape(title)}</title>\n <desc id="{anchor}-desc">{escape(_NOT_XML.sub("", alt))}</desc>'
     head, body = text.split(">", 1)
     return f"{head} {named}>\n {words}{body}"
 

@@ -32,6 +32,11 @@ def _preflight_slurm(campaign: Campaign) -> None:
 
 def preflight(campaign: Campaign) -> None:
     """ConfigError for what this machine lacks: Slurm's commands, or the programs and packages that it is to run itself."""
+    if campaign.file.imported:
+        raise ConfigError(
+            f"campaign {campaign.name}: its records were imported from logs, and nothing of it is measured here; import more logs "
+            "with 'campaign import', or write a campaign of your own for a system and workloads that can be run"
+        )
     if campaign.system.launcher == "slurm":
         _preflight_slurm(campaign)
         return

@@ -11,3 +11,4 @@ ROOT = _CHECKOUT if (_CHECKOUT / "Snakefile").is_file() else _PACKAGE / "_shippe
 CONFIG = ROOT / "config"
 REPORTS = ROOT / "reports"
 SCRIPTS = ROOT / "scripts"
+PUBLISHED = ROOT / "data" / "published"

@@ -24,6 +24,8 @@ from campaign.cell import Cell, Scalar, content_hash
 from campaign.errors import RecordError
 
 SCHEMA = "record/1"
+IMPORTED = "imported"
+"""Flag of a record that was read from a log which was made without us."""
 _FULL_BYTES = 64 * 1024  # more than a program prints at once
 
 Status = Literal[
@@ -85,6 +87,14 @@ class RecordedCell(_Closed):
         )
 
 
+class Source(_Closed):
+    """The log that an imported record was read from."""
+
+    path: str = Field(description="relative to the directory that was imported")
+    sha256: str
+    timed: bool = Field(description="whether the log says how long the run took; otherwise started equals ended")
+
+
 class Record(_Closed):
     """One run. Times are Unix seconds (UTC) or durations in seconds; rates are per second."""
 
@@ -118,6 +128,7 @@ class Record(_Closed):
     )
     flags: tuple[str, ...] = Field(default=(), description="what a reader of this number should know")
     log: str = Field(default="", description="path of the log, relative to the results directory")
+    source: Source | None = Field(default=None, description="where an imported record was read from")
 
     @property
     def key(self) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -48,11 +48,55 @@ class Software(_Closed):
     version: str
 
 
-class Recommendation(_Closed):
-    """An advice of the last section and the measurements it rests on."""
+class PublishedDocument(_Closed):
+    """A publication that the campaign is held against."""
 
-    advice: str
+    name: str
+    title: str
+    authors: str
+    venue: str = ""
+    doi: str = ""
+    note: str = ""
+
+
+class PublishedClaim(_Closed):
+    """One claim of a publication beside what was measured here, both in words (`campaign.published.said`)."""
+
+    id: str
+    document: str
+    where: str
+    figure: str = Field(default="", description="anchor of the figure that shows the same quantity")
+    says: str
+    published: str = Field(description="the printed number; empty where the claim is a direction")
+    conditions: str
+    note: str = ""
+    verdict: Literal["agrees", "differs", "undecided", "not measured here"]
+    other: tuple[str, ...] = Field(default=(), description="conditions here that are not the document's")
+    here: str = ""
+    of: str = Field(default="", description="which cells it is of")
+    reason: str = Field(default="", description="why there is nothing here")
+    cells: tuple[str, ...] = ()
+
+
+class PublishedSaid(_Closed):
+    documents: tuple[PublishedDocument, ...] = ()
+    claims: tuple[PublishedClaim, ...] = ()
+
+
+class ForecastSaid(_Closed):
+    """What was expected of a lease before it was measured, and what it took. Intervals are null where the plan assumed."""
+
+    lease: str
+    configuration: str
+    runs_expected: int
+    runs: int
+    uses: int = Field(description="how often the lease was composed for it")
+    expected_s: float
+    low_s: float | None
+    high_s: float | None
     basis: str
+    resumed: bool = Field(description="whether it was begun before by a process that was killed")
+    actual_s: float
 
 
 class ContextDocument(_Closed):
@@ -69,4 +113,5 @@ class ContextDocument(_Closed):
     environments: dict[str, dict[str, Any]] = Field(default_factory=dict, description="by hash")
     schema_versions: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict, description="what a flag of a run means")
-    recommendations: tuple[Recommendation, ...] = ()
+    published: PublishedSaid = PublishedSaid()
+    forecast: tuple[ForecastSaid, ...] = ()

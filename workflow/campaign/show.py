@@ -14,9 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from campaign import locks
+from campaign.budget import Choice
 from campaign.fabrics.protocol import Capabilities, Inventory
+from campaign.forecasting import ASSUMED_COMPOSE_S, ASSUMED_RUN_S
 from campaign.paths import Results
-from campaign.plan import Plan, isolation
+from campaign.plan import Plan, isolation, within
 from campaign.plan_shown import counts_per_axis
 from campaign.record import Store
 from campaign.repetitions import said
@@ -71,13 +73,15 @@ def print_plan(plan: Plan) -> None:
                     numbers=("#", "runs", "without record", "expected"))  # fmt: skip
     _add(leases, [
         (order, lease.name, lease.devices(), lease.runs, _up_to(lease.missing_least, lease.missing),
-         duration(lease.expected_s), lease.basis)
+         f"{duration(lease.expected_s)}{within(lease.expected)}", lease.basis)
         for order, lease in enumerate(plan.leases, 1)
     ])  # fmt: skip
     _show(leases)
     unfit = _table("Does not fit", "configuration", "why")
     _add(unfit, list(plan.unfit.items()))
     _show(unfit)
+    if plan.budget:
+        _print_choice(plan.budget)
     cells = sum(len(lease.cells) for lease in plan.leases)
     alone = {
         "machine": "one lease at a time",
@@ -88,7 +92,48 @@ def print_plan(plan: Plan) -> None:
         f"{cells} cells, {plan.runs} runs, {_up_to(plan.missing_least, plan.missing)} without a record, in "
         f"{len(plan.leases)} leases\n{_repeated(plan)}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
-        f"expected: {plan.device_hours:.2f} device-hours, {duration(plan.wall_s)} ({alone[isolation(plan.campaign)]})"
+        f"expected: {_expected(plan)}; {alone[isolation(plan.campaign)]}\n{_learned(plan)}"
+    )
+
+
+def _expected(plan: Plan) -> str:
+    device, wall = plan.forecast.device_s, plan.wall_range_s
+    if device.low_s is None or device.high_s is None or wall is None or not device.expected_s:
+        return f"{plan.device_hours:.4g} device-hours, {duration(plan.wall_s)}"
+    return (
+        f"{plan.device_hours:.4g} device-hours ({device.low_s / 3600:.4g} to {device.high_s / 3600:.4g}), "
+        f"{duration(plan.wall_s)} ({duration(wall[0])} to {duration(wall[1])})"
+    )
+
+
+def _learned(plan: Plan) -> str:
+    if plan.learned_from:
+        return f"in brackets: 95 % intervals; learned from {plan.learned_from}"
+    return f"assumed: {ASSUMED_RUN_S:g} s a run, {ASSUMED_COMPOSE_S:g} s to compose; there are no earlier runs to learn from"
+
+
+def _print_choice(choice: Choice) -> None:
+    """What a budget pays for, what would be learned, and what is left out."""
+    table = _table(
+        f"What {choice.budget} pay for",
+        "axis",
+        "levels",
+        "covered",
+        "differences known to",
+        numbers=("levels", "covered"),
+    )
+    known = [
+        (a.axis, a.levels, a.covered, "-" if a.error_pct is None else f"±{a.error_pct:.2g} %") for a in choice.axes
+    ]
+    _add(table, known)
+    _show(table)
+    after = "" if choice.next_cost is None else f"; the next one would cost {choice.next_cost:.3g} more"
+    _console.print(
+        f"{choice.runs} runs chosen for {choice.cost:.4g} of {choice.budget}; {choice.runs_left_out} runs left out, "
+        f"{choice.cells_left_out} cells have none{after}\n"
+        f"information on the axes' main effects: {choice.share_pct:.1f} % of what the whole matrix would tell "
+        f"({choice.share_before_pct:.1f} % before); errors are standard errors, by the design alone\n",
+        soft_wrap=True,
     )
 
 
@@ -131,6 +176,23 @@ def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     table = _table(title, *rows[0])
     _add(table, [tuple("" if value is None else value for value in row.values()) for row in rows])
     _show(table)
+
+
+def print_answer(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Rows of a query; numbers to the right, what is missing empty."""
+    numbers = [name for name, kind in zip(columns, types, strict=True) if kind not in ("VARCHAR", "BOOLEAN")]
+    table = _table("", *columns, numbers=numbers)
+    table.title = None
+    _add(table, [[_short_number(value) for value in row] for row in rows])
+    if rows:
+        _console.print(table)
+    _console.print(f"{len(rows)} row{'s' * (len(rows) != 1)}")
+
+
+def _short_number(value: object) -> object:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def print_composition(document: Mapping[str, Any]) -> None:

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from campaign.errors import RecordError
+from campaign.figure_names import in_page_order
 
-_FINDINGS = 2  # of each figure; the page has all of them
+_ADVICE = 3
+_FINDINGS = 1  # of each figure; the page has all of them
 
 
-def summary(tables: Path, figures: Path, report: Path) -> str:
-    """Counts, the first findings of every figure, and the path of the report."""
+def summary(tables: Path, figures: Path, recommendation: Path, report: Path) -> str:
+    """Counts, the first finding of every figure, what to build, and the path of the report."""
     with (tables / "cells.csv").open(newline="") as file:
         cells = list(csv.DictReader(file))
     names = ("planned", "ok", "failed", "implied", "missing")
@@ -25,11 +27,15 @@ def summary(tables: Path, figures: Path, report: Path) -> str:
         f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied}"
         f"{runs['missing']} missing",
     ]
-    for path in sorted(figures.glob("*.json")):
-        drawing = json.loads(path.read_bytes())
+    drawings = {path.stem: json.loads(path.read_bytes()) for path in figures.glob("*.json")}
+    for name in in_page_order(drawings):
+        drawing = drawings[name]
         if drawing["shown"] and drawing["findings"]:
             lines.append(f"\n{drawing['title']}")
             lines += [f"  {finding}" for finding in drawing["findings"][:_FINDINGS]]
+    advice = [each["sentences"][0] for each in json.loads(recommendation.read_bytes())["answers"] if each["sentences"]]
+    if advice:
+        lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
     lines.append(f"\nReport: {report}")
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """Collect: from records to tables.
 
 REQUIRES: manifests of all leases, records/, shared/, leases/, links/; the YAML files, whose words the tables repeat
-PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/telemetry.parquet, tables/{leases,links,context}.json
+PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/telemetry.parquet, tables/{leases,links,context,costs}.json
 """
 
 
@@ -19,6 +19,7 @@ rule tables:
         leases=f"{RESULTS}/tables/leases.json",
         links=f"{RESULTS}/tables/links.json",
         context=f"{RESULTS}/tables/context.json",
+        costs=f"{RESULTS}/tables/costs.json",
     log:
         f"{RESULTS}/logs/tables.log",
     conda:

@@ -20,6 +20,8 @@ rule measure:
         pool_hosts=hosts_of_lease,
         # Words are a resource because what is expected to take how long must not count as a change of the job.
         words=words_of_lease,
+        # What is expected is kept with what it then took.
+        forecast=forecast_of_lease,
         # So is who launches: an operation, which makes no measurement another one.
         launcher=CAMPAIGN_DAG.asked.launcher or "",
         slurm=CAMPAIGN_DAG.asked.slurm.model_dump_json(exclude_unset=True),
@@ -29,4 +31,5 @@ rule measure:
     shell:
         # No params: what is measured stands in the name of the manifest.
         "{resources.command} --launcher={resources.launcher} --slurm={resources.slurm:q}"
+        " --forecast={resources.forecast:q}"
         " {wildcards.lease:q} {wildcards.runs:q} {output:q} {log:q}"

@@ -1,7 +1,7 @@
 """Plan: writes down what will be measured, in which order and at what cost.
 
 REQUIRES: ASKED
-PROVIDES: CAMPAIGN_DAG (the plan and the paths of its manifests), RESULTS (directory), CORES; plan/plan.json, plan/plan.tsv
+PROVIDES: CAMPAIGN_DAG (the plan and the paths of its manifests), RESULTS (directory), CORES; plan/plan.json, plan/plan.tsv; plan/budget.json where a budget is given
 """
 
 from campaign.dag import open_dag
@@ -9,6 +9,11 @@ from campaign.dag import open_dag
 CAMPAIGN_DAG = or_exit(open_dag, ASKED)
 RESULTS = str(CAMPAIGN_DAG.results.directory)
 CORES = workflow.cores or 1
+
+
+# Not in a dry run; and before any job asks what the budget chose.
+onstart:
+    CAMPAIGN_DAG.keep_budget()
 
 
 rule plan:
@@ -26,6 +31,8 @@ rule plan:
         where=CAMPAIGN_DAG.asked.where or "",
         results=str(CAMPAIGN_DAG.asked.results),
         run_implied="yes" if CAMPAIGN_DAG.asked.run_implied else "no",
+        budget=str(CAMPAIGN_DAG.asked.budget or ""),
+        learn_from=",".join(map(str, CAMPAIGN_DAG.asked.learn_from)),
     params:
         runs=CAMPAIGN_DAG.digest,
     message:

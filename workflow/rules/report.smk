@@ -1,6 +1,6 @@
 """Report: one self-contained page.
 
-REQUIRES: tables/, figures/, reports/ (templates and style)
+REQUIRES: tables/, figures/, recommendation/, reports/ (templates and style)
 PROVIDES: report.html
 """
 
@@ -13,7 +13,10 @@ rule report:
         context=rules.tables.output.context,
         figures=rules.figures.output.json,
         svg=rules.figures.output.svg,
+        recommendation=rules.recommend.output,
         template=f"{workflow.basedir}/reports/report.html.j2",
+        claims=f"{workflow.basedir}/reports/published.html.j2",
+        advice=f"{workflow.basedir}/reports/recommendations.html.j2",
         css=f"{workflow.basedir}/reports/report.css",
     output:
         f"{RESULTS}/report.html",

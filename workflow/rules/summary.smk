@@ -1,6 +1,6 @@
 """Summary: one screen at the end. Fails where runs are missing, so that the exit code tells; the report is there then too.
 
-REQUIRES: plan/, report.html, tables/, manifests of all leases
+REQUIRES: plan/, report.html, tables/, figures/, recommendation/, manifests of all leases
 PROVIDES: summary.txt
 """
 
@@ -12,6 +12,7 @@ rule summary:
         cells=rules.tables.output.cells,
         report=rules.report.output,
         figures=rules.report.input.figures,
+        recommendation=rules.recommend.output.json,
     output:
         f"{RESULTS}/summary.txt",
     log:

@@ -100,7 +100,7 @@ def test_a_scalar_and_a_list_are_both_valid_where_either_can_stand(change: dict[
 
 @pytest.mark.parametrize("noun", EXAMPLES)
 def test_examples_are_valid(noun: str) -> None:
-    kind = noun if noun in ("campaign", "system") else "workload"
+    kind = noun if noun in ("campaign", "system", "import") else "workload"
     file = parse_yaml(EXAMPLES[noun], Path("example.yaml"))
     validate(file, kind)
     jsonschema.Draft202012Validator(schema_of(kind)).validate(file.data)

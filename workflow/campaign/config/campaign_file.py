@@ -177,3 +177,8 @@ class CampaignFile(Model):
     """Other settings for some cells; later ones win."""
     protocol: Protocol = Protocol()
     """How each cell is measured."""
+    references: tuple[str, ...] = ()
+    """Sets of published claims that the report holds its own numbers against: `falcon`, `faster`, `bitfusion`, or paths of YAML
+    files, relative to this one."""
+    imported: bool = False
+    """Its records were made from logs by `campaign import`, so that nothing of it is measured here."""

@@ -38,6 +38,7 @@ and check keys by the first line of the files here, which names a schema in `../
 - [Campaign](#campaign) · [Expressions](#expressions)
 - [System](#system) · [Fabrics](#fabrics)
 - [Workload](#workload): [train](#train) · [synthetic](#synthetic) · [command](#command)
+- [Import map](#import-map): how logs that were made elsewhere become records
 """
 CAMPAIGN = """\
 A campaign is a matrix: configurations (requested hardware, declared by shape) times workloads times batches times precisions times
@@ -113,6 +114,13 @@ this machine, and `campaign workload parse NAME LOGFILE` reads a saved log. Prog
 us: formats are tested on saved outputs. Braces that are meant are written `{{` and `}}`. A run without a required number is
 recorded as `incomplete`, one that fails as what its output says (out of memory, a crash, ...).
 """
+IMPORT = """\
+A map says what logs are of that were made without this program, so that `campaign import DIR --map MAP.yaml` makes records of them:
+the system and the configurations as their owner knows them, who reads the logs of each workload, and how the path of a log, its
+text, or the map itself gives its configuration, workload, batch, precision and repetition. Logs of runs that failed become records
+with the class of their failure; what is not read is listed with the reason. `--dry-run` shows the matrix that was found. The
+campaign that is made lies in `results/<name>/config`; nothing of it is measured.
+"""
 EXAMPLES: Mapping[str, str] = {
     "campaign": """\
 name: first
@@ -156,6 +164,24 @@ overhead_ms: 4
 fabric_ms: 2
 noise_pct: 1
 """,
+    "import": """\
+name: logs-of-2022
+system:
+  name: old-cluster
+  hosts:
+    - {name: "host[1-4]", cores: 64, memory_gib: 256, devices: [{model: a100, count: 4}]}
+software: {tensorflow: 2.4.1}
+configurations:
+  - {name: one-host, devices_per_host: 4}
+  - {name: spread, hosts: 4}
+workloads:
+  resnet50: {parser: tf_cnn_benchmarks}
+logs:
+  - path: "{configuration}/{workload}-b{batch}-{precision}-r{repetition}.log"
+    words: {precision: {amp: fp16}}
+    times: {start: "^started (.*)", end: "^ended (.*)"}
+protocol: {warmup_steps: 10, measured_steps: 100}
+""",
     "command": """\
 name: echo
 kind: command
@@ -198,6 +224,8 @@ def _blocks() -> Iterator[str]:
             yield from _models()
         if kind == "command":
             yield from _placeholders()
+    yield f"## Import map\n\n{IMPORT}\n{_example('import')}"
+    yield from sections(schema_of("import"), "###")
 
 
 def _workload_schema(kind: str) -> dict[str, object]:

@@ -15,14 +15,21 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.fields import PATTERN_WORDS
+from campaign.config.import_file import ImportFile
 from campaign.config.system_file import SystemFile
 from campaign.config.workload_file import WorkloadFile
 from campaign.config.yaml_file import Location, YamlFile, read_yaml
 from campaign.errors import ConfigError
 from campaign.fabrics import FABRICS, adapters, options_model
 from campaign.project import CONFIG
+from campaign.published.document import path_of
 
-NOUNS: dict[str, Any] = {"campaign": CampaignFile, "system": SystemFile, "workload": WorkloadFile}
+NOUNS: dict[str, Any] = {
+    "campaign": CampaignFile,
+    "system": SystemFile,
+    "workload": WorkloadFile,
+    "import": ImportFile,
+}
 
 _M = TypeVar("_M")
 
@@ -70,9 +77,10 @@ def config_directories(campaign_path: Path) -> list[Path]:
 
 
 def files_of(campaign: CampaignFile, campaign_path: Path) -> list[Path]:
-    """The campaign's own file, its system's, and those of its workloads."""
+    """The campaign's own file, its system's, those of its workloads and of the published claims that it names."""
     workloads = [_find("workloads", name, campaign_path) for name in dict.fromkeys(campaign.axes.workload)]
-    return [campaign_path, _find("systems", campaign.system, campaign_path), *workloads]
+    references = [path_of(reference, campaign_path.parent) for reference in campaign.references]
+    return [campaign_path, _find("systems", campaign.system, campaign_path), *workloads, *references]
 
 
 def _find(folder: str, name: str, campaign_path: Path) -> Path:

@@ -25,6 +25,9 @@ from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.config.workload_file import WorkloadFile
 from campaign.config.yaml_file import YamlFile
 from campaign.errors import ConfigError
+from campaign.published.document import ReferenceSet
+from campaign.published.document import from_document as reference_set
+from campaign.published.document import load as load_reference
 
 SCHEMA = "campaign-as-used/1"
 
@@ -41,6 +44,8 @@ class Campaign:
     impossible: tuple[Impossible, ...]
     person: SlurmOptions = field(default_factory=SlurmOptions)
     """What whoever started the campaign asks of Slurm; no part of the campaign as used."""
+    references: tuple[ReferenceSet, ...] = ()
+    """The sets of published claims that the file names."""
 
     @property
     def name(self) -> str:
@@ -55,12 +60,15 @@ class Campaign:
 
     def document(self) -> dict[str, Any]:
         """The campaign as used, JSON-able: files with all defaults filled in."""
-        return {
+        document: dict[str, Any] = {
             "schema_version": SCHEMA,
             "campaign": self.file.model_dump(mode="json"),
             "system": self.system.model_dump(mode="json"),
             "workloads": {name: workload.model_dump(mode="json") for name, workload in sorted(self.workloads.items())},
         }
+        if self.references:
+            document["references"] = [each.model_dump(mode="json") for each in self.references]
+        return document
 
 
 def load_campaign(
@@ -74,11 +82,13 @@ def load_campaign(
     campaign = load_campaign_file(path)
     systems: list[Loaded[SystemFile]] = []
     workloads: dict[str, Loaded[WorkloadFile]] = {}
+    references: list[ReferenceSet] = []
     named = campaign.model.axes.workload
     gathered(
         [
             lambda: systems.append(load_system_file(campaign.model.system, path)),
             *(partial(_read_workload, workloads, name, path) for name in dict.fromkeys(named)),
+            *(partial(_read_reference, references, name, path) for name in dict.fromkeys(campaign.model.references)),
         ]
     )
     system = systems[0]
@@ -92,11 +102,15 @@ def load_campaign(
         {name: workload.model for name, workload in workloads.items()},
         Sources(campaign.source, system.source, {name: workload.source for name, workload in workloads.items()}),
     )
-    return replace(campaign_as_used, person=person or SlurmOptions())
+    return replace(campaign_as_used, person=person or SlurmOptions(), references=tuple(references))
 
 
 def _read_workload(workloads: dict[str, Loaded[WorkloadFile]], name: str, path: Path) -> None:
     workloads[name] = load_workload_file(name, path)
+
+
+def _read_reference(references: list[ReferenceSet], name: str, path: Path) -> None:
+    references.append(load_reference(name, path.parent))
 
 
 def from_document(document: Mapping[str, Any]) -> Campaign:
@@ -114,13 +128,15 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"campaign as used is damaged ({error!r}); restore it from an archive") from error
-    return resolve(
+    campaign = resolve(
         name,
         typing.cast(CampaignFile, validate(sources.campaign, "campaign")),
         typing.cast(SystemFile, validate(sources.system, "system")),
         {key: typing.cast(WorkloadFile, validate(source, "workload")) for key, source in sources.workloads.items()},
         sources,
     )
+    references = (reference_set(each, f"{name}: references") for each in document.get("references", ()))
+    return replace(campaign, references=tuple(references))
 
 
 def resolve(

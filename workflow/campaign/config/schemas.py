@@ -14,6 +14,7 @@ from pydantic_core import core_schema
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.fields import listed
+from campaign.config.import_file import ImportFile
 from campaign.config.system_file import SystemFile
 from campaign.config.workload_file import WorkloadFile
 from campaign.fabrics import FABRICS, options_model
@@ -25,6 +26,7 @@ _SUBJECTS: dict[str, Any] = {
     "campaign": CampaignFile,
     "system": SystemFile,
     "workload": WorkloadFile,
+    "import": ImportFile,
     "record": Record,
     "plan": PlanDocument,
 }
@@ -32,6 +34,7 @@ _TITLES = {
     "campaign": "Campaign file (campaign/1)",
     "system": "System file (system/1)",
     "workload": "Workload file (workload/1)",
+    "import": "Import map (import/1)",
     "record": "Record of one run (record/1)",
     "plan": "Plan of a campaign (plan/1)",
 }

@@ -20,7 +20,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from campaign.errors import CampaignError
-from campaign.figure import Drawing, Figure, data_of, in_page_order
+from campaign.figure import Drawing, Figure, data_of
+from campaign.figure_names import in_page_order
 from campaign.outputs import figure_names, load_figure
 from campaign.plot import notice
 from campaign.project import REPORTS

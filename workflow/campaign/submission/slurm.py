@@ -20,10 +20,11 @@ from campaign.compose import lease_id
 from campaign.config.resolve import Campaign
 from campaign.driver import Driver
 from campaign.errors import LaunchError
-from campaign.history import read_history
+from campaign.forecasting import ASSUMED_RUN_S
+from campaign.learning import begun
 from campaign.order import lease_cells
 from campaign.paths import Results
-from campaign.plan import cost, missing_runs
+from campaign.plan import missing_runs
 from campaign.record import Store
 from campaign.settled import read_known
 from campaign.slurm import jobs
@@ -38,6 +39,7 @@ from campaign.slurm.strategies import open_strategy
 from campaign.submission.batches import Batches, Unanswered
 from campaign.submission.protocol import Fate, Submission, driver_in
 from campaign.submission.requests import MANY, Asked, Requests
+from campaign.superseded import RecordedHosts
 
 _GATHER_S = 0.5  # for others that ask at the same time
 _ASK_S = 0.1
@@ -95,10 +97,11 @@ class SlurmSubmitter:
 
     def parameters(self, driver: Driver) -> dict[str, Any]:
         """What sbatch is told of this lease (`slurm.options`)."""
-        cells = lease_cells(self.campaign, driver.lease, driver.where)
-        known = read_known(self.campaign, Store(self.results.directory))
+        store = Store(self.results.directory)
+        cells = lease_cells(self.campaign, driver.lease, driver.where, RecordedHosts(store), driver.limits)
+        known = read_known(self.campaign, store)
         missing = missing_runs(cells, known.measured, known.stops)
-        expected_s, _ = cost(missing, driver.lease, read_history(self.results))
+        expected_s = self._expected_s(driver.lease, len(missing))
         configuration = cells[0].configuration
         system = self.campaign.system
         pinned = is_pinned(system) and driver.composition is not None
@@ -114,6 +117,13 @@ class SlurmSubmitter:
             # By the lease's own id, as `begin` was told it; the driver's is that of this use of it.
             further=strategy.options(lease_id(self.results, driver.lease)),
         )
+
+    def _expected_s(self, lease: str, runs: int) -> float:
+        """What so many runs of a lease will take, by the forecast that was made when it was begun."""
+        forecast = begun(self.results, lease)
+        if forecast is None or not forecast["runs"]:
+            return runs * ASSUMED_RUN_S
+        return float(forecast["runs_s"] * min(1.0, runs / forecast["runs"]))
 
     def _lead(self, lease: str) -> None:
         """Submit for everybody who asks, unless all wait or the lease has its answer; under the lock."""
