@@ -33,7 +33,8 @@ def fill(campaign: Campaign, results: Path, share: float = 1.0) -> Store:
 
 
 def lease_document(name: str, requested_s: float) -> dict[str, Any]:
-    return {"lease_id": f"{name}.1", "lease": name, "configuration": name, "requested_s": requested_s, "leaked": []}
+    known = {"lease_id": f"{name}.1", "lease": name, "configuration": name, "state": "RELEASED"}
+    return known | {"requested_s": requested_s, "leaked": []}
 
 
 def write(path: Path, document: object) -> None:

@@ -128,7 +128,7 @@ def line(means: pd.DataFrame, per: float) -> dict[str, float]:
     if n < _LEAST_SIZES:
         return {**dict.fromkeys(names, np.nan), "workloads": float(len(means))}
     found = stats.linregress(means["size"], means["overhead_pct"])
-    reach = stats.t.ppf(0.975, len(means) - 2) * found.stderr
+    reach = statistics.student_quantile(len(means) - 2) * found.stderr
     slopes = [per * each for each in (found.slope, found.slope - reach, found.slope + reach)]
     flat = bool(means["overhead_pct"].nunique() < 2)
     values = (found.intercept, *slopes, found.pvalue, np.nan if flat else found.rvalue)
@@ -147,7 +147,7 @@ def _findings(rows: pd.DataFrame, fits: pd.DataFrame, by: list[str]) -> tuple[st
         size = f"{wording.number(abs(row['slope']))} percentage points for {row['per']}"
         interval = f"95\u202f% interval {wording.between(row['slope_low'], row['slope_high'])}"
         basis = f"{interval}; r = {wording.number(row['correlation'], 2)}, {wording.plural(int(row['workloads']), 'workload')}"
-        if row["slope_p_holm"] < verdict.LEVEL:
+        if row["slope_p_holm"] < statistics.SIGNIFICANT:
             said.append(f"Overhead of {about} {'grows' if row['slope'] > 0 else 'falls'} by {size} ({basis}).")
         else:
             slope = f"{wording.number(row['slope'])} percentage points for {row['per']}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import plot, verdict, wording
+from campaign import plot, statistics, verdict, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 from campaign.spread import Spread, spread
 from campaign.statistics.hosts import WITH_LEASES, HostResult
@@ -205,7 +205,7 @@ def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, alt: str) -> str:
 
 
 def _draw_hosts(axes: Any, rows: pd.DataFrame) -> None:
-    slow = rows["p_holm"] < verdict.LEVEL
+    slow = rows["p_holm"] < statistics.SIGNIFICANT
     axes.axhline(0, color=plot.INK, linestyle=":", linewidth=0.9)
     for look, hollow, which in ((plot.look(5), False, slow), (plot.look(0), True, ~slow)):
         marked = rows[which]

@@ -16,9 +16,9 @@ from campaign.cell import Cell, Settings
 from campaign.plan import missing_runs
 from campaign.record import Store
 from campaign.repetitions import Reached, Repetitions, Stops, is_over, least, planned, reached, why
-from campaign.statistics import summarize
 from campaign.tables import cells_table, runs_table
 from tests.unit import report_data as synthetic
+from tests.unit.sample_data import summarize
 
 ADAPTIVE = Settings(repetitions=10, repetitions_min=3, target_half_width_pct=2.0)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from campaign.command_options import results_option
+from campaign.command_options import campaign_argument, results_option
 
 if TYPE_CHECKING:
     from campaign.archive import Merged, Written
@@ -35,7 +35,7 @@ def archive() -> None:
 
 
 @archive.command()
-@click.argument("campaign", type=click.Path(path_type=Path), default=Path("config/campaign.yaml"), metavar="[CAMPAIGN]")
+@campaign_argument
 @click.option("--where", metavar="EXPRESSION", help="What its report shows. All records are packed all the same.")
 @results_option
 @click.option(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,18 @@ import click
 from campaign import __version__
 from campaign.archive_commands import archive
 from campaign.cluster.commands import cluster
-from campaign.command_options import results_option
+from campaign.command_options import (
+    CAMPAIGN_FILE,
+    budget_option,
+    campaign_argument,
+    campaign_option,
+    format_option,
+    implied_option,
+    learn_option,
+    name_option,
+    results_option,
+    where_option,
+)
 from campaign.errors import CampaignError, ConfigError
 from campaign.fabric_commands import fabric
 from campaign.figure_commands import figures
@@ -21,9 +31,6 @@ from campaign.import_commands import import_logs, sql
 from campaign.knowledge_commands import compare, recommend
 from campaign.serve_commands import serve
 from campaign.workload_commands import workload
-
-_Command = Callable[..., Any]
-_FORMATS = ("table", "json", "tsv")
 
 
 class _Group(click.Group):
@@ -43,57 +50,6 @@ def _unquoted(where: str) -> str:
     return f"({text})" if text[-1:] in ("'", '"') or text[:1] in ("'", '"') else text
 
 
-def _campaign_argument(command: _Command) -> _Command:
-    return click.argument(
-        "campaign", type=click.Path(path_type=Path), default=Path("config/campaign.yaml"), metavar="[CAMPAIGN]"
-    )(command)
-
-
-def _campaign_option(command: _Command) -> _Command:
-    return click.option(
-        "--campaign",
-        type=click.Path(path_type=Path),
-        default=Path("config/campaign.yaml"),
-        show_default=True,
-        help="Campaign file.",
-    )(command)
-
-
-def _where_option(command: _Command) -> _Command:
-    return click.option(
-        "--where",
-        metavar="EXPRESSION",
-        help="Only cells for which this holds, as 'batch >= 8'; \"host == 'host3'\" selects the cells that ran on it.",
-    )(command)
-
-
-def _implied_option(command: _Command) -> _Command:
-    return click.option(
-        "--run-implied", is_flag=True, help="Also run batches that a smaller one implies to run out of memory."
-    )(command)
-
-
-def _budget_option(command: _Command) -> _Command:
-    return click.option(
-        "--budget",
-        metavar="AMOUNT",
-        help="Only the runs that tell most for it: '500 device-hours', or '8 h' from start to end.",
-    )(command)
-
-
-def _learn_option(command: _Command) -> _Command:
-    return click.option(
-        "--learn-from",
-        type=click.Path(path_type=Path, exists=True),
-        multiple=True,
-        help="Archive or results directory to learn costs from, beside all below --results; may be repeated.",
-    )(command)
-
-
-def _name_option(command: _Command) -> _Command:
-    return click.option("--name", help="What it is kept under. Default: the configuration's name.")(command)
-
-
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="campaign")
 def main() -> None:
@@ -104,7 +60,7 @@ def main() -> None:
 
 
 @main.command()
-@_campaign_argument
+@campaign_argument
 def validate(campaign: Path) -> None:
     """Check a campaign file and everything it names."""
     from campaign.dag import Request, read_plan
@@ -119,15 +75,13 @@ def validate(campaign: Path) -> None:
 
 
 @main.command()
-@_campaign_argument
-@_where_option
-@_implied_option
-@_budget_option
-@_learn_option
+@campaign_argument
+@where_option
+@implied_option
+@budget_option
+@learn_option
 @results_option
-@click.option(
-    "--format", "style", type=click.Choice(_FORMATS), default="table", show_default=True, help="How to print it."
-)
+@format_option("table", "json", "tsv")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Write plan.json and plan.tsv into this directory instead."
 )
@@ -185,11 +139,11 @@ def _echo_plan(planned: Any, style: str) -> None:
 
 
 @main.command()
-@_campaign_argument
-@_where_option
-@_implied_option
-@_budget_option
-@_learn_option
+@campaign_argument
+@where_option
+@implied_option
+@budget_option
+@learn_option
 @results_option
 @click.option("--profile", help="Snakemake profile: local, slurm or a path. Default: the system's launcher.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be done.")
@@ -238,10 +192,10 @@ def run(
 
 @main.command()
 @click.argument("configuration")
-@_campaign_option
+@campaign_option
 @results_option
 @click.option("--hosts", metavar="HOST,HOST..", help="Only on these hosts. Default: any that fit.")
-@_name_option
+@name_option
 @click.option(
     "--dry-run", "-n", is_flag=True, help="Print the exact requests to the fabric, and send none that changes anything."
 )
@@ -266,13 +220,13 @@ def compose(
 
 @main.command()
 @click.argument("configuration", required=False)
-@_campaign_option
+@campaign_option
 @results_option
 @click.option(
     "--orphans", is_flag=True, help="Release the leases that dead processes left, instead of a configuration."
 )
 @click.option("--dry-run", "-n", is_flag=True, help="With --orphans: only list them.")
-@_name_option
+@name_option
 def release(
     configuration: str | None, campaign: Path, results: Path, orphans: bool, dry_run: bool, name: str | None
 ) -> None:
@@ -290,7 +244,7 @@ def release(
 
 
 @main.command()
-@_campaign_argument
+@campaign_argument
 @results_option
 def inventory(campaign: Path, results: Path) -> None:
     """Show the system's hosts and devices, and who holds them."""
@@ -301,7 +255,7 @@ def inventory(campaign: Path, results: Path) -> None:
 
 
 @main.command()
-@_campaign_argument
+@campaign_argument
 @results_option
 def verify(campaign: Path, results: Path) -> None:
     """Read back every composition that is held, from the fabric and from the hosts, device by device.
@@ -316,9 +270,9 @@ def verify(campaign: Path, results: Path) -> None:
 
 
 @main.command()
-@_campaign_argument
-@_where_option
-@_implied_option
+@campaign_argument
+@where_option
+@implied_option
 @results_option
 def status(campaign: Path, where: str | None, run_implied: bool, results: Path) -> None:
     """Show what is done, what is running, and what failed so far."""
@@ -330,10 +284,8 @@ def status(campaign: Path, where: str | None, run_implied: bool, results: Path) 
 
 
 @main.command()
-@click.argument(
-    "source", type=click.Path(path_type=Path), default=Path("config/campaign.yaml"), metavar="[CAMPAIGN|ARCHIVE]"
-)
-@_where_option
+@click.argument("source", type=click.Path(path_type=Path), default=CAMPAIGN_FILE, metavar="[CAMPAIGN|ARCHIVE]")
+@where_option
 @results_option
 @click.option(
     "--output", type=click.Path(path_type=Path), help="The page. Default: in the results, or beside the archive."

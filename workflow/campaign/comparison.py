@@ -264,8 +264,3 @@ def composition_times(leases: pd.DataFrame) -> pd.DataFrame:
         retries=groups["retries"].sum(),
     )
     return table.reset_index()
-
-
-def includes_none(low: float, high: float, none: float) -> bool:
-    """Whether an interval holds the value that means `no effect`; False without an interval."""
-    return bool(np.isfinite(low) and np.isfinite(high) and low <= none <= high)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from campaign.cluster.commands import read_system_file
-from campaign.command_options import results_option
+from campaign.command_options import format_option, results_option
 
 if TYPE_CHECKING:
     from campaign.site import Finding, Site
@@ -141,7 +141,7 @@ def restore(system: str, file: Path, results: Path) -> None:
 @fabric.command()
 @click.argument("system")
 @results_option
-@click.option("--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True)
+@format_option("table", "json")
 def health(system: str, results: Path, style: str) -> None:
     """How links, ports and parts of SYSTEM's fabric are doing, where the fabric tells it."""
     from campaign.show import print_rows
@@ -158,7 +158,7 @@ def health(system: str, results: Path, style: str) -> None:
 @click.argument("system")
 @results_option
 @click.option("--after", metavar="CURSOR", help="Only what came after this one (first column).")
-@click.option("--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True)
+@format_option("table", "json")
 def events(system: str, results: Path, after: str | None, style: str) -> None:
     """The event log of SYSTEM's fabric, where the fabric has one."""
     from campaign.show import print_rows

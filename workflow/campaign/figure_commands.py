@@ -6,19 +6,14 @@ from pathlib import Path
 
 import click
 
-from campaign.command_options import results_option
+from campaign.command_options import cells_option, results_option, tables_argument
 from campaign.errors import ConfigError
 
 
 @click.command()
-@click.argument(
-    "source",
-    type=click.Path(path_type=Path),
-    default=Path("config/campaign.yaml"),
-    metavar="[CAMPAIGN|ARCHIVE|DIRECTORY]",
-)
+@tables_argument
 @results_option
-@click.option("--where", metavar="EXPRESSION", help='Only cells for which this holds, e.g. "batch >= 8".')
+@cells_option
 @click.option(
     "--for",
     "medium",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from campaign.command_options import results_option
+from campaign.command_options import CAMPAIGN_FILE, cells_option, format_option, results_option
 from campaign.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 )
 @results_option
 @click.option("--dry-run", "-n", is_flag=True, help="Show the matrix that the logs make, and write nothing.")
-@click.option(
-    "--format", "style", type=click.Choice(("table", "json")), default="table", show_default=True, help="How to tell."
-)
+@format_option("table", "json")
 def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, style: str) -> None:
     """Make records of the logs below DIRECTORY, which were made without this program.
 
@@ -67,15 +65,8 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
 @click.argument("query", required=False)
 @click.argument("sources", nargs=-1, type=click.Path(path_type=Path), metavar="[SOURCE]...")
 @results_option
-@click.option("--where", metavar="EXPRESSION", help='Only cells for which this holds, e.g. "batch >= 8".')
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(("table", "csv", "json")),
-    default="table",
-    show_default=True,
-    help="csv and json give all rows in full.",
-)
+@cells_option
+@format_option("table", "csv", "json", says="csv and json give all rows in full.")
 @click.option(
     "--tables", is_flag=True, help="List tables and columns with their types and meaning, instead of a QUERY."
 )
@@ -106,7 +97,7 @@ def sql(
     if tables and not sources:
         _print(_documented(), style)
         return
-    named = sources or (Path("config/campaign.yaml"),)
+    named = sources or (CAMPAIGN_FILE,)
     database = Database([(source, tables_from(source, results, where)) for source in named])
     try:
         if tables:

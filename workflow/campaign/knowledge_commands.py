@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from campaign.command_options import results_option
+from campaign.command_options import cells_option, format_option, results_option, tables_argument
 
 if TYPE_CHECKING:
     from campaign.published.document import ReferenceSet
@@ -18,14 +18,9 @@ _SHOWN = 20  # what breaks a rule, on the terminal
 
 
 @click.command()
-@click.argument(
-    "source",
-    type=click.Path(path_type=Path),
-    default=Path("config/campaign.yaml"),
-    metavar="[CAMPAIGN|ARCHIVE|DIRECTORY]",
-)
+@tables_argument
 @results_option
-@click.option("--where", metavar="EXPRESSION", help='Only from cells for which this holds, e.g. "batch >= 8".')
+@cells_option
 @click.option(
     "--objective",
     "objectives",
@@ -45,14 +40,7 @@ _SHOWN = 20  # what breaks a rule, on the terminal
 @click.option(
     "--workload", "workloads", metavar="NAME", multiple=True, help="Only this one. May be given several times."
 )
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(("table", "json")),
-    default="table",
-    show_default=True,
-    help="How to print it.",
-)
+@format_option("table", "json")
 def recommend(
     source: Path,
     results: Path,
@@ -99,14 +87,7 @@ def recommend(
     "measured); with published claims: 'differs'. May be given several times.",
 )
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write a page (HTML).")
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(("table", "json")),
-    default="table",
-    show_default=True,
-    help="How to print it.",
-)
+@format_option("table", "json")
 def compare(
     first: str,
     second: str,

@@ -259,6 +259,7 @@ def to_svg(figure: MplFigure, anchor: str, title: str, alt: str) -> str:
     """The figure as an `svg` element: ids prefixed by the anchor, ink as currentColor, named for screen readers."""
     medium = _medium.get()
     if medium.directory:
+        _settle(figure)
         for kind in medium.formats:
             # Without a date, the same figure is the same file.
             metadata = {"Title": title, **({"CreationDate": None} if kind == "pdf" else {"Date": None})}
@@ -266,6 +267,14 @@ def to_svg(figure: MplFigure, anchor: str, title: str, alt: str) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return _adapt(buffer.getvalue(), anchor, title, alt)
+
+
+def _settle(figure: MplFigure) -> None:
+    """Lay out for good, on round positions: the layout's last digits differ between processes."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position([round(number, 4) for number in axes.get_position().bounds])
 
 
 def _adapt(text: str, anchor: str, title: str, alt: str) -> str:

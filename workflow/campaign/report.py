@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from pydantic import ValidationError
 
 from campaign import wording
 from campaign.errors import RecordError
 from campaign.figure_names import in_page_order
-from campaign.project import REPORTS
+from campaign.pages import inline, page
 from campaign.record import IMPORTED
 from campaign.report_compositions import compositions, idle
 from campaign.report_coverage import coverage, failed_runs, states_of
@@ -87,7 +85,7 @@ def build_context(
         raise RecordError(f"report context: {where}: {first['msg']}") from error
     ordered = [drawings[name] for name in in_page_order(drawings)]
     shown = [
-        {**drawing, "svg": Markup(inline(drawing["svg"])), "published": beside(said.published, drawing["anchor"])}
+        {**drawing, "svg": inline(drawing["svg"]), "published": beside(said.published, drawing["anchor"])}
         for drawing in ordered
         if drawing["shown"]
     ]
@@ -114,29 +112,14 @@ def build_context(
         "environments": {name: _json(document) for name, document in sorted(said.environments.items())},
         "schema_versions": sorted(said.schema_versions.items()),
         "recommendation": recommended(recommendation),
-        "recommendation_svg": Markup(inline(recommendation["svg"])) if recommendation else "",
+        "recommendation_svg": inline(recommendation["svg"]) if recommendation else "",
         "published": published(said.published, {drawing["anchor"] for drawing in shown}),
     }
 
 
-def render(context: Mapping[str, Any], templates: Path | None = None) -> str:
+def render(context: Mapping[str, Any]) -> str:
     """The page for a context made by `build_context`; an undefined name in the template is an error."""
-    directory = templates or REPORTS
-    environment = Environment(
-        loader=FileSystemLoader(directory),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    css = Markup((directory / "report.css").read_text(encoding="utf-8"))
-    return environment.get_template("report.html.j2").render(**context, css=css)
-
-
-def inline(svg: str) -> str:
-    """A picture without the XML declaration, which only a file of its own may have."""
-    return svg[svg.index("<svg") :]
+    return page("report.html.j2", context)
 
 
 def _counts(runs: pd.DataFrame, cells: pd.DataFrame, excluded: Iterable[Excluded]) -> list[tuple[str, str]]:

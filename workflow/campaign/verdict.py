@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from campaign import pairing, statistics, wording
-
-LEVEL = 0.05
+from campaign.statistics import SIGNIFICANT
 
 # Wider than that, an interval around none excludes nothing that anybody would believe.
 _SAYS_NOTHING_PCT = 100.0
@@ -23,7 +22,7 @@ _SAYS_NOTHING_PCT = 100.0
 
 def differs(row: Mapping[Any, Any]) -> bool:
     """Whether there is a difference, among all comparisons of the figure."""
-    return bool(row["p_holm"] < LEVEL)
+    return bool(row["p_holm"] < SIGNIFICANT)
 
 
 def no_larger_than(low_pct: float, high_pct: float) -> float:
@@ -38,7 +37,7 @@ def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
     """
     if differs(row) or not math.isfinite(row["p"]):
         return ""
-    if row["p"] < LEVEL:
+    if row["p"] < SIGNIFICANT:
         return f", which is no difference among all comparisons here (p = {p_value(row['p_holm'])} by Holm)"
     largest = no_larger_than(low_pct, high_pct)
     if largest > _SAYS_NOTHING_PCT:
@@ -52,7 +51,7 @@ def together(rows: pd.DataFrame, low: str, high: str) -> str:
     low, high: the columns with the bounds of the difference in percent.
     """
     tested = rows[rows["p"].notna()]
-    if len(tested) < 2 or (tested["p_holm"] < LEVEL).any():
+    if len(tested) < 2 or (tested["p_holm"] < SIGNIFICANT).any():
         return ""
     largest = max(no_larger_than(*bounds) for bounds in zip(tested[low], tested[high], strict=True))
     if largest > _SAYS_NOTHING_PCT:
@@ -87,7 +86,7 @@ def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> 
     order = f" {pairing.SEQUENTIAL}" if protocol.get("order") == "sequential" else ""
     if tested.empty:
         return f"No comparison with {reference} has an interval.{order}"
-    found = int((tested["p_holm"] < LEVEL).sum())
+    found = int((tested["p_holm"] < SIGNIFICANT).sum())
     methods = tested["method"].str.removesuffix(", 95 %").value_counts(sort=False)
     made = "; ".join(f"{method}: {count:,}" for method, count in methods.items())
     said = (

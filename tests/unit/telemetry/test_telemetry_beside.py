@@ -18,7 +18,6 @@ from campaign.fabrics.protocol import Composition
 from campaign.launchers import open_launcher
 from campaign.launchers.protocol import Launcher, Limits
 from campaign.logs import Log
-from campaign.statistics import cv_pct
 from campaign.telemetry import beside
 from campaign.telemetry.beside import Summary, Telemetry
 from campaign.telemetry.summary import ONE_MACHINE, WHOLE_RUN
@@ -26,6 +25,7 @@ from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.synthetic import open_workload
 from tests.campaign_files import one_cell, one_run
 from tests.unit.launchers.compositions import composition, system
+from tests.unit.sample_data import summarize
 
 POWER_W, MEMORY_MIB, UTILISATION_PCT = 250.0, 1024.0, 80.0
 
@@ -69,7 +69,7 @@ def test_throughput_spread_energy_power_and_utilisation_are_the_true_ones(tmp_pa
     window_s = outcome.steady[1] - outcome.steady[0]
     # Steps sleep, and oversleep where the machine is busy.
     assert outcome.throughput_per_s == pytest.approx(4 / 0.3, rel=0.2)
-    assert cv_pct(outcome.step_times_s[0]) < 20
+    assert summarize(outcome.step_times_s[0]).cv_pct < 20
     metrics = kept.metrics
     assert metrics["energy_j"] == pytest.approx(POWER_W * 4 * window_s, rel=0.05)
     assert metrics["energy_per_sample_j"] == pytest.approx(POWER_W * 4 * window_s / 12, rel=0.05)

@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 
 from campaign import pairing, statistics, wording
-from campaign.compare.gate import SIGNIFICANT, STATE, THROUGHPUT, Broken, Rule, broken_by_changes, broken_by_states
+from campaign.compare.gate import STATE, THROUGHPUT, Broken, Rule, broken_by_changes, broken_by_states
 from campaign.compare.matching import NAMES, Matched, match
 from campaign.compare.surroundings import Difference, differences
 from campaign.comparison import option_columns
 from campaign.errors import ConfigError
+from campaign.statistics import SIGNIFICANT
 from campaign.tableset import Tables
 
 ALL = "all cells"

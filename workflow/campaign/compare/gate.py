@@ -17,10 +17,9 @@ import pandas as pd
 
 from campaign import wording
 from campaign.errors import ConfigError
-from campaign.statistics import Floats
+from campaign.statistics import SIGNIFICANT, Floats
 
 THROUGHPUT, STATE = "throughput", "state"
-SIGNIFICANT = 0.05
 
 _RULE = re.compile(r"\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*([+-]?\d+(?:\.\d+)?)\s*%\s*")
 _TESTS: dict[str, Callable[[Floats, float], np.ndarray]] = {

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from campaign import wording
 from campaign.compare.comparing import Comparison
-from campaign.compare.gate import SIGNIFICANT
 from campaign.compare.matching import NAMES
+from campaign.pages import inline, page
 from campaign.project import REPORTS
 from campaign.report_document import PublishedSaid
 from campaign.report_published import published
+from campaign.statistics import SIGNIFICANT
+from campaign.verdict import p_value
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
 ROWS_ON_PAGE = 300
@@ -26,26 +26,13 @@ _WIDTH_IN = 9.6
 
 
 def compare_page(comparison: Comparison) -> str:
-    """The page as HTML: one file, no script, no request, no clock."""
-    return _render("compare.html.j2", _context(comparison))
+    """The page as HTML."""
+    return page("compare.html.j2", _context(comparison))
 
 
 def claims_page(name: str, said: Mapping[str, Any]) -> str:
     """The page of a campaign beside published claims; said: `campaign.published.said.held_against`."""
-    return _render("claims.html.j2", {"name": name, "published": published(PublishedSaid.model_validate(said), ())})
-
-
-def _render(template: str, context: Mapping[str, Any]) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(REPORTS),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    css = Markup((REPORTS / "report.css").read_text(encoding="utf-8"))
-    return environment.get_template(template).render(**context, css=css)
+    return page("claims.html.j2", {"name": name, "published": published(PublishedSaid.model_validate(said), ())})
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:
@@ -60,7 +47,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
             "rules": comparison.rules,
             "broken": [(each.rule, each.where, each.change) for each in comparison.broken],
         },
-        "svg": Markup(_picture(compared, comparison)) if len(compared) else "",
+        "svg": _picture(compared, comparison) if len(compared) else "",
         "points": min(POINTS, len(compared)),
         "means": [_mean(row) for row in comparison.means.to_dict("records")],
         "rows": [_row(row) for row in compared.head(ROWS_ON_PAGE).to_dict("records")],
@@ -143,17 +130,10 @@ def _row(row: Mapping[Any, Any]) -> tuple[str, ...]:
         wording.rate(row["mean"]),
         wording.percent(100 * (row["ratio"] - 1)),
         wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent),
-        probability(row["p_holm"]),
+        p_value(row["p_holm"]),
         f"{row['base_n']} / {row['n']}{', paired' if row['paired'] else ''}",
         f"{row['says']}{'; by names: ' + row['differs'] if row['by'] == NAMES else ''}",
     )
-
-
-def probability(p: float) -> str:
-    """'< 0.001', '0.032', or '–' without a test."""
-    if not np.isfinite(p):
-        return wording.NONE
-    return "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 def _caption(comparison: Comparison) -> str:
@@ -173,7 +153,6 @@ def _caption(comparison: Comparison) -> str:
 def _picture(rows: pd.DataFrame, comparison: Comparison) -> str:
     """Changes with intervals, the largest at the top; colours by workload."""
     from campaign import plot
-    from campaign.report import inline
 
     shown = rows.head(POINTS).iloc[::-1]
     workloads = sorted(shown["workload"].unique())

@@ -9,8 +9,9 @@ import click
 
 from campaign import wording
 from campaign.compare.comparing import Comparison
-from campaign.compare.page import by_change, findings, probability
+from campaign.compare.page import by_change, findings
 from campaign.show import print_rows
+from campaign.verdict import p_value
 
 _MOST = 20
 
@@ -46,7 +47,7 @@ def _row(row: Mapping[Any, Any]) -> dict[str, str]:
         "cell": row["cell"],
         "change": wording.percent(100 * (row["ratio"] - 1)),
         "95 % interval": between,
-        "p (Holm)": probability(row["p_holm"]),
+        "p (Holm)": p_value(row["p_holm"]),
         "says": row["says"],
     }
 

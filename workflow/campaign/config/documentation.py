@@ -64,6 +64,9 @@ precision in ['fp16', 'bf16'] or not (attach == 'local' and hosts > 1)
 
 Allowed are the names below and the campaign's option axes, numbers, quoted texts, `True`, `False`, lists, `== != < <= > >= in
 not in`, `and or not`, `+ - * / // %` and parentheses. An expression is never run as code.
+
+`--where` knows one name more: `host == 'host3'` selects the cells that have runs on that host. With `campaign run`, these runs are
+measured again: their records are set aside (`superseded/` in the results), said, and kept.
 """
 SYSTEM = """\
 A system file describes hosts and what they own, the pool behind the fabric, and who starts runs: this machine (`local`) or Slurm

@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+
+from campaign.statistics.student import student_quantile
+from campaign.statistics.words import Floats
 
 FEWEST_SIZES = 3
-_CONFIDENCE = 0.95
 _ITERATIONS = 5
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def _fit(size_bytes: Sequence[int], times_s: Sequence[float], steps: float, shar
     residuals = measured / expected - factors @ np.array([alpha, inverse]) / expected
     freedom = len(measured) - 2
     covariance = np.linalg.inv(weighted.T @ weighted) * (residuals @ residuals) / freedom
-    half = stdtrit(freedom, 0.5 + _CONFIDENCE / 2) * np.sqrt(np.diag(covariance))
+    half = student_quantile(freedom) * np.sqrt(np.diag(covariance))
     low, high = inverse - half[1], inverse + half[1]
     return Fit(
         alpha_us=float(alpha),

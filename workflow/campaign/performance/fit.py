@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 from campaign.performance.model import COMMUNICATION, LIMITS, Floats, Model, Rows, Structure
 from campaign.performance.observed import LinkStart, Observed
+from campaign.statistics import student_quantile
+from campaign.statistics.information import aicc
 
 FEWEST_CONFIGURATIONS = 4
 ASSUMED_BYTES = 100e6
@@ -52,7 +53,7 @@ class Fitted:
     def bounds(self, name: str) -> tuple[float, float, float]:
         """(value, low, high) of a parameter, 95 %; in s, bytes/s, bytes, or none for `overlap`."""
         place = self.structure.names().index(name)
-        half = float(stdtrit(self.freedom, 0.975)) * float(np.sqrt(self.covariance[place, place]))
+        half = float(student_quantile(self.freedom)) * float(np.sqrt(self.covariance[place, place]))
         value = float(self.theta[place])
         if name == "overlap":
             return value, max(0.0, value - half), min(1.0, value + half)
@@ -190,7 +191,8 @@ def _fit(
         if abs(np.log(spread / former)) < 0.1:
             break
     fitted = Fitted(observed, structure, theta, inverse * spread**2, spread, freedom, start, start_sd, sources)
-    return fitted, _criterion(squares, len(rows), int(problem.model.uses().any(axis=0).sum()))
+    noise = max(squares / len(rows), _LEAST_SPREAD**2)
+    return fitted, float(aicc(noise, len(rows), int(problem.model.uses().any(axis=0).sum())))
 
 
 def _solved(
@@ -215,13 +217,6 @@ def _solved(
         if settled:
             break
     return theta
-
-
-def _criterion(squares: float, rows: int, parameters: int) -> float:
-    if rows - parameters - 1 <= 0:
-        return float("inf")
-    noise = max(squares / rows, _LEAST_SPREAD**2)
-    return rows * float(np.log(noise)) + 2 * parameters + 2 * parameters * (parameters + 1) / (rows - parameters - 1)
 
 
 def _start(

@@ -13,9 +13,9 @@ from typing import Literal
 
 from campaign.published.document import Claim, Here, Interval
 from campaign.published.values import Found, Trend, Value
+from campaign.statistics import SIGNIFICANT
 
 Verdict = Literal["agrees", "differs", "undecided"]
-SIGNIFICANT = 0.05
 
 # The value of a quantity that means no effect.
 _NONE = {

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from campaign import pairing, wording
@@ -23,10 +22,8 @@ from campaign.comparison import option_columns
 from campaign.published import of_links
 from campaign.published.document import Claim, Here, ReferenceSet
 from campaign.published.selection import NotHere, chosen, column, equal_columns, pairs, said_missed
-from campaign.statistics import student_interval, unpaired
+from campaign.statistics import CONFIDENCE, Floats, student_interval, unpaired
 from campaign.tableset import Tables
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ def _known(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
 
 
 def _confidence(rows: pd.DataFrame) -> float:
-    return 1 - 0.05 / max(len(rows), 1)
+    return 1 - (1 - CONFIDENCE) / max(len(rows), 1)
 
 
 def _trend(rows: pd.DataFrame, here: Here, tables: Tables) -> Trend:

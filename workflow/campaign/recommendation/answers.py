@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtr
 
 from campaign import wording
 from campaign.cell import Configuration
 from campaign.recommendation.document import Answer, Choice, Evidence
 from campaign.recommendation.objectives import CHEAPEST, MIX, PER_DEVICE_HOUR, PER_JOULE, THROUGHPUT, TIME, Objective
 from campaign.recommendation.shapes import COLUMNS
-from campaign.statistics import holm
+from campaign.statistics import SIGNIFICANT, holm, student_quantile
 
 TIED_SHOWN = 6
 EVIDENCE_SHOWN = 5
-_ALPHA = 0.05
 _LEAST_SD = 1e-6
 _MILLION = 1e6
 # What the choice is made by; the rest of a row is read when it is put into words.
@@ -103,7 +102,7 @@ def _tied(best: pd.Series[Any], inside: pd.DataFrame) -> tuple[pd.Series[Any], p
     others = others[others["shape"] != best["shape"]]
     if not np.isfinite(best["sd"]):
         return best, others.iloc[:0], False
-    tied = others[~(told_apart(others, best) < _ALPHA)].sort_values("measured", ascending=False, kind="stable")
+    tied = others[~(told_apart(others, best) < SIGNIFICANT)].sort_values("measured", ascending=False, kind="stable")
     alike = tied[tied["measured"] & (tied["devices"] < best["devices"])]
     if not best["measured"] or alike.empty:
         return best, tied, True
@@ -123,7 +122,7 @@ def _reference(scored: pd.DataFrame) -> pd.Series[Any]:
         return scored.iloc[0]
     best = measured.iloc[0]
     better = _one_a_shape(scored[~scored["measured"] & (scored["score"] > best["score"])])
-    better = better[told_apart(better, best) < _ALPHA]
+    better = better[told_apart(better, best) < SIGNIFICANT]
     return best if better.empty else better.iloc[0]
 
 
@@ -203,7 +202,7 @@ def _choice(question: Question, weighed: pd.Series[Any], rows: pd.DataFrame) -> 
         **weighed[["score", "sd"]].astype(float),
     }
     scale = _SCALES[question.objective.name]
-    half = float(stdtrit(row["freedom"], 0.975)) * row["sd"]
+    half = float(student_quantile(row["freedom"])) * row["sd"]
     ends = sorted(float(np.exp(scale.sign * (row["score"] + side * half))) for side in (-1, 1))
     value = float(np.exp(scale.sign * row["score"]))
     known = bool(np.isfinite(half))

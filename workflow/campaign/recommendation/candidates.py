@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from campaign.performance import Checked, Fitted, Observed, fit, observed, predict
 from campaign.performance import check as check_model
 from campaign.performance.observed import LinkStart, with_ways
 from campaign.recommendation.shapes import COLUMNS, Pool, name, possible
+from campaign.statistics import student_quantile
 
 TRUSTED_PCT = 10.0
 """A model that is further off than this about a configuration it was not shown (median) chooses nothing."""
@@ -161,7 +161,7 @@ def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own
         return frame
     said = predict(fitted, each.observed.rows(frame), checked.rms if np.isfinite(checked.rms) else 0.0)
     rate = frame["batch_global"] / said.step_s
-    half = stdtrit(fitted.freedom, 0.975) * said.sd
+    half = student_quantile(fitted.freedom) * said.sd
     power = np.log(cells["device_w"].where(cells["device_w"] > 0)).groupby(cells["group"]).agg(["median", "std"])
     known = cells.drop_duplicates(list(COLUMNS))
     names = dict(zip(known[list(COLUMNS)].itertuples(index=False, name=None), known["configuration"], strict=True))

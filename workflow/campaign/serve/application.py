@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -23,6 +22,7 @@ from campaign.errors import CampaignError
 from campaign.figure import Drawing, Figure, data_of
 from campaign.figure_names import in_page_order
 from campaign.outputs import figure_names, load_figure
+from campaign.pages import STYLE, templates
 from campaign.plot import notice
 from campaign.project import REPORTS
 from campaign.serve import pages
@@ -117,13 +117,7 @@ class _Site:
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(REPORTS / "serve"),
-            undefined=jinja2.StrictUndefined,
-            autoescape=True,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        self._templates = templates(REPORTS / "serve")
         self._figures = {name: load_figure(name) for name in in_page_order(figure_names())}
         self._drawings: OrderedDict[tuple[Any, ...], Drawing] = OrderedDict()
         # Matplotlib's style is one for the process.
@@ -215,7 +209,7 @@ class _Site:
 
     def style(self, request: Request) -> Response:
         return Response(
-            (REPORTS / "report.css").read_text("utf-8") + (REPORTS / "serve" / "serve.css").read_text("utf-8"),
+            STYLE.read_text("utf-8") + (REPORTS / "serve" / "serve.css").read_text("utf-8"),
             media_type="text/css",
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -175,9 +175,3 @@ def said_of(tables: Tables) -> Mapping[str, Any]:
     """What the campaign says of itself: title, question, system, notes."""
     context = tables.context
     return {**context["campaign"], "notes": context.get("notes", ())}
-
-
-def table(frame: pd.DataFrame, most: int = 500) -> tuple[Sequence[str], list[tuple[str, ...]]]:
-    """Headings and rows of a frame as text."""
-    rows = [tuple("" if pd.isna(value) else str(value) for value in row) for row in frame.head(most).to_numpy()]
-    return [str(name) for name in frame.columns], rows

@@ -6,16 +6,9 @@ cannot be computed (no run, one run, a mean that is not positive) is nan and its
 
 from campaign.statistics.multiplicity import holm
 from campaign.statistics.pairs import either, is_paired, paired
-from campaign.statistics.ratio import LogRatios, Ratio, drop_pct, ratio_bounds, ratio_with_interval, unpaired
-from campaign.statistics.summary import (
-    Summaries,
-    Summary,
-    cv_pct,
-    interval_methods,
-    student_interval,
-    summaries,
-    summarize,
-)
+from campaign.statistics.ratio import LogRatios, unpaired
+from campaign.statistics.student import student_quantile
+from campaign.statistics.summary import Summaries, interval_methods, student_interval, summaries
 from campaign.statistics.words import (
     BCA,
     CONFIDENCE,
@@ -27,6 +20,7 @@ from campaign.statistics.words import (
     NOT_POSITIVE,
     ONE_RUN,
     PAIRED,
+    SIGNIFICANT,
     STUDENT,
     Floats,
 )
@@ -42,23 +36,18 @@ __all__ = [
     "NO_RUN",
     "ONE_RUN",
     "PAIRED",
+    "SIGNIFICANT",
     "STUDENT",
     "Floats",
     "LogRatios",
-    "Ratio",
     "Summaries",
-    "Summary",
-    "cv_pct",
-    "drop_pct",
     "either",
     "holm",
     "interval_methods",
     "is_paired",
     "paired",
-    "ratio_bounds",
-    "ratio_with_interval",
     "student_interval",
+    "student_quantile",
     "summaries",
-    "summarize",
     "unpaired",
 ]

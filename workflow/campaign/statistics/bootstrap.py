@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import ndtr, ndtri
 
+from campaign.statistics.student import student_quantile
 from campaign.statistics.words import CONFIDENCE, Floats, Integers
 
 RESAMPLES = 2000
@@ -52,7 +53,7 @@ def _bounds(ordered: Floats, drawn: Integers, of: str, confidence: float) -> tup
     squares = (influence**2).sum(axis=1)
     cubes = (influence**3).sum(axis=1)
     skew = np.where(squares > 0, cubes / (6 * np.where(squares > 0, squares, 1.0) ** 1.5), 0.0)
-    expanded = np.sqrt(n / (n - 1)) * stdtrit(n - 1, 0.5 + confidence / 2)
+    expanded = np.sqrt(n / (n - 1)) * student_quantile(n - 1, confidence)
     replicas.sort(axis=1)
     low, high = (_quantiles(replicas, ndtr(_adjusted(bias, skew, end))) for end in (-expanded, expanded))
     return low, high

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtr
 
 from campaign.statistics.multiplicity import holm
+from campaign.statistics.student import student_quantile
 from campaign.statistics.variance import Codes, codes
-from campaign.statistics.words import CONFIDENCE, Floats
+from campaign.statistics.words import SIGNIFICANT, Floats
 
 FAR = 3.0
-SIGNIFICANT = 0.05
 HOSTS_NEEDED = 4
 WITH_LEASES = "the spread of runs and leases"
 AMONG_HOSTS = "the spread of runs, and of the other hosts with their leases among each other"
@@ -183,7 +183,7 @@ class _Judged:
             else:
                 why = "no cell was run both on it and elsewhere"
             return HostResult(host, nan, nan, nan, nan, nan, (), int(self.on[host].sum()), 0, (), why)
-        half = float(stdtrit(found.freedom, 0.5 + CONFIDENCE / 2.0)) * found.error
+        half = float(student_quantile(found.freedom)) * found.error
         slower, least, most = (100.0 * (1.0 - float(np.exp(found.value + side))) for side in (0.0, half, -half))
         ran = self.on[host][found.runs]
         mine = found.runs[ran]

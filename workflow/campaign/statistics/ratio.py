@@ -16,34 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import nctdtrinc, stdtr, stdtrit
+from scipy.special import nctdtrinc, stdtr
 
-from campaign.statistics.summary import Summary
-from campaign.statistics.words import CONFIDENCE, LOG_RATIO, NO_RUN, NOT_POSITIVE, ONE_RUN, Floats
+from campaign.statistics.student import student_quantile
+from campaign.statistics.words import CONFIDENCE, Floats
 
 POWER = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A ratio of two means with its 95 % interval; `value` is nan where it does not exist."""
-
-    value: float
-    low: float
-    high: float
-    method: str
-
-    def drop_pct(self) -> Ratio:
-        """The ratio as a loss against the denominator, in percent: 0.919 is a drop of 8.1 %."""
-        return Ratio(drop_pct(self.value), drop_pct(self.high), drop_pct(self.low), self.method)
-
-    def increase_pct(self) -> Ratio:
-        """The ratio as a gain over the denominator, in percent: 1.07 is an increase of 7 %."""
-        return Ratio(-drop_pct(self.value), -drop_pct(self.low), -drop_pct(self.high), self.method)
-
-    def scaled(self, factor: float) -> Ratio:
-        """Value and interval times a positive constant (an efficiency from a speed-up)."""
-        return Ratio(self.value * factor, self.low * factor, self.high * factor, self.method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +38,9 @@ class LogRatios:
 
     def bounds(self, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
         """The ratios and their bounds: (value, low, high)."""
-        quantile = stdtrit(self.freedom, 0.5 + confidence / 2.0)
-        half = np.where(self.variance > 0, quantile * np.sqrt(self.variance), self.variance)
+        half = np.where(
+            self.variance > 0, student_quantile(self.freedom, confidence) * np.sqrt(self.variance), self.variance
+        )
         with np.errstate(over="ignore"):
             return self.ratio, self.ratio * np.exp(-half), self.ratio * np.exp(half)
 
@@ -80,7 +59,7 @@ class LogRatios:
         """
         # Rounding may leave Welch's degrees of freedom a trifle under one.
         freedom = np.maximum(self.freedom, 1.0)
-        shift = nctdtrinc(freedom, 1.0 - power, stdtrit(freedom, 0.5 + confidence / 2.0))
+        shift = nctdtrinc(freedom, 1.0 - power, student_quantile(freedom, confidence))
         with np.errstate(over="ignore"):
             return np.asarray(100.0 * np.expm1(shift * np.sqrt(self.variance)), dtype=np.float64)
 
@@ -99,11 +78,6 @@ def _welch(*parts: tuple[Floats, Floats]) -> Floats:
     divisor = np.asarray(sum(variance**2 / freedom for variance, freedom in parts))
     found = np.asarray(total**2 / np.where(divisor > 0, divisor, 1.0))
     return np.asarray(np.where(divisor > 0, found, np.where(np.isnan(divisor), np.nan, 1.0)), dtype=np.float64)
-
-
-def drop_pct(ratio: float) -> float:
-    """100 x (1 - ratio)."""
-    return 100.0 * (1.0 - ratio)
 
 
 def unpaired(
@@ -128,28 +102,3 @@ def unpaired(
     part_b = (np.asarray(sd_b, dtype=np.float64) / b) ** 2 / size_b
     freedom = _welch((part_a, size_a - 1), (part_b, size_b - 1))
     return LogRatios(a / b, part_a + part_b, freedom)
-
-
-def ratio_bounds(
-    mean_a: npt.ArrayLike,
-    sd_a: npt.ArrayLike,
-    n_a: npt.ArrayLike,
-    mean_b: npt.ArrayLike,
-    sd_b: npt.ArrayLike,
-    n_b: npt.ArrayLike,
-    confidence: float = CONFIDENCE,
-) -> tuple[Floats, Floats, Floats]:
-    """Ratios a/b of means and their bounds, element-wise: (value, low, high). See `unpaired`."""
-    return unpaired(mean_a, sd_a, n_a, mean_b, sd_b, n_b).bounds(confidence)
-
-
-def ratio_with_interval(a: Summary, b: Summary) -> Ratio:
-    """The ratio of the means a/b with its 95 % interval; `method` names it, or says why there is none."""
-    value, low, high = ratio_bounds(a.mean, a.sd, a.n, b.mean, b.sd, b.n)
-    if not a.n or not b.n:
-        method = NO_RUN
-    elif np.isnan(value):
-        method = NOT_POSITIVE
-    else:
-        method = LOG_RATIO if min(a.n, b.n) >= 2 else ONE_RUN
-    return Ratio(float(value), float(low), float(high), method)

@@ -26,14 +26,15 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import fdtrc, stdtr, stdtrit
+from scipy.special import fdtrc, stdtr
 
+from campaign.statistics.information import aicc
 from campaign.statistics.multiplicity import holm
-from campaign.statistics.words import CONFIDENCE, Floats
+from campaign.statistics.student import student_quantile
+from campaign.statistics.words import SIGNIFICANT, Floats
 
 AMDAHL, GUSTAFSON, LATENCY = "Amdahl", "Gustafson", "latency-bandwidth"
 MODELS = (AMDAHL, GUSTAFSON, LATENCY)
-SIGNIFICANT = 0.05
 
 Marks = npt.NDArray[np.bool_]
 
@@ -133,22 +134,20 @@ def _fit(curves: Curves, model: str) -> Fit:
     about_curve, (about_mean, freedom) = (runs * residual**2).sum(axis=1), curves.spread()
     total = runs.sum(axis=1)
     # Exact data leave nothing; the floor keeps the logarithm and orders such fits by their parameters.
-    likelihood = total * np.log(np.maximum((about_curve + about_mean) / np.maximum(total, 1), 1e-24))
-    known = count + 1
-    correction = 2.0 * known * (known + 1) / np.maximum(total - known - 1, 1e-9)
-    aicc = np.where(enough & (total > known + 1), likelihood + 2 * known + correction, np.nan)
+    mean_square = np.maximum((about_curve + about_mean) / np.maximum(total, 1), 1e-24)
+    criterion = np.where(enough, aicc(mean_square, total, count + 1), np.nan)
     left = np.maximum(there.sum(axis=1) - count, 1.0)
     misses, variance, free = _noise(about_curve, left, about_mean, freedom)
     free_fit = np.linalg.solve(normal, right[..., None])[..., 0]
     covariance = np.linalg.inv(normal) * variance[:, None, None]
-    quantile = stdtrit(free, 0.5 + CONFIDENCE / 2.0)
+    quantile = student_quantile(free)
     parameters, low, high = _parameters(model, linear, free_fit, covariance, quantile)
     unknown = ~enough[:, None]
     parameters, low, high = (np.where(unknown, np.nan, each) for each in (parameters, low, high))
     gives = fitted if model == GUSTAFSON else 1.0 / fitted
     expected = gives * (curves.devices * curves.batch[:, None] if model == LATENCY else 1.0)
     expected = np.where(unknown | ~there, np.nan, expected)
-    return Fit(model, parameters, low, high, aicc, expected, misses & enough)
+    return Fit(model, parameters, low, high, criterion, expected, misses & enough)
 
 
 def _noise(about_curve: Floats, left: Floats, about_mean: Floats, freedom: Floats) -> tuple[Marks, Floats, Floats]:
@@ -250,7 +249,7 @@ def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
     tested = np.isfinite(slower) & np.isfinite(error) & (freedom[:, None] > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = np.where(error > 0, stdtr(free, -slower / error), np.where(slower > 1e-9, 0.0, 1.0))
-    half = stdtrit(free, 0.5 + CONFIDENCE / 2.0) * error
+    half = student_quantile(free) * error
     p = np.where(tested, p, np.nan)
     under, low, high = (np.where(tested, 100 * (1 - np.exp(-(slower + side))), np.nan) for side in (0.0, -half, half))
     return Dips(np.where(tested, n * curves.batch[:, None] / line, np.nan), under, low, high, p, holm(p))

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 from campaign.statistics.bootstrap import bca
 from campaign.statistics.outliers import outlying
+from campaign.statistics.student import student_quantile
 from campaign.statistics.words import (
     BCA,
     CONFIDENCE,
@@ -44,31 +44,11 @@ _MEDIAN_FACTORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """A sample in numbers. `sd` is the sample's (n - 1); `ci_low`, `ci_high` bound the mean, `median_*` the median, at 95 %."""
-
-    n: int
-    median: float
-    mean: float
-    sd: float
-    cv_pct: float
-    ci_low: float
-    ci_high: float
-    minimum: float
-    maximum: float
-    interval_method: str
-    median_low: float = float("nan")
-    median_high: float = float("nan")
-    median_method: str = NO_RUN
-    outliers: tuple[int, ...] = ()
-    """Places of the values that lie far from the others, from 0 on."""
-
-
-@dataclass(frozen=True, slots=True)
 class Summaries:
-    """What `Summary` is of one sample, of many: arrays of as many elements as there are samples.
+    """Samples in numbers: arrays of as many elements as there are samples, but for `outlier`.
 
-    outlier: for every value that was given, whether it lies far from the others of its sample.
+    sd: the samples' (n - 1); ci_low, ci_high bound the mean, median_low, median_high the median, at 95 %; outlier: for every value
+    that was given, whether it lies far from the others of its sample.
     """
 
     n: Integers
@@ -87,22 +67,13 @@ class Summaries:
     outlier: npt.NDArray[np.bool_]
 
 
-def cv_pct(values: npt.ArrayLike) -> float:
-    """Coefficient of variation of a sample, 100 x sd / mean; nan for fewer than two values or a mean of zero."""
-    sample = np.asarray(values, dtype=np.float64)
-    if sample.size < 2 or not sample.mean():
-        return float("nan")
-    return float(100.0 * sample.std(ddof=1) / abs(sample.mean()))
-
-
 def student_interval(
     mean: npt.ArrayLike, sd: npt.ArrayLike, n: npt.ArrayLike, confidence: float = CONFIDENCE
 ) -> tuple[Floats, Floats]:
     """Bounds of the means of samples given by mean, sample sd and size, element-wise; nan where n < 2."""
     size = np.asarray(n, dtype=np.float64)
     enough = np.where(size >= 2, size, np.nan)
-    quantile = stdtrit(enough - 1.0, 0.5 + confidence / 2.0)
-    half = quantile * np.asarray(sd, dtype=np.float64) / np.sqrt(enough)
+    half = student_quantile(enough - 1.0, confidence) * np.asarray(sd, dtype=np.float64) / np.sqrt(enough)
     centre = np.asarray(mean, dtype=np.float64)
     return centre - half, centre + half
 
@@ -165,25 +136,3 @@ def _methods(n: npt.ArrayLike, small: str) -> Words:
     size = np.asarray(n)
     some = np.where(size >= ENOUGH_TO_BOOTSTRAP, BCA, small).astype(object)
     return np.where(size >= 2, some, np.where(size == 1, ONE_RUN, NO_RUN).astype(object)).astype(object)
-
-
-def summarize(values: npt.ArrayLike) -> Summary:
-    """Summary of one sample. Raises ValueError for nan (a run without a number is not in a sample)."""
-    sample = np.asarray(values, dtype=np.float64).ravel()
-    one = summaries(sample, np.zeros(sample.size, dtype=np.int64), 1)
-    return Summary(
-        n=int(one.n[0]),
-        median=float(one.median[0]),
-        mean=float(one.mean[0]),
-        sd=float(one.sd[0]),
-        cv_pct=float(one.cv_pct[0]),
-        ci_low=float(one.ci_low[0]),
-        ci_high=float(one.ci_high[0]),
-        minimum=float(one.minimum[0]),
-        maximum=float(one.maximum[0]),
-        interval_method=str(one.interval_method[0]),
-        median_low=float(one.median_low[0]),
-        median_high=float(one.median_high[0]),
-        median_method=str(one.median_method[0]),
-        outliers=tuple(np.flatnonzero(one.outlier).tolist()),
-    )

@@ -1,4 +1,4 @@
-"""What all of the package shares: the confidence of every interval, and the words for how an interval was made or why not."""
+"""What all of the package shares: the confidence of every interval and test, and the words for how one was made or why not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.95
+SIGNIFICANT = 0.05
+"""What a p-value has to be under, for a difference to be said."""
 
 # Of a mean or a median. What follows the comma is left out where a caption has said 95 % already.
 STUDENT = "Student t, 95 %"
