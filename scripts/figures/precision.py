@@ -55,18 +55,9 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     reference = rows["reference"].iloc[0]
     named = [column for column in [*by, "batch"] if rows[column].nunique() > 1] or ["workload"]
     for name in sorted(set(rows["precision"]) - {reference}, key=comparison.precision_rank):
-        faster = rows[(rows["precision"] == name) & rows["ratio"].notna()].sort_values("ratio", kind="stable")
-        if faster.empty:
-            continue
-        ends = [faster.iloc[-1]] if len(faster) == 1 else [faster.iloc[0], faster.iloc[-1]]
-        words = [
-            wording.with_interval(
-                row["ratio"], row["ratio_low"], row["ratio_high"], wording.times, wording.describe(row, named)
-            )
-            + verdict.doubt(row, 100 * (row["ratio_low"] - 1), 100 * (row["ratio_high"] - 1))
-            for row in ends
-        ]
-        said.append(f"{name} against {reference}: {', up to '.join(words)}.")
+        compared = rows[(rows["precision"] == name) & rows["ratio"].notna()]
+        if len(compared):
+            said.append(f"{name} against {reference}: {verdict.speed_ups(compared, named)}.")
     gaps = rows[rows["n_ok"] == 0]
     if len(gaps):
         row: Any = gaps.iloc[0]

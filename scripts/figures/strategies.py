@@ -123,16 +123,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     for (variant, against), cells in compared.sort_values("variant_place", kind="stable").groupby(
         ["variant", "against_variant"], sort=False
     ):
-        ordered = cells.sort_values("ratio", kind="stable")
-        ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
-        words = [
-            wording.with_interval(
-                row["ratio"], row["ratio_low"], row["ratio_high"], wording.times, wording.describe(row, named)
-            )
-            + verdict.doubt(row, 100 * (row["ratio_low"] - 1), 100 * (row["ratio_high"] - 1))
-            for row in ends
-        ]
-        said.append(f"{variant} against {against}: {', up to '.join(words)}.")
+        said.append(f"{variant} against {against}: {verdict.speed_ups(cells, named)}.")
     return tuple(said) or ("No variant has a measured plain cell beside it.",)
 
 

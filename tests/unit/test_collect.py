@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from campaign.cluster.topology import LinkRates
-from campaign.collect import Collected, baseline, collect, context_document, gather
+from campaign.collect import Collected, collect, gather
 from campaign.config.resolve import Campaign
+from campaign.context import baseline, context_document
 from campaign.errors import RecordError
 from campaign.launchers.links import links_document
 from campaign.record import Store

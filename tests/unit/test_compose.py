@@ -1,4 +1,4 @@
-"""What a campaign finds out about its leases from their journals: hosts they chose, and compositions that Slurm asked for."""
+"""What a campaign finds out about its leases from their journals: compositions that Slurm asked for."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from campaign.compose import fabric_of, journals, kept_name, lease_id, obtained_on_demand, selected_hosts
+from campaign.compose import lease_id, obtained_on_demand
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import Request
-from campaign.journal import Journal
 from campaign.kept import compose, release
-from campaign.lease import acquire
-from campaign.lease import release as give_back
 from campaign.paths import Results
-from tests.campaign_files import load, write_files
+from tests.campaign_files import write_files
 
 FAST = {f"system.fabric.{name}": 0.0 for name in ("operation_s", "attach_s", "detach_s", "enumerate_s")}
 
@@ -58,21 +54,3 @@ def test_a_requeued_job_stands_on_its_last_composition(tmp_path: Path, campaign_
 def test_a_job_that_nothing_was_composed_for_is_an_error(tmp_path: Path, campaign_file: Path) -> None:
     with pytest.raises(LaunchError, match=r"job 12: .* are not composed \(never asked for\)"):
         obtained_on_demand(Results(tmp_path / "results", "small"), "bench", "12")
-
-
-def test_the_hosts_a_lease_chose_last(tmp_path: Path) -> None:
-    campaign, results = load(tmp_path, FAST), Results(tmp_path / "results", "small")
-    configuration = next(c for c in campaign.configurations if c.name == "1x1-fabric")
-    directory = journals(results, "bench")
-    journal = Journal(directory, "one")
-    assert selected_hosts(journal) == []
-    for host in ("host2", "host1"):
-        with fabric_of(campaign.system, results.system_state("bench")) as fabric:
-            give_back(
-                fabric,
-                acquire(fabric, Request("one", "small", "me", configuration, (host,)), directory, wait_s=0, poll_s=0),
-            )
-        assert selected_hosts(journal) == [host]
-    journal.advance("PLANNED")
-    assert selected_hosts(Journal(directory, "one")) == []
-    assert kept_name("a") != "a"

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign import cli, locks
-from campaign.collect import context_document, gather
+from campaign.collect import gather
 from campaign.config.resolve import Campaign
+from campaign.context import context_document
 from campaign.dag import Request, read_plan
 from campaign.errors import ConfigError, RecordError
 from campaign.matrix import expand

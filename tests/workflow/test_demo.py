@@ -15,17 +15,24 @@ import yaml
 from campaign.project import ROOT
 
 FIGURES = {
-    "scaling",
-    "speedup-by-batch",
+    "allreduce",
+    "composition-times",
+    "forecast",
+    "link-matrices",
     "node-spread",
+    "overhead",
+    "overhead-by-size",
+    "pareto",
     "part-of-host",
     "precision",
-    "overhead",
-    "link-matrices",
-    "allreduce",
-    "work-per-step",
+    "predictions",
+    "scaling",
+    "speedup-by-batch",
+    "time-series",
+    "transfer-rates",
     "utilisation",
-    "composition-times",
+    "variance",
+    "work-per-step",
 }
 LIMIT_S = 900  # two minutes on two quiet cores; a test must not fail because the machine is busy
 LESS = {"measured_steps": 8, "repetitions": 2}

@@ -33,6 +33,11 @@ def option_columns(cells: pd.DataFrame) -> list[str]:
     return [str(name) for name in cells.columns if str(name).startswith("option_")]
 
 
+def naming_columns(cells: pd.DataFrame) -> list[str]:
+    """The columns that say to a reader which cell it is: `wording.describe` puts them into words."""
+    return ["configuration", "workload", "batch", "precision", *option_columns(cells)]
+
+
 def precision_rank(precision: str) -> tuple[int, str]:
     """Sort key: known precisions from the most digits to the fewest, then unknown ones by name."""
     return (PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS), precision)

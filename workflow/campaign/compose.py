@@ -118,12 +118,6 @@ def kept_name(configuration: str) -> str:
     return f"kept-{configuration}"
 
 
-def selected_hosts(journal: Journal) -> list[str]:
-    """Hosts that the last use of a lease chose."""
-    chosen = [entry["selected"] for entry in journal.last_use() if "selected" in entry]
-    return [host["host"] for host in chosen[-1]] if chosen else []
-
-
 def unfit(fabric: Fabric, campaign: Campaign) -> Callable[[Configuration], str | None]:
     """A function that says why a configuration does not fit the system even when nobody else uses it, or None."""
     select = getattr(fabric, "select_planned", None)

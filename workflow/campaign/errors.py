@@ -1,7 +1,12 @@
 """The few errors a person meets; each message says what, where, what is allowed, and what to do."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class CampaignError(Exception):
@@ -48,3 +53,9 @@ def unwritable(error: OSError, where: object) -> RecordError:
         f"{error.filename or where}: could not be written or read ({error.strerror or error}); free space or fix permissions, "
         "then run the same command again: finished records are kept"
     )
+
+
+def first_problem(error: ValidationError, whole: str = "") -> str:
+    """'key.of.key: what is wrong' of a document that is not of its form; `whole` names the document where it is all of it."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"

@@ -130,7 +130,7 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
 
 def write(figure: Figure, data: FigureData, directory: Path) -> None:
     """Draw one figure and write its files into a directory. With nothing to show, the picture says so."""
-    from campaign.plot import notice
+    from campaign.svg import notice
 
     drawing = figure.draw(data)
     instead = "the table says it" if drawing.rows else f"left out because {drawing.empty_reason}"

@@ -13,6 +13,7 @@ from typing import Any
 from campaign.costs import Costs, costs_of, from_document
 from campaign.errors import ConfigError
 from campaign.forecasting import Expected
+from campaign.json_file import read_document
 from campaign.paths import Results
 from campaign.record import Record
 
@@ -74,20 +75,19 @@ def _place(directory: Path) -> Iterator[Costs]:
 
 def _campaign(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
     """manifests: also those that the tables may not know yet."""
-    known = _read(directory / "tables" / COSTS)
+    known = from_document(read_document(directory / "tables" / COSTS))
     if known is not None:
         yield known
     if known is None or manifests:
-        for path in sorted((directory / "manifests").glob("*/*.json"), key=lambda path: (path.parent.name, path.name)):
-            if (costs := from_document(document_of(path).get("costs"))) is not None:
+        for manifest in _manifests(directory):
+            if (costs := from_document(manifest.get("costs"))) is not None:
                 yield costs
 
 
-def _read(path: Path) -> Costs | None:
-    try:
-        return from_document(json.loads(path.read_bytes()))
-    except (OSError, ValueError):
-        return None
+def _manifests(directory: Path) -> Iterator[dict[str, Any]]:
+    """Of each lease in turn."""
+    for path in sorted((directory / "manifests").glob("*/*.json"), key=lambda path: (path.parent.name, path.name)):
+        yield document_of(path)
 
 
 def _archive(path: Path) -> list[Costs]:
@@ -124,11 +124,8 @@ def _archive(path: Path) -> list[Costs]:
 
 def document_of(path: Path) -> dict[str, Any]:
     """A manifest or lease document; empty for a file that is neither."""
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) and isinstance(document.get("lease"), str) else {}
+    document = read_document(path)
+    return document if isinstance(document.get("lease"), str) else {}
 
 
 def forecast_document(expected: Expected, runs: int) -> dict[str, Any]:
@@ -157,11 +154,8 @@ def begin(results: Results, lease: str, forecast: Mapping[str, Any] | None) -> d
 
 def begun(results: Results, lease: str) -> dict[str, Any] | None:
     """The forecast of a lease that is being measured."""
-    try:
-        document = json.loads((results.work(lease) / _FORECAST).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) and isinstance(document.get("runs_s"), int | float) else None
+    document = read_document(results.work(lease) / _FORECAST)
+    return document if isinstance(document.get("runs_s"), int | float) else None
 
 
 def end(results: Results, lease: str) -> None:
@@ -172,8 +166,7 @@ def end(results: Results, lease: str) -> None:
 def measured_forecasts(directory: Path) -> list[dict[str, Any]]:
     """Forecast and actual duration of every lease that was measured with a forecast (`report_document.ForecastSaid`)."""
     rows = []
-    for path in sorted((directory / "manifests").glob("*/*.json"), key=lambda path: (path.parent.name, path.name)):
-        document = document_of(path)
+    for document in _manifests(directory):
         forecast, actual = document.get("forecast"), document.get("actual")
         if not isinstance(forecast, dict) or not isinstance(actual, dict) or actual.get("wall_s") is None:
             continue

@@ -88,10 +88,10 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
     written."""
     from campaign.errors import unwritable
     from campaign.figure import page_document
-    from campaign.plot import notice
     from campaign.project import REPORTS
     from campaign.recommendation import advise, asked
     from campaign.recommendation.drawn import draw, figure
+    from campaign.svg import notice
     from campaign.tableset import read
 
     advice = advise(read(tables), asked([], [], [], [], []))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 import matplotlib as mpl
 import matplotlib.style
@@ -26,7 +24,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MplFigure
 from matplotlib.patches import Patch
 
-from campaign import wording
+from campaign import svg, wording
 
 # Never used as a colour of its own: every occurrence becomes currentColor. Must equal the ink of style.mplstyle.
 INK = "#010203"
@@ -35,12 +33,6 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 # Lines only: a dotted hatch is a hundred times larger as SVG.
 HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
-
-# Characters that no XML document may hold; a name in a campaign could.
-_LONG_NUMBER = re.compile(r"(?<![\w.#])-?\d+\.\d{3,}(?![\w.])")
-_TAG = re.compile("<[^>]*>")
-_HASHED_ID = re.compile(r"-([a-z])[0-9a-f]{10}\b")
-_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 # Small multiples beyond this many are no longer read; the rest is in the data table.
 MOST_PANELS = 12
@@ -266,7 +258,7 @@ def to_svg(figure: MplFigure, anchor: str, title: str, alt: str) -> str:
             figure.savefig(medium.directory / f"{anchor}.{kind}", format=kind, metadata=metadata)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return _adapt(buffer.getvalue(), anchor, title, alt)
+    return svg.adapted(buffer.getvalue(), INK, anchor, title, alt)
 
 
 def _settle(figure: MplFigure) -> None:
@@ -274,47 +266,8 @@ def _settle(figure: MplFigure) -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
-        axes.set_position([round(number, 4) for number in axes.get_position().bounds])
-
-
-def _adapt(text: str, anchor: str, title: str, alt: str) -> str:
-    text = _NOT_XML.sub("", text[text.index("<svg") :])
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{anchor}-", text)
-    text = text.replace(INK, "currentColor")
-    text = _settled(text)
-    named = f'role="img" aria-labelledby="{anchor}-title {anchor}-desc"'
-    words = f'<title id="{anchor}-title">{escape(title)}</title>\n <desc id="{anchor}-desc">{escape(_NOT_XML.sub("", alt))}</desc>'
-    head, body = text.split(">", 1)
-    return f"{head} {named}>\n {words}{body}"
-
-
-def _rounded(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
-
-
-def _settled(text: str) -> str:
-    """The same picture for the same numbers: the layout's last digits, and the ids hashed from them, differ between processes."""
-    # In tags only: a number that is written in the picture is meant as it is.
-    text = _TAG.sub(lambda tag: _LONG_NUMBER.sub(_rounded, tag[0]), text)
-    numbered: dict[str, str] = {}
-    return _HASHED_ID.sub(lambda found: numbered.setdefault(found[0], f"-{found[1]}{len(numbered) + 1}"), text)
-
-
-def notice(anchor: str, words: str) -> str:
-    """A small picture that holds one sentence, for a figure with nothing to show."""
-    lines: list[str] = [""]
-    for word in words.split():
-        if len(lines[-1]) + len(word) > 88:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    spans = "".join(f'<tspan x="12" dy="18">{escape(line)}</tspan>' for line in lines)
-    height = 24 + 18 * len(lines)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="620" height="{height}" viewBox="0 0 620 {height}" role="img"'
-        f' aria-labelledby="{anchor}-title">\n <title id="{anchor}-title">{escape(words)}</title>\n'
-        f' <text x="12" y="6" font-family="sans-serif" font-size="13" fill="currentColor">{spans}</text>\n</svg>\n'
-    )
+        left, bottom, width, height = (round(number, 4) for number in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 class Bars:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from campaign.cell import Cell, Scalar, content_hash
-from campaign.errors import RecordError
+from campaign.errors import RecordError, first_problem
 
 SCHEMA = "record/1"
 IMPORTED = "imported"
@@ -266,10 +266,9 @@ def read_record(path: Path) -> Record:
     try:
         record = Record.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        problem = first_problem(error, "the file")
         raise RecordError(
-            f"{path}: not a whole {SCHEMA} record ({where}: {first['msg']}); move it away and the run is measured again"
+            f"{path}: not a whole {SCHEMA} record ({problem}); move it away and the run is measured again"
         ) from error
     if path.name != _file_name(record):
         raise RecordError(f"{path}: holds the record of {record.cell_id}.{record.repetition}; move it away")

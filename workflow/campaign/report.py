@@ -15,15 +15,18 @@ import pandas as pd
 from pydantic import ValidationError
 
 from campaign import wording
-from campaign.errors import RecordError
+from campaign.errors import RecordError, first_problem
 from campaign.figure_names import in_page_order
-from campaign.pages import inline, page
 from campaign.record import IMPORTED
 from campaign.report_compositions import compositions, idle
-from campaign.report_coverage import coverage, failed_runs, states_of
+from campaign.report_coverage import coverage, failed_runs, state_counts
 from campaign.report_document import ContextDocument, Excluded, HostLeftOut
 from campaign.report_published import beside, published
 from campaign.report_recommendation import recommended
+from campaign.templates import filled, inline
+
+# Of each figure, in the summary; beside the figure are all.
+FINDINGS_IN_SUMMARY = 2
 
 _SCHEDULERS = {
     IMPORTED: "not known: the runs were made without this program",
@@ -80,9 +83,7 @@ def build_context(
     try:
         said = ContextDocument.model_validate(context_document)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise RecordError(f"report context: {where}: {first['msg']}") from error
+        raise RecordError(f"report context: {first_problem(error)}") from error
     ordered = [drawings[name] for name in in_page_order(drawings)]
     shown = [
         {**drawing, "svg": inline(drawing["svg"]), "published": beside(said.published, drawing["anchor"])}
@@ -96,7 +97,11 @@ def build_context(
         "notes": said.notes,
         "counts": _counts(runs, cells, said.excluded),
         "remarks": _remarks(runs, cells, said.hosts_left_out),
-        "findings": [drawing for drawing in shown if drawing["findings"]],
+        "findings": [
+            {**drawing, "findings": drawing["findings"][:FINDINGS_IN_SUMMARY]}
+            for drawing in shown
+            if drawing["findings"]
+        ],
         "coverage": coverage(cells),
         "failed": failed_runs(runs, cells),
         "excluded": said.excluded,
@@ -118,15 +123,14 @@ def build_context(
 
 
 def render(context: Mapping[str, Any]) -> str:
-    """The page for a context made by `build_context`; an undefined name in the template is an error."""
-    return page("report.html.j2", context)
+    """The page for a context made by `build_context`: one file, no script, no request, no clock."""
+    return filled("report.html.j2", context)
 
 
 def _counts(runs: pd.DataFrame, cells: pd.DataFrame, excluded: Iterable[Excluded]) -> list[tuple[str, str]]:
-    states = cells["state"].value_counts()
     return [
         ("planned", f"{len(cells):,}"),
-        *((name, f"{int(states.get(name, 0)):,}") for name in states_of(cells)),
+        *state_counts(cells),
         ("excluded", f"{sum(rule.cells for rule in excluded):,}"),
         ("runs", f"{len(runs):,}"),
     ]

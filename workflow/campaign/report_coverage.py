@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.comparison import option_columns
+from campaign.comparison import naming_columns
 from campaign.tables import STATES, tally
 
 # Up to so many planned cells the page has a row for each; beyond, one for each configuration and workload.
@@ -21,7 +21,7 @@ def coverage(cells: pd.DataFrame) -> dict[str, Any]:
     """Every planned cell and what became of it; grouped when there are too many for a page."""
     if len(cells) > CELLS_ON_PAGE:
         return _grouped(cells)
-    axes = _axes(cells)
+    axes = naming_columns(cells)
     headings = (
         "Cell",
         "State",
@@ -56,7 +56,7 @@ def coverage(cells: pd.DataFrame) -> dict[str, Any]:
 
 def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
     """Every run of a planned cell that is not believed, and where its log is, in the order of the plan."""
-    axes = _axes(cells)
+    axes = naming_columns(cells)
     words = {row["cell_id"]: wording.describe(row, axes) for row in cells.to_dict("records")}
     places = {name: place for place, name in enumerate(words)}
     failed = runs[~runs["status"].isin(("ok", "implied")) & runs["cell_id"].isin(cells["cell_id"])]
@@ -73,10 +73,6 @@ def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
     ]
     headings = ("Cell", "Repetition", "Status", "Log", "Why")
     return {"headings": headings, "rows": rows, "total": f"{len(failed):,}", "left_out": f"{len(failed) - len(rows):,}"}
-
-
-def _axes(cells: pd.DataFrame) -> list[str]:
-    return ["configuration", "workload", "batch", "precision", *option_columns(cells)]
 
 
 def _grouped(cells: pd.DataFrame) -> dict[str, Any]:
@@ -103,6 +99,12 @@ def _grouped(cells: pd.DataFrame) -> dict[str, Any]:
 def states_of(cells: pd.DataFrame) -> list[str]:
     """The states to count: `implied` only where there are such cells."""
     return [name for name in STATES if name != "implied" or (cells["state"] == name).any()]
+
+
+def state_counts(cells: pd.DataFrame) -> list[tuple[str, str]]:
+    """Cells by what became of them."""
+    found = cells["state"].value_counts()
+    return [(name, f"{int(found.get(name, 0)):,}") for name in states_of(cells)]
 
 
 def _why(row: Mapping[Any, Any]) -> str:

@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+NOT_HERE = "not measured here"
+"""The verdict on a claim that the campaign says nothing of."""
+
 
 class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -6,15 +6,14 @@ from collections.abc import Collection
 from typing import Any
 
 from campaign import wording
-from campaign.report_document import PublishedClaim, PublishedDocument, PublishedSaid
+from campaign.report_document import NOT_HERE, PublishedClaim, PublishedDocument, PublishedSaid
 
 OTHER = "other conditions"
-_NOT_HERE = "not measured here"
 
 
 def beside(said: PublishedSaid, anchor: str) -> list[dict[str, str]]:
     """The claims that a figure shows the quantity of and that were measured here: what was published, what is here, the verdict."""
-    return [_sentence(claim) for claim in said.claims if claim.figure == anchor and claim.verdict != _NOT_HERE]
+    return [_sentence(claim) for claim in said.claims if claim.figure == anchor and claim.verdict != NOT_HERE]
 
 
 def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
@@ -22,8 +21,8 @@ def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
 
     shown: anchors of the figures in the page, which rows link to.
     """
-    measured = [claim for claim in said.claims if claim.verdict != _NOT_HERE]
-    others = [claim for claim in said.claims if claim.verdict == _NOT_HERE]
+    measured = [claim for claim in said.claims if claim.verdict != NOT_HERE]
+    others = [claim for claim in said.claims if claim.verdict == NOT_HERE]
     return {
         "documents": [
             {"name": each.name, "cited": cited(each), "note": f"{each.note[:1].upper()}{each.note[1:]}"}
@@ -73,7 +72,7 @@ def _counts(said: PublishedSaid) -> str:
         "differs": ("differs", "differ"),
         "undecided": ("is undecided", "are undecided"),
         OTHER: ("was measured under other conditions", "were measured under other conditions"),
-        _NOT_HERE: ("was not measured here", "were not measured here"),
+        NOT_HERE: ("was not measured here", "were not measured here"),
     }
     told = [f"{n:,} {one if n == 1 else many}" for name, (one, many) in words.items() if (n := verdicts.count(name))]
     return f"{wording.plural(len(verdicts), 'claim')}: {', '.join(told)}." if verdicts else ""

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from campaign import wording
-from campaign.errors import RecordError
+from campaign.errors import RecordError, first_problem
 from campaign.recommendation.document import Answer, Choice, RecommendationDocument
 
 # Of one objective; a campaign of many workloads and precisions has more in its recommendation.json.
@@ -38,8 +38,7 @@ def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     try:
         document = RecommendationDocument.model_validate(given["document"])
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise RecordError(f"recommendation: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise RecordError(f"recommendation: {first_problem(error)}") from error
     objectives = list(dict.fromkeys(answer.objective for answer in document.answers))
     return {
         "basis": document.basis,

@@ -7,7 +7,7 @@ comparisons of its figure (Holm, 5 %); an interval is of one comparison by itsel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,21 @@ def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
     if largest > _SAYS_NOTHING_PCT:
         return f": too few or too uneven runs to tell; {_detectable(row['least_detectable_pct'])} would have been found"
     return f": no difference larger than {wording.percent(largest, _decimals(largest))}"
+
+
+def speed_ups(rows: pd.DataFrame, named: Sequence[str]) -> str:
+    """The smallest and the largest ratio of several comparisons, with intervals and which cells (columns `named`) they are of.
+
+    rows: at least one, each with a ratio.
+    """
+    ordered = rows.sort_values("ratio", kind="stable")
+    ends: list[Any] = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+    words = []
+    for row in ends:
+        low, high = row["ratio_low"], row["ratio_high"]
+        said = wording.with_interval(row["ratio"], low, high, wording.times, wording.describe(row, named))
+        words.append(said + doubt(row, 100 * (low - 1), 100 * (high - 1)))
+    return ", up to ".join(words)
 
 
 def together(rows: pd.DataFrame, low: str, high: str) -> str:

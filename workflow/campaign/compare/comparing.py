@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from campaign import pairing, statistics, wording
 from campaign.compare.gate import STATE, THROUGHPUT, Broken, Rule, broken_by_changes, broken_by_states
 from campaign.compare.matching import NAMES, Matched, match
 from campaign.compare.surroundings import Difference, differences
-from campaign.comparison import option_columns
+from campaign.comparison import naming_columns
 from campaign.errors import ConfigError
 from campaign.statistics import SIGNIFICANT
 from campaign.tableset import Tables
@@ -53,19 +53,16 @@ class Comparison:
         return int(self.rows["ratio"].notna().sum())
 
 
-def compare(
-    base: Tables, other: Tables, rules: Sequence[Rule] = (), names: tuple[str, str] | None = None
-) -> Comparison:
-    """Hold `other` against `base`. names: what to call them, where their campaigns' names are alike.
+def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparison:
+    """Hold `other` against `base`.
 
     ConfigError: a rule names a quantity that the campaigns do not both have.
     """
     matched = match(base.cells, other.cells)
-    called = names or called_apart(base.name, other.name)
     rows = _rows(matched, base, other)
     means = _means(rows)
     comparison = Comparison(
-        *called,
+        *_called_apart(base.name, other.name),
         rows,
         means,
         _alone(matched.only_base),
@@ -74,10 +71,10 @@ def compare(
         tuple(rule.text for rule in rules),
     )
     broken = [each for rule in rules for each in _broken(rule, comparison, matched, (base.runs, other.runs))]
-    return Comparison(**{**vars(comparison), "broken": tuple(broken)})
+    return replace(comparison, broken=tuple(broken))
 
 
-def called_apart(base: str, other: str) -> tuple[str, str]:
+def _called_apart(base: str, other: str) -> tuple[str, str]:
     """Names of the two, told apart where they are equal."""
     return (base, other) if base != other else (f"{base} (A)", f"{other} (B)")
 
@@ -130,7 +127,7 @@ def _blocks(sides: Mapping[str, Tables]) -> pd.DataFrame | None:
 
 
 def _words(cells: pd.DataFrame) -> list[str]:
-    axes = ["configuration", "workload", "batch", "precision", *option_columns(cells)]
+    axes = naming_columns(cells)
     empty = [name for name in axes if (cells[name].astype("object") == "").all()]
     kept = [name for name in axes if name not in empty]
     return [wording.describe(row, [name for name in kept if row[name] != ""]) for row in cells.to_dict("records")]
@@ -215,4 +212,4 @@ def _metric(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
     return ok.groupby("cell_id")[rule.quantity].agg(["mean", "std", "count"])
 
 
-__all__ = ["ALL", "NAMES", "Comparison", "called_apart", "compare"]
+__all__ = ["ALL", "NAMES", "Comparison", "compare"]

@@ -11,11 +11,11 @@ import pandas as pd
 from campaign import wording
 from campaign.compare.comparing import Comparison
 from campaign.compare.matching import NAMES
-from campaign.pages import inline, page
 from campaign.project import REPORTS
 from campaign.report_document import PublishedSaid
 from campaign.report_published import published
 from campaign.statistics import SIGNIFICANT
+from campaign.templates import filled, inline
 from campaign.verdict import p_value
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
@@ -27,12 +27,12 @@ _WIDTH_IN = 9.6
 
 def compare_page(comparison: Comparison) -> str:
     """The page as HTML."""
-    return page("compare.html.j2", _context(comparison))
+    return filled("compare.html.j2", _context(comparison))
 
 
 def claims_page(name: str, said: Mapping[str, Any]) -> str:
     """The page of a campaign beside published claims; said: `campaign.published.said.held_against`."""
-    return page("claims.html.j2", {"name": name, "published": published(PublishedSaid.model_validate(said), ())})
+    return filled("claims.html.j2", {"name": name, "published": published(PublishedSaid.model_validate(said), ())})
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:

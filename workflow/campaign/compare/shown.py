@@ -10,6 +10,7 @@ import click
 from campaign import wording
 from campaign.compare.comparing import Comparison
 from campaign.compare.page import by_change, findings
+from campaign.report_published import OTHER
 from campaign.show import print_rows
 from campaign.verdict import p_value
 
@@ -59,7 +60,7 @@ def print_claims(said: Mapping[str, Any]) -> None:
             "claim": claim["says"],
             "published": claim["published"] or "a direction",
             "here": claim["here"] or claim["reason"],
-            "verdict": f"other conditions, {claim['verdict']}" if claim["other"] else claim["verdict"],
+            "verdict": f"{OTHER}, {claim['verdict']}" if claim["other"] else claim["verdict"],
         }
         for claim in said["claims"]
     ]

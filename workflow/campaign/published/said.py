@@ -13,11 +13,9 @@ from campaign.published.document import Claim, Here, ReferenceSet
 from campaign.published.judgement import judge, others
 from campaign.published.selection import NotHere
 from campaign.published.values import Found, Value, found
+from campaign.report_document import NOT_HERE
 from campaign.tables import PLAN_COLUMNS
 from campaign.tableset import Tables
-
-NOT_HERE = "not measured here"
-OTHER = "other conditions"
 
 # Of so many conditions and values a table's cell holds the first ones, and says how many more there are.
 _MOST = 4

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from campaign import pairing, wording
-from campaign.comparison import option_columns
+from campaign.comparison import naming_columns
 from campaign.published import of_links
 from campaign.published.document import Claim, Here, ReferenceSet
 from campaign.published.selection import NotHere, chosen, column, equal_columns, pairs, said_missed
@@ -263,4 +263,4 @@ def _values(rows: pd.DataFrame, exact: bool = False) -> tuple[Value, ...]:
 
 
 def _words(row: Mapping[Any, Any], rows: pd.DataFrame) -> str:
-    return wording.describe(row, ["configuration", "workload", "batch", "precision", *option_columns(rows)])
+    return wording.describe(row, naming_columns(rows))

@@ -145,7 +145,8 @@ def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) ->
         "ring all-reduce by latency and bandwidth of its slowest kind of link, partly hidden behind compute, and what hosts, "
         "attachment and storage add. Intervals are 95\u202f%; those of predictions hold the error of leaving configurations out.",
         pool,
-        "What a test of logarithms (Welch’s t, Holm over all shapes of a question) does not tell from the best is called a tie. "
+        "What a test of logarithms (Welch’s t, Holm over all shapes of a question) does not tell from the best is called a tie; "
+        "of measured ties, the one with the fewest devices is named first. "
         f"Predictions choose only where the model is within {TRUSTED_PCT:.0f}\u202f% (median) of configurations that it was not "
         "shown, and never outside of what was measured.",
     )

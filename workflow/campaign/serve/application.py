@@ -22,13 +22,14 @@ from campaign.errors import CampaignError
 from campaign.figure import Drawing, Figure, data_of
 from campaign.figure_names import in_page_order
 from campaign.outputs import figure_names, load_figure
-from campaign.pages import STYLE, templates
-from campaign.plot import notice
 from campaign.project import REPORTS
+from campaign.report_coverage import state_counts
 from campaign.serve import pages
 from campaign.serve.pages import Filter
 from campaign.serve.shelf import Shelf, Shelved, tables_or_problem
+from campaign.svg import notice
 from campaign.tableset import Tables
+from campaign.templates import STYLE, templates
 
 LIVE_S = 5
 """A page of a campaign that is running asks again after so many seconds."""
@@ -148,7 +149,7 @@ class _Site:
             known |= {
                 "said": pages.said_of(tables),
                 "choices": pages.choices(tables, asked),
-                "counts": pages.counts(shown.cells),
+                "counts": state_counts(shown.cells),
                 "coverage": pages.coverage(shown.cells, asked),
                 "cells": pages.cell_rows(shown.cells, asked),
                 "figures": list(self._figures.values()),
@@ -237,7 +238,7 @@ class _Site:
             "progress": pages.progress_words(shelved.progress(), time.time()),
             "problem": problem,
             "said": pages.said_of(tables) if tables else None,
-            "counts": pages.counts(tables.cells) if tables else [],
+            "counts": state_counts(tables.cells) if tables else [],
             "report": shelved.results.report.is_file(),
         }
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.cell import AXES
-from campaign.comparison import option_columns
+from campaign.comparison import naming_columns, option_columns
 from campaign.expression import parse
 from campaign.serve.shelf import Progress
 from campaign.tables import STATES
@@ -104,12 +104,6 @@ def progress_words(progress: Progress, now_s: float) -> dict[str, Any]:
     }
 
 
-def counts(cells: pd.DataFrame) -> list[tuple[str, str]]:
-    """Cells by what became of them."""
-    states = cells["state"].value_counts()
-    return [(name, f"{int(states.get(name, 0)):,}") for name in STATES if name != "implied" or name in states]
-
-
 def coverage(cells: pd.DataFrame, query: Filter) -> dict[str, Any]:
     """Configurations by workloads: how many of the planned cells are measured, and the address of these alone."""
     workloads = list(cells["workload"].drop_duplicates())
@@ -141,7 +135,7 @@ def cell_rows(cells: pd.DataFrame, asked: Filter) -> dict[str, Any]:
     pages = max(1, -(-len(cells) // CELLS_ON_PAGE))
     page = min(asked.page, pages)
     part = cells.iloc[(page - 1) * CELLS_ON_PAGE : page * CELLS_ON_PAGE]
-    axes = ["configuration", "workload", "batch", "precision", *option_columns(cells)]
+    axes = naming_columns(cells)
     rows = [
         (
             wording.describe(row, axes),

@@ -16,6 +16,7 @@ import pyarrow.parquet
 from campaign.collect import gather, tables_of
 from campaign.config.resolve import Campaign, from_document
 from campaign.errors import CampaignError, RecordError
+from campaign.json_file import read_document
 from campaign.locks import is_held
 from campaign.paths import Results
 from campaign.record import Record, Store
@@ -118,7 +119,7 @@ class Shelved:
 
     def progress(self) -> Progress:
         """From the plan, the names of records, and locks: cheap whatever the campaign's size."""
-        totals: Mapping[str, Any] = _document(self.results.plan / "plan.json").get("totals", {})
+        totals: Mapping[str, Any] = read_document(self.results.plan / "plan.json").get("totals", {})
         with self._lock:
             done = len(self._listed())
         runs = max(int(totals.get("runs", 0)), done)
@@ -175,14 +176,6 @@ class Shelf:
 
 def _is_campaign(path: Path) -> bool:
     return not path.name.startswith(".") and any((path / part).is_dir() for part in ("records", "plan", "tables"))
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def tables_or_problem(shelved: Shelved) -> tuple[Tables | None, str]:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from campaign.cell import SHAPE_AXES, Configuration
 from campaign.config.launching import devices_to_ask
 from campaign.config.system_file import SlurmOptions, SystemFile
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, first_problem
 from campaign.expression import parse
 
 _WARNING_S = 60  # from the warning to the end of an allocation at its time limit
@@ -42,10 +42,8 @@ def person(given: object) -> SlurmOptions:
     try:
         return SlurmOptions.model_validate(given or {})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
         known = ", ".join(SlurmOptions.model_fields)
-        raise ConfigError(f"--config slurm: {where or given}: {first['msg']}; there are: {known}") from error
+        raise ConfigError(f"--config slurm: {first_problem(error, str(given))}; there are: {known}") from error
 
 
 def is_pinned(system: SystemFile) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from campaign.statistics.student import student_quantile
-from campaign.statistics.words import CONFIDENCE, Floats, Integers
+from campaign.statistics.words import Floats, Integers
 
 RESAMPLES = 2000
 # One seed for every sample of every campaign: the same runs give the same interval everywhere.
@@ -22,7 +22,7 @@ _SEED = 20_150_401
 _AT_ONCE = 4_000_000
 
 
-def bca(samples: Floats, of: Literal["mean", "median"], confidence: float = CONFIDENCE) -> tuple[Floats, Floats]:
+def bca(samples: Floats, of: Literal["mean", "median"]) -> tuple[Floats, Floats]:
     """Bounds of the mean or the median of each row. samples: shape (samples, n), n >= 2; without nan.
 
     A row without any spread has an interval without width.
@@ -34,11 +34,11 @@ def bca(samples: Floats, of: Literal["mean", "median"], confidence: float = CONF
     step = max(1, _AT_ONCE // (RESAMPLES * (n if of == "mean" else 2)))
     for start in range(0, count, step):
         rows = slice(start, start + step)
-        low[rows], high[rows] = _bounds(ordered[rows], drawn, of, confidence)
+        low[rows], high[rows] = _bounds(ordered[rows], drawn, of)
     return low, high
 
 
-def _bounds(ordered: Floats, drawn: Integers, of: str, confidence: float) -> tuple[Floats, Floats]:
+def _bounds(ordered: Floats, drawn: Integers, of: str) -> tuple[Floats, Floats]:
     n = ordered.shape[1]
     if of == "mean":
         found, left_out = ordered.mean(axis=1), _means_without_one(ordered)
@@ -53,7 +53,7 @@ def _bounds(ordered: Floats, drawn: Integers, of: str, confidence: float) -> tup
     squares = (influence**2).sum(axis=1)
     cubes = (influence**3).sum(axis=1)
     skew = np.where(squares > 0, cubes / (6 * np.where(squares > 0, squares, 1.0) ** 1.5), 0.0)
-    expanded = np.sqrt(n / (n - 1)) * student_quantile(n - 1, confidence)
+    expanded = np.sqrt(n / (n - 1)) * student_quantile(n - 1)
     replicas.sort(axis=1)
     low, high = (_quantiles(replicas, ndtr(_adjusted(bias, skew, end))) for end in (-expanded, expanded))
     return low, high

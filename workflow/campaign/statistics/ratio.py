@@ -52,14 +52,14 @@ class LogRatios:
         spread = np.where(self.variance > 0, self.variance, np.nan)
         return np.where(self.variance > 0, 2.0 * stdtr(self.freedom, -away / np.sqrt(spread)), certain)
 
-    def least_detectable_pct(self, confidence: float = CONFIDENCE, power: float = POWER) -> Floats:
+    def least_detectable_pct(self) -> Floats:
         """How large a difference had to be to be found in 80 of 100 campaigns like this one, in percent of the reference.
 
         For one comparison by itself at 5 %; a family of comparisons needs more.
         """
         # Rounding may leave Welch's degrees of freedom a trifle under one.
         freedom = np.maximum(self.freedom, 1.0)
-        shift = nctdtrinc(freedom, 1.0 - power, student_quantile(freedom, confidence))
+        shift = nctdtrinc(freedom, 1.0 - POWER, student_quantile(freedom))
         with np.errstate(over="ignore"):
             return np.asarray(100.0 * np.expm1(shift * np.sqrt(self.variance)), dtype=np.float64)
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from campaign.driver import Driver
 from campaign.errors import LaunchError
+from campaign.json_file import read_document
 from campaign.paths import Results
 from campaign.slurm import jobs
 from campaign.slurm.commands import Slurm
@@ -72,8 +73,8 @@ class Batches:
     def recover(self) -> None:
         """Finish the batches that a process began which was killed, or got no answer. Unanswered: that has to wait."""
         for intent in sorted(self.directory.glob("*.json")):
-            document = _document(intent)
-            if document is None or "written" in document:
+            document = read_document(intent)
+            if not document or "written" in document:
                 continue
             time.sleep(max(0.0, min(_SBATCH_S, document["time_s"] + _SBATCH_S - time.time())))
             folder = intent.with_suffix("")
@@ -88,7 +89,7 @@ class Batches:
 
     def unseen(self, snapshot: Snapshot) -> int:
         """Jobs that were submitted after a look at the queue, so that it does not show them."""
-        documents = [document for path in self.directory.glob("*.json") if (document := _document(path)) is not None]
+        documents = [document for path in self.directory.glob("*.json") if (document := read_document(path))]
         return sum(
             job_id not in snapshot.jobs
             for document in documents
@@ -152,11 +153,3 @@ def place_pickles(folder: Path, job_ids: dict[str, str]) -> None:
         driver = driver_in(path)
         if driver is not None and driver.lease in job_ids:
             path.rename(folder / f"{job_ids[driver.lease]}_submitted.pkl")
-
-
-def _document(path: Path) -> dict[str, Any] | None:
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import time
 from collections.abc import Collection, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 from campaign.driver import Driver
 from campaign.errors import ConfigError, LaunchError
+from campaign.json_file import read_document
 from campaign.slurm.jobs import replace
 
 MANY = 1_000_000_000
@@ -68,7 +68,7 @@ class Requests:
     def raise_refusal(self, lease: str) -> None:
         """ConfigError or LaunchError, when the lease's request was refused; once."""
         path = self._path(lease).with_suffix(".refused")
-        if document := _document(path):
+        if document := read_document(path):
             path.unlink(missing_ok=True)
             raise (ConfigError if document["mistake"] else LaunchError)(document["words"])
 
@@ -78,14 +78,14 @@ class Requests:
 
     def waiting(self) -> tuple[str, float]:
         """What everybody waits for, and for how long still (s); empty and 0 when somebody may try."""
-        document = _document(self.waits)
+        document = read_document(self.waits)
         left_s = document.get("until_s", 0.0) - time.time()
         # Clocks of login nodes differ: nobody waits longer than from one look to the next.
         return (document["words"], left_s) if 0 < left_s <= self.poll_s else ("", 0.0)
 
     def at_once(self) -> int:
         """How many jobs to try at once: fewer than are asked for after Slurm refused more. Ends the wait."""
-        most = int(_document(self.waits).get("most", MANY))
+        most = int(read_document(self.waits).get("most", MANY))
         self.waits.unlink(missing_ok=True)
         return most
 
@@ -99,11 +99,3 @@ def _load(path: Path) -> Asked | None:
     except Exception:  # whatever the remains of a pickle lead to
         return None
     return asked if isinstance(asked, Asked) else None
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}

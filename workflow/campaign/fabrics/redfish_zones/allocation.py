@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, first_problem
 from campaign.fabrics import chassis
 from campaign.fabrics.control.tags import decode
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, ProtocolViolation
@@ -61,9 +61,8 @@ def restore(look: Callable[[], Layout], zones: Zones, document: Mapping[str, Any
     try:
         saved = Allocation.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "document"
-        raise ConfigError(f"not an allocation of a chassis with zones: {where}: {first['msg']}") from error
+        problem = first_problem(error, "document")
+        raise ConfigError(f"not an allocation of a chassis with zones: {problem}") from error
     layout = look()
     differing = _differing(layout, saved)
     told: list[str] = []

@@ -26,8 +26,8 @@ def templates(directory: Path = REPORTS) -> Environment:
     )
 
 
-def page(template: str, context: Mapping[str, Any]) -> str:
-    """A page that carries the report's style: one file, no script, no request, no clock."""
+def filled(template: str, context: Mapping[str, Any]) -> str:
+    """A page that carries the report's style and asks for no other file."""
     css = Markup(STYLE.read_text(encoding="utf-8"))
     return templates().get_template(template).render(**context, css=css)
 
