@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,7 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
     known = read_known(campaign, store)
     present = known.measured
     wanted = sorted(key for key in _keys(matrix) if key in present)
-    records = [store.read(*key) for key in wanted]
+    records = list(_sharing(store.read(*key) for key in wanted))
     used = {record.lease_id for record in records}
     names = {lease_name(campaign.protocol, cell) for cell in matrix.cells}
     leases = [
@@ -77,6 +77,16 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
     ]
     left_out = Excluded(directory / "slurm").read()
     return Collected(campaign, matrix, records, leases, _reasons(directory), store, beside, links, known, left_out)
+
+
+def _sharing(records: Iterable[Record]) -> Iterator[Record]:
+    """Records that hold what all runs of a cell have in common once: it is most of a record."""
+    first: Record | None = None
+    for record in records:
+        if first is None or record.cell_id != first.cell_id:
+            first = record
+        cell = first.cell if record.cell == first.cell else record.cell
+        yield record.model_copy(update={"cell": cell, "specification": first.specification})
 
 
 def _keys(matrix: Matrix) -> Iterator[Key]:

@@ -99,6 +99,23 @@ def test_a_filter_leaves_the_cells_that_are_asked_for_in_page_and_data(
     assert len(client.get(f"/campaign/small/cells.csv?{query}").text.splitlines()) == cells + 1
 
 
+def test_a_filter_knows_the_hosts_that_runs_touched(campaign: Campaign, tmp_path: Path) -> None:
+    store = campaign_records.fill(campaign, tmp_path / "small", 0.5)
+    for number, record in enumerate(list(store)):
+        path = store.path(*record.key)
+        path.write_text(record.model_copy(update={"hosts": (f"host{number % 8 // 2}", "far")}).model_dump_json() + "\n")
+    with served(tmp_path) as client:
+        assert "<p>2 cells</p>" in client.get("/campaign/small?where=host == 'host1'").text
+        assert "<p>8 cells</p>" in client.get("/campaign/small?where=host == 'far'").text
+        assert "<p>0 cells</p>" in client.get("/campaign/small?where=host == 'nowhere'").text
+
+
+def test_without_a_plan_the_planned_runs_are_those_of_the_campaign(campaign: Campaign, tmp_path: Path) -> None:
+    campaign_records.fill(campaign, tmp_path / "small", 0.5)
+    with served(tmp_path) as client:
+        assert "16 of 32 runs" in client.get("/campaign/small").text
+
+
 def test_a_figure_has_a_page_a_picture_and_data_of_the_filtered_cells(client: httpx.Client) -> None:
     page = client.get("/campaign/small/figure/precision?where=batch == 2").text
     assert "samples/s" in page.lower()
@@ -120,7 +137,7 @@ def test_a_figure_has_a_page_a_picture_and_data_of_the_filtered_cells(client: ht
         ("/campaign/damaged/cells.csv", 404, "not a whole record/1 record"),
         ("/campaign/small/leases.csv", 404, "there are the tables runs and cells"),
         ("/campaign/small/figure/nope", 404, "there is no such figure; there are scaling"),
-        ("/campaign/small/report", 404, "the report is not written yet"),
+        ("/campaign/small/report", 404, "there is no report yet"),
         ("/campaign/small?where=colour+==+1", 422, "colour"),
         ("/campaign/small?where=__import__('os')", 422, "where"),
         ("/compare?a=small&b=nope", 404, "there is no campaign &#39;nope&#39;; there are damaged, small"),

@@ -132,8 +132,8 @@ class _Site:
     def campaign(self, request: Request) -> Response:
         shelved = self._found(request)
         asked = Filter.of(request.query_params.multi_items())
-        progress = pages.progress_words(shelved.progress(), time.time())
         tables, problem = tables_or_problem(shelved)
+        progress = pages.progress_words(shelved.progress(), time.time())
         known: dict[str, Any] = {
             "name": shelved.name,
             "progress": progress,
@@ -191,7 +191,9 @@ class _Site:
     def report(self, request: Request) -> Response:
         path = self._found(request).results.report
         if not path.is_file():
-            raise HTTPException(404, "the report is not written yet; it is once the campaign is through")
+            raise HTTPException(
+                404, "there is no report yet; the end of a campaign writes it, and so does 'campaign report'"
+            )
         return FileResponse(path, headers={"Content-Security-Policy": _ALONE}, media_type="text/html")
 
     def compare(self, request: Request) -> Response:

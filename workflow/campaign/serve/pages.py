@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from campaign import wording
 from campaign.cell import AXES
 from campaign.comparison import naming_columns, option_columns
 from campaign.expression import parse
+from campaign.selection import HOST
 from campaign.serve.shelf import Progress
 from campaign.tables import STATES
 from campaign.tableset import Tables
@@ -67,9 +69,17 @@ def filtered(tables: Tables, asked: Filter) -> Tables:
     if asked.where:
         options = option_columns(cells)
         names = frozenset(AXES) | {name.removeprefix("option_") for name in options}
-        chosen = parse(asked.where, names, "where")
+        chosen = parse(asked.where, names | {HOST}, "where")
         rows = cells.rename(columns={name: name.removeprefix("option_") for name in options}).to_dict("records")
-        cells = cells[[chosen({str(key): value for key, value in row.items()}) for row in rows]]
+        # An axis of that name comes first, as in `--where`.
+        hosts = _hosts(tables.runs) if HOST in chosen.names - names else None
+        axes = [{str(key): value for key, value in row.items()} for row in rows]
+        cells = cells[
+            [
+                chosen(row) if hosts is None else any(chosen({**row, HOST: each}) for each in hosts[row["cell_id"]])
+                for row in axes
+            ]
+        ]
     kept = set(cells["cell_id"])
     runs = tables.runs[tables.runs["cell_id"].isin(kept)]
     sampled = tables.telemetry
@@ -77,6 +87,14 @@ def filtered(tables: Tables, asked: Filter) -> Tables:
         sampled = sampled[sampled["cell_id"].isin(kept)]
     cells, runs, sampled = (frame.reset_index(drop=True) for frame in (cells, runs, sampled))
     return replace(tables, cells=cells, runs=runs, telemetry=sampled)
+
+
+def _hosts(runs: pd.DataFrame) -> Mapping[str, set[str]]:
+    """The hosts that runs of a cell touched, by its id."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for cell_id, names in zip(runs["cell_id"], runs["host_names"], strict=True):
+        found[cell_id].update(filter(None, names.split(", ")))
+    return found
 
 
 def choices(tables: Tables, asked: Filter) -> list[dict[str, Any]]:

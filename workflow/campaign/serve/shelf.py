@@ -118,11 +118,13 @@ class Shelved:
         return from_document(self._store.shared_document(newest.campaign))
 
     def progress(self) -> Progress:
-        """From the plan, the names of records, and locks: cheap whatever the campaign's size."""
+        """From the plan, the names of records, and locks: cheap whatever the campaign's size. What tables were made last know of
+        planned runs counts too: an unpacked archive has no plan."""
         totals: Mapping[str, Any] = read_document(self.results.plan / "plan.json").get("totals", {})
         with self._lock:
             done = len(self._listed())
-        runs = max(int(totals.get("runs", 0)), done)
+            known = 0 if self._tables is None else int(self._tables.cells["n_planned"].sum())
+        runs = max(int(totals.get("runs", 0)), known, done)
         leases = tuple(sorted(self._busy()))
         last = self._last()
         state = "measuring" if leases else "planned" if not done else "complete" if done >= runs else "partial"
