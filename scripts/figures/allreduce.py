@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from campaign import plot, wording
+from campaign import figure_coverage, plot, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 from campaign.links.model import allreduce_s
 from campaign.links.shown import Shown, shown, size_words
@@ -31,7 +31,7 @@ def draw(data: FigureData) -> Drawing:
     findings = _findings(rows)
     panels = _panels(every)
     with plot.style(data.style):
-        svg = _picture(panels[: plot.MOST_PANELS], " ".join(findings))
+        svg = _picture(panels[: plot.MOST_PANELS], wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -48,7 +48,17 @@ def draw(data: FigureData) -> Drawing:
             "Left out": lambda row: row["left_out"] or wording.NONE,
         },
     )
-    return Drawing(svg=svg, caption=_caption(every), alt=" ".join(findings), findings=findings, data=rows, **table)
+    measured = [each["lease_id"] for each in data.links if each["document"]["allreduce"]]
+    covered = figure_coverage.of_leases(data.leases, measured, "had all-reduce measured")
+    return Drawing(
+        svg=svg,
+        caption=_caption(every),
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _caption(every: list[Shown]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.patches import Patch
 
-from campaign import comparison, plot, wording
+from campaign import comparison, figure_coverage, plot, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Composition times"
@@ -41,7 +41,7 @@ def draw(data: FigureData) -> Drawing:
         "not in it."
     )
     with plot.style(data.style):
-        svg = _picture(rows.head(_MOST_BARS), " ".join(findings))
+        svg = _picture(rows.head(_MOST_BARS), wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -60,7 +60,17 @@ def draw(data: FigureData) -> Drawing:
             "Retries": lambda row: wording.number(row["retries"]),
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    ready = data.leases["compose_s"].notna()
+    covered = figure_coverage.of_leases(data.leases, data.leases.loc[ready, "lease_id"], "got ready")
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ QUANTITIES = (
     Quantity("host_energy_per_sample_j", "energy of the processors for a sample", "J"),
     Quantity("device_power_mean_w", "power of a device", "W"),
 )
-_WHAT = "mean with 95 % interval (Student t) over runs, over the time that was measured."
+_WHAT = "Energies are of the time that was measured."
 _REMARKS = "A step is one of all devices together. Hosts, fabric and cooling are not in the energy of devices. "
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from campaign import plot, wording
+from campaign import figure_coverage, plot, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Forecast and actual duration"
@@ -49,7 +49,7 @@ def draw(data: FigureData) -> Drawing:
         + (f" {len(rows) - _MOST} more in the table." if len(rows) > _MOST else "")
     )
     with plot.style(data.style):
-        svg = _picture(rows.head(_MOST), " ".join(findings))
+        svg = _picture(rows.head(_MOST), wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -64,7 +64,17 @@ def draw(data: FigureData) -> Drawing:
             "Expected from": lambda row: row["basis"],
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    leases = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
+    covered = figure_coverage.of_leases(leases, rows["lease"], "were measured with a forecast")
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 
-from campaign import plot, wording
+from campaign import figure_coverage, plot, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 from campaign.links.paths import KINDS
 from campaign.links.shown import Shown, shown, size_words
@@ -27,6 +27,7 @@ _LABEL_CHARACTERS = 16
 _NUMBER_PT = 6.5
 _LETTERS = {kind: "".join(part[0].upper() for part in kind.split(" + ")) for kind in KINDS}
 _BANDWIDTH, _LATENCY = "unidirectional_gb_per_s", "latency_us"
+_ALARM_PCT = 10.0  # under the median of its like: said before anything else
 _TELLING_BYTES = 2**16  # the time of a smaller message is mostly latency, and says nothing of a bandwidth
 
 
@@ -38,7 +39,7 @@ def draw(data: FigureData) -> Drawing:
     findings = _findings(rows)
     drawn = every[: plot.MOST_PANELS]
     with plot.style(data.style):
-        svg = _picture(drawn, " ".join(findings))
+        svg = _picture(drawn, wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -52,8 +53,16 @@ def draw(data: FigureData) -> Drawing:
             "Peer access": lambda row: wording.NONE if row["p2p"] is None else ("yes" if row["p2p"] else "no"),
         },
     )
+    measured = [each["lease_id"] for each in data.links if each["document"]["matrices"]]
+    covered = figure_coverage.of_leases(data.leases, measured, "had their links measured")
     return Drawing(
-        svg=svg, caption=_caption(every, drawn), alt=" ".join(findings), findings=findings, data=rows, **table
+        svg=svg,
+        caption=_caption(every, drawn),
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
     )
 
 
@@ -143,10 +152,12 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
             break
     spread = measured[_BANDWIDTH] / measured.groupby(["configuration", "kind"])[_BANDWIDTH].transform("median")
     slowest = measured.loc[spread.idxmin()]
-    said.append(
+    alarming = 100 * (1 - spread.min()) >= _ALARM_PCT
+    said.insert(
+        0 if alarming else len(said),
         f"Furthest below its like: {slowest['from']} to {slowest['to']} of {slowest['configuration']}, "
         f"{wording.number(slowest[_BANDWIDTH])} GB/s, {wording.percent(100 * (1 - spread.min()), 0)} under the median of its "
-        f"{slowest['kind']} links."
+        f"{slowest['kind']} links.",
     )
     return tuple(said)
 

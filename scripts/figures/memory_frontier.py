@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, plot, wording
+from campaign import comparison, figure_coverage, plot, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Memory"
@@ -35,11 +35,11 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.panels(rows, [column for column in by if column not in shape])
     caption = (
         "A mark for every planned batch of the compositions, workloads and precisions of which one ran out of memory; the line "
-        "joins the largest that ran with the smallest that did not. "
+        "joins the largest that ran with the smallest that did not."
         f"{panels.sentence()}{_cut(panels)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, cells, by, shape, " ".join(findings))
+        svg = _picture(panels, cells, by, shape, wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -51,7 +51,16 @@ def draw(data: FigureData) -> Drawing:
             "Evidence (cell.repetition)": lambda row: row["evidence"] or wording.NONE,
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(data.cells)
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _by(cells: pd.DataFrame) -> list[str]:
@@ -104,6 +113,11 @@ def _findings(rows: pd.DataFrame, cells: pd.DataFrame, by: list[str]) -> tuple[s
     if len(known):
         ends = [known.iloc[0]] if len(known) == 1 else [known.iloc[0], known.iloc[-1]]
         first, *last = [f"at batch {_batch(row['smallest_out'])} ({wording.describe(row, named)})" for row in ends]
+        if last and ends[0]["smallest_out"] == ends[1]["smallest_out"]:
+            first, last = (
+                f"at batch {_batch(ends[0]['smallest_out'])} in each of the {len(known):,} cases in which it does",
+                [],
+            )
         said.append(f"Memory runs out {first}{', and as late as ' + last[0] if last else ''}.")
     spared = int((cells["outcome"] == "implied").sum())
     if spared:

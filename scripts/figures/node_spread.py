@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, pairing, plot, verdict, wording
+from campaign import comparison, figure_coverage, pairing, plot, verdict, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 from campaign.spread import COULD, MAY, NOT, Spread, spread
 
@@ -33,13 +33,13 @@ def draw(data: FigureData) -> Drawing:
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))
     findings = _findings(rows, by, found)
     caption = (
-        f"Throughput at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % interval"
-        f"{wording.made_by(rows['interval_method'])}. Above a bar: its drop against the first bar of the group. "
-        f"{verdict.counted(rows, data.protocol, 'the fewest hosts')} A cross names why a planned cell has no value. "
+        f"Throughput at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, "
+        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its drop against the first bar of the group. "
+        f"{verdict.counted(rows, data.protocol, 'the fewest hosts')} A cross names why a planned cell has no value."
         f"{panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, " ".join(findings))
+        svg = _picture(panels, wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -60,7 +60,20 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(
+        comparison.varied(
+            data.cells, [*comparison.KIND, *comparison.option_columns(data.cells), "batch", "ranks"], "hosts"
+        )
+    )
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _findings(rows: pd.DataFrame, by: list[str], found: Spread) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, pairing, plot, verdict, wording
+from campaign import comparison, figure_coverage, pairing, plot, verdict, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Local, hybrid and fabric"
@@ -42,13 +42,13 @@ def draw(data: FigureData) -> Drawing:
         else ""
     )
     caption = (
-        f"Increase of time over {data.baseline}'s kind of attachment; {wording.runs_behind(kept['n_ok'])} a point, 95 % interval. "
-        f"Zero: as fast as the baseline. "
-        f"{verdict.counted(kept, data.protocol, 'the baseline')} A cross names why a planned cell has no value. "
+        f"Increase of time over {data.baseline}'s kind of attachment; {wording.runs_behind(kept['n_ok'])} a point, "
+        f"{wording.interval_of(kept['method'], '95 % interval')}. Zero: as fast as the baseline. "
+        f"{verdict.counted(kept, data.protocol, 'the baseline')} A cross names why a planned cell has no value."
         f"{panels.sentence()}{alone}{plot.cut(kept, _OVERHEAD)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, _row_names(kept), " ".join(findings))
+        svg = _picture(panels, _row_names(kept), wording.alternative(findings))
     named = ["workload", *_row_names(kept), *by]
     table = page_table(
         kept,
@@ -64,7 +64,16 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=kept, **table)
+    covered = figure_coverage.of_cells(rows, kept.loc[kept["overhead_pct"].notna(), "cell_id"])
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=kept,
+        coverage=covered,
+        **table,
+    )
 
 
 def _treatment(row: Any) -> str:
@@ -107,17 +116,19 @@ def _picture(panels: plot.Panels, names: list[str], alt: str) -> str:
     for panel, (only,) in zip(panels.shown, axes, strict=True):
         plot.title(only, panel.label)
         labels = []
+        present = set(panel.rows["treatment"])
+        here = {name: each for name, each in looks.items() if name in present}
         for place, (_, rows) in enumerate(panel.rows.groupby(["workload", *names], sort=False)):
             if place == _MOST_LINES:
                 labels.append("more in the table")
                 break
             labels.append(wording.describe(rows.iloc[0], ["workload", *names]))
-            _line(only, place, rows[list(_DRAWN)].to_dict("records"), looks)
+            _line(only, place, rows[list(_DRAWN)].to_dict("records"), here)
         if panel.rows["overhead_pct"].notna().any():
             low, high = plot.range_of(panel.rows, _OVERHEAD)
             low, high = min(low, 0.0), max(high, 0.0)
             room = 0.06 * (high - low) or 1.0
-            only.set_xlim(low - room, high + room)
+            only.set_xlim(low - room, high + room + _for_gaps(panel.rows) * (high - low + 2 * room))
         only.axvline(0, color=plot.INK, linewidth=0.9)
         only.set_yticks(range(len(labels)), labels)
         only.set_ylim(len(labels) - 0.4, -0.6)
@@ -130,6 +141,13 @@ def _picture(panels: plot.Panels, names: list[str], alt: str) -> str:
     return plot.to_svg(figure, ANCHOR, TITLE, alt)
 
 
+def _for_gaps(rows: pd.DataFrame) -> float:
+    """How much wider a panel is, as a part of its width, for words about cells without a value at its right edge."""
+    longest = max((len(plot.why_not(row)) for row in rows[rows["n_ok"] == 0].to_dict("records")), default=0)
+    share = min(0.68, 0.08 + 0.025 * longest) if longest else 0.0
+    return share / (1 - share)
+
+
 def _line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Look]) -> None:
     for row in rows:
         position = list(looks).index(row["treatment"])
@@ -137,8 +155,8 @@ def _line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Look]) -
         look = looks[row["treatment"]]
         if not row["n_ok"]:
             across = axes.get_yaxis_transform()
-            axes.plot([0.03], [y], marker="x", color=look.colour, markersize=5, transform=across, clip_on=False)
-            axes.text(0.07, y, plot.why_not(row), transform=across, va="center", fontsize=7.5)
+            axes.plot([0.97], [y], marker="x", color=look.colour, markersize=5, transform=across, clip_on=False)
+            axes.text(0.93, y, plot.why_not(row), transform=across, ha="right", va="center", fontsize=plot.small_pt())
             continue
         below, above = plot.errors(row, "overhead_pct", "overhead_low", "overhead_high")
         axes.errorbar(

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from scipy import stats
 
-from campaign import comparison, pairing, plot, statistics, verdict, wording
+from campaign import comparison, figure_coverage, pairing, plot, statistics, verdict, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Overhead by size"
@@ -36,19 +36,20 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no overhead is known of two workloads that were measured alike and whose size is known")
     rows, fits = _fitted(rows, by)
-    panels = plot.panels(rows, by)
+    panels = plot.panels(rows, by, of_axes=["size_kind"])
     findings = _findings(rows, fits, by)
     many = bool((rows.groupby([*by, "treatment"], sort=False, dropna=False).size() > _MARKS).any())
     thinned = " Of very many cells, only some are drawn." if many else ""
     caption = (
-        f"{wording.runs_behind(list(rows['n_ok']))} a mark, which is a cell, 95 % interval{wording.made_by(rows['method'])}. The "
+        f"{wording.runs_behind(list(rows['n_ok']))} a mark, which is a cell, "
+        f"{wording.interval_of(rows['method'], '95 % interval')}. The "
         "line is of least squares through the mean overhead of each workload, so that n of a line is its number of workloads; its "
         f"slope has a 95 % interval (Student t, n − 2), and there is none through fewer than {_LEAST_SIZES} sizes. r: Pearson's "
-        f"correlation. p: of no slope, for all lines together (Holm). {panels.sentence()}{thinned}{plot.cut(rows, _POINTS)} "
+        f"correlation. p: of no slope, for all lines together (Holm).{panels.sentence()}{thinned}{plot.cut(rows, _POINTS)} "
         f"Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, fits, by, " ".join(findings))
+        svg = _picture(panels, fits, by, wording.alternative(findings))
     options = [name for name in comparison.option_columns(rows) if name not in by]
     named = ["workload", "shape", "batch", *by[1:], *options]
     table = page_table(
@@ -67,7 +68,16 @@ def draw(data: FigureData) -> Drawing:
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(comparison.overhead(data.cells, data.baseline), rows["cell_id"])
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _slope(row: Any) -> str:

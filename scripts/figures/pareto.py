@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
-from campaign import comparison, plot, wording
+from campaign import comparison, figure_coverage, plot, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Throughput against cost"
@@ -19,11 +19,13 @@ SECTION = (
 )
 
 _DEVICE_HOURS, _ENERGY = "device-hours for 1 M samples", "energy for 1 M samples (kWh)"
+_UNITS = {_DEVICE_HOURS: "device-hours for 1 M samples", _ENERGY: "kWh for 1 M samples"}
 _COST = plot.Columns("cost", "cost_low", "cost_high")
 _NAMED = 8  # numbers in one panel; more would cover each other
 _J_PER_KWH = 3.6e6
 _POINTS_WITH_BARS = 200
 _MARKS = 300  # of one way to attach in one panel; more are a cloud and a heavy page
+_ROOM = 0.12  # beyond the outermost marks, as a share of the axis
 _WORK = ("seq_len", "image_px")  # options that change what a sample is
 
 
@@ -34,7 +36,7 @@ def draw(data: FigureData) -> Drawing:
     work = _same_work(rows)
     by = ["cost_kind", "workload", *work]
     rows = _with_front(rows, by)
-    panels = plot.panels(rows, by)
+    panels = plot.panels(rows, by, of_axes=["cost_kind"])
     shown = ["configuration", "batch", "precision", *(o for o in comparison.option_columns(rows) if o not in work)]
     named = [column for column in shown if rows[column].nunique() > 1 or column == "configuration"]
     findings = _findings(rows, by, named)
@@ -44,14 +46,14 @@ def draw(data: FigureData) -> Drawing:
     many = bool((rows.groupby([*by, "attach", "near"], sort=False, dropna=False).size() > _MARKS).any())
     thinned = " Of very many cells, only some are drawn, and all of the front." if many else ""
     caption = (
-        f"{wording.runs_behind(list(rows['n_ok']))} a mark, which is a cell's mean with 95 % interval"
-        f"{wording.made_by(rows['interval_method'])}. Device-hours are those of all composed devices, used or not. The line joins "
-        "the front, from the cheapest cell to the fastest, with their numbers of the table. Filled: on the front, or not surely "
-        "behind it (no cell whose interval is wholly better in both); hollow: behind. "
+        f"{wording.runs_behind(list(rows['n_ok']))} a mark, which is a cell, "
+        f"{wording.interval_of(rows['interval_method'])}. Device-hours are those of all composed devices, used or not. The line "
+        "joins the front, from the cheapest cell to the fastest, with their numbers of the table. Filled: on the front, or not "
+        "surely behind it (no cell whose interval is wholly better in both); hollow: behind."
         f"{panels.sentence()}{thinned}{cut} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, " ".join(findings))
+        svg = _picture(panels, wording.alternative(findings))
     told = ["front", "near", "mean", "ci_low", "ci_high", "cost", "cost_low", "cost_high", "n_ok"]
     table = page_table(
         rows[list(dict.fromkeys([*by, *named, *told]))],
@@ -67,7 +69,16 @@ def draw(data: FigureData) -> Drawing:
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(data.cells, rows["cell_id"])
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _same_work(rows: pd.DataFrame) -> list[str]:
@@ -82,6 +93,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
     hours = cells["devices"] * 1e6 / 3600
     by_time = cells.assign(
         cost_kind=_DEVICE_HOURS,
+        cost_unit=_UNITS[_DEVICE_HOURS],
         cost=hours / cells["mean"],
         cost_low=hours / cells["ci_high"],
         cost_high=hours / low,
@@ -102,7 +114,7 @@ def _by_energy(cells: pd.DataFrame, ok: pd.DataFrame) -> pd.DataFrame:
     groups = (ok["energy_per_sample_j"] * 1e6 / _J_PER_KWH).groupby(ok["cell_id"], sort=False)
     mean, sd, n = (cells["cell_id"].map(each) for each in (groups.mean(), groups.std(), groups.count()))
     low, high = statistics.student_interval(mean, sd, n.fillna(0))
-    told = cells.assign(cost_kind=_ENERGY, cost=mean, cost_low=low, cost_high=high)
+    told = cells.assign(cost_kind=_ENERGY, cost_unit=_UNITS[_ENERGY], cost=mean, cost_low=low, cost_high=high)
     return told[mean.notna()]
 
 
@@ -174,14 +186,14 @@ def _picture(panels: plot.Panels, alt: str) -> str:
         step = -(-len(front) // _NAMED)
         for row in front.iloc[::step].to_dict("records"):
             at = (row["cost"], row["mean"])
-            only.annotate(str(row["front"]), at, xytext=(-6, 4), textcoords="offset points", ha="right", fontsize=7.5)
-        only.set_xlim(_limits(panel.rows, _COST))
-        only.set_ylim(_limits(panel.rows, plot.RATE))
-        only.set_xscale("log" if _wide(panel.rows["cost"]) else "linear")
+            only.annotate(
+                str(row["front"]), at, xytext=(4, 3), textcoords="offset points", ha="left", fontsize=plot.small_pt()
+            )
+        only.set_xscale("log")
         only.set_yscale("log" if _wide(panel.rows["mean"]) else "linear")
+        only.set_xlim(_limits(panel.rows, _COST, logarithmic=True))
+        only.set_ylim(_limits(panel.rows, plot.RATE, logarithmic=_wide(panel.rows["mean"])))
         _plain_ticks(only)
-        if only.get_xscale() == "linear":
-            only.locator_params(axis="x", nbins=5)
         only.set_xlabel(kind)
         if plot.is_left(position):
             only.set_ylabel("throughput (samples/s)")
@@ -193,13 +205,14 @@ def _picture(panels: plot.Panels, alt: str) -> str:
     return plot.to_svg(figure, ANCHOR, TITLE, alt)
 
 
-def _limits(rows: pd.DataFrame, columns: plot.Columns) -> tuple[float, float]:
-    """What to show of an axis: all values, with their intervals as far as these are not huge, and some room."""
-    least, most = float(rows[columns.value].min()), float(rows[columns.value].max())
+def _limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithmic: bool) -> tuple[float, float]:
+    """What to show of an axis: all values, with their intervals as far as these are not huge, and room for marks and numbers."""
     low, high = plot.range_of(rows, columns)
-    if most > 12 * least:
-        return 0.75 * least, 1.35 * most
-    room = 0.1 * (high - low) or 0.1 * most
+    if logarithmic:
+        low = max(low, 0.5 * float(rows[columns.value].min()))
+        room = max(1.1, (high / low) ** _ROOM)
+        return low / room, high * room
+    room = _ROOM * (high - low) or _ROOM * high
     return max(low, 0.0) - (room if low > room else 0.0), high + room
 
 
@@ -214,12 +227,18 @@ def _plain_ticks(axes: Any) -> None:
         (axes.yaxis, axes.get_yscale(), axes.get_ylim()),
     ):
         if scale == "log":
-            powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-            all_ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-            ticks = [tick for tick in all_ticks if low <= tick <= high]
+            ticks = [tick for tick in _tick_values(low, high) if low <= tick <= high]
             axis.set_ticks(ticks[:: -(-len(ticks) // 6)])
-            axis.set_ticklabels([wording.number(tick, 1) for tick in axis.get_ticklocs()])
+            axis.set_ticklabels([f"{tick:,.4g}" for tick in axis.get_ticklocs()])
             axis.set_minor_locator(NullLocator())
+
+
+def _tick_values(low: float, high: float) -> list[float]:
+    """Round numbers of a logarithmic axis: in few of them where it is short."""
+    if high < 6 * low:
+        return [float(f"{tick:.6g}") for tick in MaxNLocator(4).tick_values(low, high)]
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
 
 
 def _marks(axes: Any, rows: pd.DataFrame, look: plot.Look, *, filled: bool) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, pairing, plot, verdict, wording
+from campaign import comparison, figure_coverage, pairing, plot, verdict, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Part of a host"
@@ -13,6 +13,9 @@ SECTION = (
     "Does a run that uses k devices of a host mind how many (n) are composed onto it? If not, one large composition can "
     "serve many small runs. The variation of a case is over the differently composed hosts, at equal devices in use."
 )
+
+
+_MOST_LABELLED = 6  # groups of one panel
 
 
 def draw(data: FigureData) -> Drawing:
@@ -24,13 +27,13 @@ def draw(data: FigureData) -> Drawing:
     findings = _findings(rows, by)
     compared = verdict.counted(rows, data.protocol, "the smallest host")
     caption = (
-        f"Throughput of k devices in use of n composed onto a host; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % "
-        f"interval{wording.made_by(rows['interval_method'])}. {compared} CV under a group: standard deviation over mean (n − 1) of "
-        f"its compositions' means. A cross names why a planned cell has no value. {panels.sentence()}"
+        f"Throughput of k devices in use of n composed onto a host; {wording.runs_behind(rows['n_ok'])} a bar, "
+        f"{wording.interval_of(rows['interval_method'])}. {compared} CV of a group, under it or in the table: standard "
+        f"deviation over mean (n − 1) of its compositions' means. A cross names why a planned cell has no value.{panels.sentence()}"
         f"{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, " ".join(findings))
+        svg = _picture(panels, wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -47,7 +50,23 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(_planned(data.cells))
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
+
+
+def _planned(cells: pd.DataFrame) -> pd.DataFrame:
+    """Cells that were to use part of a host, and those that they would have been compared with."""
+    equal = [*comparison.KIND, *comparison.option_columns(cells), "batch", "hosts", "devices_used"]
+    part = cells["devices_used"] < cells["devices_per_host"]
+    return cells[part.groupby([cells[key] for key in equal], sort=False).transform("any").astype(bool)]
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
@@ -62,10 +81,10 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     row: Any = cases.loc[cases["case_cv_pct"].idxmax()]
     named = [column for column in [*by, "batch"] if cases[column].nunique() > 1] or ["workload"]
     repeats = rows["cv_pct"].max()
+    beside = f"; repetitions of one cell vary most by {wording.percent(repeats)}" if pd.notna(repeats) else ""
     said.append(
-        f"At equal devices in use, throughput varies by at most {wording.percent(row['case_cv_pct'])} (CV) over differently "
-        f"composed hosts ({wording.describe(row, named)}, {row['devices_used']} in use); repetitions of one cell vary by up to "
-        f"{wording.percent(repeats)}."
+        f"At equal devices in use, throughput varies most over differently composed hosts for {wording.describe(row, named)}, "
+        f"{row['devices_used']} in use: {wording.percent(row['case_cv_pct'])} (CV){beside}."
     )
     return tuple(sentence for sentence in said if sentence)
 
@@ -95,14 +114,17 @@ def _picture(panels: plot.Panels, alt: str) -> str:
         plot.title(only, panel.label)
         several = panel.rows["batch"].nunique() > 1
         groups = []
+        # Labels of more groups run into each other; the table has every variation.
+        cases = panel.rows.drop_duplicates(["devices_used", "batch"])["case_cv_pct"]
+        labelled = bool(cases.notna().any()) and len(cases) < _MOST_LABELLED
         for (used, batch), rows in panel.rows.groupby(["devices_used", "batch"], sort=True):
             label = f"{used}\n{batch}" if several else str(used)
             variation = rows["case_cv_pct"].iloc[0]
-            label += f"\n{wording.percent(variation)}" if pd.notna(variation) else ""
+            label += f"\n{wording.percent(variation)}" if labelled and pd.notna(variation) else ""
             groups.append((label, list(zip(rows["devices_per_host"], rows.to_dict("records"), strict=True))))
         bars.draw(only, groups, lambda row: "")
         words = ["devices in use a host", *(["batch per device (samples)"] if several else [])]
-        words += ["CV over compositions"] if panel.rows["case_cv_pct"].notna().any() else []
+        words += ["CV over compositions"] if labelled else []
         only.set_xlabel("\n".join(words))
         if plot.is_left(position):
             only.set_ylabel("throughput (samples/s)")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, pairing, plot, verdict, wording
+from campaign import comparison, figure_coverage, pairing, plot, verdict, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Precision"
@@ -20,16 +20,17 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no cell was planned in two precisions and measured in one")
     by = ["workload", "shape", "attached", "storage", "device", *comparison.option_columns(rows)]
-    panels = plot.panels(rows, by)
+    panels = plot.panels(_most_telling_first(rows, by, data.baseline), by)
     findings = _findings(rows, by)
+    first = " Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
     caption = (
-        f"Throughput by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % interval"
-        f"{wording.made_by(rows['interval_method'])}. Above a bar: its speed-up over {rows['reference'].iloc[0]}. "
-        f"{verdict.counted(rows, data.protocol, rows['reference'].iloc[0])} A cross names why a planned cell has no value. "
-        f"{panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
+        f"Throughput by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, "
+        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over {rows['reference'].iloc[0]}. "
+        f"{verdict.counted(rows, data.protocol, rows['reference'].iloc[0])} A cross names why a planned cell has no value."
+        f"{panels.sentence()}{first}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, " ".join(findings))
+        svg = _picture(panels, wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -46,7 +47,31 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(
+        comparison.varied(
+            data.cells, [*comparison.SHAPE, *comparison.option_columns(data.cells), "workload", "batch"], "precision"
+        )
+    )
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
+
+
+def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.DataFrame:
+    """Rows as they are; with more panels than are drawn, compositions like the baseline stand first, then the largest."""
+    if rows.groupby(by, sort=False, dropna=False).ngroups <= plot.MOST_PANELS:
+        return rows
+    shape = ["shape", "attached", "storage", "device"]
+    like = rows[shape].apply(tuple, axis=1)
+    known = set(like[rows["configuration"] == baseline])
+    order = rows.assign(_other=~like.isin(known), _devices=-rows["ranks"])
+    return order.sort_values(["_other", "_devices"], kind="stable").drop(columns=["_other", "_devices"])
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, pairing, plot, scaling_fits, verdict, wording
+from campaign import comparison, figure_coverage, pairing, plot, scaling_fits, verdict, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 from campaign.spread import spread
+from campaign.statistics.scaling import LEAST_DIP_PCT
 
 TITLE = "Scaling"
 ANCHOR = "scaling"
@@ -22,30 +23,32 @@ SECTION = (
 
 # Further dips are in the table.
 _DIPS_NAMED = 5
+_SERIES_NAMED = 3
+_GAPS_NAMED = 3
 _EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high")
 
 
 def draw(data: FigureData) -> Drawing:
     rows = comparison.scaling(data.cells, pairing.blocks(data.runs, data.protocol))
-    (rows,) = comparison.one_family(rows[rows["against_ranks"].notna()])
     if rows.empty:
         return nothing("no workload was measured with two numbers of devices that are otherwise equal")
     by = [*comparison.KIND, *comparison.option_columns(rows)]
     found = spread(data.runs)
     rows = scaling_fits.with_models(rows, [*by, "batch"], found, data.runs)
-    panels = plot.panels(rows, by)
+    panels = plot.panels(_with_runs(rows, by), by)
     findings = _findings(rows, by)
     leases_known = any(found.between_leases(str(name)) for name in rows["workload"].unique())
+    cut = plot.cut(rows, plot.RATE) or plot.cut(_compared(rows), _EFFICIENCY)
     caption = (
-        f"Throughput (top) and efficiency (bottom) by devices in use; {wording.runs_behind(rows['n_ok'])} a point, mean with "
-        f"95 % interval{wording.made_by(rows['interval_method'])}. "
+        f"Throughput (top) and efficiency (bottom) by devices in use; {wording.runs_behind(rows['n_ok'])} a point, "
+        f"{wording.interval_of(rows['interval_method'])}. "
         f"{verdict.counted(rows, data.protocol, 'the ideal speed-up')} Dotted: ideal. Lines join the compositions with the "
-        "fewest hosts; hollow markers are several hosts; a cross names why a cell of a line has no value. "
-        f"{_models(rows, leases_known)}{panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: "
+        "fewest hosts; hollow markers are several hosts; a cross names why a cell of a line has no value."
+        f"{_models(rows, leases_known)}{panels.sentence()}{cut} Protocol: "
         f"{wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, " ".join(findings))
+        svg = _picture(panels, wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -65,11 +68,37 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(rows)
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
+
+
+def _with_runs(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Rows of the kinds of which anything was run, those with a value first: pictures of nothing else would push them out."""
+    kind = rows.groupby(by, sort=False, dropna=False)
+    ran, valued = (
+        known.groupby(kind.ngroup(), sort=False).transform("any").astype(bool)
+        for known in (rows["state"] != "missing", rows["n_ok"] > 0)
+    )
+    return (
+        rows[ran].assign(_valued=valued).sort_values("_valued", ascending=False, kind="stable").drop(columns="_valued")
+    )
+
+
+def _compared(rows: pd.DataFrame) -> pd.DataFrame:
+    """Without the references, which are 100 % by definition."""
+    return rows[rows["ideal"] != 1]
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
-    """The best and the worst efficiency at the largest number of devices of a series."""
+    """Dips; the best and the worst efficiency at the largest number of devices of a series; models; series without a value."""
     series = [*by, "batch"]
     measured = rows[rows["compact"] & rows["ratio"].notna() & (rows["ideal"] > 1)]
     last = measured.sort_values("ranks", kind="stable").drop_duplicates(series, keep="last")
@@ -89,21 +118,23 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     ends = (f"{say(best)}.",)
     if len(ordered) > 1:
         ends = (f"Scaling is best for {say(best)}.", f"Scaling is worst for {say(worst)}.")
-    return (*ends, *_fits(rows, worst, different), *_dips(rows, different))
+    dips = tuple(_dips(rows, different))
+    return (*dips, *ends, *_fits(rows, worst, different), *_no_dip(rows), *_without(rows, series))
 
 
 def _models(rows: pd.DataFrame, leases_known: bool) -> str:
     """For the caption: how models were fitted, and what a dip is."""
     fitted = (
-        "Dashed: the model with the smallest AICc (Amdahl, Gustafson, latency-bandwidth). " if rows["fit"].any() else ""
+        " Dashed: the model with the smallest AICc (Amdahl, Gustafson, latency-bandwidth)." if rows["fit"].any() else ""
     )
     tested = int(rows["dip_p"].notna().sum())
     if not tested:
         return fitted
     leases = "runs and leases" if leases_known else "runs; that of leases is not known, and is not in it"
     return (
-        f"{fitted}Dips: {wording.plural(tested, 'point')} with neighbours on both sides tested against them (straight in 1/n; "
-        f"one-sided t with the spread of {leases}; Holm, 5 %); they take no part in the models. "
+        f"{fitted} Dips: {wording.plural(tested, 'point')} with neighbours on both sides tested against them (straight in 1/n; "
+        f"one-sided t with the spread of {leases}; Holm, 5 %; the lower end of its interval above "
+        f"{LEAST_DIP_PCT:.0f} %); they take no part in the models."
     )
 
 
@@ -122,7 +153,7 @@ def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]
 
 
 def _dips(rows: pd.DataFrame, different: list[str]) -> Iterable[str]:
-    """Each point that is under its neighbours; that there is none, where some could be tested."""
+    """Each point that is under its neighbours, the deepest first."""
     dips = rows[rows["dip"]].sort_values("dip_pct", ascending=False, kind="stable")
     for row in dips.head(_DIPS_NAMED).to_dict("records"):
         under = wording.with_interval(
@@ -131,9 +162,27 @@ def _dips(rows: pd.DataFrame, different: list[str]) -> Iterable[str]:
         yield f"Dip: {wording.axis('ranks', row['ranks'])} give {under} less than their neighbours on both sides say."
     if len(dips) > _DIPS_NAMED:
         yield f"{wording.plural(len(dips) - _DIPS_NAMED, 'further dip')} in the data table."
+
+
+def _no_dip(rows: pd.DataFrame) -> Iterable[str]:
+    """That no point dips, where some could be tested."""
     tested = int(rows["dip_p"].notna().sum())
-    if dips.empty and tested:
+    if tested and not rows["dip"].any():
         yield f"No point dips under its neighbours ({wording.plural(tested, 'point')} tested)."
+
+
+def _without(rows: pd.DataFrame, series: list[str]) -> Iterable[str]:
+    """How many series have no value at all though they were run, and of what they failed."""
+    kept = rows.groupby(series, sort=False, dropna=False)
+    failed = (kept["n_ok"].transform("sum") == 0) & (kept["n_failed"].transform("sum") > 0)
+    lost = rows[failed]
+    if len(lost):
+        names = lost.drop_duplicates(series)
+        why = "; ".join(dict.fromkeys(plot.why_not(row) for row in lost.to_dict("records")))
+        different = [column for column in series if rows[column].nunique() > 1] or ["workload"]
+        which = "; ".join(wording.describe(row, different) for row in names.head(_SERIES_NAMED).to_dict("records"))
+        more = f" and {len(names) - _SERIES_NAMED:,} more" if len(names) > _SERIES_NAMED else ""
+        yield f"No run is believed of {wording.plural(len(names), 'line')}: {which}{more} ({why})."
 
 
 def _under(row: Any) -> str:
@@ -146,18 +195,19 @@ def _under(row: Any) -> str:
 def _picture(panels: plot.Panels, alt: str) -> str:
     batches = sorted({batch for panel in panels.shown for batch in panel.rows["batch"]})
     looks = {batch: plot.look(position) for position, batch in enumerate(batches)}
+    efficiencies = _efficiencies(pd.concat([panel.rows for panel in panels.shown]))
     figure, axes = plot.grid(len(panels.shown), height_in=3.3, heights=(2.2, 1))
     for position, (panel, (top, bottom)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.title(top, panel.label)
         for batch, rows in panel.rows.groupby("batch", sort=True):
             # Several hosts stand a little to the right, so that the markers of batches do not hide each other.
-            aside = 0.022 * panel.rows["ranks"].max() * (1 + batches.index(batch))
-            _series(top, bottom, rows, looks[batch], aside)
+            _series(top, bottom, rows, looks[batch], (1 + batches.index(batch)) / len(batches))
+        _gaps(top, panel.rows, looks)
         bottom.axhline(100, color=plot.INK, linestyle=":", linewidth=0.9)
-        ideal = (panel.rows["against_mean"] * panel.rows["ideal"]).max()
-        top.set_ylim(0, 1.05 * max(ideal, plot.range_of(panel.rows, plot.RATE)[1]))
-        lowest, highest = plot.range_of(panel.rows[panel.rows["ideal"] != 1], _EFFICIENCY)
-        bottom.set_ylim(max(0.0, 10 * ((lowest - 4) // 10)), max(104.0, highest))
+        if (panel.rows["n_ok"] > 0).any():
+            ideal = (panel.rows["against_mean"] * panel.rows["ideal"]).max()
+            top.set_ylim(0, 1.05 * max(ideal, plot.range_of(panel.rows, plot.RATE)[1]))
+        bottom.set_ylim(*efficiencies)
         bottom.set_xticks(_ticks(sorted(panel.rows["ranks"].unique())))
         bottom.set_xlim(0, panel.rows["ranks"].max() * 1.14)
         bottom.set_xlabel("devices in use")
@@ -176,12 +226,54 @@ def _picture(panels: plot.Panels, alt: str) -> str:
         handles.append(Line2D([], [], marker="o", markersize=11, label="dip", **hollow))
     if any((panel.rows["hosts"] > 1).any() for panel in panels.shown):
         handles.append(Line2D([], [], marker="o", label="several hosts", **hollow))
+    if any((panel.rows["compact"] & (panel.rows["n_ok"] == 0)).any() for panel in panels.shown):
+        handles.append(Line2D([], [], color=plot.INK, linestyle="", marker="x", markersize=5, label="no value"))
     plot.legend(figure, handles)
     return plot.to_svg(figure, ANCHOR, TITLE, alt)
 
 
-def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, aside: float) -> None:
+def _efficiencies(rows: pd.DataFrame) -> tuple[float, float]:
+    """One range for all panels, so that they can be compared: all values and 100 %, and a margin of 3 % around them."""
+    lowest, highest = plot.range_of(_compared(rows), _EFFICIENCY)
+    lowest, highest = min(lowest, 100.0), max(highest, 100.0)
+    margin = 0.03 * max(highest - lowest, 10.0)
+    return max(0.0, lowest - margin), highest + margin
+
+
+def _gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.Look]) -> None:
+    """Crosses where lines have no value, and what became of each line in the corner under them, where lines that rise are not."""
+    across = axes.get_xaxis_transform()
+    said = []
+    planned = rows[rows["compact"]].groupby("batch", sort=True)
+    for batch, lost in rows[rows["compact"] & (rows["n_ok"] == 0)].groupby("batch", sort=True):
+        how = {"marker": "x", "color": looks[batch].colour, "markersize": 5, "linestyle": ""}
+        axes.plot(lost["ranks"], [0.03] * len(lost), transform=across, clip_on=False, zorder=5, **how)
+        reasons = lost.assign(why=[plot.why_not(row) for row in lost.to_dict("records")]).groupby("why", sort=False)[
+            "ranks"
+        ]
+        for why, ranks in reasons:
+            where = (
+                "" if len(ranks) == len(planned.get_group(batch)) else f" at {', '.join(str(count) for count in ranks)}"
+            )
+            said.append(f"batch {batch}{where}: {why}")
+    more = [f"and {len(said) - _GAPS_NAMED:,} more"] if len(said) > _GAPS_NAMED else []
+    words = "\n".join([*said[:_GAPS_NAMED], *more])
+    place = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
+    axes.text(0.99, 0.07, words, fontsize=plot.small_pt(), zorder=5, in_layout=False, **place)
+
+
+def _beside(rows: pd.DataFrame, part: float) -> pd.Series:
+    """Where markers of several hosts stand: at most a quarter of the way to the next number of devices."""
+    counts = np.array(sorted(rows["ranks"].unique()), dtype=float)
+    gaps = np.append(np.diff(counts), counts[-1] * 0.14)
+    room = rows["ranks"].map(dict(zip(counts, gaps, strict=True)))
+    return rows["ranks"] + part * np.minimum(0.25 * room, 0.11 * counts[-1]) * ~rows["compact"].astype(bool)
+
+
+def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: float) -> None:
     line = rows[rows["compact"] & (rows["n_ok"] > 0)]
+    if line.empty:
+        return
     start = line.iloc[0]
     ideal = [start["mean"], start["mean"] * line["ranks"].max() / start["ranks"]]
     top.plot([start["ranks"], line["ranks"].max()], ideal, color=look.colour, linestyle=":", linewidth=0.9)
@@ -194,17 +286,14 @@ def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, aside: f
     if len(dips):
         ring = {"marker": "o", "markersize": 11, "linestyle": "", "markerfacecolor": "none"}
         top.plot(dips["ranks"], dips["mean"], color=plot.INK, **ring)
-    for row in rows[rows["compact"] & (rows["n_ok"] == 0)].to_dict("records"):
-        plot.gap(top, row["ranks"], plot.why_not(row))
     measured = rows[rows["n_ok"] > 0]
     # The reference is 100 % by definition, so it has no interval.
     itself = measured["cell_id"] == start["cell_id"]
     bounds = ["efficiency_low", "efficiency_high"]
-    measured = measured.assign(**measured[bounds].mask(itself))
+    measured = measured.assign(**measured[bounds].mask(itself), at=_beside(rows, part))
     for hollow, marked in measured.groupby(measured["hosts"] > 1, sort=True):
-        x = marked["ranks"] + aside * ~marked["compact"].astype(bool)
-        plot.points(top, marked, x, plot.RATE, look, bool(hollow))
-        plot.points(bottom, marked, x, _EFFICIENCY, look, bool(hollow))
+        plot.points(top, marked, marked["at"], plot.RATE, look, bool(hollow))
+        plot.points(bottom, marked, marked["at"], _EFFICIENCY, look, bool(hollow))
 
 
 def _ticks(counts: list[int]) -> list[int]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
+from campaign import figure_coverage, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Software stack"
@@ -65,7 +65,17 @@ def draw(data: FigureData) -> Drawing:
         f"As found on {hosts} when runs were measured; versions are no samples, so there is no interval. What was not found out is "
         f"absent.{more} Protocol: {wording.protocol(data.protocol)}."
     )
-    return Drawing(svg=None, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    known = [each["host"] for each in (data.context.get("environments") or {}).values() if each.get("host")]
+    covered = figure_coverage.of_hosts(data.runs, known, "said what they stand on")
+    return Drawing(
+        svg=None,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _short(version: str) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, pairing, plot, verdict, wording
+from campaign import comparison, figure_coverage, pairing, plot, verdict, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Speed-up by batch"
@@ -29,12 +29,12 @@ def draw(data: FigureData) -> Drawing:
     findings = _findings(effects, by)
     caption = (
         f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "
-        f"of means with 95 % interval. Dotted: ideal. "
-        f"{verdict.counted(rows, data.protocol, 'the ideal')} A cross names why a planned cell has no value. "
+        f"of means{_interval(rows)}. Dotted: ideal. "
+        f"{verdict.counted(rows, data.protocol, 'the ideal')} A cross names why a planned cell has no value."
         f"{panels.sentence()}{plot.cut(rows, _SPEEDUP)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, " ".join(findings))
+        svg = _picture(panels, wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -49,7 +49,21 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    series = comparison.scaling(data.cells)
+    covered = figure_coverage.of_cells(comparison.varied(series[series["compact"]], [*by, "ranks"], "batch"))
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
+
+
+def _interval(rows: pd.DataFrame) -> str:
+    return " with 95 % interval" if rows["ratio_low"].notna().any() else "; one run each, so no interval"
 
 
 def _findings(effects: pd.DataFrame, by: list[str]) -> tuple[str, ...]:

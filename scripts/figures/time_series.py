@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, plot, quantities, wording
+from campaign import comparison, figure_coverage, plot, quantities, wording
 from campaign.figure import Drawing, FigureData, nothing
 
 TITLE = "Over the time of a run"
@@ -58,23 +58,32 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         "n = 1 run a line, so there is no interval: the first believed one of its cell. The line is the mean of its devices or "
         f"hosts, the band spans them, each point over a {_BINS}th of the run, so that shorter peaks are not seen. Time 0 is the "
-        f"start of the run. Drawn: {'; '.join(which)}.{rest} {panels.sentence()} Protocol: {wording.protocol(data.protocol)}."
+        f"start of the run. Drawn: {'; '.join(which)}.{rest}{panels.sentence()} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, " ".join(findings))
+        svg = _picture(panels, wording.alternative(findings))
     said = [
         (
             f"{row['quantity']} ({row['unit']})",
             str(row["configuration"]),
             wording.describe(row, axes),
-            *(wording.number(row[name]) for name in ("mean", "least", "most")),
+            *(quantities.told_beside(row[name], row["unit"]) for name in ("mean", "least", "most")),
             wording.count(row["parts"]),
             f"{row['cell_id']}.{row['repetition']}",
         )
         for row in series.to_dict("records")
     ]
     words = {"headings": _HEADINGS, "rows": tuple(said)}
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **words)
+    covered = figure_coverage.of_cells(data.cells, rows["cell_id"])
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **words,
+    )
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
@@ -143,13 +152,14 @@ def _findings(series: pd.DataFrame, drawn: pd.DataFrame) -> tuple[str, ...]:
     for quantity, group in shown.groupby("quantity", sort=False):
         most: Any = group.loc[(group["most"] - group["least"]).idxmax()]
         name = f"{str(quantity)[0].upper()}{str(quantity)[1:]}"
-        least, high = (f"{wording.number(most[end])} {most['unit']}" for end in ("least", "most"))
+        least, high = (quantities.told(most[end], most["unit"]) for end in ("least", "most"))
         if least == high:
             said.append(f"{name} stays at {high} in every run drawn.")
             continue
         where = ", ".join([str(most["configuration"]), str(most["workload"])])
         said.append(
-            f"{name} moves most in the run of {where}: between {least} and {high}, {wording.number(most['mean'])} on average."
+            f"{name} moves most in the run of {where}: between {least} and {high}, {quantities.told(most['mean'], most['unit'])} "
+            "on average."
         )
     return tuple(said)
 

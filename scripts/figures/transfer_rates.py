@@ -29,7 +29,7 @@ QUANTITIES = (
     Quantity("input_gb_per_s", "samples from storage, all devices", "GB/s"),
     Quantity("ports_gb_per_s", "fabric ports, over the lease", "GB/s"),
 )
-_WHAT = "mean with 95 % interval (Student t) over runs of the mean rate in the time that was measured."
+_WHAT = "Rates are means over the time that was measured."
 _PORTS = (
     "Fabric ports: all ports together, both directions, as the fabric counts them (a byte counts at every port it passes), over "
     "all of the lease, with its other runs and pauses. "

@@ -24,7 +24,7 @@ QUANTITIES = (
     Quantity("cpu_socket_utilisation_max_pct", "CPU utilisation, busiest socket", "%"),
     Quantity("host_memory_used_peak_mib", "host memory, peak", "GiB", 1024.0),
 )
-_WHAT = "mean with 95 % interval (Student t) over runs, of one device or one host, over the time that was measured."
+_WHAT = "Of one device or one host, over the time that was measured."
 
 
 def draw(data: FigureData) -> Drawing:

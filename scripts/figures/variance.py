@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import plot, statistics, verdict, wording
+from campaign import figure_coverage, plot, statistics, verdict, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 from campaign.spread import Spread, spread
 from campaign.statistics.hosts import WITH_LEASES, HostResult
@@ -22,6 +22,8 @@ _SERIES = (RUN, LEASE, HOST, TOGETHER)
 _DIFFERENCE = plot.Columns("value_pct", "low_pct", "high_pct")
 _MOST_HOSTS = 40
 _CELLS_NAMED = 4
+_MOST_TIMES = 5.0  # the largest value; beyond that an interval is cut
+_MOST_VALUES = 24  # bars; words beside more would cover each other
 
 
 def draw(data: FigureData) -> Drawing:
@@ -32,15 +34,15 @@ def draw(data: FigureData) -> Drawing:
     hosts = _hosts(found, data.cells)
     rows = pd.concat([parts, hosts], ignore_index=True) if len(hosts) else parts
     counts = data.cells.loc[data.cells["workload"].isin(found.by_workload), "n_ok"]
-    findings = (*_spreads(parts), *_slow(found, data.cells))
+    findings = (*_slow(found, data.cells), *_spreads(parts), *_none_slow(found))
     methods = {each.method for each in found.by_workload.values()}
     caption = (
         f"Left: standard deviation of throughput inside of cells, in percent; {wording.runs_behind(list(counts))} a cell, 95 % "
-        f"interval (chi-square; {'; '.join(sorted(methods))}). A cross: the design cannot tell it. {_caption_of(found)}"
-        f"Protocol: {wording.protocol(data.protocol)}."
+        f"interval (chi-square; {'; '.join(sorted(methods))}). A cross: the design cannot tell it.{_cut(parts)} "
+        f"{_caption_of(found)}Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(parts, hosts, " ".join(findings))
+        svg = _picture(parts, hosts, wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -57,7 +59,16 @@ def draw(data: FigureData) -> Drawing:
             "Remark": lambda row: row["remark"],
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(data.cells)
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _parts(found: Spread) -> pd.DataFrame:
@@ -125,17 +136,18 @@ def _cells(each: HostResult, cells: pd.DataFrame) -> str:
 
 
 def _spreads(parts: pd.DataFrame) -> Iterable[str]:
-    """The largest of each component, and what cannot be told."""
+    """The workload with the largest of each component, and what cannot be told."""
     for name in _SERIES:
         known = parts[(parts["what"] == name) & parts["value_pct"].notna()]
         if known.empty:
             continue
         row = known.sort_values("value_pct", kind="stable").iloc[-1]
-        most = "at most " if len(known) > 1 else ""
         what = "With another lease on other hosts" if name == TOGETHER else name.capitalize()
         numbers = (row["value_pct"], row["low_pct"], row["high_pct"])
-        said = wording.with_interval(*numbers, lambda value: wording.percent(value, 2), row["of"])
-        yield f"{what}, throughput varies by {most}{said}."
+        said = wording.with_interval(*numbers, lambda value: wording.percent(value, 2))
+        # An estimate: its interval, not the number, is what the truth is at most.
+        most = f"most for {row['of']}:" if len(known) > 1 else f"for {row['of']} by"
+        yield f"{what}, throughput varies {most} {said}."
     unknown = parts[parts["value_pct"].isna()]
     for (name, why), rows in unknown.groupby(["what", "remark"], sort=False):
         whose = "" if len(rows) == parts["of"].nunique() else f" of {', '.join(rows['of'].head(3))}"
@@ -143,7 +155,6 @@ def _spreads(parts: pd.DataFrame) -> Iterable[str]:
 
 
 def _slow(found: Spread, cells: pd.DataFrame) -> Iterable[str]:
-    compared = [host for host in found.hosts if not host.why]
     for each in found.slow:
         size = wording.with_interval(each.slowdown_pct, each.low_pct, each.high_pct, wording.percent)
         yield (
@@ -151,6 +162,10 @@ def _slow(found: Spread, cells: pd.DataFrame) -> Iterable[str]:
             f"{_cells(each, cells)}{_doubt(each)}. To measure again exactly what ran on it: "
             f"campaign run --where \"host == '{each.host}'\" with this campaign's file."
         )
+
+
+def _none_slow(found: Spread) -> Iterable[str]:
+    compared = [host for host in found.hosts if not host.why]
     if compared and not found.slow:
         widest = max(max(abs(each.low_pct), abs(each.high_pct)) for each in compared)
         yield (
@@ -172,7 +187,8 @@ def _caption_of(found: Spread) -> str:
     left_out = f" The {_MOST_HOSTS} slowest are drawn." if compared > _MOST_HOSTS else ""
     return (
         f"Right: each of {wording.plural(compared, 'host')} against the other hosts in the same cells; the interval holds "
-        f"{'; '.join(errors)}. Named: slower, among all hosts (Holm, 5 %).{left_out} "
+        f"{'; '.join(errors)}. Named: slower, among all hosts (Holm, 5 %): of twenty campaigns without a slow host, one names a "
+        f"host by chance.{left_out} "
     )
 
 
@@ -195,13 +211,41 @@ def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, alt: str) -> str:
         (str(workload), [(row["what"], row) for row in group.to_dict("records")])
         for workload, group in cells.groupby("of", sort=False)
     ]
-    bars.draw(left, groups, lambda row: wording.percent(row["mean"], 2))
+    bars.draw(left, groups, lambda row: "")
+    _values(left, groups, _highest(parts))
     left.set_ylabel("standard deviation (% of throughput)")
     plot.title(left, "Spread of equal cells")
     bars.legend(figure)
     for (right,) in others:
         _draw_hosts(right, drawn.head(_MOST_HOSTS).reset_index(drop=True))
     return plot.to_svg(figure, ANCHOR, TITLE, alt)
+
+
+def _highest(parts: pd.DataFrame) -> float:
+    """Up to where spreads are drawn: to the ends of their intervals, unless those flatten the values."""
+    return min(float(parts["high_pct"].max()), _MOST_TIMES * float(parts["value_pct"].max()))
+
+
+def _cut(parts: pd.DataFrame) -> str:
+    """For the caption: that some intervals are wider than the picture, where they are."""
+    wider = bool((parts["high_pct"] > _highest(parts)).any())
+    return " An arrow: the interval ends beyond the picture, and is whole in the table." if wider else ""
+
+
+def _values(axes: Any, groups: list[tuple[str, list[tuple[Any, Any]]]], highest: float) -> None:
+    """Values beside the intervals of their bars, arrows where intervals leave the picture, and room for both."""
+    axes.set_ylim(0, 1.12 * highest)
+    width = 0.84 / max(len(pairs) for _, pairs in groups)
+    legible = sum(len(pairs) for _, pairs in groups) <= _MOST_VALUES
+    for position, (_, pairs) in enumerate(groups):
+        for index, (_, row) in enumerate(pairs):
+            x = position + (index - (len(pairs) - 1) / 2) * width
+            if row["ci_high"] > highest:
+                axes.plot([x], [1.09 * highest], marker="^", markersize=4, color=plot.INK, linestyle="", zorder=5)
+            if legible and pd.notna(row["mean"]):
+                how = {"rotation": 90, "ha": "left", "va": "bottom", "fontsize": plot.small_pt()}
+                words = wording.percent(row["mean"], 2)
+                axes.annotate(words, (x, row["mean"]), xytext=(4, 2), textcoords="offset points", **how)
 
 
 def _draw_hosts(axes: Any, rows: pd.DataFrame) -> None:

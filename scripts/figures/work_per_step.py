@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, plot, statistics, wording
+from campaign import comparison, figure_coverage, plot, statistics, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Work and bytes of a step"
@@ -28,12 +28,13 @@ def draw(data: FigureData) -> Drawing:
     findings = _findings(rows, by)
     caption = (
         "Training arithmetic that each device reaches, in GFLOP/s (forward counted exactly, training as three times that), at the "
-        f"largest batch; {wording.runs_behind(rows['n_ok'])} a bar, mean with 95 % interval (Student t). Above a bar: the share of "
-        f"the device's dense peak, where that is known. {panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: "
+        f"largest batch; {wording.runs_behind(rows['n_ok'])} a bar, "
+        f"{wording.interval_of(wording.by_runs(rows['n_ok']))}. Above a bar: the share "
+        f"of the device's dense peak, where that is known.{panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: "
         f"{wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, " ".join(findings))
+        svg = _picture(panels, wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -51,7 +52,16 @@ def draw(data: FigureData) -> Drawing:
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(data.cells, rows["cell_id"])
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
@@ -64,7 +74,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
     cells = cells.assign(mean=ids.map(rate), sd=ids.map(_GFLOPS * groups["achieved_tflops"].std()))
     low, high = statistics.student_interval(cells["mean"], cells["sd"], cells["n_ok"])
     counted = {name: ids.map(groups[name].first()) if name in ok else float("nan") for name in (*_COUNTS, "mfu_pct")}
-    return cells.assign(ci_low=low, ci_high=high, **counted).reset_index(drop=True)
+    return cells.assign(unit="GFLOP/s", ci_low=low, ci_high=high, **counted).reset_index(drop=True)
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:

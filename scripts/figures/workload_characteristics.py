@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from campaign import comparison, wording
+from campaign import comparison, figure_coverage, wording
 from campaign.errors import ConfigError
 from campaign.figure import Drawing, FigureData, nothing, page_table
 from campaign.train.spec import MODELS, model_info
@@ -39,6 +39,7 @@ _DOMAIN = {
     "bert": "language",
     "gpt": "language",
 }
+_NAMED = 4  # workloads without a size, in a sentence
 _TRAINING = 3.0  # times the arithmetic of a forward pass
 _NUMBERS = ("parameters", "depth_layers", "train_gflop_per_sample", "allreduce_mb_per_step", "gflop_per_allreduce_mb")
 
@@ -70,7 +71,16 @@ def draw(data: FigureData) -> Drawing:
         "forward pass, per sample. GFLOP for each MB: a device's arithmetic in a step over what it all-reduces, at the largest "
         f"batch. Layers: as their authors count them. Protocol: {wording.protocol(data.protocol)}."
     )
-    return Drawing(svg=None, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(data.cells)
+    return Drawing(
+        svg=None,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _millions(parameters: float) -> str:
@@ -175,7 +185,10 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     if len(sized):
         ends = [sized.iloc[0]] if len(sized) == 1 else [sized.iloc[0], sized.iloc[-1]]
         words = " to ".join(f"{_millions(row['parameters'])} ({row['workload']})" for row in ends)
-        said.append(f"{wording.plural(len(rows), 'workload')}, of {words} parameters.")
+        unknown = [str(name) for name in rows.loc[rows["parameters"].isna(), "workload"]]
+        named = f"{', '.join(unknown[:_NAMED])}{' and others' if len(unknown) > _NAMED else ''}"
+        rest = f"; the size of {named} is not known" if unknown else ""
+        said.append(f"{wording.plural(len(rows), 'workload')}, of {words} parameters{rest}.")
     dense = rows.dropna(subset=["gflop_per_allreduce_mb"]).sort_values("gflop_per_allreduce_mb", kind="stable")
     if len(dense) > 1:
         least, most = (

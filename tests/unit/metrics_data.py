@@ -30,12 +30,12 @@ MODELS: Mapping[str, tuple[float, float, float, int]] = {
     "bert-base": (108_893_186, 212.0, 90.0, 12),
     "bert-large": (334_094_338, 739.0, 30.0, 6),
 }
-STRATEGIES = {"ddp": 1.0, "dp": 0.55, "fsdp": 0.9}
+WAYS = {"ddp": 1.0, "dp": 0.55, "fsdp": 0.9}
 BASELINE = "local-8"
 
 
 def plan(repetitions: int = 4, models: Iterable[str] = MODELS) -> list[PlannedCell]:
-    """Every model in fp16 with ddp everywhere; bert-large in fp32 and with the other strategies on local and fabric devices."""
+    """Every model in fp16 with ddp everywhere; bert-large in fp32 and with the other ways to share work, local and fabric."""
     local, hybrid, fabric = (synthetic.configuration(each=8, attach=attach) for attach in ("local", "hybrid", "fabric"))
     disk = synthetic.configuration(each=8, attach="local", storage="fabric-nvme")
     cells = []
@@ -43,9 +43,7 @@ def plan(repetitions: int = 4, models: Iterable[str] = MODELS) -> list[PlannedCe
         batch = MODELS[model][3]
         cells += [synthetic.cell(at, model, batch, "fp16", parallel="ddp") for at in (local, hybrid, fabric, disk)]
         if model == "bert-large":
-            more = [
-                (way, digits) for way in STRATEGIES for digits in ("fp32", "fp16") if (way, digits) != ("ddp", "fp16")
-            ]
+            more = [(way, digits) for way in WAYS for digits in ("fp32", "fp16") if (way, digits) != ("ddp", "fp16")]
             cells += [
                 synthetic.cell(at, model, batch, digits, parallel=way) for at in (local, fabric) for way, digits in more
             ]
@@ -62,7 +60,7 @@ def true_rate(of: Cell) -> float:
     """Samples per second over all devices, without noise."""
     slower = 1 + overhead_pct(of) / 100
     digits = 0.5 if of.precision == "fp32" else 1.0
-    return of.configuration.ranks * MODELS[of.workload][2] * digits * STRATEGIES[str(of.options["parallel"])] / slower
+    return of.configuration.ranks * MODELS[of.workload][2] * digits * WAYS[str(of.options["parallel"])] / slower
 
 
 def counters(of: Cell, rate: float) -> dict[str, float]:

@@ -135,7 +135,10 @@ def test_records_that_differ_are_named_or_the_first_ones_count(make: Make, tmp_p
     with pytest.raises(ArchiveError) as caught:
         merge(tmp_path / "m.zip", [first, second])
     assert "hold different records of 1 runs: steps on 1x1-" in str(caught.value)
-    assert re.search(r"repetition 2: ok \(\d+\.\d+ per s\) against ok \(1\.5 per s\)", str(caught.value))
+    assert re.search(
+        r"repetition 2: ok \(\d+\.\d+ per s\) against ok \(1\.5 per s\), 'throughput_per_s' is [\d.]+ against 1\.5",
+        str(caught.value),
+    )
     assert not (tmp_path / "m.zip").exists()
     merged = merge(tmp_path / "m.zip", [first, second], "first")
     assert records(tmp_path / "m.zip") == records(first)
@@ -143,6 +146,18 @@ def test_records_that_differ_are_named_or_the_first_ones_count(make: Make, tmp_p
     assert [each for each in names(tmp_path / "m.zip") if each.startswith("superseded/") and each.endswith(name)]
     merge(tmp_path / "n.zip", [second, first], "first")
     assert records(tmp_path / "n.zip") == records(second)
+
+
+def later(results: Path) -> None:
+    path = min((results / "records").rglob("*.2.json"))
+    document = json.loads(path.read_bytes())
+    path.write_text(Record.model_validate({**document, "ended": document["ended"] + 1}).model_dump_json() + "\n")
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_records_that_ended_alike_are_told_apart_by_the_first_key_that_differs(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match=r"repetition 2: 'ended' is [\d.]+ against [\d.]+\. With"):
+        merge(tmp_path / "m.zip", [make("first"), make("second", change=later)])
 
 
 def other_machine(results: Path) -> None:

@@ -59,5 +59,10 @@ def test_a_name_is_no_part_of_the_shape() -> None:
     assert "name" not in one.shape()
 
 
+def test_words_say_each_only_of_several_hosts() -> None:
+    assert Configuration("x", 1, 2, 2, 1, "d", "local", "local").words() == "1 host with 2 local d, 1 used"
+    assert Configuration("x", 2, 2, 1, 2, "d", "hybrid", "local").words() == "2 hosts with 1 local + 1 fabric d each"
+
+
 def test_label_names_every_axis() -> None:
     assert one_cell(options={"size": 3}).label() == "c · steps · batch 4 · fp32 · size 3"

@@ -46,6 +46,7 @@ def test_tests_are_adjusted_over_all_rows_of_a_figure(cells: pd.DataFrame, block
         assert len(tested) > 10
         np.testing.assert_array_equal(rows["p_holm"], statistics.holm(rows["p"]))
         assert (tested["p_holm"] >= tested["p"]).all()
+        assert set(rows["n_tests"]) == {len(tested)}
         assert (tested["least_detectable_pct"] > 0).all()
         # A row without a test is its own reference, or says why it has none.
         assert rows[rows["p"].isna()]["method"].str.startswith("none").all()

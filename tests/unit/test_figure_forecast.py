@@ -11,6 +11,7 @@ from campaign.figure import Figure, FigureData, page_document
 from campaign.project import SCRIPTS
 from campaign.report_document import ForecastSaid
 from campaign.tables import leases_table
+from tests.unit.figure_columns import untold
 
 
 def _module() -> ModuleType:
@@ -46,6 +47,8 @@ def test_forecasts_are_judged_where_a_lease_was_measured_in_one_go() -> None:
     assert "2 leases marked *: resumed, composed again or incomplete, not judged" in drawing.caption
     assert drawing.svg.count("lease-") >= 5
     assert "mathdefault" not in drawing.svg
+    assert drawing.coverage == "5 of 5 leases were measured with a forecast."
+    assert untold(drawing.data) == []
     assert list(drawing.data["judged"]) == [True, True, True, False, False]
 
 

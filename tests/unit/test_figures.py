@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import re
@@ -13,8 +14,9 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from campaign import figure, outputs, plot, tableset
+from campaign import figure, outputs, plot, tableset, wording
 from campaign.errors import RecordError
 from campaign.figure import Drawing, Figure, FigureData
 from campaign.figure_names import FIGURES
@@ -22,13 +24,14 @@ from campaign.tables import PlannedCell, cells_table, leases_table, runs_table
 from campaign.tableset import Tables
 from tests.unit import links_data
 from tests.unit import report_data as synthetic
+from tests.unit.figure_columns import untold
 
 MODULES = {name: importlib.import_module(f"scripts.figures.{name}") for name in FIGURES}
 # Figures whose numbers are no throughput: they have no interval of one.
 OF_NO_RATE = ("composition_times", "memory_frontier", "link_matrices", "allreduce")
 # Figures of what this campaign has none of: options, sizes, counters over time ..; they are drawn in tests of their own.
 OF_OTHER_DATA = (
-    "strategies",
+    "software_options",
     "overhead_by_size",
     "transfer_rates",
     "time_series",
@@ -70,7 +73,7 @@ def test_a_figure_is_svg_with_words_a_table_and_data(name: str, drawn: dict[str,
     root = ElementTree.fromstring(drawing.svg)
     assert root.get("role") == "img"
     assert drawing.alt
-    assert drawing.alt == " ".join(drawing.findings)
+    assert drawing.alt == wording.alternative(drawing.findings)
     assert root.find("{http://www.w3.org/2000/svg}desc").text == drawing.alt
     assert len(drawing.rows) == len(drawing.data) > 0
     assert {len(row) for row in drawing.rows} == {len(drawing.headings)}
@@ -106,6 +109,37 @@ def test_the_same_input_gives_the_same_bytes(name: str, campaign: FigureData, dr
     assert again.rows == drawn[name].rows
 
 
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_figure_says_how_much_of_what_it_is_about_was_measured(name: str, drawn: dict[str, Drawing]) -> None:
+    assert re.match(r"\d+ of \d+ (planned cells? measured|leases? (got|had))", drawn[name].coverage)
+
+
+@pytest.mark.parametrize("name", ["scaling", "speedup_by_batch", "node_spread", "part_of_host", "variance", "precision",
+                                  "memory_frontier", "work_per_step", "utilisation", "energy", "pareto"])  # fmt: skip
+def test_a_cell_out_of_memory_lowers_the_coverage(name: str, drawn: dict[str, Drawing]) -> None:
+    measured, planned, failed = map(
+        int, re.match(r"(\d+) of (\d+) planned cells measured, (\d+) failed", drawn[name].coverage).groups()
+    )
+    assert measured + failed + (", 1 missing" in drawn[name].coverage) == planned
+    assert failed > 0
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_number_of_a_csv_file_says_its_unit(name: str, drawn: dict[str, Drawing]) -> None:
+    assert untold(drawn[name].data) == []
+
+
+def test_a_link_far_below_its_like_is_said_first() -> None:
+    every = links_data.links()
+    slow = copy.deepcopy(every)
+    document = slow[0]["document"]
+    bandwidths = document["matrices"]["unidirectional_gb_per_s"]
+    out, to = next((o, t) for o, row in enumerate(bandwidths) for t, each in enumerate(row) if each)
+    bandwidths[out][to] *= 0.3
+    said = MODULES["link_matrices"].draw(data([], [], links=slow)).findings
+    assert said[0].startswith("Furthest below its like")
+
+
 def test_findings_state_the_known_effects(drawn: dict[str, Drawing]) -> None:
     largest = re.search(r"4 devices on 4 hosts instead of 1 lower throughput by (\d+\.\d)", drawn["node_spread"].alt)
     assert float(largest[1]) == pytest.approx(13, abs=1)
@@ -115,9 +149,9 @@ def test_findings_state_the_known_effects(drawn: dict[str, Drawing]) -> None:
 
 
 def test_a_cell_out_of_memory_is_a_gap_with_its_class(drawn: dict[str, Drawing]) -> None:
-    assert "oom_device x4" in drawn["precision"].svg
-    assert "oom_device" in drawn["precision"].alt
-    assert "oom_device" in drawn["speedup_by_batch"].svg
+    assert "out of memory, 4 runs" in drawn["precision"].svg
+    assert "out of memory, 4 runs" in " ".join(drawn["precision"].findings)
+    assert "out of memory" in drawn["speedup_by_batch"].svg
     assert any("oom_device x4" in row for row in drawn["precision"].rows)
 
 
@@ -125,6 +159,52 @@ def test_the_cell_that_was_never_run_is_said_to_be_missing() -> None:
     plan = synthetic.planned()[-6:]
     drawing = MODULES["precision"].draw(data(plan, list(synthetic.records(plan))))
     assert ">missing<" in drawing.svg
+
+
+def test_words_about_a_gap_stand_apart_from_intervals(campaign: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "")
+    cells = campaign.cells.copy()
+    gone = (cells["configuration"] == "fabric-4") & (cells["batch"] == 32)
+    cells.loc[gone, ["n_ok", "mean", "failures", "state"]] = [0, float("nan"), "oom_device x4", "failed"]
+    MODULES["overhead"].draw(replace(campaign, cells=cells))
+    assert {words.get_text() for axes in figures[0].axes for words in axes.texts} == {"out of memory, 4 runs"}
+    renderer = FigureCanvasAgg(figures[0]).get_renderer()
+    figures[0].draw_without_rendering()
+    for axes in figures[0].axes:
+        low = axes.get_xlim()[0]
+        highest = max(
+            (line.get_xdata().max() for line in axes.lines if line.get_transform() == axes.transData), default=low
+        )
+        for words in axes.texts:
+            assert words.get_ha() == "right"
+            drawn = words.get_window_extent(renderer).transformed(axes.transData.inverted())
+            assert drawn.x0 > highest
+
+
+def test_one_way_to_attach_stands_on_its_line(campaign: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "")
+    cells = campaign.cells
+    kept = (cells["hosts"] == 1) & ((cells["attach"] != "hybrid") | (cells["precision"] == "fp16"))
+    kept &= (cells["precision"] == "fp16") | (cells["storage"] == "local")
+    MODULES["overhead"].draw(replace(campaign, cells=cells[kept].reset_index(drop=True)))
+    alone = [axes for axes in figures[0].axes if axes.get_title(loc="left").startswith("fp32")]
+    assert alone
+    for axes in alone:
+        marks = [line.get_ydata()[0] for line in axes.lines if line.get_marker() not in ("None", "", None)]
+        assert marks == [round(place) for place in marks]
+
+
+def test_of_too_many_panels_those_like_the_baseline_and_the_largest_are_drawn() -> None:
+    shapes = [synthetic.configuration(each=n) for n in range(1, 14)] + [synthetic.configuration(attach="local")]
+    plan = [PlannedCell(synthetic.cell(at, precision=digits), 2, "l") for at in shapes for digits in ("fp32", "fp16")]
+    drawing = MODULES["precision"].draw(data(plan, list(synthetic.records(plan))))
+    assert "Drawn: compositions like the baseline, then the largest." in drawing.caption
+    assert "2 further panels" in drawing.caption
+    titles = re.findall(r">(\d+) devices?, (\w+)<", drawing.svg)
+    assert titles[:3] == [("4", "local"), ("13", "fabric"), ("12", "fabric")]
+    assert ("1", "fabric") not in titles
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -142,6 +222,7 @@ def test_one_run_a_cell_is_drawn_without_an_interval(name: str) -> None:
     drawing = MODULES[name].draw(data(plan, list(synthetic.records(plan))))
     assert drawing.svg
     assert "n = 1 run " in drawing.caption
+    assert "one run each, so no interval" in drawing.caption
     assert "nan" not in drawing.alt.split()
 
 

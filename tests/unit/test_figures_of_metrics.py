@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,13 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.figure import Drawing, FigureData, coverage
+from campaign import plot, quantities, wording
+from campaign.figure import Drawing, FigureData
 from campaign.plot import INK
 from campaign.tables import cells_table, runs_table
 from tests.unit import metrics_data as study
 from tests.unit import report_data as synthetic
+from tests.unit.figure_columns import untold
 
-PICTURES = ("strategies", "transfer_rates", "time_series", "energy", "pareto", "overhead_by_size", "utilisation")
+PICTURES = ("software_options", "transfer_rates", "time_series", "energy", "pareto", "overhead_by_size", "utilisation")
 PAGES = (*PICTURES, "workload_characteristics", "software_stack")
 SIZES = ("mobilenetv2", "resnet50", "bert-large")
 MODULES = {name: importlib.import_module(f"scripts.figures.{name}") for name in PAGES}
@@ -39,7 +43,11 @@ def test_a_picture_follows_the_page_and_states_its_finding(name: str, drawn: dic
     svg = drawn[name].svg
     assert svg is not None
     root = ElementTree.fromstring(svg)
-    assert root.find("{http://www.w3.org/2000/svg}desc").text == drawn[name].alt == " ".join(drawn[name].findings)
+    assert (
+        root.find("{http://www.w3.org/2000/svg}desc").text
+        == drawn[name].alt
+        == wording.alternative(drawn[name].findings)
+    )
     assert INK not in svg
     assert "currentColor" in svg
     assert drawn[name].alt
@@ -57,7 +65,13 @@ def test_a_caption_says_what_stands_behind_and_data_has_units(name: str, drawn: 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_says_how_much_of_the_plan_is_behind_it(name: str, drawn: dict[str, Drawing]) -> None:
-    assert "planned cells measured" in coverage(drawn[name].data)
+    assert "planned cells measured" in drawn[name].coverage
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_number_of_a_csv_file_says_its_unit(name: str, drawn: dict[str, Drawing]) -> None:
+    assert untold(drawn[name].data) == []
+    assert drawn[name].coverage
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -74,13 +88,13 @@ def test_nothing_is_shown_of_what_nobody_counted(name: str) -> None:
 
 
 def test_options_are_compared_with_the_plain_one_of_their_configuration(drawn: dict[str, Drawing]) -> None:
-    rows = drawn["strategies"].data.set_index(["configuration", "variant"])
+    rows = drawn["software_options"].data.set_index(["configuration", "variant"])
     assert set(rows["against_variant"]) == {"ddp, fp32"}
     for configuration in ("local-8", "fabric-8"):
         said = rows.loc[configuration]["ratio"].to_dict()
         known = {"ddp, fp32": 1.0, "dp, fp32": 0.55, "fsdp, fp16": 1.8, "ddp, fp16": 2.0}
         assert {name: said[name] for name in known} == pytest.approx(known, rel=0.02)
-    assert "dp, fp32 against ddp, fp32: 0.5" in drawn["strategies"].alt
+    assert "dp, fp32 against ddp, fp32: 0.5" in " ".join(drawn["software_options"].findings)
 
 
 def test_a_way_to_share_work_that_failed_is_a_gap_with_its_class() -> None:
@@ -92,8 +106,9 @@ def test_a_way_to_share_work_that_failed_is_a_gap_with_its_class() -> None:
         records += [synthetic.record(entry.cell, n, None, "oom_device") for n in (1, 2)] if gone else done
     runs = runs_table(records)
     data = replace(study.study(2, ["bert-large"]), runs=runs, cells=cells_table(planned, runs))
-    drawing = MODULES["strategies"].draw(data)
-    assert "oom_device x2" in drawing.svg
+    drawing = MODULES["software_options"].draw(data)
+    assert "out of memory, 2 runs" in drawing.svg
+    assert any("oom_device x2" in row for row in drawing.rows)
     assert not [finding for finding in drawing.findings if finding.startswith("dp, ")]
 
 
@@ -106,15 +121,16 @@ def test_the_planted_slope_is_within_its_interval_and_a_flat_one_is_no_trend(dra
     assert fabric["slope_low"] < study.FABRIC_SLOPE < fabric["slope_high"]
     assert fabric["workloads"] == len(SIZES)
     assert fabric["correlation"] > 0.99
-    assert "Overhead of fabric, storage local grows by 20" in drawn["overhead_by_size"].alt
-    assert "Overhead of local, storage fabric-nvme shows no sure trend" in drawn["overhead_by_size"].alt
+    said = " ".join(drawn["overhead_by_size"].findings)
+    assert "Overhead of fabric, storage local grows by 20" in said
+    assert "Overhead of local, storage fabric-nvme shows no sure trend" in said
 
 
 def test_two_sizes_give_no_line_but_what_they_pay() -> None:
     drawing = MODULES["overhead_by_size"].draw(study.study(2, ["resnet50", "bert-large"]))
     assert drawing.data["slope"].isna().all()
     assert "from the smallest model to the largest" in drawing.alt
-    assert "fewer than 3 sizes" in drawing.alt
+    assert "fewer than 3 sizes" in drawing.findings[-1]
 
 
 def test_points_far_off_one_line_are_no_sure_trend() -> None:
@@ -147,7 +163,7 @@ def test_small_rates_are_told_in_small_units(data: FigureData, drawn: dict[str, 
     disk = rows[rows["quantity"] == "read from disks of a host"]
     assert set(disk["unit"]) == {"MB/s"}
     assert disk["mean"].tolist() == pytest.approx([20.0] * len(disk))
-    assert "everywhere" in drawn["transfer_rates"].alt
+    assert "everywhere" in " ".join(drawn["transfer_rates"].findings)
 
 
 def test_energy_is_for_equal_work(data: FigureData, drawn: dict[str, Drawing]) -> None:
@@ -171,7 +187,9 @@ def test_the_front_is_marked_and_named(drawn: dict[str, Drawing]) -> None:
     rows = drawn["pareto"].data
     energy = rows[rows["cost_kind"].str.startswith("energy") & (rows["workload"] == "resnet50")]
     assert set(energy.loc[energy["front"] > 0, "configuration"]) == {"local-8", "fabric-8"}
-    assert "resnet50, kWh: the front of 2 cells goes from fabric-8" in drawn["pareto"].alt
+    assert any(
+        said.startswith("resnet50, kWh: the front of 2 cells goes from fabric-8") for said in drawn["pareto"].findings
+    )
     hours = rows[rows["cost_kind"].str.startswith("device") & (rows["workload"] == "bert-large")]
     assert set(hours.loc[hours["near"], "configuration"]) <= {"local-8", "local-8-fabric-nvme"}
     expected = 1e6 / hours["mean"] * hours["devices"] / 3600
@@ -217,6 +235,35 @@ def test_time_series_are_means_of_devices_over_time(drawn: dict[str, Drawing]) -
     assert "n = 1 run a line" in drawn["time_series"].caption
 
 
+def test_every_number_of_a_time_series_has_its_unit(drawn: dict[str, Drawing]) -> None:
+    busy = next(said for said in drawn["time_series"].findings if said.startswith("Device utilisation"))
+    assert re.search(r"between \S+ % and \S+ %, \S+ % on average", busy)
+
+
+def test_names_of_axes_are_not_what_panels_have_in_common(data: FigureData) -> None:
+    one_cost = replace(data, runs=data.runs.drop(columns="energy_per_sample_j"))
+    one_size = replace(data, runs=data.runs.drop(columns="parameters"))
+    for name, kind, alone in (("pareto", "cost_kind", one_cost), ("overhead_by_size", "size_kind", one_size)):
+        drawing = MODULES[name].draw(alone)
+        assert drawing.data[kind].nunique() == 1
+        assert drawing.data[kind].iloc[0] not in drawing.caption
+        assert "  " not in drawing.caption
+
+
+def test_numbers_of_a_front_stand_within_its_panel(data: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "")
+    MODULES["pareto"].draw(data)
+    for axes in figures[0].axes:
+        assert axes.get_xscale() == "log"
+        (left, right), (lowest, highest) = axes.get_xlim(), axes.get_ylim()
+        for number in axes.texts:
+            x, y = number.xy
+            assert 0.05 < np.log(x / left) / np.log(right / left) < 0.95
+            assert lowest < y < highest
+        assert len([tick for tick in axes.get_xticks() if left <= tick <= right]) > 1
+
+
 def test_what_is_known_of_workloads_is_counted_or_open(drawn: dict[str, Drawing]) -> None:
     rows = drawn["workload_characteristics"].data.set_index("workload")
     assert rows["parameters"].to_dict() == {name: study.MODELS[name][0] for name in SIZES}
@@ -230,6 +277,28 @@ def test_what_is_known_of_workloads_is_counted_or_open(drawn: dict[str, Drawing]
     assert drawing.rows[0][2] == "25.6 M"
 
 
+def test_workloads_of_unknown_size_are_named() -> None:
+    whole = study.study(1, ["resnet50", "mobilenetv2"])
+    without = whole.runs["parameters"].mask(whole.runs["workload"] == "mobilenetv2")
+    bare = {name: value for name, value in whole.context.items() if name != "campaign_yaml"}
+    drawing = MODULES["workload_characteristics"].draw(
+        replace(whole, runs=whole.runs.assign(parameters=without), context=bare)
+    )
+    assert drawing.findings[0] == (
+        "2 workloads, of 25.6 M (resnet50) parameters; the size of mobilenetv2 is not known."
+    )
+
+
+def test_rates_far_below_their_unit_are_told_in_a_smaller_one() -> None:
+    assert quantities.told(4.12e-5, "GB/s") == "41.2 kB/s"
+    assert quantities.told(4.12e-5, "MB/s") == "0.0412 kB/s"
+    assert quantities.told(3.1, "GB/s") == "3.10 GB/s"
+    assert quantities.told(0.0, "GB/s") == "0.00 GB/s"
+    assert quantities.told(0.03, "%") == "0.0300 %"
+    assert quantities.told_beside(4.12e-5, "GB/s") == "41.2 kB/s"
+    assert quantities.told_beside(0.5, "GB/s") == "0.500"
+
+
 def test_hosts_that_differ_are_named(data: FigureData, drawn: dict[str, Drawing]) -> None:
     assert "Hosts differ in GPU driver: 535.54 on host1; 550.90 on host2." in drawn["software_stack"].findings
     assert drawn["software_stack"].findings[-1].endswith("apptainer pytorch.sif.")
@@ -241,15 +310,16 @@ def test_hosts_that_differ_are_named(data: FigureData, drawn: dict[str, Drawing]
     assert any("numpy" in finding for finding in fewer.findings)
 
 
-@pytest.mark.parametrize("name", ["strategies", "pareto"])
+@pytest.mark.parametrize("name", ["software_options", "pareto", "overhead_by_size", "energy"])
 def test_one_run_a_cell_is_drawn_without_an_interval(name: str) -> None:
-    drawing = MODULES[name].draw(study.study(1, ["bert-large"]))
+    drawing = MODULES[name].draw(study.study(1, ["resnet50", "bert-large"]))
     assert "n = 1 run " in drawing.caption
-    assert "nan" not in drawing.alt.split()
+    assert "one run each, so no interval" in drawing.caption
+    assert "nan" not in " ".join(drawing.findings).split()
 
 
 def test_the_same_input_gives_the_same_bytes(data: FigureData, drawn: dict[str, Drawing]) -> None:
-    assert MODULES["strategies"].draw(data).svg == drawn["strategies"].svg
+    assert MODULES["software_options"].draw(data).svg == drawn["software_options"].svg
 
 
 def test_many_configurations_are_left_to_the_table() -> None:

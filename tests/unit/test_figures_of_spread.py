@@ -10,15 +10,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from campaign.figure import Drawing, FigureData
+from campaign import wording
+from campaign.figure import Drawing, FigureData, data_of
 from campaign.spread import COULD, MAY, NOT, UNKNOWN, spread
 from campaign.statistics import variance
 from campaign.tables import PlannedCell, cells_table, leases_table, runs_table
+from tests import reference_campaign
 from tests.unit import report_data as synthetic
 from tests.unit import spread_data
 
 DRAW: dict[str, Callable[[FigureData], Drawing]] = {
-    name: importlib.import_module(f"scripts.figures.{name}").draw for name in ("variance", "scaling", "node_spread")
+    name: importlib.import_module(f"scripts.figures.{name}").draw
+    for name in ("variance", "scaling", "node_spread", "part_of_host")
 }
 
 
@@ -38,7 +41,9 @@ def drawn(name: str, plan: list[PlannedCell], records: list) -> Drawing:
     drawing = DRAW[name](data(plan, records))
     if drawing.svg:
         root = ElementTree.fromstring(drawing.svg)
-        assert root.find("{http://www.w3.org/2000/svg}desc").text == drawing.alt == " ".join(drawing.findings)
+        assert (
+            root.find("{http://www.w3.org/2000/svg}desc").text == drawing.alt == wording.alternative(drawing.findings)
+        )
         assert len(drawing.rows) == len(drawing.data)
     return drawing
 
@@ -53,6 +58,30 @@ def test_a_slow_host_is_named_with_its_cells_and_the_command_to_measure_them_aga
     row = drawing.data[drawing.data["of"] == "host2"].iloc[0]
     assert row["low_pct"] < 6 < row["high_pct"]
     assert row["n_cells"] == len(plan)
+
+
+def test_in_the_summary_alarms_come_first() -> None:
+    plan = spread_data.plan(repetitions=16)
+    slow = drawn("variance", plan, spread_data.records(plan, slow=0.06, seed=0))
+    assert slow.findings[0].startswith("host2 is slower")
+    assert not any("at most" in said for said in slow.findings), "an estimate is no bound"
+    assert drawn("scaling", *curve(0.1)).findings[0].startswith("Dip: 14 devices")
+
+
+def test_hosts_are_named_by_chance_as_seldom_as_the_caption_says() -> None:
+    plan = spread_data.plan(repetitions=12)
+    draws = 24
+    named = [
+        {host.host for host in spread(runs_table(spread_data.records(plan, slow=slow, seed=seed))).slow}
+        for seed in range(draws)
+        for slow in (0.06, 1e-9)
+    ]
+    assert all("host2" in hosts for hosts in named[::2])
+    innocent = sum(bool(hosts) for hosts in named[1::2]) + sum(bool(hosts - {"host2"}) for hosts in named[::2])
+    # 5 % of 48 are 2.4; more than 7 come once in 200 times.
+    assert innocent <= 7
+    caption = drawn("variance", plan, spread_data.records(plan, slow=0.06, seed=0)).caption
+    assert "of twenty campaigns without a slow host, one names a host by chance" in caption
 
 
 def test_components_are_near_what_was_planted() -> None:
@@ -93,7 +122,7 @@ def test_one_run_a_cell_leaves_variance_out_with_a_reason() -> None:
     assert "two believed runs" in drawing.empty_reason
 
 
-def curve(dip: float = 0.0) -> tuple[list[PlannedCell], list]:
+def curve(dip: float = 0.0, noise: float = 0.005) -> tuple[list[PlannedCell], list]:
     """bert on 2 to 16 devices by the latency-bandwidth model, noise 0.5 %; 14 devices give less by the part `dip`."""
     random = np.random.default_rng(3)
     shapes = [synthetic.configuration(each=n) for n in range(2, 18, 2)]
@@ -103,7 +132,7 @@ def curve(dip: float = 0.0) -> tuple[list[PlannedCell], list]:
         n = entry.cell.configuration.ranks
         step_s = 0.04 + 2e-4 * 2 * (n - 1) + 0.012 * 2 * (n - 1) / n
         for repetition in range(1, 6):
-            rate = n * entry.cell.batch / step_s * (1 - dip * (n == 14)) * (1 + 0.005 * random.standard_normal())
+            rate = n * entry.cell.batch / step_s * (1 - dip * (n == 14)) * (1 + noise * random.standard_normal())
             records.append(synthetic.record(entry.cell, repetition, rate))
     return plan, records
 
@@ -116,6 +145,31 @@ def test_a_dip_is_marked_and_named_with_its_size() -> None:
     row = drawing.data[drawing.data["dip"]].iloc[0]
     assert row["ranks"] == 14
     assert row["dip_low"] < 10 < row["dip_high"] + 0.5
+
+
+@pytest.mark.parametrize(("dip", "named"), [(0.008, set()), (0.02, {14})])
+def test_what_is_less_than_a_percent_is_no_dip_however_certain(dip: float, named: set[int]) -> None:
+    rows = drawn("scaling", *curve(dip, noise=1e-5)).data
+    assert rows.loc[rows["ranks"] == 14, "dip_p_holm"].item() < 0.001
+    assert set(rows.loc[rows["dip"], "ranks"]) == named
+
+
+def test_of_the_published_study_only_the_published_dips_are_named() -> None:
+    tables = reference_campaign.tables("faster")
+    drawing = DRAW["scaling"](data_of(tables))
+    assert set(drawing.data.loc[drawing.data["dip"], "ranks"]) == {14}
+    assert drawing.findings[0].startswith("Dip: 14 devices give 15.0")
+
+
+def test_lines_without_any_value_are_drawn_as_crosses_named_and_counted() -> None:
+    plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert" and entry.cell.precision == "fp32"]
+    drawing = drawn("scaling", plan, list(synthetic.records(plan)))
+    assert "No run is believed of 2 lines: " in drawing.findings[-1]
+    assert ">batch 32: out of memory" in drawing.svg
+    assert ">no value<" in drawing.svg
+    lost = drawing.data[drawing.data["batch"] == 32]
+    assert (lost["n_ok"] == 0).all()
+    assert f", {len(lost)} failed" in drawing.coverage
 
 
 def test_a_smooth_curve_has_no_dip_and_its_parameters() -> None:
@@ -166,11 +220,20 @@ def test_node_spread_says_whether_hosts_could_explain_it(drop: float, expected: 
         assert "more than host-to-host variation" in drawing.alt
 
 
+def test_part_of_a_host_says_nothing_of_repetitions_that_were_not_made() -> None:
+    plan = [
+        entry for entry in synthetic.planned(repetitions=1) if entry.cell.workload == "resnet" and not entry.missing
+    ]
+    said = drawn("part_of_host", plan, list(synthetic.records(plan))).findings[-1]
+    assert "throughput varies most over differently composed hosts" in said
+    assert "repetitions" not in said
+
+
 def test_node_spread_says_when_hosts_were_never_compared() -> None:
     plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert"]
     drawing = drawn("node_spread", plan, list(synthetic.records(plan)))
     assert set(drawing.data["hosts_explain"]) == {UNKNOWN}
-    assert "How far hosts differ from each other is not known" in drawing.alt
+    assert any("How far hosts differ from each other is not known" in said for said in drawing.findings)
 
 
 def test_few_hosts_leave_it_open() -> None:

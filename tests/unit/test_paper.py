@@ -58,6 +58,22 @@ def test_captions_are_latex_and_what_is_drawn_for_paper_leaves_the_page_as_it_wa
     assert "\\begin{figure}" in text
 
 
+def test_captions_have_coverage_and_tables_are_latex_tables(tables: Tables, tmp_path: Path) -> None:
+    files, _ = paper.draw(
+        tables, tmp_path, for_paper=True, only=["software-stack", "workload-characteristics", "scaling"]
+    )
+    assert {path.suffix for path in files} == {".csv", ".pdf", ".svg", ".tex"}
+    text = (tmp_path / "figures.tex").read_text()
+    assert "Coverage: " in text.partition("\\label{fig:scaling}")[0]
+    for name in ("software-stack", "workload-characteristics"):
+        assert f"\\label{{tab:{name}}}" in text
+    assert text.count("\\begin{table*}") == text.count("\\toprule") == text.count("\\bottomrule") == 2
+    for table in text.split("\\begin{tabular}")[1:]:
+        lines = [line for line in table.splitlines() if line.startswith("    ") and line.endswith("\\\\")]
+        assert len({line.replace("\\&", "").count("&") for line in lines}) == 1, "as many cells in every row"
+    assert "mean_per_s" in (tmp_path / "scaling.csv").read_text().splitlines()[0].split(",")
+
+
 def test_every_character_that_means_something_to_latex_is_escaped() -> None:
     assert paper.escaped("5 % of a_b & {c} #1 $x^2 ~ \\") == (
         r"5 \% of a\_b \& \{c\} \#1 \$x\textasciicircum{}2 \textasciitilde{} \textbackslash{}"

@@ -196,4 +196,21 @@ def test_columns_that_campaigns_bring_are_told_by_their_names(made: Tables) -> N
     assert "(1e9 bytes per second)" in columns.meaning("runs", "metric_pcie_rx_gb_per_s")
     listed = rows("--tables", "results/small")
     assert {"table": "runs", "column": "batch", "type": "BIGINT", "meaning": columns.RUNS["batch"]} in listed
-    assert {"table": "leases", "column": "compose_s", "meaning": columns.LEASES["compose_s"]} in rows("--tables")
+    compose = {"table": "leases", "column": "compose_s", "type": "DOUBLE", "meaning": columns.LEASES["compose_s"]}
+    assert compose in rows("--tables")
+
+
+def test_a_terminal_lists_every_table_with_types() -> None:
+    shown = sql("--tables").stdout
+    assert "quantity" in shown
+    assert sum(line.startswith("telemetry ") for line in shown.splitlines()) >= len(columns.TELEMETRY)
+    assert "more" not in shown.splitlines()[-2]
+
+
+def test_a_campaign_without_records_is_said_to_have_none(made: Tables, tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    write(Tables(made.runs.iloc[:0], made.cells, [], [], made.context), tmp_path / "tables")
+    result = sql("select status from runs", str(tmp_path))
+    assert result.exit_code == 0
+    assert "there are no records yet" in result.stderr
+    assert "no records" not in sql("select status from runs where false", "results/small").stderr

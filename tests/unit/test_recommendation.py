@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -198,6 +199,29 @@ def test_a_mix_goes_to_the_shape_that_its_shares_ask_for() -> None:
         assert mix.choice.value == pytest.approx(1 + (1 - max(share, 1 - share)) * (slow - 1), rel=0.01)
 
 
+def test_a_mix_of_single_runs_has_no_interval_and_its_ties_are_not_known() -> None:
+    whole = model_data.tables(model_data.SHAPES[:4], ("big", "small"))
+    runs = whole.runs[whole.runs["repetition"] == 1]
+    once = replace(whole, runs=runs, cells=whole.cells.assign(n_ok=1, sd=np.nan, ci_low=np.nan, ci_high=np.nan))
+    (mix,) = recommend(once, "mix:big=0.5,small=0.5", where=["measured"]).answers
+    assert mix.choice is not None
+    assert (mix.choice.low, mix.comparable, mix.tied_words()) == (None, False, "not known: one run a cell")
+    said = recommended({"document": recommend(once, "throughput", where=["measured"]).model_dump()})
+    assert said is not None
+    assert all(each.endswith("; ties not known: one run a cell.") for each in said["objectives"][0]["summary"])
+    assert all(each.startswith(("big, ", "small, ")) for each in said["objectives"][0]["summary"])
+
+
+def test_what_is_better_by_extrapolation_is_said_in_the_row(planted: Tables) -> None:
+    for where, further in ([], True), (["not extrapolated"], False):
+        said = recommended({"document": recommend(planted, "throughput", where=where).model_dump()})
+        assert said is not None
+        (objective,) = said["objectives"]
+        assert bool(objective["beyond"]) == further
+        assert ["extrapolated: see below" in row[2] for row in objective["rows"]] == [further]
+        assert ["extrapolated: see below" in each for each in objective["summary"]] == [further]
+
+
 def test_a_batch_that_ran_out_of_memory_is_not_recommended() -> None:
     def ran_out(at: Configuration, batch: int) -> bool:
         return batch == 32 and at.ranks > 1
@@ -303,9 +327,14 @@ def test_the_last_section_of_the_report_says_what_to_build(written: Path, plante
     given = read_recommendation(written / "recommendation")
     page = report.assemble(planted.runs, planted.cells, [], planted.context, {}, given)
     assert re.findall(r'<section id="([^"]+)"', page)[-1] == "recommendations"
+    planned = len(planted.cells)
+    assert f"Coverage: {planned} of {planned} planned cells measured" in page.partition('id="recommendations"')[2]
     assert 'href="#recommendations"' in page
     section = page[page.index('<section id="recommendations"') :]
-    assert "1x8-local: 1 host with 8 local A100 each" in section
+    assert "1x8-local: 1 host with 8 local A100; batch" in section
+    summary = re.findall(r"<li>(big, [^<]*)</li>", page[: page.index("</section>")])
+    assert summary
+    assert all("; ties not known" not in each and each.endswith(".") for each in summary)
     assert 'aria-labelledby="predictions-title' in section
     assert "when a configuration is left out" in section or "left out is" in section
     assert given is not None

@@ -18,6 +18,7 @@ from campaign.errors import RecordError
 from campaign.figure import FigureData
 from campaign.tables import PlannedCell, cells_table, leases_table, runs_table
 from tests.unit import report_data as synthetic
+from tests.unit import spread_data
 
 SHOWN = ("node_spread", "composition_times")
 Tables = tuple[pd.DataFrame, pd.DataFrame]
@@ -129,6 +130,15 @@ def test_summary_counts_what_was_asked_and_what_came(measured: Tables, drawings:
         "planned": "112", "measured": "97", "failed": "14", "missing": "1", "excluded": "12", "runs": "444",
     }  # fmt: skip
     assert [each["anchor"] for each in context["findings"]] == ["node-spread", "composition-times"]
+
+
+def test_the_summary_names_a_slow_host() -> None:
+    plan = spread_data.plan(repetitions=16)
+    runs = runs_table(spread_data.records(plan, slow=0.06, seed=0))
+    cells = cells_table(plan, runs)
+    page = report.assemble(runs, cells, [], synthetic.context_document(), draw(runs, cells, ("variance",)))
+    summary = page[page.index('id="summary"') : page.index('id="coverage"')]
+    assert "host2 is slower than the other hosts" in summary
 
 
 def test_every_planned_cell_is_accounted_for_with_reasons(measured: Tables, drawings: dict) -> None:

@@ -13,7 +13,7 @@ NAN = float("nan")
 
 
 def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
-    given = {"p": p, "p_holm": p_holm, "least_detectable_pct": 1.5, "paired": False, "n_pairs": 0}
+    given = {"p": p, "p_holm": p_holm, "n_tests": 33, "least_detectable_pct": 1.5, "paired": False, "n_pairs": 0}
     return {**given, "method": statistics.LOG_RATIO, **more}
 
 
@@ -24,7 +24,7 @@ def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
         (row(NAN, NAN), NAN, NAN, ""),
         (row(0.4, 1.0), -0.31, 0.24, ": no difference larger than 0.31\u202f%"),
         (row(0.4, 1.0), -1.2, 3.44, ": no difference larger than 3.4\u202f%"),
-        (row(0.01, 0.12), 0.1, 3.0, ", which is no difference among all comparisons here (p = 0.12 by Holm)"),
+        (row(0.01, 0.12), 0.1, 3.0, ", which is not certain among all 33 comparisons here (p = 0.12 by Holm)"),
         (row(0.4, 1.0, least_detectable_pct=80.0), -95.0, 1900.0,
          ": too few or too uneven runs to tell; a difference of 80\u202f% would have been found"),
         (row(0.4, 1.0, least_detectable_pct=float("inf")), -95.0, float("inf"),
@@ -39,7 +39,7 @@ def test_doubt_follows_from_the_adjusted_p_and_the_interval(
 
 def test_several_without_a_difference_are_said_together() -> None:
     rows = pd.DataFrame([row(0.4, 1.0, low=-1.0, high=0.5), row(0.2, 1.0, low=-0.2, high=2.26), row(NAN, NAN)])
-    words = "none of 2 cells differs, and no difference is larger than 2.3\u202f% (each at 95\u202f%)"
+    words = "none of 2 cells is shown to differ, and no difference is larger than 2.3\u202f% (each at 95\u202f%)"
     assert verdict.together(rows, "low", "high") == words
     assert verdict.together(rows[:1], "low", "high") == ""
     assert verdict.together(rows.assign(p_holm=[0.01, 1.0, NAN]), "low", "high") == ""
@@ -56,7 +56,7 @@ def test_a_caption_counts_what_differs_and_how_it_was_compared() -> None:
     )
     said = verdict.counted(rows, {"order": "blocks"}, "fp32")
     assert said.startswith(
-        "1 of 2 cells differ from fp32 (log ratio of means, t paired by block: 1; log ratio of means, Welch t: 1;"
+        "1 of 2 cells are shown to differ from fp32 (log ratio of means, t paired by block: 1; log ratio of means, Welch t: 1;"
     )
     assert "Holm" in said
     assert "difference of 1.5\u202f% in 80 of 100 cases" in said

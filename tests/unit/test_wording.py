@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 
 from campaign import statistics, wording
+from campaign.record import Status
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,27 @@ def test_runs_behind_and_protocol() -> None:
 def test_a_count_has_no_decimals() -> None:
     assert wording.count(8.0) == "8"
     assert wording.count(12_800) == "12,800"
+
+
+def test_where_no_row_has_an_interval_a_caption_says_so() -> None:
+    assert wording.interval_of(wording.by_runs([3, 1, 0])) == "mean with 95 % interval (Student t)"
+    assert wording.interval_of(wording.by_runs([1, 0])) == "one run each, so no interval"
+    assert wording.interval_of([statistics.LOG_RATIO], "95 % interval") == "95 % interval (log ratio of means, Welch t)"
+    assert wording.interval_of([statistics.NOT_POSITIVE]) == "no interval"
+
+
+def test_every_status_has_words_of_its_own() -> None:
+    said = [wording.statuses(status) for status in get_args(Status)]
+    assert len(set(said)) == len(said)
+    assert not set(said) & set(get_args(Status))
+    assert wording.statuses("oom_device x4, nan") == "out of memory, 4 runs; loss not a number, 1 run"
+    assert wording.statuses("implied x4") == "implied, not run"
+    assert wording.statuses("not told") == "not told"
+
+
+def test_an_alternative_is_the_first_two_findings() -> None:
+    assert wording.alternative(("One.", "Two.", "Three.")) == "One. Two."
+    assert wording.alternative(()) == ""
 
 
 def test_how_intervals_were_made_is_said_once_and_without_those_that_were_not() -> None:

@@ -78,7 +78,8 @@ class Configuration:
         parts = " + ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
         storage = "" if self.storage == "local" else f", {self.storage}"
         used = "" if self.devices_used == self.devices_per_host else f", {self.devices_used} used"
-        return f"{self.hosts} host{'s' * (self.hosts > 1)} with {parts} {self.device} each{used}{storage}"
+        host, each = ("1 host", "") if self.hosts == 1 else (f"{self.hosts} hosts", " each")
+        return f"{host} with {parts} {self.device}{each}{used}{storage}"
 
     def shape(self) -> dict[str, Scalar]:
         """Everything but the name: two configurations of one shape are the same hardware."""

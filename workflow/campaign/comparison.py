@@ -5,7 +5,8 @@ Every function takes the cells table and gives its rows that take part, each bes
 
 ratio, ratio_low, ratio_high: mean over reference mean, 95 %; paired by block where `runs` (of `campaign.pairing.blocks`) has enough
 pairs of the two cells, which `paired`, `n_pairs` and `method` say. p: of the hypothesis that there is no effect (ratio 1; for
-scaling, the ideal speed-up). p_holm: the same, adjusted by Holm over all rows that a function gives, which is one figure.
+scaling, the ideal speed-up). p_holm: the same, adjusted by Holm over all rows that a function gives, which is one figure; n_tests:
+how many comparisons these are.
 least_detectable_pct: how large an effect had to be to be found in 80 of 100 campaigns like this one.
 
 A planned cell without a believed run keeps its row, with nan, so that a figure can show the gap. Pairs come from the
@@ -81,16 +82,20 @@ def against(
         method=pd.Series(found.method, index=rows.index, dtype="str"),
         p=p,
         p_holm=statistics.holm(p),
+        n_tests=int(np.isfinite(p).sum()),
         least_detectable_pct=found.of.least_detectable_pct(),
     )
 
 
 def one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
     """Rows whose tests are one figure's: p_holm over all of them. What is left of a larger family is a family of its own."""
-    adjusted = statistics.holm(np.concatenate([rows["p"].to_numpy(dtype=np.float64) for rows in frames]))
+    p = np.concatenate([rows["p"].to_numpy(dtype=np.float64) for rows in frames])
+    adjusted, tests = statistics.holm(p), int(np.isfinite(p).sum())
     ends = np.cumsum([len(rows) for rows in frames])[:-1]
     parts = np.split(adjusted, ends)
-    return tuple(rows.assign(p_holm=part).reset_index(drop=True) for rows, part in zip(frames, parts, strict=True))
+    return tuple(
+        rows.assign(p_holm=part, n_tests=tests).reset_index(drop=True) for rows, part in zip(frames, parts, strict=True)
+    )
 
 
 def in_words(rows: pd.DataFrame) -> pd.DataFrame:
@@ -119,20 +124,28 @@ def _levels(cells: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Series[
     return values.groupby([cells[key] for key in keys], sort=False).transform("nunique")
 
 
+def varied(cells: pd.DataFrame, equal: Sequence[str], column: str) -> pd.DataFrame:
+    """Cells, measured or not, of which an otherwise equal one (columns `equal`) was planned with another value of `column`.
+
+    One of each value, as comparisons take them: a measured one, with the fewest devices a host.
+    """
+    rows = _unique(cells, [*equal, column], ["devices_per_host"])
+    return rows[rows[column].groupby([rows[key] for key in equal], sort=False).transform("nunique") >= 2]
+
+
 def scaling(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
     """More devices, the same batch each: speed-up (`ratio`) and `efficiency_pct` against the fewest devices measured.
 
     `compact` marks the row with the fewest hosts at a device count; several hosts at one count are all kept. Of
-    compositions with as many hosts, the one with the fewest idle devices is taken. A batch that no run was believed of is
-    kept, without a reference, where another batch of the kind has two device counts.
+    compositions with as many hosts, the one with the fewest idle devices is taken. What was planned at two device counts is kept
+    where it was measured at one or at none, as a gap, but for a campaign that measured nothing at two.
     """
     panel = [*KIND, *option_columns(cells)]
     equal = [*panel, "batch"]
     rows = _unique(cells, [*equal, "ranks", "hosts"], ["devices_per_host"])
-    levels = _levels(rows, equal, "ranks")
-    panels = levels.groupby([rows[key] for key in panel], sort=False).transform("max")
-    kept = (levels >= 2) | ((levels == 0) & (panels >= 2))
-    rows = rows[kept].sort_values([*equal, "ranks", "hosts"], ignore_index=True)
+    counts = rows["ranks"].groupby([rows[key] for key in equal], sort=False).transform("nunique")
+    compared = bool((_levels(rows, equal, "ranks") >= 2).any())
+    rows = rows[(counts >= 2) & compared].sort_values([*equal, "ranks", "hosts"], ignore_index=True)
     paired = against(rows, equal, _first_measured(rows, equal), runs, scaled=True)
     ideal = paired["ranks"] / paired["against_ranks"]
     at_count = [*equal, "ranks"]
@@ -152,7 +165,8 @@ def speedup_by_batch(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> p
     rows = scaling(cells, runs)
     rows = rows[rows["compact"]].reset_index(drop=True)
     panel = [*KIND, *option_columns(cells)]
-    fewest = rows.groupby(panel, sort=False)["against_ranks"].transform("min")
+    compared = rows["against_ranks"].where(_levels(rows, [*panel, "batch"], "ranks") >= 2)
+    fewest = compared.groupby([rows[key] for key in panel], sort=False).transform("min")
     like = (rows["against_ranks"] == fewest) | rows["against_ranks"].isna()
     rows = rows[like & (rows["ranks"] > fewest)].reset_index(drop=True)
     rows = rows.assign(ideal=rows["ranks"] / rows.groupby(panel, sort=False)["against_ranks"].transform("min"))
@@ -187,6 +201,7 @@ def batch_effect(speedups: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd
         change_high=100 * (high - 1),
         p=p,
         p_holm=statistics.holm(p),
+        n_tests=int(np.isfinite(p).sum()),
         least_detectable_pct=change.least_detectable_pct(),
     )
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import wording
 from campaign.errors import RecordError
+from campaign.figure_units import with_units
 from campaign.project import REPORTS
-from campaign.tables import STATES, leases_table
+from campaign.tables import leases_table
 from campaign.tableset import Tables
 
 # A table in the page is for reading; beyond this many rows a reader wants the CSV.
@@ -44,8 +44,9 @@ class FigureData:
 class Drawing:
     """A figure as drawn. Without `svg` it is a table, where there are rows; otherwise `empty_reason` says why there is nothing.
 
-    caption: number of runs, interval, protocol. alt and findings: what there is to see, as sentences. data: the
-    numbers drawn, for the CSV. headings and rows: the same for people, as text.
+    caption: number of runs, interval, protocol. alt and findings: what there is to see, as sentences, alarms first. data: the
+    numbers drawn, for the CSV. headings and rows: the same for people, as text. coverage: how much of what the figure is about was
+    measured (`campaign.figure_coverage`), counted before anything is left out for want of a number.
     """
 
     svg: str | None
@@ -56,6 +57,7 @@ class Drawing:
     headings: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     empty_reason: str = ""
+    coverage: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
         "shown": drawing.svg is not None or bool(drawing.rows),
         "picture": drawing.svg is not None,
         "reason": drawing.empty_reason,
-        "coverage": coverage(drawing.data),
+        "coverage": drawing.coverage,
         "caption": drawing.caption,
         "alt": drawing.alt,
         "findings": list(drawing.findings),
@@ -91,18 +93,6 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
         "rows": [list(row) for row in drawing.rows[:ROWS_ON_PAGE]],
         "rows_left_out": max(0, len(drawing.rows) - ROWS_ON_PAGE),
     }
-
-
-def coverage(rows: pd.DataFrame) -> str:
-    """How much of what was planned for a figure was measured: of the cells in its data, by state; '' where it has none."""
-    if not {"cell_id", "state", "n_ok", "n_planned"} <= set(rows.columns):
-        return ""
-    cells = rows.drop_duplicates("cell_id")
-    states = cells["state"].value_counts()
-    measured = int(states.get("measured", 0))
-    others = [f"{int(states[name]):,} {name}" for name in STATES[1:] if states.get(name, 0)]
-    runs = f"{int(cells['n_ok'].sum()):,} of {int(cells['n_planned'].sum()):,} planned runs are believed"
-    return f"{measured:,} of {wording.plural(len(cells), 'planned cell')} measured{''.join(f', {o}' for o in others)}; {runs}."
 
 
 def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
@@ -139,7 +129,7 @@ def write(figure: Figure, data: FigureData, directory: Path) -> None:
     out = directory / figure.name
     try:
         out.with_suffix(".svg").write_text('<?xml version="1.0" encoding="utf-8"?>\n' + picture, encoding="utf-8")
-        drawing.data.to_csv(out.with_suffix(".csv"), index=False, lineterminator="\n")
+        with_units(drawing.data).to_csv(out.with_suffix(".csv"), index=False, lineterminator="\n")
         out.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"figure {figure.anchor} could not be written ({error.strerror or error})") from error

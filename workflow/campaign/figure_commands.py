@@ -21,7 +21,7 @@ from campaign.errors import ConfigError
     default="page",
     show_default=True,
     help="page: SVG that follows a page's colours. paper: PDF and SVG on white, 3.4 in (one column) or 7.1 in (both) wide, fonts "
-    "embedded, and figures.tex with their captions.",
+    "embedded, and figures.tex with their captions and with tables (booktabs).",
 )
 @click.option(
     "--only", metavar="NAME,NAME..", help="Only these, by file name or anchor. Default: all that there is data for."

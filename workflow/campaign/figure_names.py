@@ -11,7 +11,7 @@ FIGURES = (
     "variance",
     "part_of_host",
     "precision",
-    "strategies",
+    "software_options",
     "memory_frontier",
     "overhead",
     "overhead_by_size",

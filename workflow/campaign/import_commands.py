@@ -87,38 +87,30 @@ def sql(
     campaign sql "select campaign, avg(compose_s) from leases group by campaign" before.zip after.zip
     campaign sql --tables
     """
-    from campaign.query import Database
+    from campaign.query import Database, no_tables
     from campaign.source import tables_from
 
     if tables and query is not None:
         sources = (Path(query), *sources)
     elif not tables and not query:
         raise ConfigError('give a query, such as "select status, count(*) from runs group by status"; or --tables')
-    if tables and not sources:
-        _print(_documented(), style)
-        return
-    named = sources or (CAMPAIGN_FILE,)
-    database = Database([(source, tables_from(source, results, where)) for source in named])
+    named = sources or (() if tables else (CAMPAIGN_FILE,))
+    known = [(source, tables_from(source, results, where)) for source in named]
+    database = Database(known or [(CAMPAIGN_FILE, no_tables())])
     try:
         if tables:
-            _print(_rows(list(database.described())), style)
+            _print(_rows(list(database.described())), style, whole=True)
         else:
             _print(database.answer(str(query)), style)
     finally:
         database.close()
+    for source, of in known:
+        if of.runs.empty:
+            click.echo(f"{source}: there are no records yet{_of_which(where)}, so that runs is empty", err=True)
 
 
-def _documented() -> Answer:
-    """The columns that every campaign has."""
-    from campaign.columns import COLUMNS
-
-    return _rows(
-        [
-            {"table": table, "column": column, "meaning": meaning}
-            for table, columns in COLUMNS.items()
-            for column, meaning in columns.items()
-        ]
-    )
+def _of_which(where: str | None) -> str:
+    return f" of cells where {where}" if where else ""
 
 
 def _rows(rows: list[dict[str, str]]) -> Answer:
@@ -128,7 +120,8 @@ def _rows(rows: list[dict[str, str]]) -> Answer:
     return Answer(names, ("VARCHAR",) * len(names), [tuple(row.values()) for row in rows])
 
 
-def _print(answer: Answer, style: str) -> None:
+def _print(answer: Answer, style: str, whole: bool = False) -> None:
+    """whole: on a terminal too, where long answers end early."""
     if style == "json":
         if len(set(answer.columns)) < len(answer.columns):
             raise ConfigError("two columns have one name, and JSON keeps only one of them; name them with AS")
@@ -143,7 +136,7 @@ def _print(answer: Answer, style: str) -> None:
     else:
         from campaign.show import print_answer
 
-        print_answer(answer.columns, answer.types, answer.rows)
+        print_answer(answer.columns, answer.types, answer.rows, whole)
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import os
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,14 +88,18 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
     written."""
     from campaign.errors import unwritable
     from campaign.figure import page_document
+    from campaign.figure_coverage import of_cells
     from campaign.project import REPORTS
     from campaign.recommendation import advise, asked
     from campaign.recommendation.drawn import draw, figure
     from campaign.svg import notice
     from campaign.tableset import read
 
-    advice = advise(read(tables), asked([], [], [], [], []))
+    given = read(tables)
+    advice = advise(given, asked([], [], [], [], []))
     drawn, shown = figure(), draw(advice, style or REPORTS / "style.mplstyle")
+    if shown.svg:
+        shown = replace(shown, coverage=of_cells(given.cells, shown.data["cell_id"]))
     document = advice.document.model_copy(update={"figure": page_document(drawn, shown)})
     picture = shown.svg or notice(drawn.anchor, f"{drawn.title}: left out because {shown.empty_reason}")
     words = json.dumps(document.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)

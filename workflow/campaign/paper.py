@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from campaign import wording
 from campaign.errors import ConfigError, unwritable
 from campaign.figure import Drawing, Figure, data_of
 from campaign.figure_names import FIGURES, in_page_order
+from campaign.figure_units import with_units
 from campaign.outputs import figure_names, load_figure
 from campaign.plot import COLUMN_IN, PAGE, drawn_for, paper
 from campaign.project import REPORTS
 from campaign.tableset import Tables
+
+# Of a table on one page; more are in its CSV file.
+_ROWS = 45
+# Characters: of a column that is not broken into lines, of a heading's line at least, and of a page's width.
+_LONG, _NARROW, _CHARACTERS = 24, 8, 150
 
 _LATEX = {c: f"\\{c}" for c in "#$%&_{}"} | {
     "\\": r"\textbackslash{}",
@@ -50,8 +58,7 @@ def draw(
                     left_out[figure.title] = drawing.empty_reason
                     continue
                 files += _write(figure, drawing, out, formats)
-                if drawing.svg is not None:
-                    captions.append(latex(figure, drawing))
+                captions.append(latex(figure, drawing) if drawing.svg is not None else latex_table(figure, drawing))
         if for_paper and captions:
             (out / "figures.tex").write_text("\n".join(captions), encoding="utf-8")
             files.append(out / "figures.tex")
@@ -72,7 +79,7 @@ def _chosen(only: Sequence[str] | None) -> list[Figure]:
 def _write(figure: Figure, drawing: Drawing, out: Path, formats: Sequence[str]) -> list[Path]:
     """The data, and the picture where it is not saved while drawing."""
     data = out / f"{figure.anchor}.csv"
-    drawing.data.to_csv(data, index=False, lineterminator="\n")
+    with_units(drawing.data).to_csv(data, index=False, lineterminator="\n")
     if drawing.svg is None:
         return [data]
     if formats:
@@ -89,10 +96,44 @@ def latex(figure: Figure, drawing: Drawing) -> str:
         f"\\begin{{{environment}}}\n  \\centering\n"
         f"  \\includegraphics{{{figure.anchor}.pdf}}\n"
         f"  % {' '.join(drawing.alt.split())}\n"
-        f"  \\caption{{{escaped(figure.title)}. {escaped(drawing.caption)}}}\n"
+        f"  \\caption{{{_caption(figure, drawing)}}}\n"
         f"  \\label{{fig:{figure.anchor}}}\n"
         f"\\end{{{environment}}}\n"
     )
+
+
+def latex_table(figure: Figure, drawing: Drawing) -> str:
+    """A table over both columns, in the rules of the package booktabs: caption, label, and as many rows as fit on a page."""
+    shown = drawing.rows[:_ROWS]
+    left_out = len(drawing.rows) - len(shown)
+    more = f" {wording.plural(left_out, 'further row')} in {figure.anchor}.csv." if left_out else ""
+    longest = [max(len(text) for text in column) for column in zip(*shown, strict=True)]
+    # Headings are broken into lines as wide as their columns, and so are columns that hold sentences: they share what is left.
+    headings = [
+        textwrap.wrap(text, max(width, _NARROW), break_long_words=False) or [""]
+        for text, width in zip(drawing.headings, longest, strict=True)
+    ]
+    widths = [max(width, *map(len, lines)) for width, lines in zip(longest, headings, strict=True)]
+    broken = sum(width for width in widths if width > _LONG)
+    left = max(0.2, 1 - (sum(widths) - broken + 2 * len(widths)) / _CHARACTERS)
+    kinds = [f"p{{{left * width / broken:.2f}\\textwidth}}" if width > _LONG else "l" for width in widths]
+    first = [r"\shortstack[l]{" + r" \\ ".join(map(escaped, lines)) + "}" for lines in headings]
+    lines = [" & ".join(row) + r" \\" for row in (first, *([escaped(text) for text in row] for row in shown))]
+    return (
+        "% needs \\usepackage{booktabs}\n"
+        "\\begin{table*}\n  \\centering\n  \\scriptsize\n  \\setlength{\\tabcolsep}{3pt}\n"
+        f"  \\caption{{{_caption(figure, drawing)}{escaped(more)}}}\n"
+        f"  \\label{{tab:{figure.anchor}}}\n"
+        f"  \\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}\n"
+        f"    \\toprule\n    {lines[0]}\n    \\midrule\n"
+        + "".join(f"    {line}\n" for line in lines[1:])
+        + "    \\bottomrule\n  \\end{tabular}\n\\end{table*}\n"
+    )
+
+
+def _caption(figure: Figure, drawing: Drawing) -> str:
+    covered = f" Coverage: {drawing.coverage}" if drawing.coverage else ""
+    return escaped(f"{figure.title}. {drawing.caption}{covered}")
 
 
 def figure_width_in(svg: str) -> float:

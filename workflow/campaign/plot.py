@@ -116,17 +116,20 @@ class Panels:
     left_out: int
 
     def sentence(self) -> str:
-        """For the caption: what holds for all panels, and how many are in the table only."""
-        said = f"Everywhere: {self.common}." if self.common else ""
+        """For the caption, after a space: what holds for all panels, and how many are in the table only; '' for neither."""
+        said = f" Everywhere: {self.common}." if self.common else ""
         more = f" {wording.plural(self.left_out, 'further panel')} in the data table only." if self.left_out else ""
         return said + more
 
 
-def panels(rows: pd.DataFrame, by: Sequence[str]) -> Panels:
-    """Split rows by the columns `by`, in the order of first appearance; labels name only what differs between panels."""
+def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = ()) -> Panels:
+    """Split rows by the columns `by`, in the order of first appearance; labels name only what differs between panels.
+
+    of_axes: those of `by` that are names of axes (a kind of cost): they stand at the axes, so no value of theirs is common.
+    """
     different = [column for column in by if rows[column].nunique() > 1]
     first = rows.iloc[0]
-    same = [column for column in by if column not in different]
+    same = [column for column in by if column not in different and column not in of_axes]
     groups = rows.groupby(list(by), sort=False)
     shown = [
         Panel(wording.describe(group.iloc[0], different), group.reset_index(drop=True))
@@ -194,9 +197,9 @@ def gap(axes: Axes, x: float, words: str) -> None:
 
 
 def why_not(row: Any) -> str:
-    """Why a cell has no value: the class of its failures, 'implied', 'no rate' (ok, but nothing to rate) or 'missing'."""
+    """Why a cell has no value: what became of its runs in words, 'no rate' (ok, but nothing to rate) or 'missing'."""
     if row["failures"]:
-        return str(row["failures"])
+        return wording.statuses(str(row["failures"]))
     return "missing" if row["state"] == "missing" else "no rate"
 
 
@@ -270,6 +273,11 @@ def _settle(figure: MplFigure) -> None:
         axes.set_position((left, bottom, width, height))
 
 
+def _top(row: Any) -> float:
+    """Where a bar with its interval ends; 0 without a value."""
+    return float(max((each for each in (row["mean"], row["ci_high"]) if each == each), default=0.0))
+
+
 class Bars:
     """Grouped bars of throughput: one look for each series over all panels, intervals, words above, gaps named."""
 
@@ -288,6 +296,9 @@ class Bars:
         drawn = pd.DataFrame([row for _, pairs in groups for _, row in pairs])
         highest = range_of(drawn, RATE)[1]
         written = 0
+        # Words wider than a bar would stand on the intervals beside it.
+        size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
+        narrow = size_pt * width / (len(groups) + 0.2) < 1.5 * small_pt()
         bars: dict[Any, list[tuple[float, float, float, float]]] = {}
         for position, (_, pairs) in enumerate(groups):
             for index, (key, row) in enumerate(pairs):
@@ -298,7 +309,8 @@ class Bars:
                 below, above = errors(row, "mean", "ci_low", "ci_high")
                 bars.setdefault(key, []).append((x, row["mean"], below, above))
                 if legible and (said := words(row)):
-                    self._above(axes, x, row["mean"] if math.isnan(above) else row["ci_high"], highest, said)
+                    beside = [pairs[at][1] for at in (index - 1, index, index + 1) if 0 <= at < len(pairs)]
+                    self._above(axes, x, max(map(_top, beside)) if narrow else _top(row), highest, said)
                     written = max(written, len(said))
         # A series at once: matplotlib takes as long for one bar as for hundreds.
         for key, numbers in bars.items():

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign import comparison, plot, statistics, wording
+from campaign import comparison, figure_coverage, plot, statistics, wording
 from campaign.figure import Drawing, FigureData, page_table
 
 
@@ -28,6 +28,9 @@ class Quantity:
     unit: str
     divisor: float = 1.0
 
+
+# A rate of so few of the first is told in the others, with the factor to them.
+_SMALLER = {"GB/s": (("MB/s", 1e3), ("kB/s", 1e6)), "MB/s": (("kB/s", 1e3),)}
 
 MOST_CONFIGURATIONS = 24
 """Of one picture; beyond, bars are no longer read."""
@@ -61,8 +64,21 @@ def rows_of(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
 
 
 def told_in(unit: str, largest: float) -> tuple[str, float]:
-    """The unit that a rate is told in when it is at most so large, and the factor to it: 0.00004 GB/s is 0.04 MB/s."""
-    return ("MB/s", 1e3) if unit == "GB/s" and largest < 0.1 else (unit, 1.0)
+    """The unit that a rate is told in when it is at most so large, and the factor to it: 0.00004 GB/s is 40 kB/s."""
+    units = [(unit, 1.0), *_SMALLER.get(unit, ())]
+    # Zero is zero in any.
+    return next((each for each in units if each[1] * largest >= 0.1), units[-1] if largest else units[0])
+
+
+def told(value: float, unit: str) -> str:
+    """A value in the unit that suits it: '3.10 GB/s', '41.2 kB/s'."""
+    suits, factor = told_in(unit, abs(value))
+    return f"{wording.number(factor * value)} {suits}"
+
+
+def told_beside(value: float, unit: str) -> str:
+    """A value whose unit is said beside it; with another one where it is too small for that: '3.10', '41.2 kB/s'."""
+    return told(value, unit) if 0 < abs(value) < 1e-3 else wording.number(value)
 
 
 def drawing(
@@ -75,7 +91,7 @@ def drawing(
 ) -> Drawing:
     """Bars of the rows: a panel a quantity, a group a configuration, a bar a workload.
 
-    name: anchor and title; what: of the caption, what a bar is, after 'n = 3 runs a bar,'; remarks: further sentences of the
+    name: anchor and title; what: of the caption, a sentence that says what a value is of; remarks: further sentences of the
     caption; first: findings that stand before the ranges of the quantities.
     """
     options = comparison.option_columns(rows)
@@ -90,10 +106,11 @@ def drawing(
     left_out = f" {wording.plural(more, 'further configuration')} in the data table only." if more > 0 else ""
     others = " Other batches and precisions are in the data table." if len(drawn) < len(rows) else ""
     caption = (
-        f"{wording.runs_behind(list(drawn['n_ok']))} a bar, {what} {remarks}Drawn: {'; '.join(of_which)}.{others}{left_out}{cut} "
+        f"{wording.runs_behind(list(drawn['n_ok']))} a bar, {wording.interval_of(wording.by_runs(drawn['n_ok']))}. {what} {remarks}"
+        f"Drawn: {'; '.join(of_which)}.{others}{left_out}{cut} "
         f"Protocol: {wording.protocol(data.protocol)}."
     )
-    svg = picture(first_configurations(drawn), *name, " ".join(findings), data.style)
+    svg = picture(first_configurations(drawn), *name, wording.alternative(findings), data.style)
     # Ten thousand cells are of few workloads and batches: those are put into words once.
     same = rows.groupby(axes, sort=False, dropna=False)
     words = [wording.describe(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")]
@@ -104,12 +121,21 @@ def drawing(
             "What": lambda row: f"{row['quantity']} ({row['unit']})",
             "Configuration": lambda row: row["configuration"],
             "Workload": lambda row: row["words"],
-            "Mean": lambda row: wording.number(row["mean"]),
+            "Mean": lambda row: told_beside(row["mean"], row["unit"]),
             "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"]),
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(data.cells, rows["cell_id"])
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def first_configurations(rows: pd.DataFrame) -> pd.DataFrame:
@@ -140,7 +166,7 @@ def ranges(rows: pd.DataFrame) -> tuple[str, ...]:
     for quantity, group in rows.groupby("quantity", sort=False):
         ordered = group.sort_values("mean", kind="stable")
         low, high = ordered.iloc[0], ordered.iloc[-1]
-        least, most = (f"{wording.number(row['mean'])} {row['unit']}" for row in (low, high))
+        least, most = (told(row["mean"], row["unit"]) for row in (low, high))
         name = f"{str(quantity)[0].upper()}{str(quantity)[1:]}"
         if least == most:
             said.append(f"{name}: {least} {'everywhere' if len(group) > 1 else f'({_where(low, rows)})'}.")

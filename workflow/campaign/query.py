@@ -13,7 +13,7 @@ import pandas as pd
 from campaign.columns import COLUMNS, meaning
 from campaign.errors import CampaignError
 from campaign.frames import COUNT, NUMBER, TEXT, frame
-from campaign.tables import leases_table
+from campaign.tables import cells_table, leases_table, runs_table
 from campaign.telemetry.series import COLUMNS as TELEMETRY_COLUMNS
 
 if TYPE_CHECKING:
@@ -45,6 +45,14 @@ _SETTINGS = (
 
 class QueryError(CampaignError):
     """A query that cannot be answered."""
+
+
+def no_tables() -> Tables:
+    """Tables without rows: the columns that every campaign has."""
+    from campaign.tableset import Tables
+
+    runs = runs_table([])
+    return Tables(runs, cells_table([], runs), [], [], {"campaign": {"name": ""}})
 
 
 @dataclass(frozen=True)

@@ -71,10 +71,12 @@ class PublishedClaim(_Closed):
     figure: str = Field(default="", description="anchor of the figure that shows the same quantity")
     says: str
     published: str = Field(description="the printed number; empty where the claim is a direction")
+    told: str = Field(default="", description="what it says with its number, where the words do not hold that")
     conditions: str
     note: str = ""
     verdict: Literal["agrees", "differs", "undecided", "not measured here"]
     other: tuple[str, ...] = Field(default=(), description="conditions here that are not the document's")
+    other_program: bool = Field(default=False, description="whether the program is the only one of these")
     here: str = ""
     of: str = Field(default="", description="which cells it is of")
     reason: str = Field(default="", description="why there is nothing here")

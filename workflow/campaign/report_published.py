@@ -9,6 +9,7 @@ from campaign import wording
 from campaign.report_document import NOT_HERE, PublishedClaim, PublishedDocument, PublishedSaid
 
 OTHER = "other conditions"
+OTHER_PROGRAM = "with another program"
 
 
 def beside(said: PublishedSaid, anchor: str) -> list[dict[str, str]]:
@@ -40,39 +41,54 @@ def cited(document: PublishedDocument) -> str:
     return f"{document.authors}: {document.title}{'.' if where else ''} {where}".rstrip()
 
 
+def verdict_of(claim: PublishedClaim) -> str:
+    """The verdict as pages show it: 'agrees', 'agrees, with another program', 'other conditions'."""
+    if claim.other_program:
+        return f"{claim.verdict}, {OTHER_PROGRAM}"
+    return OTHER if claim.other else claim.verdict
+
+
 def _sentence(claim: PublishedClaim) -> dict[str, str]:
-    printed = claim.published or claim.says
     return {
         "says": claim.says,
         "source": f"{claim.document}, {claim.where}",
-        "published": f"{printed} ({claim.conditions})" if claim.conditions else printed,
+        "told": claim.told or claim.says,
         "number": claim.published,
         "conditions": claim.conditions,
         "here": claim.here,
         "of": claim.of,
-        "verdict": OTHER if claim.other else claim.verdict,
+        "verdict": verdict_of(claim),
+        "state": OTHER.replace(" ", "-") if claim.other and not claim.other_program else claim.verdict,
         "judged": _judged(claim),
         "note": claim.note,
     }
 
 
 def _judged(claim: PublishedClaim) -> str:
-    """The verdict with the conditions that make it one of another kind."""
-    if not claim.other:
-        return claim.verdict
+    """The conditions that are not the document's, and under others than the program what the verdict would be; '' for none."""
+    if not claim.other or claim.other_program:
+        return "; ".join(claim.other)
     words = {"agrees": "it agrees", "differs": "it differs", "undecided": "nothing is decided"}
     return f"{'; '.join(claim.other)}; {words[claim.verdict]}"
 
 
 def _counts(said: PublishedSaid) -> str:
-    """'31 claims: 8 agree, 2 differ, 3 are undecided, 6 were measured under other conditions, 12 were not measured here.'"""
-    verdicts = [OTHER if claim.other else claim.verdict for claim in said.claims]
+    """'31 claims: 8 agree, 3 agree with another program, 2 differ, 6 were measured under other conditions, 12 were not measured
+    here.'"""
+    verdicts = [verdict_of(claim) for claim in said.claims]
     words = {
-        "agrees": ("agrees", "agree"),
-        "differs": ("differs", "differ"),
-        "undecided": ("is undecided", "are undecided"),
+        **_also_with_another_program("agrees", "agrees", "agree"),
+        **_also_with_another_program("differs", "differs", "differ"),
+        **_also_with_another_program("undecided", "is undecided", "are undecided"),
         OTHER: ("was measured under other conditions", "were measured under other conditions"),
         NOT_HERE: ("was not measured here", "were not measured here"),
     }
     told = [f"{n:,} {one if n == 1 else many}" for name, (one, many) in words.items() if (n := verdicts.count(name))]
     return f"{wording.plural(len(verdicts), 'claim')}: {', '.join(told)}." if verdicts else ""
+
+
+def _also_with_another_program(verdict: str, one: str, many: str) -> dict[str, tuple[str, str]]:
+    return {
+        verdict: (one, many),
+        f"{verdict}, {OTHER_PROGRAM}": (f"{one} {OTHER_PROGRAM}", f"{many} {OTHER_PROGRAM}"),
+    }

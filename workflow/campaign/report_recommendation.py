@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from campaign import wording
 from campaign.errors import RecordError, first_problem
-from campaign.recommendation.document import Answer, Choice, RecommendationDocument
+from campaign.recommendation.document import UNKNOWN, Answer, Choice, RecommendationDocument
 
 # Of one objective; a campaign of many workloads and precisions has more in its recommendation.json.
 ANSWERS_ON_PAGE = 40
+ANSWERS_IN_SUMMARY = 6
 FILE = "recommendation.json"
 
 _HEADINGS = ("For", "Build", "Gives", "Tied with")
@@ -62,6 +63,7 @@ def _objective(answers: Sequence[Answer]) -> dict[str, Any]:
         "meaning": f"{answers[0].meaning[:1].upper()}{answers[0].meaning[1:]}",
         "headings": _HEADINGS,
         "rows": [_row(answer) for answer in shown],
+        "summary": [_in_summary(answer) for answer in answers[:ANSWERS_IN_SUMMARY]],
         "left_out": len(answers) - len(shown),
         "beyond": [_beyond(answer.about, answer.beyond) for answer in shown if answer.beyond],
         "evidence": [
@@ -76,8 +78,26 @@ def _objective(answers: Sequence[Answer]) -> dict[str, Any]:
 def _row(answer: Answer) -> tuple[str, str, str, str]:
     choice = answer.choice
     if choice is None:
-        return answer.about, "no answer", answer.sentences[0], wording.NONE
-    return answer.about, _built(choice), f"{choice.said}; {_known_by(choice)}", answer.tied_words()
+        return answer.about, "no answer", f"{answer.sentences[0].rstrip('.')}{_further(answer)}", wording.NONE
+    return answer.about, _built(choice), f"{choice.said}; {_known_by(choice)}{_further(answer)}", answer.tied_words()
+
+
+def _in_summary(answer: Answer) -> str:
+    """One answer as a finished sentence: of ties only what there is to say."""
+    choice = answer.choice
+    if choice is None:
+        return f"{answer.sentences[0].rstrip('.')}{_further(answer)}."
+    tied = f"; tied with {answer.tied_words()}" if answer.tied_total else ""
+    return (
+        f"{answer.about}: {choice.configuration} ({choice.words}), {choice.batches}: {choice.said}, {_known_by(choice)}"
+        f"{tied if answer.comparable else f'; ties {UNKNOWN}'}{_further(answer)}."
+    )
+
+
+def _further(answer: Answer) -> str:
+    if answer.beyond is None:
+        return ""
+    return f"; {'what is better' if answer.choice else 'what would do'} is extrapolated: see below"
 
 
 def _beyond(about: str, choice: Choice) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.spread import Spread
-from campaign.statistics import SIGNIFICANT, scaling
+from campaign.statistics import scaling
 from campaign.statistics.scaling import AMDAHL, GUSTAFSON, LATENCY, Curves, Fit
 
 # Columns of each model's parameters, with the factor from the model's unit; each has _low and _high beside it.
@@ -67,7 +67,7 @@ def with_models(rows: pd.DataFrame, series: Sequence[str], spread: Spread, runs:
     result = result.join(at_points)
     result["fit"] = result["fit"].fillna("")
     result["fit_misses"] = result["fit_misses"].eq(True)
-    result["dip"] = result["dip_p_holm"] < SIGNIFICANT
+    result["dip"] = scaling.is_dip(result["dip_p_holm"], result["dip_low"])
     return _with_bandwidth(result, series, runs)
 
 

@@ -43,11 +43,11 @@ def _table(title: str, *columns: str, numbers: Sequence[str] = ()) -> Table:
     return table
 
 
-def _add(table: Table, rows: Sequence[Sequence[object]]) -> None:
-    for row in rows[:_ROWS]:
+def _add(table: Table, rows: Sequence[Sequence[object]], most: int = _ROWS) -> None:
+    for row in rows[:most]:
         table.add_row(*(Text(str(value)) for value in row))
-    if len(rows) > _ROWS:
-        table.add_row(Text(f"... and {len(rows) - _ROWS} more"))
+    if len(rows) > most:
+        table.add_row(Text(f"... and {len(rows) - most} more"))
 
 
 def _show(table: Table) -> None:
@@ -178,12 +178,14 @@ def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     _show(table)
 
 
-def print_answer(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows of a query; numbers to the right, what is missing empty."""
+def print_answer(
+    columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[object]], whole: bool = False
+) -> None:
+    """Rows of a query, all or the first ones; numbers to the right, what is missing empty."""
     numbers = [name for name, kind in zip(columns, types, strict=True) if kind not in ("VARCHAR", "BOOLEAN")]
     table = _table("", *columns, numbers=numbers)
     table.title = None
-    _add(table, [[_short_number(value) for value in row] for row in rows])
+    _add(table, [[_short_number(value) for value in row] for row in rows], len(rows) if whole else _ROWS)
     if rows:
         _console.print(table)
     _console.print(f"{len(rows)} row{'s' * (len(rows) != 1)}")

@@ -1,7 +1,7 @@
 """What the numbers of a comparison allow to say, in words: that there is a difference, none larger than so much, or nothing.
 
-Rows are those of `campaign.comparison`: p, p_holm, paired, least_detectable_pct. A difference counts when it stands among all
-comparisons of its figure (Holm, 5 %); an interval is of one comparison by itself.
+Rows are those of `campaign.comparison`: p, p_holm, n_tests, paired, least_detectable_pct. A difference counts when it stands among
+all comparisons of its figure (Holm, 5 %); an interval is of one comparison by itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
     if differs(row) or not math.isfinite(row["p"]):
         return ""
     if row["p"] < SIGNIFICANT:
-        return f", which is no difference among all comparisons here (p = {p_value(row['p_holm'])} by Holm)"
+        return f", which is not certain among all {int(row['n_tests']):,} comparisons here (p = {p_value(row['p_holm'])} by Holm)"
     largest = no_larger_than(low_pct, high_pct)
     if largest > _SAYS_NOTHING_PCT:
         return f": too few or too uneven runs to tell; {_detectable(row['least_detectable_pct'])} would have been found"
@@ -72,7 +72,9 @@ def together(rows: pd.DataFrame, low: str, high: str) -> str:
     if largest > _SAYS_NOTHING_PCT:
         return ""
     size = wording.percent(largest, _decimals(largest))
-    return f"none of {len(tested):,} cells differs, and no difference is larger than {size} (each at 95\u202f%)"
+    return (
+        f"none of {len(tested):,} cells is shown to differ, and no difference is larger than {size} (each at 95\u202f%)"
+    )
 
 
 def p_value(p: float) -> str:
@@ -105,8 +107,8 @@ def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> 
     methods = tested["method"].str.removesuffix(", 95 %").value_counts(sort=False)
     made = "; ".join(f"{method}: {count:,}" for method, count in methods.items())
     said = (
-        f"{found:,} of {wording.plural(len(tested), 'cell')} {'differs' if len(tested) == 1 else 'differ'} from {reference} "
-        f"({made}; 5\u202f% for all together, Holm)."
+        f"{found:,} of {wording.plural(len(tested), 'cell')} {'is' if len(tested) == 1 else 'are'} shown to differ from {reference}"
+        f" ({made}; 5\u202f% for all together, Holm)."
     )
     least = tested["least_detectable_pct"].replace(np.inf, np.nan).median()
     if math.isfinite(least):

@@ -9,6 +9,22 @@ from typing import Any
 NONE = "–"
 
 _AXIS_WORDS = {"batch": "batch {}", "storage": "storage {}"}
+# Of record.Status; tables and CSV files keep the names themselves.
+_STATUS_WORDS = {
+    "ok": "believed",
+    "oom_device": "out of memory",
+    "oom_host": "out of host memory",
+    "time_limit": "out of time",
+    "nan": "loss not a number",
+    "unsupported": "not supported",
+    "comm_timeout": "communication timed out",
+    "comm_error": "communication failed",
+    "crashed": "crashed",
+    "invalid": "result not valid",
+    "implied": "implied, not run",
+    "incomplete": "output incomplete",
+}
+_ALTERNATIVE = 2  # findings; a screen reader cannot skim, and the page has all of them as text
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -126,10 +142,40 @@ def runs_behind(counts: Sequence[int]) -> str:
     return f"n = {plural(low, 'run')}" if low == high else f"n = {low} to {high} runs"
 
 
+def statuses(tally: str) -> str:
+    """Counted statuses in words: 'oom_device x3, nan' is 'out of memory, 3 runs; loss not a number, 1 run'."""
+    said = []
+    for each in tally.split(", "):
+        status, _, times = each.partition(" x")
+        words = _STATUS_WORDS.get(status, status)
+        # What was not run, and what is no status, is counted nowhere.
+        uncounted = status == "implied" or status not in _STATUS_WORDS
+        said.append(words if uncounted else f"{words}, {plural(int(times or 1), 'run')}")
+    return "; ".join(said)
+
+
 def made_by(methods: Iterable[str]) -> str:
     """How intervals were made, in brackets after the word: ' (Student t)', ' (Student t; BCa bootstrap)'; '' for none at all."""
     known = {name.removesuffix(", 95 %"): None for name in methods if name and not name.startswith("none")}
     return f" ({'; '.join(known)})" if known else ""
+
+
+def by_runs(counts: Iterable[float], method: str = "Student t, 95 %") -> list[str]:
+    """How the interval of each of so many runs was made, where that is one way for all of two and more: for `interval_of`."""
+    return [method if count > 1 else "none: one run" for count in counts if count > 0]
+
+
+def interval_of(methods: Iterable[str], said: str = "mean with 95 % interval") -> str:
+    """Of intervals, for a caption: 'mean with 95 % interval (Student t)'; 'one run each, so no interval' where no row has one."""
+    known = list(methods)
+    if made := made_by(known):
+        return said + made
+    return "one run each, so no interval" if any("one run" in name for name in known) else "no interval"
+
+
+def alternative(findings: Sequence[str]) -> str:
+    """The words that stand for a picture where it cannot be seen: its first findings; all of them stand beside it."""
+    return " ".join(findings[:_ALTERNATIVE])
 
 
 def protocol(settings: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,6 +23,7 @@ from campaign.cell import Cell
 from campaign.cli import main
 from campaign.compare import Comparison, claims_page, compare, compare_page, document, parse_rule
 from campaign.errors import ConfigError
+from campaign.knowledge_commands import _gate_of_claims
 from campaign.published.document import load
 from campaign.published.said import held_against
 from campaign.tables import cells_table, runs_table
@@ -185,6 +187,9 @@ def test_metrics_have_gates_too(before: Tables) -> None:
     assert len(found.broken) == measured
     with pytest.raises(ConfigError, match="did you mean 'energy_per_sample_j'"):
         compare(before, hungry, [parse_rule("energy_per_sample > 10%")])
+    with pytest.raises(ConfigError, match="there are: throughput, state, throughput_per_s,") as told:
+        compare(before, hungry, [parse_rule("zzz > 10%")])
+    assert not set(re.findall(r"\w+", str(told.value))) & {"repetition", "hosts", "started", "ended", "batch", "ranks"}
 
 
 @pytest.mark.parametrize(
@@ -309,6 +314,21 @@ def test_the_command_holds_a_campaign_against_published_claims(directories: tupl
     assert both.exit_code == 1
     assert "one of the two has to be measured" in both.stderr
     assert run("faster", directories[0], "--fail-on", "throughput < 1%").exit_code == 1
+    shown = run(directories[0], "falcon").stdout
+    assert "claims were not measured here (the page, --output, says why)" in shown
+    assert "a figure of the hardware there" not in shown
+
+
+def test_the_gate_of_claims_says_what_differs_and_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+    claim = {"id": "a.one", "says": "it is so", "here": "9 %", "verdict": "differs", "other": ["device b instead of a"]}
+    _gate_of_claims([claim, {**claim, "verdict": "agrees"}])
+    assert (
+        "1 claim differs under other conditions or with another program, which does not count"
+        in capsys.readouterr().err
+    )
+    with pytest.raises(click.exceptions.Exit):
+        _gate_of_claims([claim, {**claim, "other": []}])
+    assert "fails: differs: a.one" in capsys.readouterr().err
 
 
 def test_a_gate_that_compares_nothing_does_not_pass(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +66,20 @@ def test_the_faster_study_has_its_scaling_its_spread_its_parts_and_its_precision
     for ranks in (1, 12):
         at = {(c.batch, c.precision) for c in shapes(found, workload="bert-large", ranks=ranks, device="a100-40gb")}
         assert at >= {(batch, precision) for batch in (4, 8, 16, 32) for precision in ("tf32", "fp16", "fp16-o2")}
+
+
+def test_the_faster_study_plans_with_the_programs_of_the_document_too(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    path = tmp_path / "config" / "campaigns" / "faster-study.yaml"
+    text = path.read_text(encoding="utf-8")
+    turned = re.sub(r"^  workload: .*\n  # workload:", "  workload:", text, flags=re.MULTILINE)
+    assert turned != text
+    path.write_text(turned, encoding="utf-8")
+    campaign = load_campaign(path)
+    (faster,) = campaign.references
+    assert {workload for model in faster.models.values() for workload in model.same} == set(campaign.workloads)
+    batches = {(cell.workload, cell.batch) for cell in expand(campaign).cells}
+    assert batches == {("tf-resnet50", 32), ("pt-resnet50", 32), *(("bert-large-squad", n) for n in (4, 8, 16, 32))}
 
 
 def test_the_study_of_remote_devices_has_native_virtual_mixed_and_remote_ones() -> None:

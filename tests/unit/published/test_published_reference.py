@@ -139,6 +139,15 @@ def test_other_hardware_is_called_other_conditions() -> None:
     fabric = held(elsewhere, "falcon.f11.bertlarge")["falcon.f11.bertlarge"]
     assert fabric["verdict"] == "agrees"
     assert fabric["other"] == ["device h100 instead of v100-16gb"]
+    assert not fabric["other_program"]
+
+
+def test_the_program_alone_is_told_from_other_conditions() -> None:
+    said = claims("faster")["faster.f5.drop.2nodes"]
+    assert (said["other"], said["other_program"]) == (["program resnet50 instead of tf-resnet50"], True)
+    elsewhere = held(_with_cells(tables("faster"), device="h100"), "faster.f5.drop.2nodes")["faster.f5.drop.2nodes"]
+    assert len(elsewhere["other"]) == 2
+    assert not elsewhere["other_program"]
 
 
 def test_other_numbers_differ() -> None:

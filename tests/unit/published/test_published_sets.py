@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from campaign.errors import ConfigError
-from campaign.published import document
+from campaign.published import document, said
 from campaign.published.document import Claim, holds, load, names
 
 # Every number and every checkable statement that the three documents print.
@@ -80,7 +81,7 @@ def test_a_set_of_ones_own_is_read_by_its_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "words"),
     [
         ({"valu": 5}, "claims.0.valu"),
         ({"kind": "guess"}, "claims.0.kind"),
@@ -95,10 +96,10 @@ def test_a_set_of_ones_own_is_read_by_its_path(tmp_path: Path) -> None:
         ({"here": {"compute": "throughput_ratio", "vary": ["colour"]}}, "own.one: no axes: colour"),
     ],
 )
-def test_what_is_wrong_in_a_set_is_named(changes: dict[str, Any], said: str) -> None:
+def test_what_is_wrong_in_a_set_is_named(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match="own: ") as error:
         document.from_document(_set(**changes), "own")
-    assert said in str(error.value)
+    assert words in str(error.value)
 
 
 def test_claims_that_stand_twice_are_named() -> None:
@@ -113,6 +114,52 @@ def test_an_unknown_set_names_those_there_are() -> None:
         load("falcn")
 
 
+@pytest.mark.parametrize(
+    ("name", "told", "conditions"),
+    [
+        (
+            "falcon.t4.bw.FL",
+            "bandwidth between a fabric and a local GPU, sum of both directions: 19.64 GB/s",
+            "Falcon to local, PCIe 4.0",
+        ),
+        (
+            "falcon.f11.small_vision",
+            "MobileNetV2 and ResNet-50 train less than 5 % slower with hybrid or fabric GPUs",
+            "MobileNetV2 and ResNet-50, Falcon GPUs and hybrid GPUs, against local GPUs",
+        ),
+        (
+            "falcon.f12.ratio.mobilenet",
+            "BERT-large causes about 19 times the PCIe traffic of MobileNetV2",
+            "BERT-large over MobileNetV2",
+        ),
+        (
+            "falcon.f16.sharded_batch",
+            "sharding raises the largest batch of BERT-large from 6 to 10 a GPU",
+            "BERT-large, V100 16GB, from 6 to 10, option sharded",
+        ),
+        (
+            "faster.f8.fp16.12gpu.bs8",
+            "FP16 is 1.78 times as fast as TF32 on 12 GPUs at batch 8",
+            "BERT-Large, A100 40GB, 12 devices, 1 host, batch 8",
+        ),
+        (
+            "faster.f7.linear",
+            "BERT-Large scales near linearly up to 16 GPUs; read as an efficiency of 80 % or more, as the dip at 14 is part of it",
+            "BERT-Large, TF32, batch 4, 8 and 16",
+        ),
+    ],
+)
+def test_claims_and_their_conditions_are_told_in_words(name: str, told: str, conditions: str) -> None:
+    claim = next(each for each in load(name.partition(".")[0]).claims if each.id == name)
+    assert said.told(claim) == told
+    assert said.conditions(claim.conditions) == conditions
+
+
+def test_no_key_of_a_set_shows_in_its_conditions() -> None:
+    known = [said.conditions(claim.conditions) for name in CLAIMS for claim in load(name).claims if claim.here]
+    assert not [each for each in known if re.search(r"_|\bnodes?\b|\bgpus?\b|falcon|num |den |[a-z](GPUs|NVMe)", each)]
+
+
 def test_every_claim_says_itself_in_words() -> None:
-    said: list[Claim] = [claim for name in CLAIMS for claim in load(name).claims]
-    assert all(len(claim.says) > 8 for claim in said)
+    known: list[Claim] = [claim for name in CLAIMS for claim in load(name).claims]
+    assert all(len(claim.says) > 8 for claim in known)

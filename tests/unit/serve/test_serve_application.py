@@ -149,6 +149,17 @@ def test_what_cannot_be_shown_says_why(client: httpx.Client, path: str, status: 
     assert words in answer.text
 
 
+def test_two_campaigns_are_compared_with_a_way_back(campaign: Campaign, tmp_path: Path) -> None:
+    for name in ("before", "after"):
+        campaign_records.fill(campaign, tmp_path / name, 0.5)
+    with served(tmp_path) as client:
+        assert '<option value="before">' in client.get("/compare").text
+        answer = client.get("/compare?a=before&b=after")
+        assert answer.status_code == 200
+        assert '<a href="/">All campaigns</a>' in answer.text
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+
+
 def test_text_of_campaigns_is_escaped_and_no_page_may_run_or_fetch_anything(client: httpx.Client) -> None:
     for path in ("/", "/campaign/small", "/campaign/small/figure/precision", "/compare", "/campaign/nope"):
         answer = client.get(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,8 @@ from campaign.archive.writing import aside, manifests_by_age, pack_crate, remade
 from campaign.errors import ArchiveError
 
 OnConflict = Literal["error", "first"]
+_ABSENT = "nothing"
+_LONGEST = 60
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class _Union:
 
     def _give_way(self, position: int, name: str, content: Content) -> None:
         ours, theirs = (json.loads(_bytes(each)) for each in (self.members[name], content))
-        words = f"{_cell(ours)}, repetition {ours['repetition']}: {_how(ours)} against {_how(theirs)}"
+        words = f"{_cell(ours)}, repetition {ours['repetition']}: {_difference(ours, theirs)}"
         self.conflicts.append(_Conflict(name, (self.names[self._from[name]], self.names[position]), words))
         self.members[aside(content, name)] = content
         self.superseded.append(name)
@@ -200,6 +202,31 @@ def _cell(record: Mapping[str, Any]) -> str:
 def _how(record: Mapping[str, Any]) -> str:
     rate = record.get("throughput_per_s")
     return f"{record['status']} ({rate:.6g} per s)" if rate else str(record["status"])
+
+
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """How both ended, where that differs, and the first key in which they differ, with its values."""
+    one, two = dict(_leaves(ours)), dict(_leaves(theirs))
+    key = next((each for each in (*one, *two) if one.get(each, _ABSENT) != two.get(each, _ABSENT)), "")
+    hows = (_how(ours), _how(theirs))
+    told = [] if hows[0] == hows[1] else [f"{hows[0]} against {hows[1]}"]
+    if key:
+        told.append(f"'{key}' is {_short(one.get(key, _ABSENT))} against {_short(two.get(key, _ABSENT))}")
+    return ", ".join(told) or "written otherwise"
+
+
+def _leaves(value: object, above: str = "") -> Iterator[tuple[str, object]]:
+    """Every value in a document by its place: 'metrics.energy_j', 'steps.0.3'."""
+    if isinstance(value, dict | list) and value:
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(each, f"{above}.{name}" if above else str(name))
+    else:
+        yield above, value
+
+
+def _short(value: object) -> str:
+    text = value if value is _ABSENT else json.dumps(value, ensure_ascii=False)
+    return str(text) if len(str(text)) <= _LONGEST else f"{str(text)[: _LONGEST - 3]}..."
 
 
 def _told(conflicts: Sequence[_Conflict]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from campaign import pairing, statistics, wording
+from campaign.columns import RUNS
 from campaign.compare.gate import STATE, THROUGHPUT, Broken, Rule, broken_by_changes, broken_by_states
 from campaign.compare.matching import NAMES, Matched, match
 from campaign.compare.surroundings import Difference, differences
@@ -20,6 +21,14 @@ from campaign.statistics import SIGNIFICANT
 from campaign.tableset import Tables
 
 ALL = "all cells"
+_MEASURED = (
+    "throughput_per_s",
+    "throughput_per_device_per_s",
+    "step_median_s",
+    "step_p95_s",
+    "step_cv_pct",
+    "wall_s",
+)
 
 
 @dataclass(frozen=True)
@@ -203,13 +212,18 @@ def _broken(
 
 def _metric(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
     """Mean, sd and number of a metric by cell, over believed runs. ConfigError: there is no such metric."""
-    numeric = [str(name) for name in runs.select_dtypes("number").columns]
+    numeric = [str(name) for name in runs.select_dtypes("number").columns if _is_metric(str(name))]
     if rule.quantity not in numeric:
         near = difflib.get_close_matches(rule.quantity, [THROUGHPUT, STATE, *numeric], n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join([THROUGHPUT, STATE, *numeric])}"
         raise ConfigError(f"--fail-on '{rule.text}': not both campaigns have the quantity '{rule.quantity}'; {hint}")
     ok = runs[runs["status"] == "ok"]
     return ok.groupby("cell_id")[rule.quantity].agg(["mean", "std", "count"])
+
+
+def _is_metric(column: str) -> bool:
+    """Of the columns of the runs table: what was measured, neither how a run was set up nor when it was."""
+    return column in _MEASURED or not (column in RUNS or column.startswith("option_"))
 
 
 __all__ = ["ALL", "NAMES", "Comparison", "compare"]

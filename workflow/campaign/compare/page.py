@@ -25,9 +25,9 @@ POINTS = 60
 _WIDTH_IN = 9.6
 
 
-def compare_page(comparison: Comparison) -> str:
-    """The page as HTML."""
-    return filled("compare.html.j2", _context(comparison))
+def compare_page(comparison: Comparison, back: str = "") -> str:
+    """The page as HTML. back: address of the page that it was asked for from, where there is one."""
+    return filled("compare.html.j2", {**_context(comparison), "back": back})
 
 
 def claims_page(name: str, said: Mapping[str, Any]) -> str:
@@ -166,7 +166,9 @@ def _picture(rows: pd.DataFrame, comparison: Comparison) -> str:
         axes.grid(visible=True, axis="x")
         axes.set_xlabel("change of throughput (%)")
         plot.legend(figure, handles)
-        return inline(plot.to_svg(figure, "compare", "Changes of throughput", " ".join(findings(comparison))))
+        return inline(
+            plot.to_svg(figure, "compare", "Changes of throughput", wording.alternative(findings(comparison)))
+        )
 
 
 def _points(axes: Any, shown: pd.DataFrame, workload: str, look: Any) -> Any:

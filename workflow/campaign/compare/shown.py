@@ -10,7 +10,8 @@ import click
 from campaign import wording
 from campaign.compare.comparing import Comparison
 from campaign.compare.page import by_change, findings
-from campaign.report_published import OTHER
+from campaign.report_document import NOT_HERE, PublishedSaid
+from campaign.report_published import OTHER, verdict_of
 from campaign.show import print_rows
 from campaign.verdict import p_value
 
@@ -54,14 +55,19 @@ def _row(row: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def print_claims(said: Mapping[str, Any]) -> None:
-    """Published claims beside what was measured here."""
+    """Published claims beside what was measured here; how many were not."""
+    claims = PublishedSaid.model_validate(said).claims
+    measured = [claim for claim in claims if claim.verdict != NOT_HERE]
     rows = [
         {
-            "claim": claim["says"],
-            "published": claim["published"] or "a direction",
-            "here": claim["here"] or claim["reason"],
-            "verdict": f"{OTHER}, {claim['verdict']}" if claim["other"] else claim["verdict"],
+            "claim": claim.says,
+            "published": claim.published or "a direction",
+            "here": claim.here,
+            "verdict": f"{OTHER}, {claim.verdict}" if verdict_of(claim) == OTHER else verdict_of(claim),
         }
-        for claim in said["claims"]
+        for claim in measured
     ]
     print_rows("Published and here", rows)
+    if rest := len(claims) - len(measured):
+        were = "was" if rest == 1 else "were"
+        click.echo(f"{wording.plural(rest, 'claim')} {were} not measured here (the page, --output, says why)")

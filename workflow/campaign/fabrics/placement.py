@@ -172,7 +172,8 @@ def _asked(wanted: Configuration) -> str:
         parts.append(f"{wanted.local_devices_per_host} local")
     if wanted.fabric_devices_per_host:
         parts.append(f"{wanted.fabric_devices_per_host} pooled")
-    devices = f" with {' and '.join(parts)} {wanted.device!r} each" if parts else ""
+    each = " each" if wanted.hosts > 1 else ""
+    devices = f" with {' and '.join(parts)} {wanted.device!r}{each}" if parts else ""
     storage = "" if wanted.storage == "local" else f" and {wanted.storage}"
     return f"{wanted.hosts} host{'s' if wanted.hosts > 1 else ''}{devices}{storage}"
 

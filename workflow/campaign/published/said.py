@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from campaign import wording
 from campaign.comparison import option_columns
+from campaign.published.conditions import conditions
 from campaign.published.document import Claim, Here, ReferenceSet
 from campaign.published.judgement import judge, others
-from campaign.published.selection import NotHere
+from campaign.published.selection import NotHere, only_the_program
 from campaign.published.values import Found, Value, found
 from campaign.report_document import NOT_HERE
 from campaign.tables import PLAN_COLUMNS
@@ -30,7 +32,18 @@ _UNIT = {
     "samples": "",
 }
 _READ = ("state", "failures", "n_ok", "mean", "sd")
-_PLAIN = ("model", "models", "gpu", "config", "precision", "pair", "link")
+_OUTCOME = {"ok": "fits", "out_of_memory": "runs out of memory"}
+# What a computed number is of, where the claim's words may not say it.
+_QUANTITY = {
+    "throughput_drop_pct": "loss of throughput",
+    "throughput_gain_pct": "gain of throughput",
+    "throughput_ratio": "throughput",
+    "time_increase_pct": "change of time",
+    "time_ratio": "time",
+    "near_linear_up_to": "efficiency",
+    "spread_cv_pct": "variation",
+    "largest_batch": "batch",
+}
 
 
 def held_against(sets: Iterable[ReferenceSet], tables: Tables) -> dict[str, Any]:
@@ -53,6 +66,7 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
         "figure": claim.figure,
         "says": claim.says,
         "published": published(claim),
+        "told": told(claim),
         "conditions": conditions(claim.conditions),
         "note": claim.note,
     }
@@ -66,13 +80,15 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
 def _found(claim: Claim, of: Found) -> dict[str, Any]:
     assert claim.here is not None
     verdict, agreeing = judge(claim, claim.here, of)
+    missed = others(claim, claim.here, of)
     several = len(of.values) > 1 and of.trend is None
     counted = f" ({agreeing} of {len(of.values)} agree)" if several and verdict != "agrees" else ""
     cells = list(dict.fromkeys(cell for value in of.values for cell in value.cells))
     words = [value.words for value in of.values]
     return {
         "verdict": verdict,
-        "other": list(others(claim, claim.here, of)),
+        "other": list(missed),
+        "other_program": only_the_program(missed),
         "here": f"{here(claim, of)}{counted}",
         "of": first(words) if len(words) <= _MOST else wording.plural(len(words), _noun(claim.here)),
         "reason": "",
@@ -85,15 +101,29 @@ def _noun(here: Here) -> str:
 
 
 def published(claim: Claim) -> str:
-    """The number as the document has it: 'almost 2×', 'less than 7 %'; '' where it prints none."""
+    """The number as the document has it: 'almost 2×', 'less than 7 %'; '' where it prints none.
+
+    What is judged as an efficiency says which one its words are taken for: 'near linear up to 20 devices, taken as at least 90 %'.
+    """
     value = claim.value
     if value is None:
         return ""
     if isinstance(value, str):
-        return value.replace("_", " ")
+        return _outcome(value)
     unit = _UNIT.get(claim.unit, f" {claim.unit}")
     number = " to ".join(_printed(each) for each in (value if isinstance(value, tuple) else (value,)))
+    if claim.here is not None and claim.here.compute == "near_linear_up_to":
+        return f"near linear up to {number}{unit}, taken as at least {wording.percent(claim.here.limit, 0)}"
     return f"{_BASIS.get(claim.basis, '')}{number}{unit}"
+
+
+def told(claim: Claim) -> str:
+    """What the claim says, and its number where the words do not hold it: 'write latency between two local GPUs: 1.85 µs'."""
+    number = published(claim)
+    values = claim.value if isinstance(claim.value, tuple) else (claim.value,)
+    printed = [_printed(value) for value in values if isinstance(value, float)]
+    in_words = all(re.search(rf"(?<![\d.,]){re.escape(each)}(?![\d,]|\.\d)", claim.says) for each in printed)
+    return claim.says if in_words or not number else f"{claim.says}: {number}"
 
 
 def _printed(value: float) -> str:
@@ -101,28 +131,28 @@ def _printed(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else wording.minus(f"{value:,}")
 
 
-def conditions(of: Mapping[str, Any]) -> str:
-    """'TF-ResNet50, A100, gpus total 4, nodes 2'."""
-    told = []
-    for name, value in of.items():
-        text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-        told.append(text if name in _PLAIN else f"{name.replace('_', ' ')} {text}")
-    return ", ".join(told)
-
-
 def here(claim: Claim, of: Found) -> str:
-    """'7.4 % [6.8 %, 8.1 %]'; of several values the smallest and the largest; of a trend its rank correlation."""
+    """'loss of throughput 7.4 % [6.8 %, 8.1 %]'; of several values the least and the most; of a trend its rank correlation."""
     if of.trend is not None:
         p = min(of.trend.p_up, of.trend.p_down)
         much = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
         return f"rank correlation {wording.minus(f'{of.trend.tau:.2f}')} over {len(of.values)} values ({much})"
     if isinstance(of.values[0].value, str):
-        return first([str(value.value).replace("_", " ") for value in of.values])
+        return first([_outcome(str(value.value)) for value in of.values])
     ordered = sorted(of.values, key=lambda value: float(value.value))
-    least, most = ordered[0], ordered[-1]
-    if len(ordered) == 1 or least.value == most.value:
-        return _said(claim, least)
-    return f"{_said(claim, least)} to {_said(claim, most)}"
+    ends = dict.fromkeys(_said(claim, value) for value in (ordered[0], ordered[-1]))
+    return f"{_quantity(claim)} {' to '.join(ends)}".lstrip()
+
+
+def _quantity(claim: Claim) -> str:
+    if claim.here is None:
+        return ""
+    difference = claim.here.compute == "spread_cv_pct" and claim.here.against_models
+    return f"{'difference of ' if difference else ''}{_QUANTITY.get(claim.here.compute, '')}"
+
+
+def _outcome(status: str) -> str:
+    return _OUTCOME.get(status, status.replace("_", " "))
 
 
 def _said(claim: Claim, value: Value) -> str:

@@ -20,6 +20,8 @@ _EQUAL = ("hosts", "devices_per_host", "devices_used", "device", "attach", "stor
 MISSED = "missed"
 """Column: how many of the document's conditions a cell misses."""
 
+_PROGRAM = "program "
+
 
 class NotHere(Exception):
     """The campaign says nothing of a claim; the message is the reason."""
@@ -81,7 +83,7 @@ def _candidates(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.Data
 
 
 def said_missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> tuple[str, ...]:
-    """The conditions that these cells miss, each once: 'device v100 instead of a100-40gb'."""
+    """The conditions that these cells miss, each once: 'device v100 instead of a100-40gb', 'program resnet50 instead of ..'."""
     told: dict[str, None] = {}
     for axis, name, allowed in _conditions(rows, here):
         for value in _unique(rows.loc[~rows[name].isin(allowed), name]):
@@ -91,11 +93,16 @@ def said_missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> tuple[st
     for model in models:
         mine = rows[rows["workload"].isin([*model.same, *model.like])]
         for value in _unique(mine.loc[mine["workload"].isin(model.like) & ~mine["workload"].isin(own), "workload"]):
-            told[f"workload {value} instead of {_or(own) or 'the document’s own program'}"] = None
+            told[f"{_PROGRAM}{value} instead of {_or(own) or 'the document’s own'}"] = None
         if model.batch:
             for value in _unique(mine.loc[~mine["batch"].isin(model.batch), "batch"]):
                 told[f"batch {value} instead of {_or(model.batch)}"] = None
     return tuple(told)
+
+
+def only_the_program(missed: Sequence[str]) -> bool:
+    """Whether the program is all that is not the document's: of what `said_missed` says."""
+    return bool(missed) and all(each.startswith(_PROGRAM) for each in missed)
 
 
 def _of_models(cells: pd.DataFrame, names: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:

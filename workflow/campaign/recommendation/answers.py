@@ -265,7 +265,7 @@ def _told(question: Question, cell: str) -> Evidence:
 
 
 def _head(question: Question) -> str:
-    return f"{question.about[:1].upper()}{question.about[1:]}: " if question.about else ""
+    return f"{question.about}: " if question.about else ""
 
 
 def _sentence(question: Question, choice: Choice) -> str:

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+UNKNOWN = "not known: one run a cell"
+
 
 class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,7 +59,7 @@ class Answer(_Closed):
     def tied_words(self) -> str:
         """What is not told from the choice, measured before predicted; 'nothing' where all is."""
         if not self.comparable:
-            return "not known: one run a cell"
+            return UNKNOWN
         parts = []
         for measured, word in ((True, "measured"), (False, "predicted")):
             names = [each.configuration for each in self.tied if each.measured == measured]

@@ -39,7 +39,7 @@ def draw(advice: Advice, style: Path) -> Drawing:
         return nothing("too few configurations were measured for a model that can be checked")
     findings = tuple(each.sentence for each in models)
     with plot.style(style):
-        svg = _picture(told, models, " ".join(findings))
+        svg = _picture(told, models, wording.alternative(findings))
     untold = len(advice.checks) - len(told)
     alone = f" {wording.plural(untold, 'cell')} left out: nothing else tells of them." if untold else ""
     caption = (
@@ -58,7 +58,7 @@ def draw(advice: Advice, style: Path) -> Drawing:
             "Highest": lambda row: wording.percent(row["highest"]),
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=told, **table)
+    return Drawing(svg=svg, caption=caption, alt=wording.alternative(findings), findings=findings, data=told, **table)
 
 
 def _by_configuration(told: pd.DataFrame) -> pd.DataFrame:

@@ -39,7 +39,7 @@ def mixed(rows: pd.DataFrame, shares: Sequence[tuple[str, float]]) -> pd.DataFra
     rows_of = shapes.agg(
         workloads=("workload", "count"),
         slow=("slow", "sum"),
-        variance=("variance", "sum"),
+        variance=("variance", lambda each: each.sum(skipna=False)),
         freedom=("freedom", "min"),
         said=("said", lambda each: each.sum(skipna=False)),
         measured=("measured", "all"),

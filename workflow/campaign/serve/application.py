@@ -208,7 +208,7 @@ class _Site:
         from campaign.compare import compare, compare_page
 
         first, second = (self._tables(shelved) for shelved in found if shelved)
-        return HTMLResponse(compare_page(compare(first, second)), headers={"Content-Security-Policy": _ALONE})
+        return HTMLResponse(compare_page(compare(first, second), back="/"), headers={"Content-Security-Policy": _ALONE})
 
     def style(self, request: Request) -> Response:
         return Response(

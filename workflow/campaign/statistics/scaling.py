@@ -16,7 +16,8 @@ than runs from their mean (F test, 5 %), the points' own residuals set the inter
 A dip: the time of a step at a point is longer than the straight line in 1/n between its two neighbours says (t test on the
 logarithm, one-sided, Holm over all points of all curves). Every smooth communication cost is at or under that line: ring (exactly
 on it), tree, and all of the models above. A neighbour counts where it communicates in the same way: more than one device, and on
-one host if the point is on one, on several if it is on several; what begins to cost there is no dip.
+one host if the point is on one, on several if it is on several; what begins to cost there is no dip. And the lower end of its
+interval is above `LEAST_DIP_PCT`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from campaign.statistics.student import student_quantile
 from campaign.statistics.words import SIGNIFICANT, Floats
 
 AMDAHL, GUSTAFSON, LATENCY = "Amdahl", "Gustafson", "latency-bandwidth"
+LEAST_DIP_PCT = 1.0
+"""Very even runs tell differences that no smooth cost is exact enough for, and that nobody would look into."""
 MODELS = (AMDAHL, GUSTAFSON, LATENCY)
 
 Marks = npt.NDArray[np.bool_]
@@ -221,7 +224,12 @@ class Dips:
 
     @property
     def dip(self) -> Marks:
-        return np.asarray(self.p_holm < SIGNIFICANT)
+        return is_dip(self.p_holm, self.low_pct)
+
+
+def is_dip(p_holm: npt.ArrayLike, low_pct: npt.ArrayLike) -> Marks:
+    """Which points are: not by chance among all of them, and surely larger than `LEAST_DIP_PCT`. nan is none."""
+    return np.asarray((np.asarray(p_holm) < SIGNIFICANT) & (np.asarray(low_pct) > LEAST_DIP_PCT))
 
 
 def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, pairing, plot, quantities, verdict, wording
+from campaign import comparison, figure_coverage, pairing, plot, quantities, verdict, wording
 from campaign.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Software optimisations"
-ANCHOR = "strategies"
+ANCHOR = "software-options"
 SECTION = (
     "What does software give back of what a slow link costs? Ways to share the work among devices (ddp; dp, one process; zero1 and "
     "fsdp, sharded) and other options, each in every precision, against the plain way: ddp, nothing else set, most digits."
@@ -39,13 +39,13 @@ def draw(data: FigureData) -> Drawing:
     left_out = rows["configuration"].nunique() - shown["configuration"].nunique()
     more = f" {wording.plural(left_out, 'further configuration')} in the data table only." if left_out else ""
     caption = (
-        f"Throughput by configuration and option; {wording.runs_behind(list(rows['n_ok']))} a bar, mean with 95 % interval"
-        f"{wording.made_by(rows['interval_method'])}. Above a bar: its speed-up over the plain one of its configuration. "
-        f"{verdict.counted(rows, data.protocol, 'the plain one')} A cross names why a planned cell has no value. "
+        f"Throughput by configuration and option; {wording.runs_behind(list(rows['n_ok']))} a bar, "
+        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over the plain one of its configuration. "
+        f"{verdict.counted(rows, data.protocol, 'the plain one')} A cross names why a planned cell has no value."
         f"{panels.sentence()}{more}{plot.cut(shown, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, " ".join(findings))
+        svg = _picture(panels, wording.alternative(findings))
     table = page_table(
         rows,
         {
@@ -62,24 +62,28 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=" ".join(findings), findings=findings, data=rows, **table)
+    covered = figure_coverage.of_cells(_planned(data.cells)[0])
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _rows(cells: pd.DataFrame, blocks: pd.DataFrame | None) -> pd.DataFrame:
     """Cells of which an otherwise equal one has other options, beside the plainest measured one among them."""
-    known = [name for name in _PLAIN if f"option_{name}" in cells]
-    said = cells.assign(strategy=_strategies(cells, known))
-    others = [name for name in comparison.option_columns(cells) if name.removeprefix("option_") not in known]
-    equal = [*comparison.SHAPE, *others, "workload", "batch"]
-    groups = [said[key] for key in equal]
-    levels = said["strategy"].groupby(groups, sort=False).transform("nunique")
-    measured = (said["n_ok"] > 0).groupby(groups, sort=False).transform("any").astype(bool)
-    rows = said[(levels >= 2) & measured].reset_index(drop=True)
-    variants = {each: _rank(*each) for each in set(zip(rows["strategy"], rows["precision"], strict=True))}
+    said, equal = _planned(cells)
+    measured = (said["n_ok"] > 0).groupby([said[key] for key in equal], sort=False).transform("any").astype(bool)
+    rows = said[measured].reset_index(drop=True)
+    variants = {each: _rank(*each) for each in set(zip(rows["options"], rows["precision"], strict=True))}
     places = {each: place for place, each in enumerate(sorted(variants, key=lambda each: variants[each]))}
-    place = pd.Series([places[each] for each in zip(rows["strategy"], rows["precision"], strict=True)], dtype="int64")
+    place = pd.Series([places[each] for each in zip(rows["options"], rows["precision"], strict=True)], dtype="int64")
     variant = pd.Series(
-        [f"{name}, {precision}" for name, precision in zip(rows["strategy"], rows["precision"], strict=True)],
+        [f"{name}, {precision}" for name, precision in zip(rows["options"], rows["precision"], strict=True)],
         dtype="str",
     )
     rows = rows.assign(variant=variant, variant_place=place)
@@ -90,14 +94,24 @@ def _rows(cells: pd.DataFrame, blocks: pd.DataFrame | None) -> pd.DataFrame:
     return paired.merge(names, on=equal, how="left", validate="many_to_one").fillna({"against_variant": ""})
 
 
-def _strategies(cells: pd.DataFrame, known: list[str]) -> pd.Series:
+def _planned(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Cells of which an otherwise equal one was planned with other options, and the columns that are equal."""
+    known = [name for name in _PLAIN if f"option_{name}" in cells]
+    said = cells.assign(options=_options(cells, known))
+    others = [name for name in comparison.option_columns(cells) if name.removeprefix("option_") not in known]
+    equal = [*comparison.SHAPE, *others, "workload", "batch"]
+    levels = said["options"].groupby([said[key] for key in equal], sort=False).transform("nunique")
+    return said[levels >= 2], equal
+
+
+def _options(cells: pd.DataFrame, known: list[str]) -> pd.Series:
     """The options of each cell in words: what is not plain, after how the work is shared."""
     columns = [cells[f"option_{name}"].tolist() for name in known]
-    words = [_strategy(dict(zip(known, values, strict=True))) for values in zip(*columns, strict=True)] if known else []
+    words = [_said(dict(zip(known, values, strict=True))) for values in zip(*columns, strict=True)] if known else []
     return pd.Series(words if known else "ddp", index=cells.index, dtype="str")
 
 
-def _strategy(options: dict[str, Any]) -> str:
+def _said(options: dict[str, Any]) -> str:
     said = []
     for name, (plain, words) in _PLAIN.items():
         value = options.get(name, "")
@@ -108,11 +122,11 @@ def _strategy(options: dict[str, Any]) -> str:
     return ", ".join(said)
 
 
-def _rank(strategy: str, precision: str) -> tuple[Any, ...]:
+def _rank(options: str, precision: str) -> tuple[Any, ...]:
     """Plain ways first: by the number of options set, then by how the work is shared, then by precision."""
-    way, *more = strategy.split(", ")
+    way, *more = options.split(", ")
     known = _ORDER.index(way) if way in _ORDER else len(_ORDER)
-    return len(more) + (way != "ddp"), comparison.precision_rank(precision), known, strategy
+    return len(more) + (way != "ddp"), comparison.precision_rank(precision), known, options
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
