@@ -27,7 +27,7 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
     by = [*comparison.KIND, *comparison.option_columns(rows)]
-    panels = plot.panels(rows, by)
+    panels = plot.panels(rows, by, series="batch")
     found = spread(data.runs)
     answers = [found.explains(str(row["workload"]), row["ratio"]) for row in rows.to_dict("records")]
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))

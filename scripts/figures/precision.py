@@ -20,7 +20,7 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no cell was planned in two precisions and measured in one")
     by = ["workload", "shape", "attached", "storage", "device", *comparison.option_columns(rows)]
-    panels = plot.panels(_most_telling_first(rows, by, data.baseline), by)
+    panels = plot.panels(_most_telling_first(rows, by, data.baseline), by, series="batch")
     findings = _findings(rows, by)
     first = " Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
     caption = (

@@ -35,7 +35,7 @@ def draw(data: FigureData) -> Drawing:
     by = [*comparison.KIND, *comparison.option_columns(rows)]
     found = spread(data.runs)
     rows = scaling_fits.with_models(rows, [*by, "batch"], found, data.runs)
-    panels = plot.panels(_with_runs(rows, by), by)
+    panels = plot.panels(_with_runs(rows, by), by, series="batch")
     findings = _findings(rows, by)
     leases_known = any(found.between_leases(str(name)) for name in rows["workload"].unique())
     cut = plot.cut(rows, plot.RATE) or plot.cut(_compared(rows), _EFFICIENCY)

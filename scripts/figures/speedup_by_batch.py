@@ -24,7 +24,7 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no two batches were measured at the same two numbers of devices")
     by = [*comparison.KIND, *comparison.option_columns(rows)]
-    panels = plot.panels(rows, by)
+    panels = plot.panels(rows, by, series="batch")
     rows, effects = comparison.one_family(rows, comparison.batch_effect(rows, runs))
     findings = _findings(effects, by)
     caption = (

@@ -242,6 +242,17 @@ def test_panels_beyond_what_is_readable_are_left_to_the_table() -> None:
     assert len(drawing.rows) == 2 * (plot.MOST_PANELS + 3)
 
 
+def test_of_very_many_batches_some_are_drawn_from_the_smallest_to_the_largest() -> None:
+    rows = pd.DataFrame({"workload": "w", "batch": [n for n in range(1, 101) for _ in range(2)]})
+    panels = plot.panels(rows, ["workload"], series="batch")
+    drawn = sorted(panels.shown[0].rows["batch"].unique())
+    assert len(drawn) == plot.MOST_SERIES
+    assert (drawn[0], drawn[-1]) == (1, 100)
+    assert len(panels.shown[0].rows) == 2 * plot.MOST_SERIES
+    assert "Drawn: 10 of 100 values of batch" in panels.sentence()
+    assert "Drawn" not in plot.panels(rows[rows["batch"] <= 10], ["workload"], series="batch").sentence()
+
+
 def test_series_differ_without_colour() -> None:
     looks = [plot.look(position) for position in range(36)]
     assert len({(each.colour, each.marker) for each in looks}) == 36

@@ -1,4 +1,4 @@
-"""The report of the same records is the same file, whoever makes it: other processes, hash seeds, time zones, languages, processors."""
+"""The report of the same records is the same file, whoever makes it: other processes, hash seeds, time zones, languages."""
 
 from __future__ import annotations
 

@@ -36,6 +36,8 @@ HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 
 # Small multiples beyond this many are no longer read; the rest is in the data table.
 MOST_PANELS = 12
+# Lines or groups of one panel that a reader can still follow.
+MOST_SERIES = 10
 # In one panel, words above more bars than this, or labels below more groups, would cover each other.
 _LEGIBLE_BARS = 60
 _LEGIBLE_LABELS = 30
@@ -114,19 +116,27 @@ class Panels:
     shown: tuple[Panel, ...]
     common: str
     left_out: int
+    series: str = ""
+    """How many series are drawn of how many, where it is not all."""
 
     def sentence(self) -> str:
         """For the caption, after a space: what holds for all panels, and how many are in the table only; '' for neither."""
         said = f" Everywhere: {self.common}." if self.common else ""
         more = f" {wording.plural(self.left_out, 'further panel')} in the data table only." if self.left_out else ""
-        return said + more
+        part = f" Drawn: {self.series}; the others are in the data table." if self.series else ""
+        return said + more + part
 
 
-def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = ()) -> Panels:
+def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), series: str = "") -> Panels:
     """Split rows by the columns `by`, in the order of first appearance; labels name only what differs between panels.
 
     of_axes: those of `by` that are names of axes (a kind of cost): they stand at the axes, so no value of theirs is common.
+    series: a column of numbers of which `MOST_SERIES` are drawn, evenly from the smallest to the largest.
     """
+    values = sorted(rows[series].unique()) if series else []
+    if len(values) > MOST_SERIES:
+        places = np.linspace(0, len(values) - 1, MOST_SERIES).round().astype(int)
+        rows = rows[rows[series].isin([values[place] for place in places])]
     different = [column for column in by if rows[column].nunique() > 1]
     first = rows.iloc[0]
     same = [column for column in by if column not in different and column not in of_axes]
@@ -136,7 +146,8 @@ def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = ()) -
         for position, (_, group) in enumerate(groups)
         if position < MOST_PANELS
     ]
-    return Panels(tuple(shown), wording.describe(first, same), groups.ngroups - len(shown))
+    of = f"{MOST_SERIES} of {len(values):,} values of {series}" if len(values) > MOST_SERIES else ""
+    return Panels(tuple(shown), wording.describe(first, same), groups.ngroups - len(shown), of)
 
 
 @contextmanager
