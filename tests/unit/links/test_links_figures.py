@@ -42,7 +42,7 @@ def test_a_slow_pair_is_found_and_a_missing_one_is_a_gap() -> None:
     rates[0][3] = None
     only["document"]["problems"] = ["nvbandwidth: not installed", "osu: not installed"]
     drawing = draw("link_matrices", [only])
-    assert "host1.gpu2 to host1.gpu1 of fabric-4, 6.00 GB/s, 50" in drawing.findings[-1]
+    assert "host1.gpu2 to host1.gpu1 of fabric-4, 6.00 GB/s, 50" in drawing.findings[0]
     assert ("fabric-4", "host1.gpu0", "host1.gpu3", "fabric", "–") in [row[:5] for row in drawing.rows]
     ElementTree.fromstring(drawing.svg)
     assert "Not all went well: fabric-4: nvbandwidth: not installed, and 1 further problem." in drawing.caption
