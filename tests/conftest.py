@@ -21,7 +21,10 @@ _LONGEST = (
     "test_demo",
     "test_strategies",
     "test_training_campaign",
+    "test_growth",
+    "test_what_goes_wrong",
     "test_srun_steps",
+    "test_emulated_links",
     "test_network",
 )
 

@@ -175,8 +175,7 @@ def test_hosts_that_do_not_come_up_are_tried_again(site: Site) -> None:
 def test_what_a_job_says_of_itself_runs_as_its_owner(site: Site) -> None:
     """A comment is anybody's to write, and slurmctld is not anybody's to be."""
     before = site.log()
-    told = site.work / "whoami"
-    told.mkdir()
+    told = Path(tempfile.mkdtemp(prefix="whoami", dir=site.work))
     told.chmod(0o777)
     program = told / "python"
     program.write_text(f"#!/bin/sh\nid -un > {told}/owner; exit 1\n".replace(str(told), f"'{told}'"))

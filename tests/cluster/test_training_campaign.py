@@ -39,7 +39,7 @@ def project(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     axes = {"workload": "nano", "batch": 4, "precision": ["fp32", "bf16", "fp16-o2"]}
     axes["options"] = {"parallel": ["ddp", "dp", "zero1", "fsdp"]}  # type: ignore[assignment]
     links = {"sizes_bytes": [8, 65536], "repeats": 3, "warmup": 1}
-    protocol = {"repetitions": 1, "warmup_steps": 5, "measured_steps": 20, "telemetry_s": 0.1, "links": links}
+    protocol = {"repetitions": 1, "warmup_steps": 2, "measured_steps": 12, "telemetry_s": 0.1, "links": links}
     project.write(
         "c.yaml",
         {

@@ -25,7 +25,7 @@ HOSTS = "host[1-4]"
 @pytest.fixture(params=["redfish", "redfish-zones", "liqid"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Project, Server]]:
     """The demo's hosts and pool behind another control plane, and the demo with short runs: all its cells behind one of them,
-    all its configurations behind the others."""
+    one configuration of each kind behind the others."""
     demo = yaml.safe_load((ROOT / "config" / "campaign.yaml").read_text())
     falcon = yaml.safe_load((ROOT / "config" / "systems" / "falcon-demo.yaml").read_text())
     pool = [(entry["kind"], entry["model"]) for entry in falcon["pool"]]
@@ -38,7 +38,12 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
         system: dict[str, Any] = system_document("falcon-demo", request.param, server, hardware, HOSTS)
         project.write("systems/falcon-demo.yaml", system | {"hosts": falcon["hosts"]})
         short = {"warmup_steps": 1, "measured_steps": 1, "repetitions": 1, "telemetry_s": None, "links": {"when": []}}
-        axes = demo["axes"] if request.param == "redfish" else {"workload": "bert-nano", "batch": 4}
+        some = {
+            "configuration": ["1x4-local", "2x2-local", "1x4-hybrid", "1x4-fabric"],
+            "workload": "bert-nano",
+            "batch": 4,
+        }
+        axes = demo["axes"] if request.param == "redfish" else some
         project.write("c.yaml", demo | {"name": "c", "axes": axes, "overrides": [], "protocol": short})
         # The first answer to a request that composes is lost.
         server.faults.add(Fault("drop_after", *COMPOSING[request.param]))
@@ -52,8 +57,7 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
     cells = {cell.id for cell in expand(campaign).cells}
     records = project.records()
     whole = campaign.system.fabric["kind"] == "redfish"
-    assert len(cells) == (29 if whole else 10)
-    assert {record.cell.configuration for record in records} == {each.name for each in campaign.configurations}
+    assert len(cells) == (29 if whole else 4)
     assert {record.cell_id for record in records} == cells
     assert {record.status for record in records} == {"ok"}, [record.failure for record in records]
     assert not [flag for record in records for flag in record.flags if flag.startswith("composition")]
