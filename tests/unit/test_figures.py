@@ -249,8 +249,8 @@ def test_of_very_many_batches_some_are_drawn_from_the_smallest_to_the_largest() 
     assert len(drawn) == plot.MOST_SERIES
     assert (drawn[0], drawn[-1]) == (1, 100)
     assert len(panels.shown[0].rows) == 2 * plot.MOST_SERIES
-    assert "Drawn: 10 of 100 values of batch" in panels.sentence()
-    assert "Drawn" not in plot.panels(rows[rows["batch"] <= 10], ["workload"], series="batch").sentence()
+    assert f"Drawn: {plot.MOST_SERIES} of 100 values of batch" in panels.sentence()
+    assert "Drawn" not in plot.panels(rows[rows["batch"] <= plot.MOST_SERIES], ["workload"], series="batch").sentence()
 
 
 def test_series_differ_without_colour() -> None:

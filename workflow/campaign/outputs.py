@@ -36,11 +36,13 @@ def figure_names(scripts: Path = SCRIPTS) -> list[str]:
 def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
     """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
     from campaign.figure import data_of
+    from campaign.figure_names import in_page_order
     from campaign.tableset import read
 
     figures.mkdir(parents=True, exist_ok=True)
     drawing = _Drawing(data_of(read(tables), style), figures, scripts)
-    names = figure_names(scripts)
+    # In the page's order the largest come early, so that no processor is left with one of them at the end.
+    names = in_page_order(figure_names(scripts))
     # Forked: what takes longest, importing and reading, is done once.
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _begin, (drawing,)) as pool:
         for _ in pool.map(_draw, names):

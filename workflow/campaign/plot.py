@@ -36,8 +36,8 @@ HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 
 # Small multiples beyond this many are no longer read; the rest is in the data table.
 MOST_PANELS = 12
-# Lines or groups of one panel that a reader can still follow.
-MOST_SERIES = 10
+# Lines or groups of one panel that a reader can still tell apart: as many as there are colours.
+MOST_SERIES = len(COLOURS)
 # In one panel, words above more bars than this, or labels below more groups, would cover each other.
 _LEGIBLE_BARS = 60
 _LEGIBLE_LABELS = 30
