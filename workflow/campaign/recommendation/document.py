@@ -63,7 +63,7 @@ class Answer(_Closed):
         parts = []
         for measured, word in ((True, "measured"), (False, "predicted")):
             names = [each.configuration for each in self.tied if each.measured == measured]
-            parts += [f"{word}: {', '.join(names)}"] if names else []
+            parts += [f"{', '.join(names)} ({word})"] if names else []
         more = self.tied_total - len(self.tied)
         return ("; ".join(parts) or "nothing") + (f" and {more} more" if more > 0 else "")
 
