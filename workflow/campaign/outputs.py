@@ -89,17 +89,17 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
     """recommendation.json (`recommendation/1`), and .svg and .csv of predicted against measured. RecordError names what cannot be
     written."""
     from campaign.errors import unwritable
-    from campaign.figure import page_document
+    from campaign.figure import data_of, page_document
     from campaign.figure_coverage import of_cells
-    from campaign.project import REPORTS
     from campaign.recommendation import advise, asked
-    from campaign.recommendation.drawn import draw, figure
+    from campaign.recommendation.drawn import figure
     from campaign.svg import notice
     from campaign.tableset import read
 
     given = read(tables)
     advice = advise(given, asked([], [], [], [], []))
-    drawn, shown = figure(), draw(advice, style or REPORTS / "style.mplstyle")
+    drawn = figure(advice)
+    shown = drawn.draw(data_of(given, style))
     if shown.svg:
         shown = replace(shown, coverage=of_cells(given.cells, shown.data["cell_id"]))
     document = advice.document.model_copy(update={"figure": page_document(drawn, shown)})

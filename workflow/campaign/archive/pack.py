@@ -6,7 +6,7 @@ import fcntl
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -84,11 +84,9 @@ def _replacing(out: Path) -> Iterator[BinaryIO]:
 
 
 def _lock(file: BinaryIO, temporary: Path, out: Path) -> None:
-    try:
+    with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Between opening and locking, the process that had it may have made it the archive.
         if temporary.exists() and os.path.samestat(os.fstat(file.fileno()), temporary.stat()):
             return
-    except BlockingIOError:
-        pass
     raise ArchiveError(f"{out}: another process is writing it; wait for that one, or give another --output")

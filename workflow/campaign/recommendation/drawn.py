@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from campaign import plot, wording
-from campaign.figure import Drawing, Figure, FigureData, nothing, page_table
+from campaign.figure import Drawing, Figure, nothing, page_table
 from campaign.recommendation.advise import Advice
 from campaign.recommendation.candidates import TRUSTED_PCT
 from campaign.recommendation.document import ModelSaid
@@ -22,13 +22,9 @@ SECTION = "How well does the model know a configuration that it was not shown?"
 _POINTS = 4000  # of one panel; more only make the file larger
 
 
-def figure() -> Figure:
-    """Its names; it is drawn from an Advice, by `draw`."""
-
-    def never(_: FigureData) -> Drawing:
-        raise NotImplementedError("drawn from an Advice")
-
-    return Figure("recommendation", ANCHOR, TITLE, SECTION, never)
+def figure(advice: Advice) -> Figure:
+    """The figure of an advice; of the data that other figures read it takes the style alone."""
+    return Figure("recommendation", ANCHOR, TITLE, SECTION, lambda data: draw(advice, data.style))
 
 
 def draw(advice: Advice, style: Path) -> Drawing:
