@@ -4,10 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from campaign.collect import collect, gather
 from campaign.config.resolve import load_campaign
 from campaign.errors import CampaignError, unwritable
 from campaign.paths import Results
+from campaign.tables.collect import collect, gather
 
 
 def main(campaign_path: Path, results_root: Path, where: str | None, run_implied: bool) -> None:

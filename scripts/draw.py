@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from campaign.errors import CampaignError
-from campaign.outputs import draw_figures
+from campaign.report.write import draw_figures
 
 if "snakemake" in globals():
     tables, figures = Path(snakemake.input.runs).parent, Path(snakemake.output.json[0]).parent

@@ -7,10 +7,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from campaign.driving import Left
 from campaign.errors import CampaignError, unwritable
-from campaign.measure import Measurement, measure
-from campaign.signals import Interrupted
+from campaign.processes.signals import Interrupted
+from campaign.run.measure import Measurement, measure
+from campaign.run.wait_for_driver import Left
 from campaign.slurm.options import person
 
 

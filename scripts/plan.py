@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from campaign.budget import parse_budget
-from campaign.dag import Request, read_plan
 from campaign.errors import CampaignError, unwritable
-from campaign.outputs import write_plan
+from campaign.plan.budget import parse_budget
+from campaign.plan.dag import Request, read_plan
+from campaign.report.write import write_plan
 
 
 def main(request: Request, json_path: Path, tsv_path: Path) -> None:

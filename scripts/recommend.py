@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from campaign.errors import CampaignError
-from campaign.outputs import write_recommendation
+from campaign.report.write import write_recommendation
 
 if "snakemake" in globals():
     try:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from campaign.errors import CampaignError, unwritable
-from campaign.summary import missing_reasons, summary
+from campaign.report.summary import missing_reasons, summary
 
 
 def main(tables: Path, figures: Path, recommendation: Path, report: Path, manifests: Iterable[Path], out: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from campaign.cell import Cell, Configuration, Settings
 from campaign.config.resolve import Campaign, load_campaign
+from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.fabrics.protocol import ComposedHost, Composition
-from campaign.matrix import expand
+from campaign.plan.matrix import expand
 from campaign.workloads.protocol import Run
 
 CAMPAIGN: Mapping[str, Any] = {

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from campaign.config.resolve import Campaign
-from campaign.matrix import expand, specification
-from campaign.record import Record, RecordedCell, Store
+from campaign.documents.record import Record, RecordedCell, Store
+from campaign.plan.matrix import expand, specification
 
 
 def fill(campaign: Campaign, results: Path, share: float = 1.0) -> Store:

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from campaign.cell import Cell
 from campaign.config.resolve import Campaign, load_campaign
-from campaign.links.document import LinksDocument, Matrices, MeasuredDevice
-from campaign.links.paths import kinds
-from campaign.matrix import expand
-from campaign.plan import lease_name
-from campaign.published.said import held_against
-from campaign.record import Record, RecordedCell
-from campaign.tables import PlannedCell, cells_table, runs_table
-from campaign.tableset import Tables
+from campaign.documents.cell import Cell
+from campaign.documents.record import Record, RecordedCell
+from campaign.insight.published.said import held_against
+from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice
+from campaign.observe.links.paths import kinds
+from campaign.plan.matrix import expand
+from campaign.plan.plan import lease_name
+from campaign.tables.build import PlannedCell, cells_table, runs_table
+from campaign.tables.table_files import Tables
 
 CAMPAIGNS = Path(__file__).resolve().parents[1] / "config" / "campaigns"
 SETS = {"falcon": "falcon-study", "faster": "faster-study", "bitfusion": "remote-study"}

@@ -7,10 +7,11 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from campaign import figure_coverage, plot, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
-from campaign.links.model import allreduce_s
-from campaign.links.shown import Shown, shown, size_words
+from campaign import wording
+from campaign.observe.links.model import allreduce_s
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report.shown_links import Shown, shown, size_words
 
 TITLE = "All-reduce by message size"
 ANCHOR = "allreduce"

@@ -5,8 +5,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.patches import Patch
 
-from campaign import comparison, figure_coverage, plot, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells
 
 TITLE = "Composition times"
 ANCHOR = "composition-times"
@@ -25,7 +27,7 @@ _MOST_BARS = 40
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparison.composition_times(data.leases)
+    rows = comparable_cells.composition_times(data.leases)
     if rows.empty:
         return nothing("no lease has recorded when its composition was ready")
     findings = _findings(rows)

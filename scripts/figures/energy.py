@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from campaign import quantities
-from campaign.figure import Drawing, FigureData, nothing
-from campaign.quantities import Quantity
+from campaign.report import bars
+from campaign.report.bars import Quantity
+from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Energy"
 ANCHOR = "energy"
@@ -31,5 +31,5 @@ def draw(data: FigureData) -> Drawing:
     if "host_energy_j" in runs and "energy_j" in runs:
         samples = runs["energy_j"] / runs["energy_per_sample_j"].where(runs["energy_per_sample_j"] > 0)
         derived["host_energy_per_sample_j"] = runs["host_energy_j"] / samples
-    rows = quantities.rows_of(replace(data, runs=runs.assign(**derived)), QUANTITIES)
-    return quantities.drawing(data, rows, (ANCHOR, TITLE), _WHAT, _REMARKS)
+    rows = bars.rows_of(replace(data, runs=runs.assign(**derived)), QUANTITIES)
+    return bars.drawing(data, rows, (ANCHOR, TITLE), _WHAT, _REMARKS)

@@ -7,8 +7,9 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from campaign import figure_coverage, plot, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Forecast and actual duration"
 ANCHOR = "forecast"

@@ -7,10 +7,11 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 
-from campaign import figure_coverage, plot, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
-from campaign.links.paths import KINDS
-from campaign.links.shown import Shown, shown, size_words
+from campaign import wording
+from campaign.observe.links.paths import KINDS
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report.shown_links import Shown, shown, size_words
 
 TITLE = "Links between devices"
 ANCHOR = "link-matrices"

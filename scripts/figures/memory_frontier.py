@@ -7,8 +7,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, figure_coverage, plot, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells
 
 TITLE = "Memory"
 ANCHOR = "memory-frontier"
@@ -66,12 +68,12 @@ def draw(data: FigureData) -> Drawing:
 def _by(cells: pd.DataFrame) -> list[str]:
     """What tells one frontier from another: everything but the batch."""
     columns = ["workload", "precision", "shape", "attached", "storage", "device"]
-    return [*columns, *comparison.option_columns(cells)]
+    return [*columns, *comparable_cells.option_columns(cells)]
 
 
 def _outcomes(cells: pd.DataFrame) -> pd.DataFrame:
     """Cells that were run or implied, with what became of them. One that ran, and ran out too, is known to run out."""
-    said = comparison.in_words(cells)
+    said = comparable_cells.in_words(cells)
     out = said["failures"].str.contains("oom_", regex=False)
     outcome = pd.Series("failed", index=said.index, dtype="str")
     outcome = (

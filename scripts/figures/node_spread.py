@@ -6,9 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, figure_coverage, pairing, plot, verdict, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
-from campaign.spread import COULD, MAY, NOT, Spread, spread
+from campaign import wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells, pairing, verdict
+from campaign.statistics.spread import COULD, MAY, NOT, Spread, spread
 
 TITLE = "Node spread"
 ANCHOR = "node-spread"
@@ -23,10 +25,10 @@ _DROP = ("drop_pct", "drop_low", "drop_high")
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparison.node_spread(data.cells, pairing.blocks(data.runs, data.protocol))
+    rows = comparable_cells.node_spread(data.cells, pairing.blocks(data.runs, data.protocol))
     if rows.empty:
         return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
-    by = [*comparison.KIND, *comparison.option_columns(rows)]
+    by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
     panels = plot.panels(rows, by, series="batch")
     found = spread(data.runs)
     answers = [found.explains(str(row["workload"]), row["ratio"]) for row in rows.to_dict("records")]
@@ -61,8 +63,10 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     covered = figure_coverage.of_cells(
-        comparison.varied(
-            data.cells, [*comparison.KIND, *comparison.option_columns(data.cells), "batch", "ranks"], "hosts"
+        comparable_cells.varied(
+            data.cells,
+            [*comparable_cells.KIND, *comparable_cells.option_columns(data.cells), "batch", "ranks"],
+            "hosts",
         )
     )
     return Drawing(

@@ -5,8 +5,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, figure_coverage, pairing, plot, verdict, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Local, hybrid and fabric"
 ANCHOR = "overhead"
@@ -25,7 +27,9 @@ _DRAWN = ("treatment", "state", "n_ok", "n_failed", "failures", "overhead_pct", 
 def draw(data: FigureData) -> Drawing:
     if not (data.cells["configuration"] == data.baseline).any():
         return nothing(f"the baseline configuration {data.baseline!r} is not part of the plan")
-    rows = comparison.in_words(comparison.overhead(data.cells, data.baseline, pairing.blocks(data.runs, data.protocol)))
+    rows = comparable_cells.in_words(
+        comparable_cells.overhead(data.cells, data.baseline, pairing.blocks(data.runs, data.protocol))
+    )
     if rows.empty:
         return nothing("every configuration is attached and stored as the baseline is")
     unpaired = int((rows["n_ok"] > 0).sum() - rows["overhead_pct"].notna().sum())
@@ -33,7 +37,7 @@ def draw(data: FigureData) -> Drawing:
     if not kept["overhead_pct"].notna().any():
         return nothing("no measured cell has an otherwise equal cell attached as the baseline configuration is")
     kept = kept.assign(treatment=[_treatment(row) for row in kept.to_dict("records")])
-    by = ["precision", "shape", "device", *comparison.option_columns(rows)]
+    by = ["precision", "shape", "device", *comparable_cells.option_columns(rows)]
     panels = plot.panels(kept, by)
     findings = _findings(kept, by)
     alone = (

@@ -7,8 +7,10 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from scipy import stats
 
-from campaign import comparison, figure_coverage, pairing, plot, statistics, verdict, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import statistics, wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Overhead by size"
 ANCHOR = "overhead-by-size"
@@ -50,7 +52,7 @@ def draw(data: FigureData) -> Drawing:
     )
     with plot.style(data.style):
         svg = _picture(panels, fits, by, wording.alternative(findings))
-    options = [name for name in comparison.option_columns(rows) if name not in by]
+    options = [name for name in comparable_cells.option_columns(rows) if name not in by]
     named = ["workload", "shape", "batch", *by[1:], *options]
     table = page_table(
         rows,
@@ -68,7 +70,7 @@ def draw(data: FigureData) -> Drawing:
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
     )
-    covered = figure_coverage.of_cells(comparison.overhead(data.cells, data.baseline), rows["cell_id"])
+    covered = figure_coverage.of_cells(comparable_cells.overhead(data.cells, data.baseline), rows["cell_id"])
     return Drawing(
         svg=svg,
         caption=caption,
@@ -86,7 +88,7 @@ def _slope(row: Any) -> str:
 
 def _splits(rows: pd.DataFrame) -> list[str]:
     """What makes panels of their own; an option that only some workloads have would part them from the others."""
-    common = [name for name in comparison.option_columns(rows) if not (rows[name].astype(str) == "").any()]
+    common = [name for name in comparable_cells.option_columns(rows) if not (rows[name].astype(str) == "").any()]
     return ["precision", "device", *common]
 
 
@@ -94,8 +96,8 @@ def _rows(data: FigureData) -> pd.DataFrame:
     """Overheads beside the sizes of their workloads: a row for each cell and known size, in the units of the axes."""
     if not (data.cells["configuration"] == data.baseline).any():
         return pd.DataFrame()
-    rows = comparison.overhead(data.cells, data.baseline, pairing.blocks(data.runs, data.protocol))
-    rows = comparison.in_words(rows[rows["overhead_pct"].notna()].reset_index(drop=True))
+    rows = comparable_cells.overhead(data.cells, data.baseline, pairing.blocks(data.runs, data.protocol))
+    rows = comparable_cells.in_words(rows[rows["overhead_pct"].notna()].reset_index(drop=True))
     words = [f"{row['attached']}, storage {row['storage']}" for row in rows.to_dict("records")]
     rows = rows.assign(treatment=pd.Series(words, index=rows.index, dtype="str"))
     ok = data.runs[data.runs["status"] == "ok"].groupby("cell_id", sort=False)

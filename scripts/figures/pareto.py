@@ -8,8 +8,10 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from campaign import comparison, figure_coverage, plot, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells
 
 TITLE = "Throughput against cost"
 ANCHOR = "pareto"
@@ -37,7 +39,12 @@ def draw(data: FigureData) -> Drawing:
     by = ["cost_kind", "workload", *work]
     rows = _with_front(rows, by)
     panels = plot.panels(rows, by, of_axes=["cost_kind"])
-    shown = ["configuration", "batch", "precision", *(o for o in comparison.option_columns(rows) if o not in work)]
+    shown = [
+        "configuration",
+        "batch",
+        "precision",
+        *(o for o in comparable_cells.option_columns(rows) if o not in work),
+    ]
     named = [column for column in shown if rows[column].nunique() > 1 or column == "configuration"]
     findings = _findings(rows, by, named)
     cut = plot.cut(rows, plot.RATE) or next(
@@ -83,7 +90,7 @@ def draw(data: FigureData) -> Drawing:
 
 def _same_work(rows: pd.DataFrame) -> list[str]:
     """Options that change what a sample is: cells that differ in one of these do not compete."""
-    return [name for name in comparison.option_columns(rows) if name.removeprefix("option_") in _WORK]
+    return [name for name in comparable_cells.option_columns(rows) if name.removeprefix("option_") in _WORK]
 
 
 def _rows(data: FigureData) -> pd.DataFrame:

@@ -4,8 +4,10 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, figure_coverage, pairing, plot, verdict, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Part of a host"
 ANCHOR = "part-of-host"
@@ -19,10 +21,10 @@ _MOST_LABELLED = 6  # groups of one panel
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparison.part_of_host(data.cells, pairing.blocks(data.runs, data.protocol))
+    rows = comparable_cells.part_of_host(data.cells, pairing.blocks(data.runs, data.protocol))
     if rows.empty:
         return nothing("every measured run used all devices of its hosts")
-    by = [*comparison.KIND, *comparison.option_columns(rows), "hosts"]
+    by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows), "hosts"]
     panels = plot.panels(rows, by)
     findings = _findings(rows, by)
     compared = verdict.counted(rows, data.protocol, "the smallest host")
@@ -64,7 +66,7 @@ def draw(data: FigureData) -> Drawing:
 
 def _planned(cells: pd.DataFrame) -> pd.DataFrame:
     """Cells that were to use part of a host, and those that they would have been compared with."""
-    equal = [*comparison.KIND, *comparison.option_columns(cells), "batch", "hosts", "devices_used"]
+    equal = [*comparable_cells.KIND, *comparable_cells.option_columns(cells), "batch", "hosts", "devices_used"]
     part = cells["devices_used"] < cells["devices_per_host"]
     return cells[part.groupby([cells[key] for key in equal], sort=False).transform("any").astype(bool)]
 

@@ -4,8 +4,10 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, figure_coverage, pairing, plot, verdict, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Precision"
 ANCHOR = "precision"
@@ -16,10 +18,10 @@ SECTION = (
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparison.in_words(comparison.precision(data.cells, pairing.blocks(data.runs, data.protocol)))
+    rows = comparable_cells.in_words(comparable_cells.precision(data.cells, pairing.blocks(data.runs, data.protocol)))
     if rows.empty:
         return nothing("no cell was planned in two precisions and measured in one")
-    by = ["workload", "shape", "attached", "storage", "device", *comparison.option_columns(rows)]
+    by = ["workload", "shape", "attached", "storage", "device", *comparable_cells.option_columns(rows)]
     panels = plot.panels(_most_telling_first(rows, by, data.baseline), by, series="batch")
     findings = _findings(rows, by)
     first = " Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
@@ -48,8 +50,10 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     covered = figure_coverage.of_cells(
-        comparison.varied(
-            data.cells, [*comparison.SHAPE, *comparison.option_columns(data.cells), "workload", "batch"], "precision"
+        comparable_cells.varied(
+            data.cells,
+            [*comparable_cells.SHAPE, *comparable_cells.option_columns(data.cells), "workload", "batch"],
+            "precision",
         )
     )
     return Drawing(
@@ -79,7 +83,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     said = []
     reference = rows["reference"].iloc[0]
     named = [column for column in [*by, "batch"] if rows[column].nunique() > 1] or ["workload"]
-    for name in sorted(set(rows["precision"]) - {reference}, key=comparison.precision_rank):
+    for name in sorted(set(rows["precision"]) - {reference}, key=comparable_cells.precision_rank):
         compared = rows[(rows["precision"] == name) & rows["ratio"].notna()]
         if len(compared):
             said.append(f"{name} against {reference}: {verdict.speed_ups(compared, named)}.")
@@ -92,7 +96,9 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
 
 
 def _picture(panels: plot.Panels, alt: str) -> str:
-    names = sorted({name for panel in panels.shown for name in panel.rows["precision"]}, key=comparison.precision_rank)
+    names = sorted(
+        {name for panel in panels.shown for name in panel.rows["precision"]}, key=comparable_cells.precision_rank
+    )
     bars = plot.Bars({name: name for name in names})
     figure, axes = plot.grid(len(panels.shown), height_in=2.7)
     for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):

@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, figure_coverage, pairing, plot, scaling_fits, verdict, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
-from campaign.spread import spread
+from campaign import wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells, pairing, scaling_fits, verdict
 from campaign.statistics.scaling import LEAST_DIP_PCT
+from campaign.statistics.spread import spread
 
 TITLE = "Scaling"
 ANCHOR = "scaling"
@@ -29,10 +31,10 @@ _EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high"
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparison.scaling(data.cells, pairing.blocks(data.runs, data.protocol))
+    rows = comparable_cells.scaling(data.cells, pairing.blocks(data.runs, data.protocol))
     if rows.empty:
         return nothing("no workload was measured with two numbers of devices that are otherwise equal")
-    by = [*comparison.KIND, *comparison.option_columns(rows)]
+    by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
     found = spread(data.runs)
     rows = scaling_fits.with_models(rows, [*by, "batch"], found, data.runs)
     panels = plot.panels(_with_runs(rows, by), by, series="batch")

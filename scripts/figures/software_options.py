@@ -4,8 +4,10 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, figure_coverage, pairing, plot, quantities, verdict, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import wording
+from campaign.report import bars, figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Software optimisations"
 ANCHOR = "software-options"
@@ -30,10 +32,10 @@ def draw(data: FigureData) -> Drawing:
     rows = _rows(data.cells, pairing.blocks(data.runs, data.protocol))
     if rows.empty:
         return nothing("no cell was planned with two software options that are otherwise equal, and measured in one")
-    rows = comparison.in_words(rows)
-    others = [name for name in comparison.option_columns(rows) if name.removeprefix("option_") not in _PLAIN]
+    rows = comparable_cells.in_words(rows)
+    others = [name for name in comparable_cells.option_columns(rows) if name.removeprefix("option_") not in _PLAIN]
     by = ["workload", "batch", "device", *others]
-    shown = quantities.first_configurations(rows)
+    shown = bars.first_configurations(rows)
     panels = plot.panels(shown, by)
     findings = _findings(rows, by)
     left_out = rows["configuration"].nunique() - shown["configuration"].nunique()
@@ -89,7 +91,7 @@ def _rows(cells: pd.DataFrame, blocks: pd.DataFrame | None) -> pd.DataFrame:
     rows = rows.assign(variant=variant, variant_place=place)
     plainest = place.where(rows["n_ok"] > 0).groupby([rows[key] for key in equal], sort=False).transform("min")
     reference = (place == plainest) & (rows["n_ok"] > 0)
-    paired = comparison.against(rows, equal, reference, blocks)
+    paired = comparable_cells.against(rows, equal, reference, blocks)
     names = rows[reference].drop_duplicates(equal)[equal].assign(against_variant=variant[reference])
     return paired.merge(names, on=equal, how="left", validate="many_to_one").fillna({"against_variant": ""})
 
@@ -98,8 +100,8 @@ def _planned(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Cells of which an otherwise equal one was planned with other options, and the columns that are equal."""
     known = [name for name in _PLAIN if f"option_{name}" in cells]
     said = cells.assign(options=_options(cells, known))
-    others = [name for name in comparison.option_columns(cells) if name.removeprefix("option_") not in known]
-    equal = [*comparison.SHAPE, *others, "workload", "batch"]
+    others = [name for name in comparable_cells.option_columns(cells) if name.removeprefix("option_") not in known]
+    equal = [*comparable_cells.SHAPE, *others, "workload", "batch"]
     levels = said["options"].groupby([said[key] for key in equal], sort=False).transform("nunique")
     return said[levels >= 2], equal
 
@@ -126,7 +128,7 @@ def _rank(options: str, precision: str) -> tuple[Any, ...]:
     """Plain ways first: by the number of options set, then by how the work is shared, then by precision."""
     way, *more = options.split(", ")
     known = _ORDER.index(way) if way in _ORDER else len(_ORDER)
-    return len(more) + (way != "ddp"), comparison.precision_rank(precision), known, options
+    return len(more) + (way != "ddp"), comparable_cells.precision_rank(precision), known, options
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:

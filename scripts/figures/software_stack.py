@@ -5,8 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import figure_coverage, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import wording
+from campaign.report import figure_coverage
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
 
 TITLE = "Software stack"
 ANCHOR = "software-stack"

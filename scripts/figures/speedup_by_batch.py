@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, figure_coverage, pairing, plot, verdict, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Speed-up by batch"
 ANCHOR = "speedup-by-batch"
@@ -20,12 +22,12 @@ _SPEEDUP = plot.Columns("ratio", "ratio_low", "ratio_high")
 
 def draw(data: FigureData) -> Drawing:
     runs = pairing.blocks(data.runs, data.protocol)
-    rows = comparison.speedup_by_batch(data.cells, runs)
+    rows = comparable_cells.speedup_by_batch(data.cells, runs)
     if rows.empty:
         return nothing("no two batches were measured at the same two numbers of devices")
-    by = [*comparison.KIND, *comparison.option_columns(rows)]
+    by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
     panels = plot.panels(rows, by, series="batch")
-    rows, effects = comparison.one_family(rows, comparison.batch_effect(rows, runs))
+    rows, effects = comparable_cells.one_family(rows, comparable_cells.batch_effect(rows, runs))
     findings = _findings(effects, by)
     caption = (
         f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "
@@ -49,8 +51,8 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    series = comparison.scaling(data.cells)
-    covered = figure_coverage.of_cells(comparison.varied(series[series["compact"]], [*by, "ranks"], "batch"))
+    series = comparable_cells.scaling(data.cells)
+    covered = figure_coverage.of_cells(comparable_cells.varied(series[series["compact"]], [*by, "ranks"], "batch"))
     return Drawing(
         svg=svg,
         caption=caption,

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from campaign import comparison, figure_coverage, plot, quantities, wording
-from campaign.figure import Drawing, FigureData, nothing
+from campaign import wording
+from campaign.report import bars, figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing
+from campaign.statistics import comparable_cells
 
 TITLE = "Over the time of a run"
 ANCHOR = "time-series"
@@ -48,7 +50,7 @@ def draw(data: FigureData) -> Drawing:
     drawn = _drawn(rows)
     moving = drawn[drawn.groupby(["quantity", "workload"], sort=False)["most"].transform("max") > 0]
     panels = plot.panels(drawn if moving.empty else moving, ["quantity", "workload"])
-    options = comparison.option_columns(rows)
+    options = comparable_cells.option_columns(rows)
     axes = ["workload", "batch", "precision", *options]
     series = _series(rows)
     findings = _findings(series, drawn)
@@ -67,7 +69,7 @@ def draw(data: FigureData) -> Drawing:
             f"{row['quantity']} ({row['unit']})",
             str(row["configuration"]),
             wording.describe(row, axes),
-            *(quantities.told_beside(row[name], row["unit"]) for name in ("mean", "least", "most")),
+            *(bars.told_beside(row[name], row["unit"]) for name in ("mean", "least", "most")),
             wording.count(row["parts"]),
             f"{row['cell_id']}.{row['repetition']}",
         )
@@ -103,7 +105,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
     rows = groups["value"].agg(["mean", "min", "max", "count"]).assign(time_s=groups["time_s"].mean()).reset_index()
     rows = rows.rename(columns={"min": "least", "max": "most", "count": "parts"})
     largest = rows.groupby("quantity", sort=False)["most"].max()
-    told = {name: quantities.told_in(units[name][1], float(most)) for name, most in largest.items()}
+    told = {name: bars.told_in(units[name][1], float(most)) for name, most in largest.items()}
     factor = rows["quantity"].map({name: each[1] / units[name][2] for name, each in told.items()})
     rows = rows.assign(**{name: rows[name] * factor for name in ("mean", "least", "most")})
     rows = rows.assign(
@@ -111,7 +113,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
         unit=rows["quantity"].map({name: each[0] for name, each in told.items()}),
         quantity=rows["quantity"].map({name: each[0] for name, each in units.items()}),
     )
-    cells = data.cells[[*_CELL, *comparison.option_columns(data.cells)]].reset_index(names="plan_place")
+    cells = data.cells[[*_CELL, *comparable_cells.option_columns(data.cells)]].reset_index(names="plan_place")
     joined = cells.merge(rows, on="cell_id").sort_values(
         ["place", "plan_place", "bin"], kind="stable", ignore_index=True
     )
@@ -121,7 +123,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
     """Of the workloads sampled on the most configurations, one batch, precision and set of options on a few configurations."""
     cells = rows.drop_duplicates("cell_id")
-    axes = ["batch", "precision", *comparison.option_columns(rows)]
+    axes = ["batch", "precision", *comparable_cells.option_columns(rows)]
     spread = (
         cells.groupby("workload", sort=False)["configuration"].nunique().sort_values(ascending=False, kind="stable")
     )
@@ -152,13 +154,13 @@ def _findings(series: pd.DataFrame, drawn: pd.DataFrame) -> tuple[str, ...]:
     for quantity, group in shown.groupby("quantity", sort=False):
         most: Any = group.loc[(group["most"] - group["least"]).idxmax()]
         name = f"{str(quantity)[0].upper()}{str(quantity)[1:]}"
-        least, high = (quantities.told(most[end], most["unit"]) for end in ("least", "most"))
+        least, high = (bars.told(most[end], most["unit"]) for end in ("least", "most"))
         if least == high:
             said.append(f"{name} stays at {high} in every run drawn.")
             continue
         where = ", ".join([str(most["configuration"]), str(most["workload"])])
         said.append(
-            f"{name} moves most in the run of {where}: between {least} and {high}, {quantities.told(most['mean'], most['unit'])} "
+            f"{name} moves most in the run of {where}: between {least} and {high}, {bars.told(most['mean'], most['unit'])} "
             "on average."
         )
     return tuple(said)

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from campaign import quantities, wording
-from campaign.figure import Drawing, FigureData, nothing
-from campaign.quantities import Quantity
+from campaign import wording
+from campaign.report import bars
+from campaign.report.bars import Quantity
+from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Transfer rates"
 ANCHOR = "transfer-rates"
@@ -51,19 +52,19 @@ def draw(data: FigureData) -> Drawing:
         else pd.Series(dtype=float)
     )
     runs = runs.assign(pcie_all_gb_per_s=total, ports_gb_per_s=runs["lease_id"].map(carried).astype(float))
-    rows = quantities.rows_of(replace(data, runs=runs), QUANTITIES)
+    rows = bars.rows_of(replace(data, runs=runs), QUANTITIES)
     if rows.empty:
         return nothing("no run was sampled with a counter of PCIe, NVLink, network or storage")
     looks = bool(runs["flags"].str.contains(_LOOKS, regex=False).any())
     remarks = (_PORTS if (rows["quantity"] == QUANTITIES[-1].says).any() else "") + (
         "PCIe rates of some runs are from looks of 20 ms at each sample, not from counters. " if looks else ""
     )
-    return quantities.drawing(data, rows, (ANCHOR, TITLE), _WHAT, remarks, _by_size(rows))
+    return bars.drawing(data, rows, (ANCHOR, TITLE), _WHAT, remarks, _by_size(rows))
 
 
 def _by_size(rows: pd.DataFrame) -> tuple[str, ...]:
     """How much more one workload moves over PCIe than another, on the configuration where most is moved."""
-    drawn = quantities.chosen(rows)
+    drawn = bars.chosen(rows)
     pcie = drawn[drawn["quantity"] == QUANTITIES[0].says]
     if pcie.empty:
         return ()

@@ -1,8 +1,8 @@
 """Figure: how busy devices and hosts were, and what they took, by configuration and workload."""
 
-from campaign import quantities
-from campaign.figure import Drawing, FigureData, nothing
-from campaign.quantities import Quantity
+from campaign.report import bars
+from campaign.report.bars import Quantity
+from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Utilisation"
 ANCHOR = "utilisation"
@@ -28,7 +28,7 @@ _WHAT = "Of one device or one host, over the time that was measured."
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = quantities.rows_of(data, QUANTITIES)
+    rows = bars.rows_of(data, QUANTITIES)
     if rows.empty:
         return nothing("no run was sampled for long enough")
-    return quantities.drawing(data, rows, (ANCHOR, TITLE), _WHAT)
+    return bars.drawing(data, rows, (ANCHOR, TITLE), _WHAT)

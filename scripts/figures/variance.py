@@ -5,10 +5,12 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import figure_coverage, plot, statistics, verdict, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
-from campaign.spread import Spread, spread
+from campaign import statistics, wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import verdict
 from campaign.statistics.hosts import WITH_LEASES, HostResult
+from campaign.statistics.spread import Spread, spread
 from campaign.statistics.variance import HOST, LEASE, RUN, TOGETHER, Component
 
 TITLE = "Variance and slow hosts"

@@ -4,8 +4,10 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import comparison, figure_coverage, plot, statistics, wording
-from campaign.figure import Drawing, FigureData, nothing, page_table
+from campaign import statistics, wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells
 
 TITLE = "Work and bytes of a step"
 ANCHOR = "work-per-step"
@@ -22,8 +24,8 @@ _GFLOPS = 1e3  # of a TFLOP
 def draw(data: FigureData) -> Drawing:
     if "achieved_tflops" not in data.runs or not data.runs["achieved_tflops"].notna().any():
         return nothing("no workload told the arithmetic of its steps")
-    rows = comparison.in_words(_rows(data))
-    by = ["workload", *comparison.option_columns(rows)]
+    rows = comparable_cells.in_words(_rows(data))
+    by = ["workload", *comparable_cells.option_columns(rows)]
     panels = plot.panels(rows, by)
     findings = _findings(rows, by)
     caption = (
@@ -96,7 +98,9 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
 
 
 def _picture(panels: plot.Panels, alt: str) -> str:
-    names = sorted({name for panel in panels.shown for name in panel.rows["precision"]}, key=comparison.precision_rank)
+    names = sorted(
+        {name for panel in panels.shown for name in panel.rows["precision"]}, key=comparable_cells.precision_rank
+    )
     bars = plot.Bars({name: name for name in names})
     figure, axes = plot.grid(len(panels.shown), height_in=3.1)
     for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):

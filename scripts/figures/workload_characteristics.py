@@ -6,10 +6,12 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from campaign import comparison, figure_coverage, wording
+from campaign import wording
 from campaign.errors import ConfigError
-from campaign.figure import Drawing, FigureData, nothing, page_table
-from campaign.train.spec import MODELS, model_info
+from campaign.report import figure_coverage
+from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.statistics import comparable_cells
+from campaign.workloads.trainer.spec import MODELS, model_info
 
 TITLE = "Workloads"
 ANCHOR = "workload-characteristics"
@@ -94,7 +96,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
     rows = []
     for name, cells in data.cells.groupby("workload", sort=False):
         runs = ok[ok["workload"] == name]
-        precisions = sorted(cells["precision"].unique(), key=comparison.precision_rank)
+        precisions = sorted(cells["precision"].unique(), key=comparable_cells.precision_rank)
         rows.append(
             {
                 "workload": str(name),

@@ -21,9 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from campaign.train import models
-from campaign.train.feed import make_feed
-from campaign.train.spec import TrainSpec
+from campaign.workloads.trainer import models
+from campaign.workloads.trainer.input_pipeline import make_feed
+from campaign.workloads.trainer.spec import TrainSpec
 
 
 class Bare:

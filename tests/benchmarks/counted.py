@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from campaign.config.resolve import load_campaign
-from campaign.driver import Driver
+from campaign.documents.record import Store
 from campaign.fabrics.protocol import ComposedHost, Composition
 from campaign.paths import Results
-from campaign.record import Store
+from campaign.run.driver import Driver
 
 DISPENSABLE = ("pandas", "pyarrow", "scipy", "matplotlib", "torch", "snakemake")
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from campaign.cell import Configuration
-from campaign.emulators import EMULATORS, open_dialect
-from campaign.emulators.rack import rack
-from campaign.emulators.server import Server
+from campaign.documents.cell import Configuration
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control.fabric import ControlledFabric
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request
-from campaign.lease import acquire, release
+from campaign.lease.lifecycle import acquire, release
+from campaign.testbed.control_planes import EMULATORS, open_dialect
+from campaign.testbed.control_planes.rack import rack
+from campaign.testbed.control_planes.server import Server
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
 from tests.contract.fabric_fixtures import CREDENTIALS, FURTHER

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from random import Random
 
-from campaign.cell import Cell
 from campaign.config.resolve import Campaign
-from campaign.dag import Dag, Request, open_dag
-from campaign.matrix import specification
-from campaign.measure import MANIFEST
-from campaign.record import Record, RecordedCell, Store
+from campaign.documents.cell import Cell
+from campaign.documents.record import Record, RecordedCell, Store
+from campaign.plan.dag import Dag, Request, open_dag
+from campaign.plan.matrix import specification
+from campaign.run.measure import MANIFEST
 
 _STARTED_S = 1_700_000_000.0
 _STEPS = 20

@@ -22,10 +22,10 @@ _MIB = 150
 _READ = """
 import sys, time
 from pathlib import Path
-from campaign.logs import Log
+from campaign.workloads.logs import Log
 from campaign.workloads.parsers import Scope, read_log
 from campaign.workloads.parsing import parse
-from campaign.config.workload_file import Parser
+from campaign.workloads.workload_file import Parser
 name, path = sys.argv[1:]
 regex = [Parser(metric="throughput_per_s", regex=r"rate: (\\S+) samples/s", required=False)]
 started = time.process_time()

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from campaign.cluster.requirements import check
-from campaign.cluster.slurm import down, up
-from campaign.cluster.spec import ClusterSpec, equal_hosts
+from campaign.documents.record import Record
 from campaign.errors import LaunchError
-from campaign.record import Record
+from campaign.launch.emulation.cluster import ClusterSpec, equal_hosts
+from campaign.testbed.slurm.cluster import down, up
+from campaign.testbed.slurm.requirements import check
 from tests.benchmarks import floors
 from tests.benchmarks.figure import Figure, Skipped
 from tests.benchmarks.project import Project
@@ -149,7 +149,7 @@ def _waiting(project: Project, here: ClusterProject) -> Iterator[Figure]:
         if running.poll() is None:
             here.kill()
             running.wait()
-    program = (sys.executable, "-c", "import campaign.measure, campaign.submission.slurm")
+    program = (sys.executable, "-c", "import campaign.run.measure, campaign.submit.slurm")
     imports = least(lambda: project.run(*program), _TIMES)
     floor = floors.import_pydantic_s(project)
     yield Figure("a waiting `measure`: start with its imports", imports.wall_s, "s", 1.0, floor, "import pydantic")

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from campaign.telemetry.beside import Telemetry
+from campaign.observe.telemetry.run_telemetry import Telemetry
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
-from tests.unit.launchers.compositions import composition
+from tests.unit.launch.compositions import composition
 
 _SAMPLES = {1.0: 12, 0.1: 60}
 _KEPT = 50
@@ -30,7 +30,15 @@ def telemetry(project: Project) -> Iterable[Figure]:
 def _sampled(directory: Path, interval_s: float, count: int) -> float:
     """Share of a core between the first sample and the last of so many, in percent."""
     out = directory / f"sampled-{interval_s:g}.jsonl"
-    argv = [sys.executable, "-m", "campaign.telemetry.sampler", "--host", "here", "--interval", f"{interval_s:g}"]
+    argv = [
+        sys.executable,
+        "-m",
+        "campaign.observe.telemetry.sampler",
+        "--host",
+        "here",
+        "--interval",
+        f"{interval_s:g}",
+    ]
     with subprocess.Popen([*argv, "--out", str(out)]) as sampler:
         time.sleep(interval_s * (count + 1) + 0.5)
         sampler.terminate()

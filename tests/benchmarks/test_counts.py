@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from campaign import matrix
 from campaign.config.resolve import load_campaign
-from campaign.dag import Request, read_plan
 from campaign.errors import LaunchError
+from campaign.plan import matrix
+from campaign.plan.dag import Request, read_plan
 from tests.benchmarks import slurm
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.counted import DISPENSABLE
@@ -78,7 +78,7 @@ def test_a_driver_loads_nothing_that_makes_tables_or_figures(project: Project) -
 
 def test_a_process_that_waits_for_slurm_loads_nothing_that_submits_or_makes_tables(project: Project) -> None:
     more = (*DISPENSABLE, "submitit", "numpy", "jinja2")
-    program = "import sys, campaign.measure, campaign.submission.slurm, campaign.slurm.strategies\n"
+    program = "import sys, campaign.run.measure, campaign.submit.slurm, campaign.slurm.strategies\n"
     assert python(project, "-c", f"{program}print([name for name in {more!r} if name in sys.modules])") == "[]\n"
 
 
@@ -104,7 +104,7 @@ def test_where_there_is_no_slurm_its_figures_are_skipped_with_the_reason(
 @pytest.mark.parametrize("command", [["plan"], ["plan", "--format", "json"], ["validate"]])
 def test_planning_loads_nothing_that_makes_tables_or_figures(project: Project, command: list[str]) -> None:
     path = project.campaign("small", 4, configurations=1)
-    program = f"from campaign.cli import main\nmain({[*command, str(path)]!r}, standalone_mode=False)\n{LOADED}"
+    program = f"from campaign.cli.main import main\nmain({[*command, str(path)]!r}, standalone_mode=False)\n{LOADED}"
     assert python(project, "-c", program).splitlines()[-1] == "[]"
 
 

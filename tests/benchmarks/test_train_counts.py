@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from campaign.train import session
-from campaign.train.measure import CpuClock
-from campaign.train.place import Place
-from campaign.train.spec import TrainSpec
+from campaign.workloads.trainer import training
+from campaign.workloads.trainer.rank_environment import Place
+from campaign.workloads.trainer.spec import TrainSpec
+from campaign.workloads.trainer.timed_steps import CpuClock
 from tests.benchmarks.bare import Bare
 
 STEPS = 3
@@ -56,18 +56,18 @@ def window(
 ) -> list[Any]:
     """What `look` makes of a session's window, which it is given the function and the arguments of."""
     found: list[Any] = []
-    original = session.measure
+    original = training.measure
 
     def measure(step: Callable[[], torch.Tensor], steps: int, clock: Any, barrier: Callable[[], None]) -> Any:
         found.extend(look(original, step, steps, barrier))
         raise Stop
 
-    monkeypatch.setattr(session, "measure", measure)
+    monkeypatch.setattr(training, "measure", measure)
     place = Place(0, 1, 0, directory / "spec.json", directory, 1)
     threads = torch.get_num_threads()
     try:
         with pytest.raises(Stop):
-            session.Session(spec, place, 0.0).run()
+            training.Session(spec, place, 0.0).run()
     finally:
         torch.set_num_threads(threads)
     return found

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from campaign.config.system_file import SystemFile
 from campaign.fabrics.protocol import ComposedHost, Composition, Device
-from campaign.launchers.local import open_launcher
-from campaign.launchers.protocol import Launcher, Limits
-from campaign.train.result import read_results
+from campaign.launch.local import open_launcher
+from campaign.launch.protocol import Launcher, Limits
 from campaign.workloads.protocol import Step
+from campaign.workloads.trainer.rank_result import read_results
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import ROOT, Project
 from tests.benchmarks.side_by_side.parent import BLOCKS
@@ -80,7 +80,7 @@ def run(
     spec, log = directory / "spec.json", directory / "log"
     spec.write_text(json.dumps(specification))
     environment = {"CAMPAIGN_SPEC": str(spec), "CAMPAIGN_OUT": str(directory), **more}
-    step = Step((sys.executable, "-m", "campaign.train.rank"), environment, {"host1": ranks}, True, parent)
+    step = Step((sys.executable, "-m", "campaign.workloads.trainer.rank"), environment, {"host1": ranks}, True, parent)
     ended = launcher.run(step, f"bench/{directory.name}", log, directory, Limits(600.0))
     if ended.codes != (0,) * ranks:
         raise RuntimeError(f"{directory}: exit codes {ended.codes}\n{log.read_text(errors='replace')[-3000:]}")
@@ -112,7 +112,9 @@ def launches(directory: Path) -> Iterator[Figure]:
     assert program.stdout
     program.stdout.readline()
     with launched(directory) as launcher:
-        run(launcher, _LAUNCHED, 1, directory / "first", "campaign.train")  # torch is loaded for the first one only
+        run(
+            launcher, _LAUNCHED, 1, directory / "first", "campaign.workloads.trainer"
+        )  # torch is loaded for the first one only
         for ranks in (1, 2, 4):
             ours, bare = [], []
             for number in range(_LAUNCHES):
@@ -128,7 +130,7 @@ def launches(directory: Path) -> Iterator[Figure]:
 
 def phases_s(launcher: Launcher, ranks: int, directory: Path) -> dict[str, float]:
     """Phases of the slowest rank; `all`: from the launch to the first measured step; `start`: what is in no phase."""
-    launched_s = run(launcher, _LAUNCHED, ranks, directory, "campaign.train")
+    launched_s = run(launcher, _LAUNCHED, ranks, directory, "campaign.workloads.trainer")
     results = [result for result in read_results(directory, ranks) if result is not None]
     first_s = max(result.window_started or math.nan for result in results) - launched_s
     phases = {phase: max(result.phases_s[phase] for result in results) for phase in results[0].phases_s}

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from campaign import locks
-from campaign.cluster.network import availability
-from campaign.cluster.requirements import PACKAGES, missing_programs
-from campaign.cluster.slurm import down, up
-from campaign.cluster.spec import Cluster, ClusterHost, ClusterSpec, equal_hosts
+from campaign import files
+from campaign.launch.emulation.cluster import Cluster, ClusterHost, ClusterSpec, equal_hosts
+from campaign.launch.emulation.network import availability
+from campaign.testbed.slurm.cluster import down, up
+from campaign.testbed.slurm.requirements import PACKAGES, missing_programs
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _NOBODY = 65534
@@ -44,7 +44,7 @@ def person(request: pytest.FixtureRequest) -> tuple[list[str], str]:
     become += ["env", "HOME=/tmp", "PYTHONDONTWRITEBYTECODE=1", f"PYTHONPATH={places}"]
     for python in (sys.executable, "/usr/bin/python3"):
         asked = subprocess.run(
-            [*become, python, "-c", "import campaign.cluster.network, torch"], capture_output=True, check=False
+            [*become, python, "-c", "import campaign.launch.emulation.network, torch"], capture_output=True, check=False
         )
         if asked.returncode == 0:
             return become, python
@@ -62,7 +62,7 @@ def slurm_installed() -> None:
                 f"not installed: {', '.join(missing)} (apt-get install {' '.join(PACKAGES)}; done here when CI is set)"
             )
         # Each worker of pytest asks.
-        with locks.held(Path(tempfile.gettempdir()) / "campaign-tests-install.lock"):
+        with files.held(Path(tempfile.gettempdir()) / "campaign-tests-install.lock"):
             if missing_programs():
                 _install()
     if reason := availability().reason:

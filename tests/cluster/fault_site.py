@@ -15,11 +15,11 @@ from typing import Any
 
 import yaml
 
-from campaign import locks
-from campaign.cluster import daemons
-from campaign.cluster.daemons import Daemon
-from campaign.cluster.spec import Cluster
-from campaign.journal import Journal, journaled
+from campaign import files
+from campaign.launch.emulation.cluster import Cluster
+from campaign.lease.journal import Journal, journaled
+from campaign.testbed.slurm import daemons
+from campaign.testbed.slurm.daemons import Daemon
 from tests.cluster.cluster_project import ClusterProject
 
 HOSTS, DEVICES = 5, 2
@@ -62,7 +62,7 @@ class FaultSite(ClusterProject):
     def submit_array(self, leases: int) -> subprocess.Popen[str]:
         """The campaign in the background; all of its leases ask before one of them may submit."""
         directory = self.results().slurm
-        with locks.held(directory / "submit.lock"):
+        with files.held(directory / "submit.lock"):
             process = self.start("--until", "measure")
             self.until(lambda: len(list(directory.glob("requests/*.pkl"))) == leases or process.poll() is not None)
         return process

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from campaign.cluster.spec import Cluster, environment
 from campaign.config.system_file import SystemFile
 from campaign.errors import CampaignError
 from campaign.fabrics.protocol import ComposedHost, Composition, Device
-from campaign.launchers.protocol import Limits
-from campaign.telemetry.beside import Summary, Telemetry
+from campaign.launch.emulation.cluster import Cluster, environment
+from campaign.launch.protocol import Limits
+from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.workloads.protocol import Ended, Step
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -172,7 +172,7 @@ def _kept(telemetry: Telemetry, ended: Ended, log: Path) -> Summary:
 
 def main(file: Path) -> None:
     """Do the work. USR1 interrupts the run under way, as a driver is told to stop; the next one follows."""
-    from campaign.launchers import open_launcher
+    from campaign.launch import open_launcher
     from campaign.slurm import steps
     from campaign.slurm.verify import verify
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from campaign.errors import LaunchError
 from campaign.fabrics.protocol import Composition
-from campaign.launchers.local import LocalLauncher, open_launcher
-from campaign.launchers.processes import marked
-from campaign.launchers.protocol import Limits
+from campaign.launch.local import LocalLauncher, open_launcher
+from campaign.launch.protocol import Limits
+from campaign.processes.marked import marked
 from campaign.workloads.protocol import Ended, Step
-from tests.unit.launchers.compositions import composition, emulated_system
+from tests.unit.launch.compositions import composition, emulated_system
 
 _MARK = f"launcher-probe-{os.getpid()}/"
 _LIMITS = Limits(60.0)
@@ -76,7 +76,7 @@ class Bench:
         spec = {"model": "bert-nano", "batch": 1, "warmup_steps": 1, "measured_steps": keys.pop("steps", 3)}
         (self.directory / "spec.json").write_text(json.dumps({**spec, "options": {"seq_len": 4}}))
         files = {"CAMPAIGN_SPEC": str(self.directory / "spec.json"), "CAMPAIGN_OUT": str(self.directory)}
-        return self.run(("not started",), preload="campaign.train", **files, **keys)
+        return self.run(("not started",), preload="campaign.workloads.trainer", **files, **keys)
 
     def errors(self, *argv: str) -> str:
         try:

@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from campaign.cluster.network import Emulation, emulated
-from campaign.cluster.topology import EmulationSpec
+from campaign.launch.emulation.network import Emulation, emulated
+from campaign.launch.emulation.topology import EmulationSpec
 
 _PORT = 29511
 _RECEIVE = """
@@ -55,11 +55,14 @@ def stream_gbit_per_s(emulation: Emulation, sender: int, receiver: int, size: in
 
 
 class Ranks:
-    """The parent that ranks are forked from, so that torch is imported once for all of them (protocol: `campaign.train.parent`)."""
+    """The parent that ranks are forked from, so that torch is imported once for all of them (protocol: `forkserver`)."""
 
     def __init__(self) -> None:
         self.parent = subprocess.Popen(
-            [sys.executable, "-m", "campaign.train.parent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "campaign.workloads.trainer.forkserver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._event()["event"] == "ready"
 

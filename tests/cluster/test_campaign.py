@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from campaign.cluster.slurm import down, up
-from campaign.cluster.spec import Cluster
-from campaign.cluster.system_spec import cluster_of
 from campaign.config.load import read_system
-from campaign.record import Store
+from campaign.documents.record import Store
+from campaign.launch.emulation.cluster import Cluster
+from campaign.testbed.slurm.cluster import down, up
+from campaign.testbed.slurm.system_spec import cluster_of
 from tests.cluster.cluster_project import SLURM, ClusterProject
 from tests.workflow.checkout_twin import ROOT
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from campaign import cluster as package
-from campaign.cli import main
-from campaign.cluster.granted import granted
-from campaign.cluster.slurm import down
-from campaign.cluster.spec import Cluster, environment
-from campaign.cluster.system_spec import cluster_of
+from campaign.cli.main import main
 from campaign.config.load import read_system
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, LaunchError
+from campaign.launch.emulation.cluster import Cluster, environment
+from campaign.testbed import slurm as package
+from campaign.testbed.slurm.cluster import down
+from campaign.testbed.slurm.granted import granted
+from campaign.testbed.slurm.system_spec import cluster_of
 from tests import campaign_files
 
 DYNAMIC = {
@@ -37,7 +37,7 @@ def system(directory: Path, **changes: object) -> SystemFile:
 
 def campaign(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "campaign.cli", *argv],
+        [sys.executable, "-m", "campaign.cli.main", *argv],
         capture_output=True,
         text=True,
         env={**os.environ, **variables},
@@ -114,7 +114,7 @@ def test_a_host_comes_back_with_other_devices(up: tuple[Path, str], shell: dict[
             f"--gres=gpu:{count}",
             sys.executable,
             "-m",
-            "campaign.cli",
+            "campaign.cli.main",
             "cluster",
             "devices",
         ]
@@ -128,7 +128,7 @@ def test_a_host_comes_back_with_other_devices(up: tuple[Path, str], shell: dict[
 
 def test_slurmd_is_stopped_and_started_from_inside_too(up: tuple[Path, str], shell: dict[str, str]) -> None:
     """As a ResumeProgram does, which slurmctld starts among the cluster's own process ids."""
-    inside = f"{sys.executable} -m campaign.cli cluster slurmd"
+    inside = f"{sys.executable} -m campaign.cli.main cluster slurmd"
     asked = ["srun", "-w", "host1", "sh", "-c", f"{inside} stop host2 && {inside} start host2"]
     done = slurm(shell, *asked)
     assert done.returncode == 0, done.stderr

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from campaign.cell import Cell, Configuration, Settings
-from campaign.cluster.spec import Cluster
 from campaign.config.system_file import SystemFile
-from campaign.config.workload_file import CommandWorkload
-from campaign.launchers.protocol import Limits
+from campaign.documents.cell import Cell, Configuration, Settings
+from campaign.launch.emulation.cluster import Cluster
+from campaign.launch.protocol import Limits
 from campaign.workloads.command import Command
 from campaign.workloads.protocol import Ended, Step
 from campaign.workloads.protocol import Run as MeasuredRun
+from campaign.workloads.workload_file import CommandWorkload
 from tests.cluster.in_job import Job, Run, Work, composition, submitted
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")

@@ -9,11 +9,11 @@ from statistics import median
 import pytest
 
 from campaign.config.campaign_file import LinkMeasurement
-from campaign.launchers.local import open_launcher
-from campaign.links.document import LinksDocument
-from campaign.links.expectation import flags
-from campaign.links.stage import measure_links
-from tests.unit.launchers.compositions import composition, emulated_system
+from campaign.launch.local import open_launcher
+from campaign.observe.links.document import LinksDocument
+from campaign.observe.links.expectation import flags
+from campaign.observe.links.stage import measure_links
+from tests.unit.launch.compositions import composition, emulated_system
 
 pytestmark = [
     pytest.mark.usefixtures("hosts_can_be_emulated"),

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cluster import namespaces
-from campaign.cluster.network import EmulatedHost, EmulationSpec, LinkRates, availability, emulated
 from campaign.errors import LaunchError
+from campaign.launch.emulation import namespaces
+from campaign.launch.emulation.network import EmulatedHost, EmulationSpec, LinkRates, availability, emulated
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 Person = tuple[list[str], str]
@@ -182,9 +182,9 @@ def test_an_error_inside_the_block_ends_it_too() -> None:
 
 _OWNER = """
 import subprocess, sys, time
-from campaign.cluster.network import *
-from campaign.cluster.network import emulated
-from campaign.cluster.topology import EmulationSpec
+from campaign.launch.emulation.network import *
+from campaign.launch.emulation.network import emulated
+from campaign.launch.emulation.topology import EmulationSpec
 with emulated(EmulationSpec.model_validate_json(sys.argv[1])) as emulation:
     rank = subprocess.Popen([*emulation.prefix(2), "sleep", "1000"])
     print(emulation.prefix(0)[-2].split("/")[2], rank.pid, flush=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cluster.slurm import down, status, up
-from campaign.cluster.spec import Cluster, environment
-from campaign.cluster.system_spec import cluster_of
 from campaign.config.load import read_system
-from campaign.kept import verify
+from campaign.launch.emulation.cluster import Cluster, environment
+from campaign.lease.manual import verify
+from campaign.testbed.slurm.cluster import down, status, up
+from campaign.testbed.slurm.system_spec import cluster_of
 from tests import campaign_files
 
 pytestmark = [pytest.mark.usefixtures("slurm_installed"), pytest.mark.slow]

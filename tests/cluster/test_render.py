@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cluster.files import check_length
-from campaign.cluster.namespaces import Held
-from campaign.cluster.render import PROGRAMS, render
-from campaign.cluster.spec import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.errors import LaunchError
+from campaign.launch.emulation.cluster import Cluster, ClusterHost, ClusterSpec, environment
+from campaign.launch.emulation.namespaces import Held
+from campaign.testbed.slurm.files import check_length
+from campaign.testbed.slurm.render import PROGRAMS, render
 
 HOSTS = (
     ClusterHost(name="host1", devices=4),

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cluster import daemons, requirements
-from campaign.cluster.slurm import HostStatus, down, find, parse_sinfo, register, status, up
-from campaign.cluster.spec import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
 from campaign.errors import LaunchError
+from campaign.launch.emulation.cluster import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
+from campaign.testbed.slurm import daemons, requirements
+from campaign.testbed.slurm.cluster import HostStatus, down, find, parse_sinfo, register, status, up
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
 SMALL = ClusterSpec(hosts=equal_hosts(1, 1), accounting=False)
@@ -327,8 +327,8 @@ def test_a_cluster_that_cannot_come_up_says_why_and_leaves_nothing(
 _CALLER = """
 import sys, time
 from pathlib import Path
-from campaign.cluster.slurm import up
-from campaign.cluster.spec import ClusterSpec
+from campaign.testbed.slurm.cluster import up
+from campaign.launch.emulation.cluster import ClusterSpec
 def say(line):
     print(line, flush=True)
     if line.startswith(sys.argv[3]):

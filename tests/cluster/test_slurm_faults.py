@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cluster import daemons
-from campaign.cluster.slurm import down, up
-from campaign.cluster.spec import Cluster, ClusterSpec, equal_hosts
+from campaign.launch.emulation.cluster import Cluster, ClusterSpec, equal_hosts
+from campaign.testbed.slurm import daemons
+from campaign.testbed.slurm.cluster import down, up
 from tests.cluster.fault_site import DEVICES, GATED, HOSTS, FaultSite
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")

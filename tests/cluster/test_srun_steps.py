@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cluster import daemons
-from campaign.cluster.spec import Cluster
 from campaign.config.system_file import SystemFile
 from campaign.errors import CampaignError, HostFailed, LaunchError
-from campaign.failures import classify
-from campaign.launchers.processes import marked
-from campaign.launchers.protocol import Limits
+from campaign.launch.emulation.cluster import Cluster
+from campaign.launch.protocol import Limits
+from campaign.observe.telemetry.summary import ONE_MACHINE
+from campaign.processes.marked import marked
 from campaign.slurm.verify import DevicesDiffer, Verified
-from campaign.telemetry.summary import ONE_MACHINE
+from campaign.testbed.slurm import daemons
+from campaign.workloads.failures import classify
 from campaign.workloads.protocol import Ended, Step
 from tests.cluster.in_job import Done, Job, Run, Work, composition, slurm, submitted, until
 

@@ -17,20 +17,20 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cluster import daemons
-from campaign.cluster.slurm import down, up
-from campaign.cluster.spec import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
-from campaign.cluster.system_spec import cluster_of
 from campaign.config.load import read_system
 from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.protocol import ComposedHost, Composition, Device
-from campaign.kept import verify
-from campaign.operation import ATTEMPTS
+from campaign.launch.emulation.cluster import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
+from campaign.lease.fabric_calls import ATTEMPTS
+from campaign.lease.manual import verify
 from campaign.slurm.commands import Answer, Slurm
 from campaign.slurm.strategies import Strategy, open_strategy
 from campaign.slurm.strategies.controller import Controller, reservation_name
 from campaign.slurm.strategies.dynamic import Dynamic
+from campaign.testbed.slurm import daemons
+from campaign.testbed.slurm.cluster import down, up
+from campaign.testbed.slurm.system_spec import cluster_of
 from tests import campaign_files
 
 LEASE = "night.4x1.0a1b2c"

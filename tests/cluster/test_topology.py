@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from campaign.cluster.topology import EmulatedHost, EmulationSpec, LinkRates, layout, namespaces, places, shaping
+from campaign.launch.emulation.topology import (
+    EmulatedHost,
+    EmulationSpec,
+    LinkRates,
+    layout,
+    namespaces,
+    places,
+    shaping,
+)
 
 RATES = LinkRates(fabric_gb_per_s=12.0, network_gb_per_s=25.0, scale=0.01)
 

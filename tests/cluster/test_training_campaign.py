@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from campaign.cluster.spec import Cluster
-from campaign.record import Record, Store
+from campaign.documents.record import Record, Store
+from campaign.launch.emulation.cluster import Cluster
 from tests.cluster.cluster_project import ClusterProject
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from campaign.cell import Configuration
-from campaign.emulators import EMULATORS, open_dialect
-from campaign.emulators.rack import Rack, rack
-from campaign.emulators.server import Server
+from campaign.documents.cell import Configuration
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Busy, Conflict
 from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request, Selection
-from campaign.lease import acquire
+from campaign.lease.lifecycle import acquire
+from campaign.testbed.control_planes import EMULATORS, open_dialect
+from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.server import Server
 
 ATTACH_S = 0.0123
 SERVERS: dict[Path, Server] = {}

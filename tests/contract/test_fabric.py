@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from campaign.emulators.faults import Fault, FaultKind
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import FABRICS, open_fabric, options_model
 from campaign.fabrics.errors import Conflict, NoMatch, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.protocol import Fabric
-from campaign.journal import Journal, is_owned
-from campaign.lease import acquire, release
-from campaign.reconcile import reconcile
+from campaign.lease.journal import Journal, is_owned
+from campaign.lease.lifecycle import acquire, release
+from campaign.lease.reconcile import reconcile
+from campaign.testbed.control_planes.faults import Fault, FaultKind
 from tests.contract.fabric_fixtures import COMPOSING, SERVERS, SYSTEMS, System, configuration, start, stop_emulators
 
 WITH_FAULTS = [name for name in FABRICS if "faults" in options_model(name).model_fields]

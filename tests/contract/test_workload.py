@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from campaign.cell import Cell
-from campaign.config.workload_file import WorkloadFile
-from campaign.launchers import open_launcher
-from campaign.launchers.processes import marked
-from campaign.launchers.protocol import Launcher, Limits
-from campaign.logs import Log
-from campaign.record import Failure
+from campaign.documents.cell import Cell
+from campaign.documents.record import Failure
+from campaign.launch import open_launcher
+from campaign.launch.protocol import Launcher, Limits
+from campaign.processes.marked import marked
 from campaign.workloads import WORKLOADS, open_workload
+from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Outcome
+from campaign.workloads.workload_file import WorkloadFile
 from tests.campaign_files import one_cell, one_run
-from tests.unit.launchers.compositions import composition, system
+from tests.unit.launch.compositions import composition, system
 
 PROGRAM = """\
 import time

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from campaign.links.document import LinksDocument, MeasuredDevice, measured, with_models
-from campaign.links.paths import kind_of
-from campaign.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
+from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured, with_models
+from campaign.observe.links.paths import kind_of
+from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 
 RATES = {"local": 36.0, "fabric": 12.0, "network": 2.5, "fabric + network": 2.4}
 LATENCY_US = {"local": 2.6, "fabric": 5.1, "network": 9.0, "fabric + network": 11.0}

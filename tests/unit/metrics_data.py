@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from campaign.cell import Cell
-from campaign.figure import FigureData
-from campaign.record import Record
-from campaign.tables import PlannedCell, cells_table, leases_table, runs_table
-from tests.unit import report_data as synthetic
+from campaign.documents.cell import Cell
+from campaign.documents.record import Record
+from campaign.report.figure import FigureData
+from campaign.tables.build import PlannedCell, cells_table, leases_table, runs_table
+from tests.unit.report import report_data as synthetic
 
 FABRIC_SLOPE = 20.0
 # Name -> parameters, training GFLOP a sample, samples per second of a device in fp16, batch.
@@ -103,7 +103,7 @@ def records(planned: list[PlannedCell], seed: int = 5) -> list[Record]:
 
 
 def series(cells: Iterable[Cell], devices: int = 4, points: int = 120) -> pd.DataFrame:
-    """A table as `campaign.telemetry.series` makes it: runs of 60 s that warm up for 15 s, then work in steps."""
+    """A table as `campaign.tables.time_series` makes it: runs of 60 s that warm up for 15 s, then work in steps."""
     time_s = np.linspace(0.0, 60.0, points)
     busy = np.where(time_s < 15, 5.0, 92.0 + 4 * np.sin(time_s))
     tables = []

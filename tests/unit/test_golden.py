@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cell import Cell, Configuration
-from campaign.record import Failure, Record, RecordedCell
-from campaign.tables import PlannedCell, cells_table, runs_table, write_tables
+from campaign.documents.cell import Cell, Configuration
+from campaign.documents.record import Failure, Record, RecordedCell
+from campaign.tables.build import PlannedCell, cells_table, runs_table, write_tables
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 REFRESH = "if the change is wanted: python -m tests.unit.test_golden"

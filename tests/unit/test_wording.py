@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from campaign import statistics, wording
-from campaign.record import Status
+from campaign.documents.record import Status
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
+from campaign.documents.record import Record, Store
 from campaign.paths import Results
-from campaign.record import Record, Store
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("Snakefile", "workflow", "scripts", "reports", "local", "slurm", "config")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from campaign.project import ROOT
+from campaign.paths import ROOT
 
 FIGURES = {
     "allreduce",

@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from campaign.config.resolve import load_campaign
-from campaign.emulators import open_dialect
-from campaign.emulators.faults import Fault
-from campaign.emulators.rack import rack
-from campaign.emulators.server import Server
-from campaign.emulators.serving import PASSWORD, USER, system_document
-from campaign.matrix import expand
+from campaign.plan.matrix import expand
+from campaign.testbed.control_planes import open_dialect
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.rack import rack
+from campaign.testbed.control_planes.server import Server
+from campaign.testbed.control_planes.serving import PASSWORD, USER, system_document
 from tests.contract.fabric_fixtures import COMPOSING
 from tests.workflow.checkout_twin import ROOT, Project
 

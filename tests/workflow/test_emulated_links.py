@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from campaign.cluster.network import availability
-from campaign.launchers.links import NOT_EMULATED
-from campaign.record import Store
+from campaign.documents.record import Store
+from campaign.launch.emulated_links import NOT_EMULATED
+from campaign.launch.emulation.network import availability
 from tests.workflow.checkout_twin import Project
 
 # Sums what one TCP stream from the last rank to the first moves.

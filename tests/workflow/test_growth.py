@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import yaml
 
-from campaign.dag import open_dag, request
+from campaign.plan.dag import open_dag, request
 from tests.workflow.checkout_twin import Project
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from campaign.collect import collect, gather
-from campaign.dag import Request, read_plan, request
-from campaign.matrix import run_set_digest
-from campaign.measure import Measurement, measure
-from campaign.order import lease_cells
-from campaign.repetitions import Stops
+from campaign.plan.dag import Request, read_plan, request
+from campaign.plan.matrix import run_set_digest
+from campaign.plan.repetitions import Stops
+from campaign.plan.run_order import lease_cells
+from campaign.run.measure import Measurement, measure
+from campaign.tables.collect import collect, gather
 from tests.workflow.checkout_twin import Project
 
 LEASE = "1x1-local"

@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from typing import Any
 
-from campaign.record import Store
+from campaign.documents.record import Store
 from tests.fake_bitfusion import asked, install
 from tests.workflow.checkout_twin import Project
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from campaign import figure, report
-from campaign.figure import FigureData
-from campaign.figure_names import FIGURES
-from campaign.tables import cells_table, leases_table, runs_table
-from tests.unit import report_data as synthetic
+from campaign.report import figure
+from campaign.report import page as report
+from campaign.report.figure import FigureData
+from campaign.report.figure_names import FIGURES
+from campaign.tables.build import cells_table, leases_table, runs_table
+from tests.unit.report import report_data as synthetic
 
 pytestmark = pytest.mark.browser
 

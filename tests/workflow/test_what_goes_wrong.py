@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from campaign import measure as measuring
 from campaign.archive import report_from
+from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.fabrics.faults import FaultKind
-from campaign.matrix import run_set_digest
-from campaign.measure import Measurement, measure
-from campaign.record import Store
+from campaign.plan.matrix import run_set_digest
+from campaign.run import measure as measuring
+from campaign.run.measure import Measurement, measure
 from tests.campaign_records import write
 from tests.workflow.checkout_twin import Project
 
@@ -238,7 +238,7 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
 
         def __init__(self, driver: Any) -> None:
             with monkeypatch.context() as patch:
-                patch.setattr("campaign.driver._leave_terminal", lambda: None)
+                patch.setattr("campaign.run.driver._leave_terminal", lambda: None)
                 patch.setattr(Store, "write", write)
                 self.driven = driver()
             self.lease = driver.lease
@@ -246,7 +246,7 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
         def result(self) -> Any:
             return self.driven
 
-    submitter = "campaign.submission.local.LocalSubmitter"
+    submitter = "campaign.submit.local.LocalSubmitter"
     monkeypatch.setattr(f"{submitter}.submit", lambda _, driver: InThisProcess(driver))
     with pytest.raises(RecordError, match=r"records/\S+\.json: .*No space left on device.*free space"):
         measure_here(project, "1x1-local")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -59,3 +60,10 @@ def first_problem(error: ValidationError, whole: str = "") -> str:
     """'key.of.key: what is wrong' of a document that is not of its form; `whole` names the document where it is all of it."""
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is not known."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"

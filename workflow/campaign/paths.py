@@ -1,4 +1,4 @@
-"""Where things are in a results directory, and where the state of systems is kept beside all campaigns' results."""
+"""Where files are: those of the project itself, those of a results directory, and the state that campaigns on one system share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.cell import content_hash
+from campaign.files import content_hash
+
+# In a checkout the project's files are beside the package, in an installed wheel inside it.
+_PACKAGE = Path(__file__).resolve().parent
+_CHECKOUT = _PACKAGE.parent.parent
+
+ROOT = _CHECKOUT if (_CHECKOUT / "Snakefile").is_file() else _PACKAGE / "_shipped"
+CONFIG = ROOT / "config"
+REPORTS = ROOT / "reports"
+SCRIPTS = ROOT / "scripts"
+PUBLISHED = ROOT / "data" / "published"
 
 
 @dataclass(frozen=True)

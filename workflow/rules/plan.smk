@@ -4,7 +4,7 @@ REQUIRES: ASKED
 PROVIDES: CAMPAIGN_DAG (the plan and the paths of its manifests), RESULTS (directory), CORES; plan/plan.json, plan/plan.tsv; plan/budget.json where a budget is given
 """
 
-from campaign.dag import open_dag
+from campaign.plan.dag import open_dag
 
 CAMPAIGN_DAG = or_exit(open_dag, ASKED)
 RESULTS = str(CAMPAIGN_DAG.results.directory)

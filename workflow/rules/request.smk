@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 
-from campaign.dag import request
+from campaign.plan.dag import request
 from campaign.errors import CampaignError
 
 

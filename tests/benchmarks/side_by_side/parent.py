@@ -1,4 +1,5 @@
-"""The parent of ranks (`campaign.train.parent`), whose ranks measure blocks of our steps and of a bare loop's by turns.
+"""The parent of ranks (`campaign.workloads.trainer.forkserver`), whose ranks measure blocks of our steps and of a bare
+loop's by turns.
 
 All before the window is as ever. A rank leaves `blocks<r>.json` beside its result: {"ours", "bare"}, step times of each block in
 seconds. The number of blocks is in the environment, their length is the specification's number of measured steps.
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from campaign.train import parent
+from campaign.workloads.trainer import forkserver
 
 BLOCKS = "BENCHMARK_BLOCKS"
 
@@ -21,8 +22,8 @@ def by_turns(original: Callable[..., Any]) -> Callable[..., Any]:
     """Measures as `original` does, many times, and a bare loop of the same training between."""
 
     def measure(step: Callable[[], Any], steps: int, clock: Any, barrier: Callable[[], None], **more: Any) -> Any:
-        from campaign.train.measure import CpuClock
-        from campaign.train.place import Place
+        from campaign.workloads.trainer.rank_environment import Place
+        from campaign.workloads.trainer.timed_steps import CpuClock
         from tests.benchmarks.bare import Bare
 
         place = Place.from_environment(os.environ)
@@ -51,11 +52,11 @@ def by_turns(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def main() -> int:
-    """See `campaign.train.parent`."""
-    from campaign.train import session
+    """See `campaign.workloads.trainer.forkserver`."""
+    from campaign.workloads.trainer import training
 
-    session.measure = by_turns(session.measure)  # type: ignore[assignment]
-    return parent.main()
+    training.measure = by_turns(training.measure)  # type: ignore[assignment]
+    return forkserver.main()
 
 
 if __name__ == "__main__":

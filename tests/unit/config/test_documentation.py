@@ -11,19 +11,19 @@ import jsonschema
 import pytest
 import yaml
 
-from campaign.cell import AXES
 from campaign.config import documentation
 from campaign.config.documentation import COMMAND, EXAMPLES, documents, main, outdated, readme
 from campaign.config.load import validate
 from campaign.config.resolve import load_campaign
 from campaign.config.schemas import NOUNS, options_schema, schema_of
-from campaign.config.template import RUN_VALUES
 from campaign.config.yaml_file import parse_yaml, read_yaml
+from campaign.documents.cell import AXES
 from campaign.fabrics import FABRICS
-from campaign.matrix import expand
-from campaign.project import CONFIG
-from campaign.train.spec import MODELS
+from campaign.paths import CONFIG
+from campaign.plan.matrix import expand
 from campaign.workloads import WORKLOADS
+from campaign.workloads.template import RUN_VALUES
+from campaign.workloads.trainer.spec import MODELS
 from tests.campaign_files import write_files
 
 SHIPPED = [

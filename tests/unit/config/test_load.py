@@ -8,10 +8,10 @@ import jsonschema
 import pytest
 import yaml
 
-from campaign.config.load import config_directories, nearest
+from campaign.config.load import config_directories
 from campaign.config.resolve import load_campaign
 from campaign.config.schemas import schema_of
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, nearest
 from tests.campaign_files import load, write_files
 
 # change, the file that the message names, what it says

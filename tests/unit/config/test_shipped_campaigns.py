@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cell import Cell
 from campaign.config.resolve import Campaign, load_campaign
-from campaign.matrix import expand
+from campaign.documents.cell import Cell
+from campaign.plan.matrix import expand
 from tests.workflow.checkout_twin import ROOT
 
 CAMPAIGNS = sorted(ROOT.glob("config/campaigns/*.yaml"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from campaign.emulators.rack import Rack
 from campaign.fabrics.agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.chassis import Bank
 from campaign.fabrics.control.http import Client
@@ -13,6 +12,7 @@ from campaign.fabrics.control.options import Connection
 from campaign.fabrics.control.plane import Change, Remember, View
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
 from campaign.fabrics.protocol import Capabilities, Device, Link, Tag
+from campaign.testbed.control_planes.rack import Rack
 
 
 class Killed(BaseException):

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from campaign.cell import Configuration
-from campaign.emulators.faults import Fault
-from campaign.emulators.rack import Rack, rack
-from campaign.emulators.redfish import Redfish
-from campaign.emulators.redfish import open_dialect as open_redfish
-from campaign.emulators.redfish.machine import Made
-from campaign.emulators.server import Server
+from campaign.documents.cell import Configuration
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control.fabric import ControlledFabric
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.redfish import Redfish
+from campaign.testbed.control_planes.redfish import open_dialect as open_redfish
+from campaign.testbed.control_planes.redfish.machine import Made
+from campaign.testbed.control_planes.server import Server
 
 BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"
 SYSTEMS = "/redfish/v1/Systems"

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from campaign.emulators.faults import Fault
-from campaign.emulators.rack import Rack, rack
-from campaign.emulators.server import Asked, Reply, Server
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.agents import open_agent
 from campaign.fabrics.agents.protocol import HostAgent, HostBusy
 from campaign.fabrics.control.options import AgentOptions
 from campaign.fabrics.protocol import Link
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.server import Asked, Reply, Server
 
 
 class Site:

@@ -12,11 +12,6 @@ from typing import Any
 
 import pytest
 
-from campaign.emulators import open_dialect
-from campaign.emulators.cdi import name_uuid
-from campaign.emulators.faults import Fault
-from campaign.emulators.rack import Rack, rack
-from campaign.emulators.server import Server
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.cdi import Options, open_fabric
 from campaign.fabrics.cdi.machines import Known, machines, owned
@@ -25,6 +20,11 @@ from campaign.fabrics.control.fabric import ControlledFabric
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
 from campaign.fabrics.state import HeldHost, Holding
+from campaign.testbed.control_planes import open_dialect
+from campaign.testbed.control_planes.cdi import name_uuid
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.server import Server
 from tests.contract.fabric_fixtures import configuration
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "cdi"

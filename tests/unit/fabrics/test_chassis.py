@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.fabrics.chassis import CABLING_RULE, RULES, Bank, ChassisOptions, banks, fill, ports_of, violation
+from campaign.fabrics.chassis import (
+    CABLING_RULE,
+    RULES,
+    Bank,
+    ChassisOptions,
+    banks,
+    fill,
+    ports_of,
+    violation,
+)
 from campaign.fabrics.protocol import HostSpec, PoolSpec
 
 

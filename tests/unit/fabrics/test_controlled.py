@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from campaign.emulators.rack import Rack, rack
 from campaign.errors import FabricError
 from campaign.fabrics.agents.protocol import HostBusy
 from campaign.fabrics.control import tags
@@ -23,9 +22,10 @@ from campaign.fabrics.errors import (
     Unhealthy,
 )
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Tag
-from campaign.journal import Journal, is_owned
-from campaign.lease import acquire, check, release
-from campaign.reconcile import reconcile
+from campaign.lease.journal import Journal, is_owned
+from campaign.lease.lifecycle import acquire, check, release
+from campaign.lease.reconcile import reconcile
+from campaign.testbed.control_planes.rack import Rack, rack
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.memory_plane import Killed, MemoryPlane, RackAgent
 

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from campaign.emulators import EMULATORS, open_dialect
-from campaign.emulators.rack import Rack, rack
-from campaign.emulators.server import Asked, Dialect, Reply, Server
 from campaign.errors import CampaignError, FabricError
 from campaign.fabrics import FABRICS, open_fabric
 from campaign.fabrics.control import http
 from campaign.fabrics.control.http import Client
 from campaign.fabrics.protocol import Composition, Fabric, PoolSpec, Request, Selection
+from campaign.testbed.control_planes import EMULATORS, open_dialect
+from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.server import Asked, Dialect, Reply, Server
 from tests.contract.fabric_fixtures import SYSTEMS, configuration
 
 POOL = (PoolSpec("gpu", "a100", 4), PoolSpec("nvme", "ssd", 1))

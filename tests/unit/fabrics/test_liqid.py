@@ -11,11 +11,7 @@ from typing import Any
 
 import pytest
 
-from campaign.cell import Configuration
-from campaign.emulators.faults import Fault
-from campaign.emulators.liqid import LiqidDialect, open_dialect
-from campaign.emulators.rack import rack
-from campaign.emulators.server import Asked, Server
+from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control import tags
@@ -23,6 +19,10 @@ from campaign.fabrics.control.fabric import ControlledFabric
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.liqid.marks import machine_name
 from campaign.fabrics.protocol import HostSpec, Request, Selection, Tag
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.liqid import LiqidDialect, open_dialect
+from campaign.testbed.control_planes.rack import rack
+from campaign.testbed.control_planes.server import Asked, Server
 
 BASE = "/liqid/api/v2/"
 LEASE = "demo.c.1"

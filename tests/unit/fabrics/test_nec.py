@@ -10,15 +10,22 @@ from typing import Any
 
 import pytest
 
-from campaign.emulators import open_dialect
-from campaign.emulators.faults import Fault
-from campaign.emulators.rack import Rack, rack
-from campaign.emulators.server import Server
 from campaign.fabrics.control.fabric import ControlledFabric
-from campaign.fabrics.errors import Busy, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation, Unhealthy
+from campaign.fabrics.errors import (
+    Busy,
+    Incompatible,
+    OutcomeUnknown,
+    PartialFailure,
+    ProtocolViolation,
+    Unhealthy,
+)
 from campaign.fabrics.nec import Options, open_fabric
 from campaign.fabrics.nec.layout import layout, procedures
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
+from campaign.testbed.control_planes import open_dialect
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.server import Server
 from tests.contract.fabric_fixtures import configuration
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "nec"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.cell import Configuration
+from campaign.documents.cell import Configuration
 from campaign.fabrics.chassis import CABLING_RULE, RULES
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
 from campaign.fabrics.protocol import Device, DeviceSpec, HostSpec, Inventory, PoolSpec, Request, Selection

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given as any_of
 from hypothesis import strategies as st
 
-from campaign.cell import Configuration
+from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch

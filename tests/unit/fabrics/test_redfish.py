@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from campaign.emulators.faults import Fault
-from campaign.emulators.rack import RackHost, rack
-from campaign.emulators.redfish import Variant
 from campaign.errors import FabricError
 from campaign.fabrics.control.plane import Change
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure
 from campaign.fabrics.protocol import Request, Tag
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.rack import RackHost, rack
+from campaign.testbed.control_planes.redfish import Variant
 from tests.unit.fabrics.redfish_bench import BLOCKS, PASSWORD, SYSTEMS, USER, bench, foreign, meanwhile, wanted
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from campaign.emulators.faults import Fault
-from campaign.emulators.redfish import Variant
 from campaign.errors import FabricError
 from campaign.fabrics.errors import Conflict, OutcomeUnknown
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.redfish import Variant
 from tests.unit.fabrics.redfish_bench import BLOCKS, PASSWORD, SYSTEMS, USER, bench, foreign, meanwhile
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from campaign.emulators.faults import Fault
 from campaign.fabrics.control.tags import decode, encode
 from campaign.fabrics.errors import Conflict, ProtocolViolation
 from campaign.fabrics.protocol import Tag
+from campaign.testbed.control_planes.faults import Fault
 from tests.unit.fabrics.zones_chassis import (
     ENDPOINTS,
     FOUR,

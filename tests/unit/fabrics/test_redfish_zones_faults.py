@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.emulators.faults import Fault
 from campaign.errors import FabricError
 from campaign.fabrics.errors import Busy, Conflict, OutcomeUnknown, PartialFailure
+from campaign.testbed.control_planes.faults import Fault
 from tests.unit.fabrics.zones_chassis import ZONES, Build, chassis_in, composed, names, request
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from campaign.emulators.rack import rack
 from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.control.fabric import ControlledFabric
 from campaign.fabrics.control.plane import View
 from campaign.fabrics.protocol import Composition, DeviceSpec, HostSpec, Request
+from campaign.testbed.control_planes.rack import rack
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.memory_plane import MemoryPlane, RackAgent
 

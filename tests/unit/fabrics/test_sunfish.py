@@ -10,18 +10,26 @@ from typing import Any
 
 import pytest
 
-from campaign.emulators import open_dialect
-from campaign.emulators.faults import Fault
-from campaign.emulators.rack import Rack, rack
-from campaign.emulators.server import Server
 from campaign.errors import FabricError
 from campaign.fabrics.control import tags
 from campaign.fabrics.control.fabric import ControlledFabric
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection, Tag
 from campaign.fabrics.sunfish import Options, open_fabric
-from campaign.fabrics.sunfish.connections import Shown, connection, connection_id, endpoint, reach, the_fabric, use
-from campaign.lease import acquire, release
+from campaign.fabrics.sunfish.connections import (
+    Shown,
+    connection,
+    connection_id,
+    endpoint,
+    reach,
+    the_fabric,
+    use,
+)
+from campaign.lease.lifecycle import acquire, release
+from campaign.testbed.control_planes import open_dialect
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.server import Server
 from tests.contract.fabric_fixtures import configuration
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "sunfish"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.compose import fabric_of, request
+from campaign.config.fabric import fabric_of
 from campaign.config.load import read_system
 from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError
@@ -14,6 +14,7 @@ from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request
 from campaign.fabrics.tenancy import Tenant, admitted
+from campaign.lease.names import request
 from campaign.paths import Results
 from tests.campaign_files import write_files
 from tests.contract.fabric_fixtures import configuration

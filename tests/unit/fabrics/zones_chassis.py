@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.emulators import open_dialect
-from campaign.emulators.rack import Rack, rack
-from campaign.emulators.server import Asked, Reply, Server
 from campaign.fabrics import open_fabric
 from campaign.fabrics.protocol import HostSpec, Request, Selection
+from campaign.testbed.control_planes import open_dialect
+from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.server import Asked, Reply, Server
 from tests.contract.fabric_fixtures import CREDENTIALS, configuration
 
 ZONES = "/redfish/v1/Fabrics/PCIe/Zones"

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from campaign.cli import main
-from campaign.collect import gather, tables_of
+from campaign.cli.main import main
 from campaign.config.resolve import load_campaign
+from campaign.documents.record import Record, Store
 from campaign.errors import ConfigError
-from campaign.once import find_workload
-from campaign.preflight import preflight
-from campaign.record import Record, Store
-from campaign.tableset import Tables
+from campaign.run.preflight import preflight
+from campaign.run.single_run import find_workload
+from campaign.tables.collect import gather, tables_of
+from campaign.tables.table_files import Tables
 from tests.unit.importing.logs_of_old import LOGS, MAP, OOM, four_ranks, put, timed, write_logs, write_map
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from campaign.documents.expression import parse
 from campaign.errors import ConfigError
-from campaign.expression import parse
 from campaign.importing.pattern import pattern, plain
 from campaign.importing.rules import others
 

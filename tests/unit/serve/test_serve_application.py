@@ -215,8 +215,8 @@ def test_with_a_token_only_who_knows_it_reads_and_it_leaves_the_address(root: Pa
 
 
 def test_records_that_come_while_it_is_open_are_shown(campaign: Campaign, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("campaign.serve.shelf._LOOK_S", 0.0)
-    monkeypatch.setattr("campaign.serve.shelf._REST", 0.0)
+    monkeypatch.setattr("campaign.serve.results_index._LOOK_S", 0.0)
+    monkeypatch.setattr("campaign.serve.results_index._REST", 0.0)
     with served(tmp_path) as client:
         assert "No campaign has results here yet" in client.get("/").text
         campaign_records.fill(campaign, tmp_path / "small", 0.25)
@@ -226,10 +226,10 @@ def test_records_that_come_while_it_is_open_are_shown(campaign: Campaign, tmp_pa
 
 
 def test_a_record_is_read_once(campaign: Campaign, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("campaign.serve.shelf._LOOK_S", 0.0)
-    monkeypatch.setattr("campaign.serve.shelf._REST", 0.0)
+    monkeypatch.setattr("campaign.serve.results_index._LOOK_S", 0.0)
+    monkeypatch.setattr("campaign.serve.results_index._REST", 0.0)
     reads: list[Path] = []
-    from campaign import record
+    from campaign.documents import record
 
     plain = record.read_record
     monkeypatch.setattr(record, "read_record", lambda path: (reads.append(path), plain(path))[1])
@@ -244,7 +244,7 @@ def test_a_record_is_read_once(campaign: Campaign, tmp_path: Path, monkeypatch: 
 
 
 def test_a_campaign_that_is_measured_now_asks_again_by_itself(campaign: Campaign, tmp_path: Path) -> None:
-    from campaign.locks import held
+    from campaign.files import held
 
     campaign_records.fill(campaign, tmp_path / "small", 0.25)
     with served(tmp_path) as client:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from campaign.cli import main
+from campaign.cli.main import main
 from tests import campaign_files, campaign_records
 
 
@@ -29,7 +29,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(results: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "campaign.cli", "serve", "--results", str(results), "--port", "0"]
+    command = [sys.executable, "-m", "campaign.cli.main", "serve", "--results", str(results), "--port", "0"]
     environment = {name: value for name, value in os.environ.items() if name != "CAMPAIGN_SERVE_TOKEN"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment

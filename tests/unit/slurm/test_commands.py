@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from campaign.command import TIMED_OUT
 from campaign.errors import ConfigError
+from campaign.processes.command import TIMED_OUT
 from campaign.slurm.commands import Slurm, surroundings
 
 
@@ -95,7 +95,7 @@ def test_a_waiting_process_loads_little() -> None:
     asked = Slurm()(
         sys.executable,
         "-c",
-        "import sys, campaign.slurm.judge, campaign.slurm.refusal; "
+        "import sys, campaign.slurm.job_state, campaign.slurm.refusal; "
         "print([name for name in ('pydantic', 'submitit', 'yaml', 'numpy', 'torch', 'campaign.config') if name in sys.modules])",
     )
     assert (asked.code, asked.out) == (0, "[]\n")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.driver import Driven
 from campaign.errors import FabricError, HostFailed
-from campaign.slurm.excluded import Excluded
+from campaign.run.driver import Driven
+from campaign.slurm.failed_hosts import Excluded
 from tests.unit.slurm.test_options import system
 
 

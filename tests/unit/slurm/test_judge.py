@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.slurm.judge import DONE, LOST, SUBMITTED, Verdict, judge
+from campaign.slurm.job_state import DONE, LOST, SUBMITTED, Verdict, judge
 from campaign.slurm.parse import ENDED, Job, parse_sacct, parse_squeue
 from campaign.slurm.poll import Snapshot
 from tests.unit.slurm.saved import saved

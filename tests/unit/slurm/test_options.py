@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.cell import Configuration
 from campaign.config.system_file import SlurmOptions, SystemFile
+from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
 from campaign.slurm.options import devices_asked, is_pinned, merged, person, sbatch_parameters, time_limit_min
 from tests.campaign_files import load

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.driver import Driver
 from campaign.errors import LaunchError
 from campaign.paths import Results
+from campaign.run.driver import Driver
 from campaign.slurm import jobs, restarts
 from campaign.slurm.jobs import Submitted
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.config.template import RESERVED, check_template, fill
-from campaign.config.workload_file import CommandWorkload
 from campaign.errors import ConfigError
-from campaign.logs import Log
 from campaign.workloads.command import Command, open_workload
+from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome
+from campaign.workloads.template import RESERVED, check_template, fill
+from campaign.workloads.workload_file import CommandWorkload
 from tests.campaign_files import one_cell, one_run
 
 RATE = {"metric": "throughput_per_s", "regex": r"rate: (\S+)"}

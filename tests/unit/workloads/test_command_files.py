@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from campaign.config.load import load_workload_file
-from campaign.config.workload_file import CommandWorkload
-from campaign.dag import Request, read_plan
-from campaign.once import Wish, campaign_of, only_cell, run_of
-from campaign.project import CONFIG, ROOT
+from campaign.paths import CONFIG, ROOT
+from campaign.plan.dag import Request, read_plan
+from campaign.run.single_run import Wish, campaign_of, only_cell, run_of
 from campaign.workloads import open_workload
 from campaign.workloads.command import Command
+from campaign.workloads.workload_file import CommandWorkload
 
 NAMES = sorted(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))
 ENVIRONMENTS = sorted(path for path in (ROOT / "envs/workloads").rglob("*") if path.is_file())

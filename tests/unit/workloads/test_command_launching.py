@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from campaign.config.workload_file import CommandWorkload, ParserName, Software
 from campaign.errors import ConfigError, LaunchError
-from campaign.launchers import open_launcher
-from campaign.launchers.protocol import Limits
-from campaign.launchers.step_script import step_argv
-from campaign.logs import Log
+from campaign.launch import open_launcher
+from campaign.launch.protocol import Limits
+from campaign.launch.step_script import step_argv
 from campaign.workloads.command import Command
 from campaign.workloads.launching import software_words
+from campaign.workloads.logs import Log
 from campaign.workloads.parsers import PARSERS
 from campaign.workloads.protocol import Ended, Outcome, Step
+from campaign.workloads.workload_file import CommandWorkload, ParserName, Software
 from tests.campaign_files import load, one_cell, one_run
-from tests.unit.launchers.compositions import composition, system
+from tests.unit.launch.compositions import composition, system
 
 IMAGE = {"apptainer": {"image": "/images/a.sif", "binds": ["/data:/mnt"]}}
 CONTAINED = ("apptainer", "exec", "--nv", "--bind=/data:/mnt", "/images/a.sif")

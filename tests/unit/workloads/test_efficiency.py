@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from campaign.config.workload_file import TrainWorkload
 from campaign.errors import ConfigError
-from campaign.train.result import RankResult
-from campaign.train.spec import TrainSpec
 from campaign.workloads.efficiency import efficiency
 from campaign.workloads.protocol import Run, Storage
 from campaign.workloads.train import open_workload
+from campaign.workloads.trainer.rank_result import RankResult
+from campaign.workloads.trainer.spec import TrainSpec
+from campaign.workloads.workload_file import TrainWorkload
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"input": "storage"})

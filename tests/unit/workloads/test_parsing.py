@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.config.workload_file import Parser
-from campaign.logs import Log
+from campaign.workloads.logs import Log
 from campaign.workloads.parsing import needle, parse
+from campaign.workloads.workload_file import Parser
 
 LOG = """\
 warming up {not json}

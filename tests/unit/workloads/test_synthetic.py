@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from campaign.cell import Configuration
-from campaign.config.workload_file import SyntheticWorkload
-from campaign.logs import Log
-from campaign.matrix import expand
+from campaign.documents.cell import Configuration
+from campaign.plan.matrix import expand
+from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.synthetic import open_workload, published, run_program, true_step_s
+from campaign.workloads.workload_file import SyntheticWorkload
 from tests.campaign_files import load, one_cell, one_run
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from campaign.config.workload_file import TrainWorkload
-from campaign.logs import Log
-from campaign.train.result import RankResult, write_result
-from campaign.train.spec import TrainSpec
+from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.train import open_workload
+from campaign.workloads.trainer.rank_result import RankResult, write_result
+from campaign.workloads.trainer.spec import TrainSpec
+from campaign.workloads.workload_file import TrainWorkload
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"seq_len": 16})
@@ -36,7 +36,7 @@ def test_the_specification_is_one_that_the_ranks_read(tmp_path: Path) -> None:
     specification = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
     assert specification.resolved_options()["seq_len"] == 32
     assert (specification.batch, specification.warmup_steps, specification.measured_steps) == (4, 1, 3)
-    assert (step.per_rank, step.preload) == (True, "campaign.train")
+    assert (step.per_rank, step.preload) == (True, "campaign.workloads.trainer")
     assert step.environment["CAMPAIGN_OUT"] == str(run.directory)
 
 

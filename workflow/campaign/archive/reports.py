@@ -6,9 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from campaign.archive.reading import opened
-from campaign.collect import collect, gather
 from campaign.config.resolve import Campaign
-from campaign.outputs import draw_figures, render_report, write_recommendation
+from campaign.report.write import draw_figures, render_report, write_recommendation
+from campaign.tables.collect import collect, gather
 
 
 def report_from_archive(path: Path, out: Path, where: str | None = None) -> None:

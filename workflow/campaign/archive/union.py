@@ -13,7 +13,7 @@ from typing import Any
 
 from campaign.config.resolve import Campaign, from_document
 from campaign.errors import ArchiveError, ConfigError
-from campaign.matrix import expand
+from campaign.plan.matrix import expand
 
 WHY_LEFT_OUT = "none of the campaigns that were put together asked for it"
 _UNITED = (

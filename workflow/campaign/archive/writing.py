@@ -34,11 +34,11 @@ from campaign.archive.layout import (
 )
 from campaign.archive.pack import Content, pack
 from campaign.archive.reading import Opened, unpack
-from campaign.collect import collect, gather
+from campaign.config.published_file import is_set
 from campaign.config.resolve import Campaign
 from campaign.errors import ArchiveError
-from campaign.project import ROOT
-from campaign.published.document import is_set
+from campaign.paths import ROOT
+from campaign.tables.collect import collect, gather
 
 
 @dataclass(frozen=True)

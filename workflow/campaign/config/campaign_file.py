@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from campaign.cell import Attach, Scalar, Storage
-from campaign.config.fields import AxisName, Count, Many, Model, Name, Precision
+from campaign.documents.cell import Attach, Scalar, Storage
+from campaign.documents.fields import AxisName, Count, Many, Model, Name, Precision
 
 
 class Shape(Model):

@@ -7,20 +7,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from campaign.cell import AXES, SHAPE_AXES, Configuration
 from campaign.config.campaign_file import CampaignFile
-from campaign.config.launching import rules_of
-from campaign.config.load import gathered, nearest
+from campaign.config.launch_rules import rules_of
+from campaign.config.load import gathered
 from campaign.config.product import product
 from campaign.config.shapes import device_models
 from campaign.config.system_file import DeviceModel, Link, SystemFile
-from campaign.config.template import RESERVED, check_template
-from campaign.config.workload_file import CommandWorkload, Software, SyntheticWorkload, TrainWorkload, WorkloadFile
 from campaign.config.yaml_file import YamlFile
-from campaign.errors import ConfigError
-from campaign.expression import parse
-from campaign.train.options import COMMON_OPTIONS
-from campaign.train.spec import model_info, resolve_options
+from campaign.documents.cell import AXES, SHAPE_AXES, Configuration
+from campaign.documents.expression import parse
+from campaign.errors import ConfigError, nearest
+from campaign.workloads.template import RESERVED, check_template
+from campaign.workloads.trainer.options import COMMON_OPTIONS
+from campaign.workloads.trainer.spec import model_info, resolve_options
+from campaign.workloads.workload_file import (
+    CommandWorkload,
+    Software,
+    SyntheticWorkload,
+    TrainWorkload,
+    WorkloadFile,
+)
 
 Check = Callable[[], object]
 FASTEST_GBIT_PER_S = 8.0

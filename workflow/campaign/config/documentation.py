@@ -8,14 +8,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from campaign.cell import AXES
 from campaign.config.markdown import option_words, sections, sentence, table
 from campaign.config.schemas import NOUNS, options_schema, schema_of
-from campaign.config.template import RUN_VALUES
+from campaign.documents.cell import AXES
 from campaign.fabrics import FABRICS
-from campaign.project import CONFIG, ROOT
-from campaign.train.options import COMMON_OPTIONS, FAMILY_OPTIONS
-from campaign.train.spec import MODELS
+from campaign.paths import CONFIG, ROOT
+from campaign.workloads.template import RUN_VALUES
+from campaign.workloads.trainer.options import COMMON_OPTIONS, FAMILY_OPTIONS
+from campaign.workloads.trainer.spec import MODELS
 
 COMMAND = "python -m campaign.config.documentation"
 INTRODUCTION = f"""\

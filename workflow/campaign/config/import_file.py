@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from campaign.cell import SHAPE_AXES, Scalar
 from campaign.config.campaign_file import Shape
-from campaign.config.fields import Argument, AxisName, Many, Model, Name
 from campaign.config.system_file import DeviceModel, HostGroup, Links, PoolEntry
-from campaign.config.workload_file import Parser, ParserName
+from campaign.documents.cell import SHAPE_AXES, Scalar
+from campaign.documents.fields import Argument, AxisName, Many, Model, Name
+from campaign.workloads.workload_file import Parser, ParserName
 
 IDENTITY = ("configuration", "workload", "batch", "batch_global", "precision", "repetition", "host", "lease")
 """What can be said of a log beside the shape of its configuration and the options of its workload."""
@@ -192,7 +192,7 @@ class ImportFile(Model):
         for number, pattern in enumerate(self.logs):
             for name in [*pattern.values, *pattern.read, *pattern.words]:
                 if name not in known and not files:
-                    from campaign.config.load import nearest
+                    from campaign.errors import nearest
 
                     raise ValueError(f"logs.{number}: '{name}' can be said of no log; {nearest(name, known)}")
         return self

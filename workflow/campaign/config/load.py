@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import types
 import typing
@@ -14,15 +13,15 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from campaign.config.campaign_file import CampaignFile
-from campaign.config.fields import PATTERN_WORDS
 from campaign.config.import_file import ImportFile
+from campaign.config.published_file import path_of
 from campaign.config.system_file import SystemFile
-from campaign.config.workload_file import WorkloadFile
 from campaign.config.yaml_file import Location, YamlFile, read_yaml
-from campaign.errors import ConfigError
+from campaign.documents.fields import PATTERN_WORDS
+from campaign.errors import ConfigError, nearest
 from campaign.fabrics import FABRICS, adapters, options_model
-from campaign.project import CONFIG
-from campaign.published.document import path_of
+from campaign.paths import CONFIG
+from campaign.workloads.workload_file import WorkloadFile
 
 NOUNS: dict[str, Any] = {
     "campaign": CampaignFile,
@@ -92,13 +91,6 @@ def _find(folder: str, name: str, campaign_path: Path) -> Path:
     available = sorted({path.stem for directory in directories for path in (directory / folder).glob("*.yaml")})
     looked = ", ".join(str(directory / folder) for directory in directories)
     raise ConfigError(f"{campaign_path}: no {folder[:-1]} '{name}' in {looked}; {nearest(name, available)}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about a name that is not known."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
 
 
 def gathered(checks: Iterable[Callable[[], object]]) -> None:

@@ -7,8 +7,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from campaign.config.fields import AXIS_PATTERN, HOSTS_PATTERN, NAME_PATTERN, TEXT_PATTERN, VARIABLE_PATTERN
-from campaign.train.options import Option
+from campaign.documents.fields import (
+    AXIS_PATTERN,
+    HOSTS_PATTERN,
+    NAME_PATTERN,
+    TEXT_PATTERN,
+    VARIABLE_PATTERN,
+)
+from campaign.workloads.trainer.options import Option
 
 Schema = Mapping[str, Any]
 

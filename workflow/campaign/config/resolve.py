@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from campaign.cell import Configuration
 from campaign.config.campaign_file import CampaignFile, Protocol
 from campaign.config.check import Sources, check
 from campaign.config.load import (
@@ -20,14 +19,15 @@ from campaign.config.load import (
     load_workload_file,
     validate,
 )
+from campaign.config.published_file import ReferenceSet
+from campaign.config.published_file import from_document as reference_set
+from campaign.config.published_file import load as load_reference
 from campaign.config.shapes import Impossible, expand_shapes
 from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
-from campaign.config.workload_file import WorkloadFile
 from campaign.config.yaml_file import YamlFile
+from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
-from campaign.published.document import ReferenceSet
-from campaign.published.document import from_document as reference_set
-from campaign.published.document import load as load_reference
+from campaign.workloads.workload_file import WorkloadFile
 
 SCHEMA = "campaign-as-used/1"
 

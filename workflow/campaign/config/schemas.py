@@ -13,13 +13,13 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from campaign.config.campaign_file import CampaignFile
-from campaign.config.fields import listed
 from campaign.config.import_file import ImportFile
 from campaign.config.system_file import SystemFile
-from campaign.config.workload_file import WorkloadFile
+from campaign.documents.fields import listed
+from campaign.documents.plan import PlanDocument
+from campaign.documents.record import Record
 from campaign.fabrics import FABRICS, options_model
-from campaign.plan_document import PlanDocument
-from campaign.record import Record
+from campaign.workloads.workload_file import WorkloadFile
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SUBJECTS: dict[str, Any] = {

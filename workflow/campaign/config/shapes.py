@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from campaign.cell import Attach, Configuration, content_hash
 from campaign.config.campaign_file import Shape
-from campaign.config.load import gathered, nearest
+from campaign.config.load import gathered
 from campaign.config.product import product
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile
-from campaign.errors import ConfigError
+from campaign.documents.cell import Attach, Configuration
+from campaign.errors import ConfigError, nearest
+from campaign.files import content_hash
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from campaign.cell import Scalar, Storage
-from campaign.config.fields import HOSTS_PATTERN, Count, Model, Name, Precision
+from campaign.documents.cell import Scalar, Storage
+from campaign.documents.fields import HOSTS_PATTERN, Count, Model, Name, Precision
 
 
 class DeviceCount(Model):

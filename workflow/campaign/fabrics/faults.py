@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from campaign.cell import content_hash
 from campaign.fabrics.state import StateFile
+from campaign.files import content_hash
 
 FaultKind = Literal[
     "busy",  # compose or release is refused because the fabric is occupied; nothing changes

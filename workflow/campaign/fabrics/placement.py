@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from campaign.cell import Configuration
+from campaign.documents.cell import Configuration
 from campaign.fabrics.chassis import CABLING_RULE, RULES, Bank, bank_of
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
 from campaign.fabrics.protocol import STORAGE_KIND, Device, Host, HostSelection, Inventory, Request, Selection

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from campaign.cell import Configuration
+from campaign.documents.cell import Configuration
 from campaign.fabrics.launch import Launch
 
 AttachMode = Literal["hot", "powered_off", "reboot"]

@@ -7,8 +7,7 @@ import string
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from campaign.config.load import nearest
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, nearest
 
 NUMBERS = frozenset(
     {"batch", "batch_global", "repetition", "hosts", "devices_per_host", "devices_used", "devices", "ranks"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from campaign.cell import Scalar
+from campaign.documents.cell import Scalar
 
 _TOGETHER = 12  # names in one list: an expression has an end
 

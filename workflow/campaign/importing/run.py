@@ -6,15 +6,15 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from campaign.cell import Cell
 from campaign.config.resolve import Campaign
+from campaign.documents.cell import Cell
 from campaign.errors import LaunchError
 from campaign.fabrics.protocol import ComposedHost, Composition
-from campaign.failures import classify
+from campaign.importing.log_text import Found
 from campaign.importing.subject import Unread
-from campaign.importing.text import Found
-from campaign.logs import Log
 from campaign.workloads import open_workload
+from campaign.workloads.failures import classify
+from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome, Run
 
 

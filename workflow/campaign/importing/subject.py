@@ -7,13 +7,13 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from campaign.cell import SHAPE_AXES, Cell, Configuration, Scalar
-from campaign.config.fields import Precision
 from campaign.config.import_file import LogPattern
-from campaign.config.load import nearest
-from campaign.config.workload_file import WorkloadFile
+from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar
+from campaign.documents.fields import Precision
+from campaign.errors import nearest
+from campaign.importing.log_text import Found
 from campaign.importing.pattern import NUMBERS
-from campaign.importing.text import Found
+from campaign.workloads.workload_file import WorkloadFile
 
 PRECISIONS: tuple[str, ...] = typing.get_args(Precision)
 Point = tuple[str, str, int, str, tuple[tuple[str, Scalar], ...]]

@@ -9,27 +9,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
-from campaign.cell import Cell
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.check import Sources
 from campaign.config.import_file import ImportFile, LogPattern
 from campaign.config.load import Loaded, gathered, load_workload_file, validate
+from campaign.config.published_file import load as load_reference
 from campaign.config.resolve import Campaign, resolve
 from campaign.config.shapes import expand_shapes
 from campaign.config.system_file import SystemFile
-from campaign.config.workload_file import CommandWorkload, WorkloadFile
 from campaign.config.yaml_file import YamlFile, read_yaml
+from campaign.documents.cell import Cell
+from campaign.documents.record import Record
 from campaign.errors import ConfigError
-from campaign.importing.documents import campaign_document, system_document, workload_document
+from campaign.importing.campaign_files import campaign_document, system_document, workload_document
+from campaign.importing.log_text import Found, look
 from campaign.importing.pattern import Pattern, pattern, plain
 from campaign.importing.run import digest, outcome_of
 from campaign.importing.subject import Copy, Known, Point, Subject, Unread, subject
-from campaign.importing.text import Found, look
-from campaign.logs import Log
-from campaign.matrix import expand
-from campaign.published.document import load as load_reference
-from campaign.record import Record
+from campaign.plan.matrix import expand
+from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Outcome
+from campaign.workloads.workload_file import CommandWorkload, WorkloadFile
 
 Fate = Literal["new", "present", "unread"]
 

@@ -12,13 +12,13 @@ import yaml
 
 from campaign import __version__
 from campaign.config.resolve import Campaign, load_campaign
+from campaign.documents.record import IMPORTED, Record, RecordedCell, Source, Store
 from campaign.errors import ConfigError, RecordError, unwritable
-from campaign.importing.documents import system_document
+from campaign.importing.campaign_files import system_document
+from campaign.importing.log_text import span
 from campaign.importing.survey import Entry, Map, Survey
-from campaign.importing.text import span
-from campaign.matrix import specification
 from campaign.paths import Results
-from campaign.record import IMPORTED, Record, RecordedCell, Source, Store
+from campaign.plan.matrix import specification
 
 CONFIG = "config"
 """Directory of the campaign's files in its results."""

@@ -19,17 +19,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from campaign.errors import CampaignError
-from campaign.figure import Drawing, Figure, data_of
-from campaign.figure_names import in_page_order
-from campaign.outputs import figure_names, load_figure
-from campaign.project import REPORTS
-from campaign.report_coverage import state_counts
+from campaign.paths import REPORTS
+from campaign.report.coverage_section import state_counts
+from campaign.report.figure import Drawing, Figure, data_of
+from campaign.report.figure_names import in_page_order
+from campaign.report.svg import notice
+from campaign.report.templates import STYLE, templates
+from campaign.report.write import figure_names, load_figure
 from campaign.serve import pages
 from campaign.serve.pages import Filter
-from campaign.serve.shelf import Shelf, Shelved, tables_or_problem
-from campaign.svg import notice
-from campaign.tableset import Tables
-from campaign.templates import STYLE, templates
+from campaign.serve.results_index import Shelf, Shelved, tables_or_problem
+from campaign.tables.table_files import Tables
 
 LIVE_S = 5
 """A page of a campaign that is running asks again after so many seconds."""
@@ -205,7 +205,8 @@ class _Site:
         for name, shelved in zip(asked, found, strict=True):
             if shelved is None:
                 raise HTTPException(404, f"there is no campaign {name!r}; there are {', '.join(names)}")
-        from campaign.compare import compare, compare_page
+        from campaign.insight.compare import compare
+        from campaign.report.compare_page import compare_page
 
         first, second = (self._tables(shelved) for shelved in found if shelved)
         return HTMLResponse(compare_page(compare(first, second), back="/"), headers={"Content-Security-Policy": _ALONE})

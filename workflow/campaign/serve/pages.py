@@ -11,13 +11,13 @@ from urllib.parse import urlencode
 import pandas as pd
 
 from campaign import wording
-from campaign.cell import AXES
-from campaign.comparison import naming_columns, option_columns
-from campaign.expression import parse
-from campaign.selection import HOST
-from campaign.serve.shelf import Progress
-from campaign.tables import STATES
-from campaign.tableset import Tables
+from campaign.documents.cell import AXES
+from campaign.documents.expression import parse
+from campaign.plan.selection import HOST
+from campaign.serve.results_index import Progress
+from campaign.statistics.comparable_cells import naming_columns, option_columns
+from campaign.tables.build import STATES
+from campaign.tables.table_files import Tables
 
 CELLS_ON_PAGE = 100
 CHOICES = ("configuration", "workload", "batch", "precision", "state")

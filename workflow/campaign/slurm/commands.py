@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.command import TIMED_OUT, ask
 from campaign.errors import ConfigError
+from campaign.processes.command import TIMED_OUT, ask
 
 # A person's defaults for these commands would change what they print, or hide jobs.
 _PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from campaign.errors import ConfigError
+from campaign.files import replace
 from campaign.paths import Results
 from campaign.slurm.commands import Slurm
 
@@ -67,16 +66,3 @@ def is_expected(results: Results, lease: str) -> bool:
     if answer.ok:
         return bool(answer.out.strip())
     return "Invalid job id" not in answer.err
-
-
-def replace(path: Path, document: object) -> None:
-    """Write a small JSON file so that it is there whole or as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(document, file)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from campaign.cell import SHAPE_AXES, Configuration
-from campaign.config.launching import devices_to_ask
+from campaign.config.launch_rules import devices_to_ask
 from campaign.config.system_file import SlurmOptions, SystemFile
+from campaign.documents.cell import SHAPE_AXES, Configuration
+from campaign.documents.expression import parse
 from campaign.errors import ConfigError, first_problem
-from campaign.expression import parse
 
 _WARNING_S = 60  # from the warning to the end of an allocation at its time limit
 _HEAD_ROOM = 2.0

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from campaign import locks
+from campaign import files
 from campaign.errors import ConfigError
 from campaign.slurm.commands import Slurm
 from campaign.slurm.parse import ACCOUNTING_FORMAT, JOB_FORMAT, Job, parse_sacct, parse_squeue
@@ -103,12 +103,12 @@ class Poll:
         if look is not None and self._age_s(look) < limit_s:
             return look.snapshot
         try:
-            with locks.attempt(self._lock) as mine:
+            with files.attempt(self._lock) as mine:
                 if mine:
                     return self._look(limit_s)
             if look is not None and not fresh:
                 return look.snapshot
-            with locks.held(self._lock):
+            with files.held(self._lock):
                 return self._look(limit_s)
         except OSError as error:
             last = look.snapshot if look else Snapshot(0.0, False)

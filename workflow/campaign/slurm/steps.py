@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from campaign.command import ask
 from campaign.errors import ConfigError, LaunchError
+from campaign.processes.command import ask
 
 _RETRY_S = 2.0
 

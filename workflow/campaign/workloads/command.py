@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from campaign.cell import Cell, Scalar
-from campaign.config.fields import Precision
-from campaign.config.template import fill
-from campaign.config.workload_file import CommandWorkload
-from campaign.failures import classify
-from campaign.logs import Log
-from campaign.record import Failure
+from campaign.documents.cell import Cell, Scalar
+from campaign.documents.fields import Precision
+from campaign.documents.record import Failure
+from campaign.workloads.failures import classify
 from campaign.workloads.launching import Job, command_line, exported, filled, search_path
+from campaign.workloads.logs import Log
 from campaign.workloads.parsers import Reading, Scope, read_log
 from campaign.workloads.parsing import parse
 from campaign.workloads.protocol import Ended, Outcome, Run, Step
+from campaign.workloads.template import fill
+from campaign.workloads.workload_file import CommandWorkload
 
 
 @dataclass(frozen=True)

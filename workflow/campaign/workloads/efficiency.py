@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from campaign.train.result import RankResult
 from campaign.workloads.protocol import Run
+from campaign.workloads.trainer.rank_result import RankResult
 
 
 def efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
     """Metrics by name; what cannot be known is absent. slowest_s: the longest window of all ranks.
 
-    flops_per_step: of all ranks, by the model (`campaign.train.flops`); achieved_tflops: of one device; mfu_pct: that, of its peak
+    flops_per_step: of all ranks, by the model (`campaign.workloads.trainer.flops`); achieved_tflops: of one device;
+    mfu_pct: that, of its peak
     in this precision (Chowdhery et al. 2022); flops_per_allreduce_byte: a rank's work for each byte that it hands to all-reduces.
     input_wait_s: the window's time without input, of the rank that waited longest; input_gb_per_s: what all ranks together took
     from storage, over the window.

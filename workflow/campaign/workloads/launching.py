@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from campaign.cell import Scalar
-from campaign.config.template import fill
-from campaign.config.workload_file import CommandWorkload, Software
+from campaign.documents.cell import Scalar
+from campaign.workloads.template import fill
+from campaign.workloads.workload_file import CommandWorkload, Software
 
 # As arguments, never as text of the script: whatever a program is given reaches it unchanged.
 _MODULES = """\

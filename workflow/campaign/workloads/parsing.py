@@ -10,8 +10,8 @@ from collections.abc import Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from campaign.config.workload_file import Parser
-from campaign.logs import Log
+from campaign.workloads.logs import Log
+from campaign.workloads.workload_file import Parser
 
 _PLAIN = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from campaign.cell import Cell
+from campaign.documents.cell import Cell
+from campaign.documents.record import Failure, Status
 from campaign.fabrics.protocol import Composition
-from campaign.logs import Log
-from campaign.record import Failure, Status
+from campaign.workloads.logs import Log
 
 
 @dataclass(frozen=True)

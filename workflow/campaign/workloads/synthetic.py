@@ -1,7 +1,7 @@
 """The reference workload: step times that are known beforehand, so that everything behind them can be checked.
 
 Run as a program (`python -m campaign.workloads.synthetic SPEC.json`) it takes, or pretends to take, exactly these times, and
-publishes the power, memory and utilisation that its devices are to have (`campaign.telemetry.sources.gauges`).
+publishes the power, memory and utilisation that its devices are to have (`campaign.observe.telemetry.sources.gauges`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from campaign.cell import Cell
-    from campaign.config.workload_file import SyntheticWorkload
-    from campaign.logs import Log
+    from campaign.documents.cell import Cell
+    from campaign.workloads.logs import Log
     from campaign.workloads.protocol import Ended, Outcome, Run, Step
+    from campaign.workloads.workload_file import SyntheticWorkload
 
 FAILURES: Mapping[str, tuple[str, int]] = {
     "oom_device": (
@@ -55,7 +55,7 @@ class Synthetic:
         return None
 
     def step(self, run: Run) -> Step:
-        from campaign.expression import parse
+        from campaign.documents.expression import parse
         from campaign.workloads.protocol import Step
 
         axes = run.cell.axes()
@@ -80,8 +80,8 @@ class Synthetic:
         return Step(argv, {}, run.ranks_by_host, per_rank=False, takes_devices=False)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
-        from campaign.failures import classify
-        from campaign.record import Failure
+        from campaign.documents.record import Failure
+        from campaign.workloads.failures import classify
         from campaign.workloads.protocol import Outcome
 
         limits = {"timed_out": ended.timed_out, "memory_limit_hit": ended.memory_limit_hit}

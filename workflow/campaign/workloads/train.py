@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from campaign.cell import Cell, Scalar
-from campaign.config.workload_file import TrainWorkload
+from campaign.documents.cell import Cell, Scalar
+from campaign.documents.record import Failure
 from campaign.errors import ConfigError
-from campaign.failures import classify
-from campaign.logs import Log
-from campaign.record import Failure
-from campaign.train.result import RankResult, read_results
-from campaign.train.spec import resolve_options
 from campaign.workloads.efficiency import efficiency
+from campaign.workloads.failures import classify
+from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step
+from campaign.workloads.trainer.rank_result import RankResult, read_results
+from campaign.workloads.trainer.spec import resolve_options
+from campaign.workloads.workload_file import TrainWorkload
 
 _COLLECTIVE_TIME_OUT_S = 120.0
 
@@ -66,10 +66,10 @@ class Train:
         path = run.directory / "spec.json"
         path.write_text(json.dumps(specification))
         environment = {"CAMPAIGN_SPEC": str(path), "CAMPAIGN_OUT": str(run.directory)}
-        argv = (sys.executable, "-m", "campaign.train.rank")
+        argv = (sys.executable, "-m", "campaign.workloads.trainer.rank")
         if replicas > 1:
             environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-        return Step(argv, environment, run.ranks_by_host, per_rank=replicas == 1, preload="campaign.train")
+        return Step(argv, environment, run.ranks_by_host, per_rank=replicas == 1, preload="campaign.workloads.trainer")
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
         results = read_results(run.directory, run.cell.configuration.ranks // self._replicas(run.cell))

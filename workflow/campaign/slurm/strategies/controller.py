@@ -12,9 +12,9 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator
 
-from campaign.cell import content_hash
-from campaign.command import TIMED_OUT
 from campaign.errors import LaunchError
+from campaign.files import content_hash
+from campaign.processes.command import TIMED_OUT
 from campaign.slurm.commands import Answer, Slurm
 from campaign.slurm.refusal import parse_refusal
 from campaign.slurm.strategies.answers import (

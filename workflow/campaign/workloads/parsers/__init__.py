@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from importlib import import_module
 
-from campaign.logs import Log
+from campaign.workloads.logs import Log
 from campaign.workloads.parsers.reading import Curve, Format, Matrix, Reader, Reading, Scope
 
 __all__ = ["PARSERS", "Curve", "Format", "Matrix", "Reader", "Reading", "Scope", "format_of", "read_log"]

@@ -1,0 +1,170 @@
+"""An archive written over one that is there: nothing that it had is lost, and what was measured again counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from campaign.archive import Wishes, opened, write_archive
+from campaign.config.resolve import Campaign
+from campaign.documents.record import Store
+from campaign.errors import ArchiveError
+from tests.unit.archive import archive_data
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    return archive_data.campaign_in(tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(scope="module")
+def whole(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A results directory with tables, and the bytes of its archive."""
+    root = tmp_path_factory.mktemp("whole")
+    results = archive_data.fill(campaign, root / "results")
+    write_archive(campaign, results, root / "a.zip")
+    with zipfile.ZipFile(root / "a.zip") as archive:
+        archive.extractall(results, [name for name in archive.namelist() if name.startswith("tables/")])
+    write_archive(campaign, results, root / "a.zip")
+    return results, (root / "a.zip").read_bytes()
+
+
+@pytest.fixture
+def results(whole: tuple[Path, bytes], tmp_path: Path) -> Path:
+    """A copy of the results that a test may change."""
+    return Path(shutil.copytree(whole[0], tmp_path / "results"))
+
+
+@pytest.fixture
+def there(whole: tuple[Path, bytes], tmp_path: Path) -> Path:
+    """An archive of all results."""
+    path = tmp_path / "out" / "small.zip"
+    path.parent.mkdir()
+    path.write_bytes(whole[1])
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def first_record(results: Path) -> Path:
+    return min((results / "records").rglob("*.1.json"))
+
+
+def test_what_only_the_archive_has_stays(campaign: Campaign, results: Path, there: Path) -> None:
+    gone = sorted((results / "records").rglob("*.json"))[:5]
+    names = {path.relative_to(results).as_posix() for path in gone}
+    for path in gone:
+        path.unlink()
+    shutil.rmtree(results / "telemetry")
+    before = set(contents(there))
+    written = write_archive(campaign, results, there)
+    assert names <= set(written.kept)
+    assert any(name.startswith("telemetry/") for name in written.kept)
+    assert set(contents(there)) == before
+    with opened(there) as archive:
+        assert len(Store(archive.directory).index()) == 31
+    runs = contents(there)["tables/runs.csv"].decode().splitlines()
+    assert len(runs) == 1 + 31, "tables are of all records"
+
+
+def test_a_record_that_was_measured_again_replaces_the_old_one_and_keeps_it(
+    campaign: Campaign, results: Path, there: Path
+) -> None:
+    path = first_record(results)
+    old, name = path.read_bytes(), path.relative_to(results).as_posix()
+    path.write_bytes(old.replace(b'"started":17', b'"started":18'))
+    written = write_archive(campaign, results, there)
+    assert (written.kept, written.superseded) == ((), (name,))
+    members = contents(there)
+    assert members[name] == path.read_bytes()
+    assert [content for key, content in members.items() if key.startswith("superseded/") and key.endswith(name)] == [
+        old
+    ]
+
+
+def test_a_record_that_was_set_aside_does_not_come_back(campaign: Campaign, results: Path, there: Path) -> None:
+    path = first_record(results)
+    aside = results / "superseded" / "later" / path.relative_to(results)
+    aside.parent.mkdir(parents=True)
+    shutil.move(path, aside)
+    written = write_archive(campaign, results, there)
+    assert written.kept == ()
+    assert path.relative_to(results).as_posix() not in contents(there)
+    assert aside.relative_to(results).as_posix() in contents(there)
+
+
+def test_what_was_said_of_it_stays_until_something_else_is_said(campaign: Campaign, results: Path, there: Path) -> None:
+    write_archive(campaign, results, there, wishes=Wishes("CC-BY-4.0", "Ada"))
+    write_archive(campaign, results, there)
+    with opened(there) as archive:
+        assert (archive.index.license, archive.index.creator) == ("CC-BY-4.0", "Ada")
+    write_archive(campaign, results, there, wishes=Wishes(license="CC0-1.0"))
+    with opened(there) as archive:
+        assert (archive.index.license, archive.index.creator) == ("CC0-1.0", "Ada")
+
+
+def test_without_samples(campaign: Campaign, results: Path, tmp_path: Path) -> None:
+    write_archive(campaign, results, tmp_path / "a.zip", wishes=Wishes(telemetry=False))
+    assert not any(name.startswith("telemetry/") for name in contents(tmp_path / "a.zip"))
+
+
+def test_a_damaged_or_foreign_file_is_not_written_over(
+    campaign: Campaign, results: Path, there: Path, tmp_path: Path
+) -> None:
+    there.write_bytes(there.read_bytes()[:1000])
+    with pytest.raises(ArchiveError, match=r"is not a whole archive.*Nothing was written"):
+        write_archive(campaign, results, there)
+    assert there.stat().st_size == 1000
+    there.unlink()
+    write_archive(campaign, results, there)
+    other = archive_data.campaign_in(tmp_path / "config", {"campaign.name": "other"})
+    with pytest.raises(ArchiveError, match="is the archive of campaign 'small' on bench, not of 'other'"):
+        write_archive(other, results, there)
+
+
+def test_a_damaged_record_is_named_and_nothing_is_written(campaign: Campaign, results: Path, tmp_path: Path) -> None:
+    path = first_record(results)
+    path.write_text("{}")
+    with pytest.raises(ArchiveError, match=f"{path.name}: is damaged"):
+        write_archive(campaign, results, tmp_path / "new" / "a.zip")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.fixture
+def two_manifests(results: Path) -> tuple[Path, Path]:
+    lease = results / "manifests" / "1x1-local"
+    newer, older = lease / "0a1b.json", lease / "ffff.json"
+    document = json.loads(newer.read_text())
+    older.write_text(json.dumps({**document, "reason": "an old story"}))
+    os.utime(older, (1.0, 1.0))
+    return newer, older
+
+
+def test_the_newest_manifest_still_says_why(
+    campaign: Campaign, results: Path, two_manifests: tuple[Path, Path], tmp_path: Path
+) -> None:
+    from campaign.tables.collect import gather
+
+    write_archive(campaign, results, tmp_path / "a.zip")
+    with opened(tmp_path / "a.zip") as archive:
+        assert gather(campaign, archive.directory).reasons == {"1x1-local": "the fabric did not answer"}
+
+
+def test_a_plan_stays_until_there_is_another(campaign: Campaign, results: Path, there: Path) -> None:
+    plan = results / "plan" / "plan.json"
+    plan.parent.mkdir()
+    plan.write_text('{"plan": 1}')
+    write_archive(campaign, results, there)
+    plan.unlink()
+    assert write_archive(campaign, results, there).kept == ("plan/plan.json",)
+    (results / "plan" / "budget.json").write_text('{"plan": 2}')
+    write_archive(campaign, results, there)
+    assert [name for name in contents(there) if name.startswith("plan/")] == ["plan/budget.json"]

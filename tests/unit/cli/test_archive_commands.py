@@ -1,0 +1,79 @@
+"""`campaign archive` and its sisters, as a person types them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from campaign.cli.main import main
+from tests.unit.archive import archive_data
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a measured campaign."""
+    campaign = archive_data.campaign_in(tmp_path / "config")
+    archive_data.fill(campaign, tmp_path / "results" / "small")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["archive", *words])
+
+
+def test_what_is_no_command_is_a_campaign(place: Path) -> None:
+    for words in (("config/campaign.yaml",), ("pack", "config/campaign.yaml"), ()):
+        result = run(*words)
+        assert result.exit_code == 0, result.output
+        assert result.output.startswith("results/small.zip: ")
+        assert "31 records" in result.output
+    assert run("--output", "x.zip", "--no-telemetry", "--license", "CC0-1.0").output.startswith("x.zip: ")
+
+
+def test_writing_again_says_what_it_kept(place: Path) -> None:
+    run()
+    paths = sorted((place / "results" / "small" / "records").rglob("*.1.json"))
+    paths[0].unlink()
+    paths[1].write_bytes(paths[1].read_bytes().replace(b'"started":17', b'"started":18'))
+    output = run().output
+    assert f"kept 1 files that only the archive had: records/{paths[0].parent.name}/{paths[0].name}" in output
+    assert "1 of its records were measured again; the old ones are under superseded/" in output
+
+
+def test_verify_says_that_it_is_whole_or_what_is_not(place: Path) -> None:
+    run("--output", "a.zip")
+    output = run("verify", "a.zip").output
+    assert output.startswith("a.zip: whole; archive/2, campaign small, ")
+    assert "31 records, by composable-campaign" in output
+    Path("a.zip").write_bytes(Path("a.zip").read_bytes()[:-40])
+    result = run("verify", "a.zip")
+    assert result.exit_code == 1
+    assert "error: a.zip: is not a whole archive" in result.output
+
+
+def test_extract_says_how_to_go_on(place: Path) -> None:
+    run("--output", "a.zip")
+    result = run("extract", "a.zip", "--into", "elsewhere")
+    assert (
+        result.output == "elsewhere/small\ncampaign report elsewhere/small/config/campaign.yaml --results elsewhere\n"
+    )
+    assert run("elsewhere/small/config/campaign.yaml", "--results", "elsewhere").exit_code == 0
+    again, first = Path("elsewhere/small.zip"), Path("a.zip")
+    assert again.read_bytes() == first.read_bytes()
+
+
+def test_merge_says_what_became_of_it(place: Path) -> None:
+    run("--output", "a.zip")
+    path = min((place / "results" / "small" / "records").rglob("*.1.json"))
+    path.write_bytes(path.read_bytes().replace(b'"started":17', b'"started":18'))
+    run("--output", "b.zip")
+    result = run("merge", "m.zip", "a.zip", "b.zip")
+    assert result.exit_code == 1
+    assert "a.zip and b.zip: hold different records of 1 runs" in result.output
+    result = run("merge", "m.zip", "a.zip", "b.zip", "--on-conflict", "first")
+    assert result.exit_code == 0
+    assert "1 records gave way to an earlier archive's" in result.output
+    assert run("verify", "m.zip").exit_code == 0

@@ -1,0 +1,135 @@
+"""The command line: what it prints, its exit codes, and compositions by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from campaign.cli.main import main
+from tests import campaign_files
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Path:
+    return campaign_files.write_files(tmp_path / "config")
+
+
+@pytest.fixture
+def run(campaign: Path, tmp_path: Path) -> Run:
+    """`campaign COMMAND [CONFIGURATION] CAMPAIGN --results ...`."""
+
+    def call(command: str, *arguments: str, results: bool = True) -> Result:
+        options = ["--results", str(tmp_path / "results")] if results else []
+        return CliRunner().invoke(main, [command, *arguments, *options])
+
+    return call
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_every_command_has_help(command: str) -> None:
+    result = CliRunner().invoke(main, [command, "--help"])
+    assert result.exit_code == 0
+    assert len(result.output.splitlines()) > 4
+
+
+def test_plan_as_a_table_json_and_tsv_without_side_effects(run: Run, campaign: Path, tmp_path: Path) -> None:
+    table = run("plan", str(campaign))
+    assert table.exit_code == 0
+    assert "16 cells, 32 runs, 32 without a record, in 4 leases" in table.output
+    document = json.loads(run("plan", str(campaign), "--format", "json").output)
+    assert document["schema_version"] == "plan/1"
+    assert document["totals"]["runs"] == 32
+    rows = run("plan", str(campaign), "--format", "tsv").output.splitlines()
+    assert len(rows) == 17
+    assert not (tmp_path / "results").exists()
+
+
+def test_where_selects_on_plan(run: Run, campaign: Path) -> None:
+    document = json.loads(run("plan", str(campaign), "--format", "json", "--where", "batch >= 2 and ranks == 1").output)
+    assert document["totals"]["cells"] == 4
+
+
+def test_plan_exits_with_1_when_something_does_not_fit(run: Run, tmp_path: Path) -> None:
+    big = campaign_files.write_files(tmp_path / "big", {"campaign.configurations": [{"devices_per_host": [1, 40]}]})
+    result = run("plan", str(big))
+    assert result.exit_code == 1
+    assert "Does not fit" in result.output
+    assert "1x40-local" in result.output
+
+
+def test_validate(run: Run, campaign: Path, tmp_path: Path) -> None:
+    assert "valid; 16 cells, 32 runs in 4 leases" in run("validate", str(campaign), results=False).output
+    wrong = campaign_files.write_files(tmp_path / "wrong", {"campaign.axes.batches": [1]})
+    result = run("validate", str(wrong), results=False)
+    assert result.exit_code == 1
+    assert "did you mean 'batch'?" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_compose_verify_release_by_hand(run: Run, campaign: Path) -> None:
+    composed = run("compose", "1x2-fabric", "--campaign", str(campaign))
+    assert composed.exit_code == 0, composed.output
+    assert "falcon1/drawer1/slot1" in composed.output
+    verified = run("verify", str(campaign))
+    assert verified.exit_code == 0, verified.output
+    assert verified.output.count("yes") == 2
+    assert "kept-1x2-fabric" in run("inventory", str(campaign)).output
+    # It is kept on purpose: not an orphan although the process that composed it has ended.
+    orphans = run("release", "--orphans", "--campaign", str(campaign))
+    assert "no lease without an owner" in orphans.output
+    assert "released" in run("release", "1x2-fabric", "--campaign", str(campaign)).output
+    assert "nothing is held" in run("verify", str(campaign)).output
+    assert "nothing is kept" in run("release", "1x2-fabric", "--campaign", str(campaign)).output
+    assert "no configuration '1x9'" in run("release", "1x9", "--campaign", str(campaign)).output
+
+
+def test_compose_on_chosen_hosts_under_a_name(run: Run, campaign: Path) -> None:
+    options = ["--campaign", str(campaign)]
+    for name, host in (("one", "host2"), ("two", "host1")):
+        composed = run("compose", "1x2-fabric", "--hosts", host, "--name", name, *options)
+        assert composed.exit_code == 0, composed.output
+        assert host in composed.output
+    kept = run("inventory", str(campaign)).output
+    assert "kept-one" in kept
+    assert "kept-two" in kept
+    elsewhere = run("compose", "1x2-fabric", "--hosts", "host1", "--name", "one", *options)
+    assert elsewhere.exit_code == 1
+    assert "on host2" in elsewhere.output
+    unknown = run("compose", "1x2-fabric", "--hosts", "host1,host9", *options)
+    assert "no host host9; there are: host1, host2" in unknown.output
+    assert "one: released" in run("release", "1x2-fabric", "--name", "one", *options).output
+    kept = run("inventory", str(campaign)).output
+    assert "kept-one" not in kept
+    assert "kept-two" in kept
+
+
+def test_compose_names_the_configurations_there_are(run: Run, campaign: Path) -> None:
+    result = run("compose", "1x9-local", "--campaign", str(campaign))
+    assert result.exit_code == 1
+    assert "there are: 1x1-local" in result.output
+
+
+def test_status_of_a_campaign_that_was_never_run(run: Run, campaign: Path) -> None:
+    result = run("status", str(campaign))
+    assert result.exit_code == 0
+    assert "0 of 32 runs have a record: none yet" in result.output
+
+
+def test_report_without_any_record_shows_everything_as_missing(run: Run, campaign: Path, tmp_path: Path) -> None:
+    result = run("report", str(campaign))
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "results" / "small" / "report.html").read_text()
+    assert "not measured yet" in page
+
+
+def test_archive_of_nothing_and_report_of_no_file(run: Run, campaign: Path, tmp_path: Path) -> None:
+    assert "no records to archive" in run("archive", str(campaign)).output
+    result = run("report", str(tmp_path / "none.zip"))
+    assert result.exit_code == 1
+    assert "no such file" in result.output

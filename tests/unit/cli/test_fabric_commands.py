@@ -1,0 +1,275 @@
+"""`campaign fabric` and `campaign compose --dry-run`, as a person types them, against emulated control planes over TLS."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from campaign.cli.cluster import read_system_file
+from campaign.cli.main import main
+from campaign.lease.check_site import Site
+from campaign.lease.journal import Journal
+from campaign.testbed.control_planes import EMULATORS, open_dialect
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.rack import rack
+from campaign.testbed.control_planes.server import Server
+from campaign.testbed.control_planes.serving import serve, system_document
+from tests.campaign_files import CAMPAIGN, WORKLOADS
+
+SECRET = "learn-2-compose"
+
+
+class Place:
+    """A system whose control plane is emulated, its files, and the command line in its directory."""
+
+    def __init__(self, directory: Path, kind: str) -> None:
+        self.directory = directory
+        self.rack = rack(["host1", "host2"], [("gpu", "cpu-rank", 4)])
+        self.server = Server(open_dialect(kind, self.rack), directory / "tls")
+        (directory / "tls" / "credentials").write_text(f"campaign\n{SECRET}\n")
+        (directory / "tls" / "credentials").chmod(0o600)
+        self.path = directory / "systems" / "bench.yaml"
+        self.path.parent.mkdir()
+        self.document: dict[str, Any] = system_document("bench", kind, self.server, self.rack, "host[1-2]")
+        self.write()
+        (directory / "workloads").mkdir()
+        (directory / "workloads" / "steps.yaml").write_text(yaml.safe_dump({"name": "steps", **WORKLOADS["steps"]}))
+        configurations = [{"name": "pair", "devices_per_host": 2, "attach": "fabric"}]
+        axes = {"workload": "steps", "batch": 1, "precision": "fp32"}
+        campaign = {**CAMPAIGN, "configurations": configurations, "axes": axes}
+        self.campaign = directory / "campaign.yaml"
+        self.campaign.write_text(yaml.safe_dump(campaign))
+
+    def write(self, **fabric: Any) -> None:
+        document = {**self.document, "fabric": {**self.document["fabric"], **fabric}}
+        self.path.write_text(yaml.safe_dump(document))
+
+    def run(self, *words: str, answer: str | None = None) -> Result:
+        results = ["--results", str(self.directory / "results")]
+        return CliRunner().invoke(main, [*words, *results], input=answer)
+
+    def fabric(self, verb: str, *words: str, answer: str | None = None) -> Result:
+        return self.run("fabric", verb, str(self.path), *words, answer=answer)
+
+    def compose(self, *words: str) -> Result:
+        return self.run("compose", "pair", "--campaign", str(self.campaign), *words)
+
+
+@pytest.fixture(params=["redfish", "redfish-zones", "liqid"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    found = Place(tmp_path, request.param)
+    yield found
+    found.server.close()
+
+
+def test_a_site_that_is_as_its_file_says_is_ready(place: Place) -> None:
+    done = place.fabric("check", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "4 cpu-rank, as the system file says" in done.output
+    assert re.search(r"composed cpu-rank onto host\d: fabric \d", done.output)
+    assert "nothing is left" in done.output
+    assert "unverified" in done.output
+    assert done.output.rstrip().splitlines()[-1].startswith("Ready")
+    assert len(place.rack.free()) == 4
+    assert place.rack.changes >= 2
+
+
+def test_nothing_is_composed_without_being_asked(place: Place) -> None:
+    for done in (place.fabric("check", answer="n\n"), place.fabric("check", "--look-only")):
+        assert done.exit_code == 0, done.output
+        assert "nothing was composed" in done.output
+    assert place.rack.changes == 0
+
+
+def test_a_pool_that_differs_from_the_file_is_told(place: Place) -> None:
+    place.document["pool"] = [{"kind": "gpu", "model": "cpu-rank", "count": 6}]
+    place.write()
+    done = place.fabric("check", "--yes")
+    assert done.exit_code == 1
+    assert "4 cpu-rank are there, the system file says 6" in done.output
+    assert "nothing was changed" in done.output
+    assert place.rack.changes == 0
+
+
+def test_who_cannot_sign_in_is_told_and_no_secret_is(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "tls" / "credentials"
+    path.write_text("campaign\nnot-the-password\n")
+    done = place.fabric("check", "--yes")
+    assert done.exit_code == 1
+    assert "not-the-password" not in done.output
+    assert "FAIL" in done.output
+    path.chmod(0o644)
+    done = place.fabric("check", "--yes")
+    assert "chmod 600" in done.output
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(place: Place) -> None:
+    place.write(ca_file=None)
+    done = place.fabric("check", "--yes")
+    assert done.exit_code == 1
+    assert "ca_file" in done.output
+    assert place.server.log == []
+    place.write(ca_file=None, verify_tls=False)
+    assert "not verified (verify_tls: false)" in place.fabric("check", "--look-only").output
+
+
+def test_a_control_plane_that_is_not_there_is_told(place: Place) -> None:
+    place.write(url="https://127.0.0.1:1")
+    done = place.fabric("check", "--yes")
+    assert done.exit_code == 1
+    assert "cannot be reached" in done.output
+
+
+def test_a_dry_run_prints_the_exact_requests_and_sends_none(place: Place) -> None:
+    done = place.compose("--dry-run")
+    assert done.exit_code == 0, done.output
+    login = [asked for asked in place.server.changing() if not re.search("(?i)session|digest", asked.path)]
+    assert login == []
+    assert place.rack.changes == 0
+    assert place.fabric("reconcile", "--grace", "0").output == "nothing of ours was left behind\n"
+    said = re.findall(r"^(POST|PATCH|PUT|DELETE) (\S+)", done.output, flags=re.MULTILINE)
+    assert said
+    # What is then really sent is what was printed, but for ids that only the fabric gives.
+    before = len(place.server.log)
+    assert place.compose().exit_code == 0
+    done = place.run("release", "pair", "--campaign", str(place.campaign))
+    assert done.exit_code == 0, done.output
+    sent = [a for a in place.server.log[before:] if a.method not in ("GET", "HEAD")]
+    sent = [a for a in sent if not re.search("(?i)session|digest", a.path)]
+    assert [method for method, _ in said] == [asked.method for asked in sent]
+    for (_, url), asked in zip(said, sent, strict=True):
+        shape = re.sub(r"\d+|%3C.*?%3E|<.*?>", "#", url.removeprefix(place.server.url))
+        assert shape.split("?")[0].rpartition("/")[0] == re.sub(r"\d+", "#", asked.path).rpartition("/")[0]
+
+
+def test_what_was_left_behind_is_listed_and_released_when_told_so(place: Place) -> None:
+    assert place.compose("--name", "old").exit_code == 0
+    (journal,) = (place.directory / "results" / ".systems" / "bench" / "leases").glob("*.jsonl")
+    journal.with_suffix(".kept").unlink()  # nobody owns it any more
+    done = place.fabric("reconcile", "--grace", "0")
+    assert "would release" in done.output
+    assert len(place.rack.free()) == 2
+    assert "too young" in place.fabric("reconcile", "--release").output
+    done = place.fabric("reconcile", "--grace", "0", "--release")
+    assert done.exit_code == 0, done.output
+    assert ": released: " in done.output
+    assert len(place.rack.free()) == 4
+    assert Journal(journal.parent, journal.stem).state == "RELEASED"
+
+
+def test_a_fault_of_the_trial_is_told_and_leaves_nothing(place: Place) -> None:
+    place.fabric("check", "--look-only")
+    place.rack.devices["gpu1"].quirks.add("degraded_link")
+    for method in ("POST", "PATCH"):
+        place.server.faults.add(Fault("drop_after", method, after=1))
+    done = place.fabric("check", "--yes")
+    place.server.faults.clear()
+    place.fabric("reconcile", "--grace", "0", "--release", "--unjournaled")
+    assert len(place.rack.free()) == 4, done.output
+
+
+@pytest.fixture
+def chassis(tmp_path: Path) -> Iterator[Place]:
+    found = Place(tmp_path, "redfish-zones")
+    yield found
+    found.server.close()
+
+
+def test_an_allocation_is_saved_and_restored(chassis: Place, tmp_path: Path) -> None:
+    saved = tmp_path / "allocation.json"
+    assert chassis.fabric("export", "--output", str(saved)).exit_code == 0
+    assert chassis.compose().exit_code == 0
+    done = chassis.fabric("import", str(saved))
+    assert done.exit_code == 1
+    assert "end those leases first" in done.output
+    assert len(chassis.rack.free()) == 2
+    chassis.run("release", "pair", "--campaign", str(chassis.campaign))
+    assert chassis.fabric("import", str(saved)).output == "nothing had to be changed\n"
+    document = json.loads(chassis.fabric("export").output)
+    assert document == json.loads(saved.read_text()) | {"time": document["time"]}
+    saved.write_text("{")
+    assert "not an allocation that was exported" in chassis.fabric("import", str(saved)).output
+
+
+def test_how_links_and_parts_are_doing_is_told(chassis: Place) -> None:
+    readings = json.loads(chassis.fabric("health", "--format", "json").output)
+    assert {"part", "quantity", "value"} == set(readings[0])
+    assert any(each["quantity"].endswith("_c") for each in readings)
+    assert "Readings" in chassis.fabric("health").output
+
+
+def test_the_log_of_a_fabric_is_read_on_from_a_cursor(chassis: Place) -> None:
+    before = json.loads(chassis.fabric("events", "--format", "json").output)
+    assert chassis.compose().exit_code == 0
+    told = json.loads(chassis.fabric("events", "--format", "json").output)
+    assert len(told) > len(before)
+    last = told[-1]["cursor"]
+    assert json.loads(chassis.fabric("events", "--format", "json", "--after", last).output) == []
+
+
+def test_what_a_fabric_cannot_tell_is_said(tmp_path: Path) -> None:
+    place = Place(tmp_path, "liqid")
+    try:
+        done = place.fabric("export")
+    finally:
+        place.server.close()
+    assert done.exit_code == 1
+    assert "cannot save its allocation; those that can: redfish-zones" in done.output
+
+
+def test_an_emulator_serves_a_person(tmp_path: Path) -> None:
+    end, said = threading.Event(), []
+    directory = tmp_path / "learn"
+    words = (0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), said.append, end)
+    thread = threading.Thread(target=serve, args=("redfish", directory, *words))
+    thread.start()
+    try:
+        path = directory / "systems" / "learn.yaml"
+        while not any("Ctrl-C" in line for line in said):
+            assert thread.is_alive()
+            time.sleep(0.01)
+        done = CliRunner().invoke(main, ["fabric", "check", str(path), "--yes", "--results", str(tmp_path / "results")])
+        assert done.exit_code == 0, done.output
+        assert "3 cpu-rank, as the system file says" in done.output
+        with Site(read_system_file(str(path)), tmp_path).fabric() as fabric:
+            assert len(fabric.inventory().devices) == 3
+    finally:
+        end.set()
+        thread.join()
+    assert str(path) in "".join(said)
+    done = CliRunner().invoke(main, ["plan", str(directory / "campaign.yaml"), "--results", str(tmp_path / "results")])
+    assert done.exit_code == 0, done.output  # the control plane has ended, and a plan does not need it
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nothing"], "no emulator of kind 'nothing'; there are"),
+        (["nec", "--device", "gpu:a100"], "KIND:MODEL:COUNT is needed"),
+        (["nec", "--fault", "explode,POST,/"], "KIND is one of drop_before"),
+    ],
+)
+def test_what_cannot_be_emulated_is_told(words: list[str], told: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["fabric", "emulate", *words, "--directory", str(tmp_path / "x")])
+    assert done.exit_code == 1
+    assert told in done.output
+
+
+@pytest.mark.parametrize("kind", EMULATORS)
+def test_every_emulator_is_checked_without_a_complaint(kind: str, tmp_path: Path) -> None:
+    place = Place(tmp_path, kind)
+    try:
+        done = place.fabric("check", "--yes")
+        assert done.exit_code == 0, done.output
+        assert len(place.rack.free()) == 4
+    finally:
+        place.server.close()

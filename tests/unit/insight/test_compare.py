@@ -1,0 +1,354 @@
+"""Two campaigns held against each other: planted changes are found, chance is not, and the gate says which is which."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from campaign.cli.analyse import _gate_of_claims
+from campaign.cli.main import main
+from campaign.config.published_file import load
+from campaign.documents.cell import Cell
+from campaign.errors import ConfigError
+from campaign.insight.compare import Comparison, compare, document, parse_rule
+from campaign.insight.published.said import held_against
+from campaign.report.compare_page import claims_page, compare_page
+from campaign.tables import table_files
+from campaign.tables.build import cells_table, runs_table
+from campaign.tables.table_files import Tables
+from tests.unit.report import report_data as synthetic
+
+
+def tables(
+    name: str, seed: int, factor: Callable[[Cell], float] = lambda cell: 1.0, first: int = 0, noise: float = 0.005
+) -> Tables:
+    """The synthetic campaign on leases of its own, with throughputs times `factor`, without its `first` cells."""
+    plan = synthetic.planned()[first:]
+    records = [
+        record.model_copy(
+            update={
+                "lease_id": f"{name}-{record.lease_id}",
+                "throughput_per_s": record.throughput_per_s and record.throughput_per_s * factor(cell),
+            }
+        )
+        for record, cell in _with_cells(plan, seed, noise)
+    ]
+    runs = runs_table(records)
+    context = synthetic.context_document()
+    context["campaign"]["name"] = name
+    return Tables(runs, cells_table(plan, runs), [], [], context)
+
+
+def _with_cells(plan: Any, seed: int, noise: float) -> Any:
+    cells = {entry.cell.id: entry.cell for entry in plan}
+    return ((record, cells[record.cell_id]) for record in synthetic.records(plan, seed, noise))
+
+
+def slower(cell: Cell) -> float:
+    return 0.9 if cell.workload == "bert" and cell.precision == "fp16" else 1.0
+
+
+@pytest.fixture(scope="module")
+def before() -> Tables:
+    return tables("before", 1)
+
+
+@pytest.fixture(scope="module")
+def after() -> Tables:
+    return tables("after", 2, slower, first=2)
+
+
+@pytest.fixture(scope="module")
+def compared(before: Tables, after: Tables) -> Comparison:
+    return compare(before, after, [parse_rule("throughput < -5%"), parse_rule("state")])
+
+
+def test_a_planted_change_is_found_and_nothing_else(compared: Comparison) -> None:
+    rows = compared.rows[compared.rows["ratio"].notna()]
+    planted = (rows["workload"] == "bert") & (rows["precision"] == "fp16")
+    assert (rows.loc[planted, "says"] == "slower").mean() > 0.9
+    assert (rows.loc[~planted, "says"].isin(["slower", "faster"])).sum() <= 1  # Holm: 5 % for any at all
+    assert rows.loc[planted, "ratio"].to_numpy() == pytest.approx(0.9, rel=0.02)
+    assert rows.loc[~planted, "says"].str.startswith("no difference larger than").any()
+
+
+def test_what_stands_in_one_alone_is_listed(compared: Comparison, before: Tables) -> None:
+    assert len(compared.only_base) == 2
+    assert compared.only_other.empty
+    assert len(compared.rows) == len(before.cells) - 2
+
+
+def test_means_count_each_cell_once(compared: Comparison) -> None:
+    rows = compared.rows[compared.rows["workload"] == "bert"]
+    mean = compared.means.set_index("workload").loc["bert"]
+    logs = np.log(rows["ratio"].dropna())
+    assert mean["ratio"] == pytest.approx(np.exp(logs.mean()))
+    assert mean["low"] < mean["ratio"] < mean["high"]
+    assert set(compared.means["workload"]) == {"bert", "resnet", "all cells"}
+
+
+def test_the_other_way_round_gives_the_inverse(before: Tables, after: Tables, compared: Comparison) -> None:
+    back = compare(after, before).rows.set_index("cell")
+    there = compared.rows.set_index("cell").loc[back.index]
+    assert (there["ratio"] * back["ratio"]).dropna().to_numpy() == pytest.approx(1)
+    assert (there["low"] * back["high"]).dropna().to_numpy() == pytest.approx(1)
+
+
+def test_cells_match_by_content_whatever_they_are_called(before: Tables) -> None:
+    renamed = replace(before, cells=before.cells.assign(configuration="c" + before.cells["configuration"]))
+    found = compare(before, renamed)
+    assert len(found.rows) == len(before.cells)
+    assert set(found.rows["by"]) == {"content"}
+
+
+def test_names_are_the_last_resort_and_it_is_said(before: Tables) -> None:
+    elsewhere = replace(before, cells=before.cells.assign(device="H100"))
+    found = compare(before, elsewhere)
+    assert set(found.rows["by"]) == {"names"}
+    assert set(found.rows["differs"]) == {"device A100 / H100"}
+    assert "matched by names alone" in compare_page(found)
+
+
+def test_an_option_is_part_of_what_a_cell_is(before: Tables) -> None:
+    ddp = replace(before, cells=before.cells.assign(option_parallel="ddp"))
+    dp = replace(before, cells=before.cells.assign(option_parallel="dp"))
+    assert compare(ddp, dp).rows.empty
+    without = compare(before, ddp)
+    assert set(without.rows["differs"]) == {"parallel none / ddp"}
+
+
+def test_a_cell_of_several_under_one_name_is_not_guessed(before: Tables) -> None:
+    cells = before.cells.assign(configuration="same")
+    found = compare(replace(before, cells=cells), replace(before, cells=cells.assign(device="H100")))
+    assert found.rows.empty
+    assert len(found.only_base) == len(cells)
+
+
+def test_runs_of_one_block_are_paired(before: Tables) -> None:
+    shared = before.runs.assign(throughput_per_s=before.runs["throughput_per_s"] * 1.01)
+    other = replace(before, runs=shared, cells=before.cells.assign(mean=before.cells["mean"] * 1.01))
+    rows = compare(before, other).rows
+    rows = rows[rows["ratio"].notna()]
+    assert rows["paired"].all()
+    assert rows["ratio"].to_numpy() == pytest.approx(1.01)
+    assert (rows["high"] - rows["low"]).max() < 1e-6  # what blocks share cancels
+
+
+def test_states_that_changed_are_named_and_break_the_gate(before: Tables) -> None:
+    cells = before.cells.copy()
+    lost = cells.index[(cells["state"] == "measured")][0]
+    cells.loc[lost, ["state", "failures", "n_ok", "mean"]] = ["failed", "oom_device x4", 0, np.nan]
+    found = compare(before, replace(before, cells=cells), [parse_rule("state")])
+    assert found.changed[["base_outcome", "outcome"]].to_numpy().tolist() == [["ok", "oom_device"]]
+    assert [each.change for each in found.broken] == ["measured → oom_device"]
+
+
+def test_the_gate_fails_for_what_changed_and_passes_what_did_not(before: Tables, compared: Comparison) -> None:
+    assert {each.rule for each in compared.broken} == {"throughput < -5%"}
+    assert all("bert" in each.where for each in compared.broken)
+    assert any(each.where.startswith("mean over") for each in compared.broken)
+    again = compare(before, tables("again", 5), [parse_rule("throughput < -1%"), parse_rule("throughput > 1%")])
+    assert len(again.broken) <= 1
+
+
+def test_a_change_by_chance_breaks_nothing() -> None:
+    noisy = [tables(name, seed, noise=0.2) for name, seed in (("one", 1), ("two", 2))]
+    found = compare(noisy[0], noisy[1], [parse_rule("throughput < -5%")])
+    beyond = found.rows["ratio"] < 0.95
+    assert beyond.sum() > 10
+    assert len(found.broken) <= 1
+
+
+def test_one_run_decides_by_itself(before: Tables) -> None:
+    cells = before.cells.assign(n_ok=before.cells["n_ok"].clip(upper=1), sd=np.nan)
+    once = replace(before, cells=cells, runs=before.runs[before.runs["repetition"] == 1])
+    half = replace(once, cells=cells.assign(mean=cells["mean"] / 2))
+    found = compare(once, half, [parse_rule("throughput < -5%")])
+    assert {each.change for each in found.broken if "over" not in each.where} == {"−50.0\u202f%, one run"}
+
+
+def test_metrics_have_gates_too(before: Tables) -> None:
+    hungry = replace(before, runs=before.runs.assign(energy_per_sample_j=before.runs["energy_per_sample_j"] * 1.3))
+    assert not compare(before, hungry, [parse_rule("energy_per_sample_j < -10%")]).broken
+    found = compare(before, hungry, [parse_rule("energy_per_sample_j > 10%")])
+    measured = int(before.cells["n_ok"].gt(0).sum())
+    assert len(found.broken) == measured
+    with pytest.raises(ConfigError, match="did you mean 'energy_per_sample_j'"):
+        compare(before, hungry, [parse_rule("energy_per_sample > 10%")])
+    with pytest.raises(ConfigError, match="there are: throughput, state, throughput_per_s,") as told:
+        compare(before, hungry, [parse_rule("zzz > 10%")])
+    assert not set(re.findall(r"\w+", str(told.value))) & {"repetition", "hosts", "started", "ended", "batch", "ranks"}
+
+
+@pytest.mark.parametrize(
+    "text", ["throughput", "throughput < 5", "throughput = 5%", "< 5%", "throughput < -5% or state", ""]
+)
+def test_what_is_no_rule_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no rule; write a quantity"):
+        parse_rule(text)
+
+
+@given(
+    limit=st.floats(-1e6, 1e6, allow_nan=False).map(lambda x: round(x, 3)), test=st.sampled_from(["<", "<=", ">", ">="])
+)
+@settings(max_examples=30)
+def test_rules_are_read_as_written(limit: float, test: str) -> None:
+    rule = parse_rule(f" throughput {test}{limit:.3f} % ")
+    assert (rule.quantity, rule.test, rule.limit_pct) == ("throughput", test, limit)
+
+
+def test_what_differs_around_the_numbers_is_listed(before: Tables) -> None:
+    context = json.loads(json.dumps(before.context))
+    context["software"][1]["version"] = "2.14.0"
+    context["environments"] = {"f" * 20: {"cpu": "another processor", "torch": "2.13.0", "host": "elsewhere"}}
+    found = {
+        each.what: (each.base, each.other) for each in compare(before, replace(before, context=context)).surroundings
+    }
+    assert found == {"software: torch": ("2.13.0", "2.14.0"), "cpu": ("a processor", "another processor")}
+
+
+def test_gpus_differ_by_what_they_are_not_by_which() -> None:
+    from campaign.insight.compare.surroundings import differences
+
+    def with_gpu(line: str) -> dict[str, Any]:
+        return {"environments": {"a": {"gpus": [line]}}}
+
+    one = with_gpu("0, GPU-aaaa, NVIDIA A100, 40960 MiB, 550.1, 4, 16")
+    assert not list(differences(one, with_gpu("1, GPU-bbbb, NVIDIA A100, 40960 MiB, 550.1, 4, 16")))
+    assert [each.what for each in differences(one, with_gpu("0, GPU-aaaa, NVIDIA A100, 40960 MiB, 560.0, 4, 16"))] == [
+        "gpus"
+    ]
+
+
+def test_campaigns_of_one_name_are_told_apart(before: Tables) -> None:
+    found = compare(before, before)
+    assert (found.base, found.other) == ("before (A)", "before (B)")
+    assert set(found.rows["ratio"].dropna()) == {1.0}
+
+
+def test_empty_campaigns_compare_to_nothing(before: Tables) -> None:
+    empty = replace(before, cells=before.cells.iloc[:0], runs=before.runs.iloc[:0])
+    found = compare(before, empty, [parse_rule("throughput < -5%")])
+    assert found.rows.empty
+    assert len(found.only_base) == len(before.cells)
+    assert found.means.empty
+    assert "No cell was measured in both" in compare_page(found)
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_is_whole_and_escapes_what_campaigns_say(compared: Comparison) -> None:
+    hostile = replace(compared, base=synthetic.HOSTILE)
+    page = compare_page(hostile)
+    reader = _Reader()
+    reader.feed(page)
+    assert "script" not in reader.tags
+    assert all(address.startswith(("#", "data:")) for address in reader.addresses)
+    assert page == compare_page(hostile)
+    assert re.search(r"42 breaches|\d+ breaches", page)
+
+
+def test_the_document_is_json_without_nan(compared: Comparison) -> None:
+    text = json.dumps(document(compared), allow_nan=False)
+    again = json.loads(text)
+    assert again["schema_version"] == "comparison/1"
+    assert len(again["cells"]) == len(compared.rows)
+    assert [each["ratio"] for each in again["cells"]].count(None) == int(compared.rows["ratio"].isna().sum())
+
+
+@pytest.fixture(scope="module")
+def directories(before: Tables, after: Tables, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    root = tmp_path_factory.mktemp("compare")
+    for name, each in (("A", before), ("B", after)):
+        (root / name / "tables").mkdir(parents=True)
+        table_files.write(each, root / name / "tables")
+    return str(root / "A"), str(root / "B")
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["compare", *arguments])
+
+
+def test_the_command_fails_where_a_rule_is_broken(directories: tuple[str, str], tmp_path: Path) -> None:
+    page = tmp_path / "changes.html"
+    failed = run(*directories, "--fail-on", "throughput < -5%", "--output", str(page))
+    assert failed.exit_code == 1
+    assert "fails: throughput < -5%" in failed.stderr
+    assert "after against before" in page.read_text(encoding="utf-8")
+    assert run(*directories, "--fail-on", "throughput < -50%").exit_code == 0
+
+
+def test_the_baseline_can_be_the_second(directories: tuple[str, str]) -> None:
+    turned = json.loads(run(*directories, "--baseline", "after", "--format", "json").stdout)
+    assert (turned["base"], turned["other"]) == ("after", "before")
+    refused = run(*directories, "--baseline", "neither")
+    assert refused.exit_code == 1
+    assert "is neither of the two" in refused.stderr
+
+
+def test_the_command_holds_a_campaign_against_published_claims(directories: tuple[str, str]) -> None:
+    said = json.loads(run(directories[0], "falcon", "--format", "json").stdout)
+    assert len(said["claims"]) == 48
+    both = run("falcon", "faster")
+    assert both.exit_code == 1
+    assert "one of the two has to be measured" in both.stderr
+    assert run("faster", directories[0], "--fail-on", "throughput < 1%").exit_code == 1
+    shown = run(directories[0], "falcon").stdout
+    assert "claims were not measured here (the page, --output, says why)" in shown
+    assert "a figure of the hardware there" not in shown
+
+
+def test_the_gate_of_claims_says_what_differs_and_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+    claim = {"id": "a.one", "says": "it is so", "here": "9 %", "verdict": "differs", "other": ["device b instead of a"]}
+    _gate_of_claims([claim, {**claim, "verdict": "agrees"}])
+    assert (
+        "1 claim differs under other conditions or with another program, which does not count"
+        in capsys.readouterr().err
+    )
+    with pytest.raises(click.exceptions.Exit):
+        _gate_of_claims([claim, {**claim, "other": []}])
+    assert "fails: differs: a.one" in capsys.readouterr().err
+
+
+def test_a_gate_that_compares_nothing_does_not_pass(
+    directories: tuple[str, str], before: Tables, tmp_path: Path
+) -> None:
+    (tmp_path / "tables").mkdir()
+    nothing = before.cells.assign(workload="another")
+    table_files.write(replace(before, cells=nothing), tmp_path / "tables")
+    empty = run(directories[0], str(tmp_path), "--fail-on", "throughput < -5%")
+    assert empty.exit_code == 1
+    assert "nothing that could pass" in empty.stderr
+
+
+def test_the_page_of_claims_says_them(before: Tables) -> None:
+    page = claims_page(before.name, held_against([load("faster")], before))
+    assert "Published and here" in page
+    assert "were not measured here" in page
+
+
+def test_frames_keep_their_order(compared: Comparison, before: Tables) -> None:
+    expected = before.cells["cell_id"].iloc[2:].reset_index(drop=True)
+    pd.testing.assert_series_equal(compared.rows["cell_id"], expected, check_names=False)

@@ -1,0 +1,106 @@
+"""When a number here agrees with a published one, differs from it, or decides nothing."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from campaign.config.published_file import Claim, Here
+from campaign.insight.published.judgement import judge, others
+from campaign.insight.published.values import Found, Trend, Value
+
+
+def claim(kind: str, accept: tuple[float | None, float | None], **here: Any) -> Claim:
+    return Claim(
+        id="one",
+        where="Table 1",
+        quantity="q",
+        unit="percent",
+        conditions={},
+        value=8.1,
+        accept=accept,
+        kind=kind,  # type: ignore[arg-type]
+        basis="rounding",
+        says="it is so",
+        here=Here(**{"compute": "throughput_drop_pct", **here}),
+    )
+
+
+def verdict(of: Claim, *values: tuple[float, float, float], exact: bool = False) -> str:
+    assert of.here is not None
+    return judge(of, of.here, Found(tuple(Value(*value, "a cell", exact=exact) for value in values)))[0]
+
+
+PRINTED = claim("ratio", (8.05, 8.15))
+BOUND = claim("bound", (None, 5.0))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ((7.4, 6.8, 8.1), "agrees"),
+        ((7.4, 6.8, 8.0), "differs"),
+        ((9.0, 8.2, 9.9), "differs"),
+        ((8.1, 8.06, 8.14), "agrees"),
+        ((8.1, nan, nan), "undecided"),
+        # An interval that holds no effect at all cannot speak for 8.1 %.
+        ((7.0, -3.0, 17.0), "undecided"),
+    ],
+)
+def test_a_printed_number_agrees_where_the_interval_reaches_it(
+    value: tuple[float, float, float], expected: str
+) -> None:
+    assert verdict(PRINTED, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ((4.0, 3.0, 5.0), "agrees"),
+        ((-2.0, -3.0, -1.0), "agrees"),
+        ((4.9, 4.0, 5.8), "undecided"),
+        ((7.0, 5.1, 8.9), "differs"),
+        ((4.0, nan, nan), "undecided"),
+    ],
+)
+def test_a_bound_agrees_where_the_whole_interval_keeps_to_it(value: tuple[float, float, float], expected: str) -> None:
+    assert verdict(BOUND, value) == expected
+
+
+def test_all_values_have_to_agree() -> None:
+    good, bad, unclear = (4.0, 3.0, 5.0), (7.0, 6.0, 8.0), (5.0, 4.0, 6.0)
+    assert verdict(BOUND, good, good) == "agrees"
+    assert verdict(BOUND, good, unclear) == "undecided"
+    assert verdict(BOUND, good, unclear, bad) == "differs"
+
+
+def test_descriptions_are_judged_by_their_value() -> None:
+    assert verdict(claim("bound", (0.0, 0.7)), (0.6, 0.6, 0.6), exact=True) == "agrees"
+    assert verdict(claim("bound", (0.0, 0.7)), (0.8, 0.8, 0.8), exact=True) == "differs"
+
+
+def test_the_largest_batch_is_open_until_a_larger_one_fails() -> None:
+    batch = claim("measured", (10.0, 10.0), compute="largest_batch")
+    assert verdict(batch, (6.0, 6.0, inf)) == "undecided"
+    assert verdict(batch, (10.0, 10.0, 10.0)) == "agrees"
+    assert verdict(batch, (12.0, 12.0, inf)) == "differs"
+
+
+@pytest.mark.parametrize(
+    ("p_up", "p_down", "expected"), [(0.01, 0.99, "agrees"), (0.99, 0.01, "differs"), (0.3, 0.7, "undecided")]
+)
+def test_a_trend_is_judged_by_its_test(p_up: float, p_down: float, expected: str) -> None:
+    rising = claim("direction", (None, None), along="batch")
+    assert rising.here is not None
+    assert judge(rising, rising.here, Found((), (), Trend(0.5, p_up, p_down)))[0] == expected
+
+
+def test_an_absolute_number_of_an_unnamed_device_is_of_other_conditions() -> None:
+    absolute = claim("measured", (5.0, 6.0), compute="link_one_way_gb_per_s", ends=("local", "local"))
+    assert absolute.here is not None
+    assert others(absolute, absolute.here, Found(())) == ("the document does not name the device",)
+    named = claim("measured", (5.0, 6.0), compute="link_one_way_gb_per_s", under={"device": ("a100",)})
+    assert named.here is not None
+    assert others(named, named.here, Found((), ("device b instead of a100",))) == ("device b instead of a100",)

@@ -1,0 +1,395 @@
+"""What to build: the planted optimum is found, a planted tie is called one, and what is not known is said to be so."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from campaign.cli.main import main
+from campaign.config.system_file import SystemFile
+from campaign.documents.cell import Configuration
+from campaign.errors import ConfigError, RecordError
+from campaign.insight.recommend import advise, asked
+from campaign.insight.recommend.document import Answer, RecommendationDocument
+from campaign.insight.recommend.shapes import Pool, pool_of, possible
+from campaign.report import page as report
+from campaign.report.recommendation_section import read_recommendation, recommended
+from campaign.report.write import write_recommendation
+from campaign.tables import table_files as tableset
+from campaign.tables.table_files import Tables
+from tests.unit.insight import model_data
+from tests.unit.report import report_data
+
+
+def recommend(
+    tables: Tables, *objectives: str, where: Sequence[str] = (), workloads: Sequence[str] = ()
+) -> RecommendationDocument:
+    known = sorted(set(tables.cells["workload"]))
+    return advise(tables, asked(objectives, where, workloads, known, [])).document
+
+
+def answer(tables: Tables, objective: str, *where: str) -> Answer:
+    (only,) = recommend(tables, objective, where=where).answers
+    return only
+
+
+@pytest.fixture(scope="module")
+def planted() -> Tables:
+    return model_data.tables()
+
+
+def test_the_planted_optimum_is_found_though_it_was_not_measured(planted: Tables) -> None:
+    # Eight local devices were not measured; eight behind the fabric, and fewer local ones, were.
+    best = answer(planted, "throughput")
+    assert best.choice is not None
+    assert best.choice.configuration == "1x8-local"
+    assert not best.choice.measured
+    assert best.choice.extrapolated == ""
+    hidden = report_data.configuration(each=8, attach="local")
+    true = 32 * 8 / model_data.step_s(hidden, "big", 32, "fp32")
+    assert best.choice.low < true < best.choice.high
+    measured = set(planted.cells["cell_id"])
+    assert best.choice.evidence
+    assert {each.cell_id for each in best.choice.evidence} <= measured
+    assert best.choice.evidence_total == len(measured)
+    assert "predicted, not measured" in best.sentences[0]
+
+
+def test_a_measured_optimum_names_its_cell_and_what_the_model_would_have_said(planted: Tables) -> None:
+    best = answer(planted, "throughput", "measured and hosts == 1 and attach == 'local'")
+    assert best.choice is not None
+    assert best.choice.configuration == "local-4"
+    (cell,) = best.choice.evidence
+    row = planted.cells.set_index("cell_id").loc[cell.cell_id]
+    assert (row["configuration"], row["batch"], cell.runs) == ("local-4", 32, 4)
+    assert best.choice.value == pytest.approx(row["mean"])
+    assert "off in throughput" in best.choice.predicted
+
+
+def test_the_time_of_a_million_samples_is_the_inverse_of_the_throughput(planted: Tables) -> None:
+    rate, time = recommend(planted, "throughput", "time").answers
+    assert rate.choice is not None
+    assert time.choice is not None
+    assert time.choice.shape == rate.choice.shape
+    assert time.choice.value == pytest.approx(1e6 / rate.choice.value)
+    assert time.choice.low == pytest.approx(1e6 / rate.choice.high)
+
+
+def test_what_is_outside_of_the_measurements_is_called_that_and_never_chosen(planted: Tables) -> None:
+    best = answer(planted, "throughput")
+    assert best.beyond is not None
+    assert "devices, at most 8 measured" in best.beyond.extrapolated
+    assert "extrapolation" in best.sentences[-1]
+    only = answer(planted, "throughput", "devices > 8")
+    assert only.choice is None
+    assert only.beyond is not None
+    assert "inside of what was measured" in only.sentences[0]
+    assert answer(planted, "throughput", "not extrapolated").beyond is None
+
+
+def test_a_planted_tie_is_called_a_tie_and_the_fewest_devices_are_named_first() -> None:
+    shapes = [*model_data.SHAPES[:7], report_data.configuration(each=8, used=4, attach="local")]
+    tied = answer(model_data.tables(shapes), "throughput", "measured and attach == 'local'")
+    assert tied.choice is not None
+    assert tied.choice.configuration == "local-4"
+    assert [each.configuration for each in tied.tied] == ["local-8-use4"]
+    assert "tie" in tied.sentences[1]
+
+
+def test_a_prediction_that_is_only_a_little_better_does_not_take_the_place_of_a_measurement() -> None:
+    def alike(at: Configuration, workload: str, batch: int, precision: str) -> float:
+        return 0.004 + 0.002 * batch + (0.001 if at.ranks > 1 else 0.0)
+
+    shapes = model_data.SHAPES[:7]
+    for seed in range(4):
+        best = answer(model_data.tables(shapes, truth=alike, seed=seed, noise=0.01), "throughput")
+        assert best.choice is not None
+        assert best.choice.configuration == "fabric-8"
+        assert "1x8-local" in {each.configuration for each in best.tied}
+
+
+def test_a_difference_beyond_the_noise_is_no_tie(planted: Tables) -> None:
+    best = answer(planted, "throughput", "measured")
+    assert best.choice is not None
+    assert best.tied_total == 0
+
+
+def test_one_run_a_cell_tells_no_tie(planted: Tables) -> None:
+    best = answer(model_data.tables(repetitions=1), "throughput", "measured")
+    assert not best.comparable
+    assert best.choice is not None
+    assert best.choice.low is None
+    assert "cannot be told" in best.sentences[1]
+
+
+def test_a_model_that_is_wrong_chooses_nothing_and_says_so() -> None:
+    factor = {at.name: f for at, f in zip(model_data.SHAPES, (1, 2, 0.6, 1.7, 1, 0.5, 1.4, 2.2, 0.7, 1.2), strict=True)}
+
+    def strange(at: Configuration, workload: str, batch: int, precision: str) -> float:
+        return factor[at.name] * model_data.step_s(at, workload, batch, precision)
+
+    document = recommend(model_data.tables(truth=strange), "throughput")
+    (model,) = document.models
+    assert not model.trusted
+    assert "chooses nothing" in model.sentence
+    (best,) = document.answers
+    assert best.choice is not None
+    assert best.choice.measured
+    assert best.beyond is None
+    assert all(each.measured for each in best.tied)
+
+
+def test_cheapest_within_counts_device_hours_of_those_that_are_fast_enough(planted: Tables) -> None:
+    where = ["measured and attach == 'local'"]
+    near, far = recommend(planted, "cheapest-within:5%", "cheapest-within:90%", where=where).answers
+    assert near.choice is not None
+    assert far.choice is not None
+    assert near.choice.configuration == "local-4"
+    assert far.choice.configuration == "local-1"
+    rate = planted.cells.query("configuration == 'local-1' and batch == 32")["mean"].item()
+    assert far.choice.value == pytest.approx(1e6 / rate / 3600)
+
+
+def test_idle_devices_count_for_device_hours() -> None:
+    shapes = [*model_data.SHAPES[:7], report_data.configuration(each=8, used=4, attach="local")]
+    per_hour = answer(model_data.tables(shapes), "throughput-per-device-hour", "devices_used == 4", "measured")
+    assert per_hour.choice is not None
+    assert per_hour.choice.configuration == "local-4"
+    assert per_hour.tied_total == 0
+
+
+def test_energy_is_weighed_where_power_was_sampled(planted: Tables) -> None:
+    def metrics(at: Configuration, workload: str, rate: float) -> dict[str, float]:
+        watts = {"local": 100.0, "fabric": 300.0}[at.attach] * at.ranks
+        return {"allreduce_bytes_per_step": model_data.BYTES[workload], "energy_per_sample_j": watts / rate}
+
+    best = answer(model_data.tables(metrics=metrics), "throughput-per-joule", "measured")
+    assert best.choice is not None
+    assert best.choice.configuration == "local-1"
+    none = answer(planted, "throughput-per-joule")
+    assert none.choice is None
+    assert "power" in none.sentences[0]
+
+
+def test_the_report_answers_what_there_are_measurements_for(planted: Tables) -> None:
+    told = [each.objective for each in recommend(planted).answers]
+    assert told == ["throughput", "throughput-per-device-hour", "cheapest-within:5%"]
+
+
+def test_a_mix_goes_to_the_shape_that_its_shares_ask_for() -> None:
+    shapes = model_data.SHAPES[:7]
+    times = {("local-4", "big"): 1.0, ("local-4", "small"): 2.0, ("fabric-8", "big"): 3.0, ("fabric-8", "small"): 0.5}
+
+    def truth(at: Configuration, workload: str, batch: int, precision: str) -> float:
+        return times.get((at.name, workload), 6.0) * batch * at.ranks
+
+    tables = model_data.tables(shapes, ("big", "small"), truth=truth)
+    for share, best in ((0.95, "local-4"), (0.05, "fabric-8")):
+        document = recommend(tables, f"mix:big={share},small={1 - share}", where=["measured"])
+        (mix,) = document.answers
+        assert mix.choice is not None
+        assert mix.choice.configuration == best
+        assert mix.choice.evidence_total == 2
+        slow = 4.0 if best == "local-4" else 3.0
+        assert mix.choice.value == pytest.approx(1 + (1 - max(share, 1 - share)) * (slow - 1), rel=0.01)
+
+
+def test_a_mix_of_single_runs_has_no_interval_and_its_ties_are_not_known() -> None:
+    whole = model_data.tables(model_data.SHAPES[:4], ("big", "small"))
+    runs = whole.runs[whole.runs["repetition"] == 1]
+    once = replace(whole, runs=runs, cells=whole.cells.assign(n_ok=1, sd=np.nan, ci_low=np.nan, ci_high=np.nan))
+    (mix,) = recommend(once, "mix:big=0.5,small=0.5", where=["measured"]).answers
+    assert mix.choice is not None
+    assert (mix.choice.low, mix.comparable, mix.tied_words()) == (None, False, "not known: one run a cell")
+    said = recommended({"document": recommend(once, "throughput", where=["measured"]).model_dump()})
+    assert said is not None
+    assert all(each.endswith("; ties not known: one run a cell.") for each in said["objectives"][0]["summary"])
+    assert all(each.startswith(("big, ", "small, ")) for each in said["objectives"][0]["summary"])
+
+
+def test_what_is_better_by_extrapolation_is_said_in_the_row(planted: Tables) -> None:
+    for where, further in ([], True), (["not extrapolated"], False):
+        said = recommended({"document": recommend(planted, "throughput", where=where).model_dump()})
+        assert said is not None
+        (objective,) = said["objectives"]
+        assert bool(objective["beyond"]) == further
+        assert ["extrapolated: see below" in row[2] for row in objective["rows"]] == [further]
+        assert ["extrapolated: see below" in each for each in objective["summary"]] == [further]
+
+
+def test_a_batch_that_ran_out_of_memory_is_not_recommended() -> None:
+    def ran_out(at: Configuration, batch: int) -> bool:
+        return batch == 32 and at.ranks > 1
+
+    tables = model_data.tables(ran_out=ran_out)
+    best = answer(tables, "throughput")
+    assert best.choice is not None
+    assert best.choice.batches == "batch 16"
+    # It fitted on one device, which keeps no buffers for others; that says nothing of several.
+    assert answer(tables, "throughput", "batch == 32 and ranks > 1").choice is None
+    alone = answer(tables, "throughput", "batch == 32").choice
+    assert alone is not None
+    assert alone.shape["devices_used"] == 1
+
+
+def test_a_prediction_whose_memory_nobody_tried_says_so() -> None:
+    def ran_out(at: Configuration, batch: int) -> bool:
+        return batch == 32 and at.ranks < 4
+
+    tables = model_data.tables(ran_out=ran_out)
+    (best,) = recommend(tables, "throughput", where=["batch == 32 and ranks == 4 and hosts == 1"]).answers
+    assert best.choice is not None
+    assert best.choice.memory == "fits"
+    none = answer(tables, "throughput", "batch == 32 and ranks == 2")
+    assert none.choice is None
+    unknown = answer(tables, "throughput", "batch == 32 and ranks == 3 and not extrapolated")
+    assert unknown.choice is not None
+    assert unknown.choice.memory == "unknown"
+    assert "not known" in unknown.sentences[0]
+    assert answer(tables, "throughput", "batch == 32 and ranks == 3 and memory fits").choice is None
+
+
+def test_without_the_system_only_measured_configurations_are_weighed() -> None:
+    document = recommend(model_data.tables(system=None), "throughput")
+    assert document.answers[0].choice is not None
+    assert document.answers[0].choice.measured
+    assert any("only measured configurations" in sentence for sentence in document.basis)
+
+
+def test_the_pool_is_what_the_system_says_and_may_be_used() -> None:
+    system = SystemFile.model_validate(model_data.SYSTEM)
+    assert pool_of(system, "A100") == Pool((8, 8, 8, 8), 32)
+    assert pool_of(system, "T4") == Pool((0, 0, 0, 0), 0)
+    less = {"allowed_hosts": ["host[1-2]"], "quota": {"A100": 3}}
+    assert pool_of(SystemFile.model_validate({**model_data.SYSTEM, "tenancy": less}), "A100") == Pool((8, 8), 3)
+    static = {**model_data.SYSTEM, "fabric": {"kind": "static"}, "pool": []}
+    assert pool_of(SystemFile.model_validate(static), "A100").pooled == 0
+
+
+def test_every_shape_that_the_numbers_allow_is_possible_and_no_other(planted: Tables) -> None:
+    shapes = possible(Pool((2, 1), 3), "A100", planted.cells, ["local"])
+    found = {(r.hosts, r.devices_per_host, r.attach) for r in shapes.itertuples()}
+    assert found == {
+        *((1, n, "local") for n in (1, 2)),
+        *((1, n, "fabric") for n in (1, 2, 3)),
+        *((1, n, "hybrid") for n in (2, 3, 4, 5) if n // 2 <= 2 and n - n // 2 <= 3),
+        *((2, n, "local") for n in (1,)),
+        *((2, n, "fabric") for n in (1,)),
+        *((2, n, "hybrid") for n in (2,)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("objectives", "constraints", "workloads", "said"),
+    [
+        (["fastest"], [], [], "cheapest-within:5%"),
+        (["throughput:3"], [], [], "throughput:3"),
+        (["cheapest-within:lots"], [], [], "percentage"),
+        (["cheapest-within:100%"], [], [], "percentage"),
+        (["mix:big=0.5,big=0.5"], [], [], "once"),
+        (["mix:big=-1"], [], [], "positive"),
+        (["mix:huge=1"], [], [], "huge"),
+        ([], ["devcies < 3"], [], "did you mean 'devices'"),
+        ([], [], ["huge"], "there are: big"),
+    ],
+)
+def test_what_is_not_understood_is_said_with_what_is_allowed(
+    objectives: list[str], constraints: list[str], workloads: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        asked(objectives, constraints, workloads, ["big"], [])
+
+
+@pytest.fixture(scope="module")
+def written(planted: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("recommended")
+    (directory / "tables").mkdir()
+    tableset.write(planted, directory / "tables")
+    write_recommendation(directory / "tables", directory / "recommendation")
+    return directory
+
+
+def test_the_files_are_the_same_byte_for_byte_and_hold_every_measured_cell(written: Path, planted: Tables) -> None:
+    write_recommendation(written / "tables", written / "again")
+    for name in ("recommendation.json", "recommendation.svg", "recommendation.csv"):
+        assert (written / "again" / name).read_bytes() == (written / "recommendation" / name).read_bytes()
+    lines = (written / "recommendation" / "recommendation.csv").read_text().splitlines()
+    assert lines[0].endswith("measured_per_s,predicted_per_s,error_pct")
+    assert len(lines) == len(planted.cells) + 1
+
+
+def test_the_last_section_of_the_report_says_what_to_build(written: Path, planted: Tables) -> None:
+    given = read_recommendation(written / "recommendation")
+    page = report.assemble(planted.runs, planted.cells, [], planted.context, {}, given)
+    assert re.findall(r'<section id="([^"]+)"', page)[-1] == "recommendations"
+    planned = len(planted.cells)
+    assert f"Coverage: {planned} of {planned} planned cells measured" in page.partition('id="recommendations"')[2]
+    assert 'href="#recommendations"' in page
+    section = page[page.index('<section id="recommendations"') :]
+    assert "1x8-local: 1 host with 8 local A100; batch" in section
+    summary = re.findall(r"<li>(big, [^<]*)</li>", page[: page.index("</section>")])
+    assert summary
+    assert all("; ties not known" not in each and each.endswith(".") for each in summary)
+    assert 'aria-labelledby="predictions-title' in section
+    assert "when a configuration is left out" in section or "left out is" in section
+    assert given is not None
+    for answer in given["document"]["answers"]:
+        for evidence in answer["choice"]["evidence"]:
+            assert evidence["cell_id"] in section
+
+
+def test_names_cannot_break_the_section(written: Path, planted: Tables) -> None:
+    given = read_recommendation(written / "recommendation")
+    assert given is not None
+    text = json.dumps(given["document"]).replace("1x8-local", report_data.HOSTILE.replace('"', "'"))
+    page = report.assemble(
+        planted.runs, planted.cells, [], planted.context, {}, {**given, "document": json.loads(text)}
+    )
+    assert report_data.HOSTILE not in page
+
+
+def test_a_report_without_a_recommendation_has_no_such_section(planted: Tables, tmp_path: Path) -> None:
+    assert read_recommendation(tmp_path) is None
+    page = report.assemble(planted.runs, planted.cells, [], planted.context, {})
+    assert "recommendations" not in page.split("<body>")[1]
+
+
+def test_a_document_of_another_form_is_an_error_that_names_the_key(written: Path) -> None:
+    given = read_recommendation(written / "recommendation")
+    assert given is not None
+    with pytest.raises(RecordError, match="surprise"):
+        recommended({**given, "document": {**given["document"], "surprise": 1}})
+
+
+def test_nothing_measured_is_nothing_recommended(tmp_path: Path, planted: Tables) -> None:
+    empty = replace(planted, runs=planted.runs.iloc[:0], cells=planted.cells.iloc[:0])
+    tableset.write(empty, tmp_path)
+    write_recommendation(tmp_path, tmp_path / "recommendation")
+    document = json.loads((tmp_path / "recommendation" / "recommendation.json").read_bytes())
+    assert document["answers"] == []
+    assert "nothing to recommend" in document["basis"][0]
+    page = report.assemble(
+        empty.runs, empty.cells, [], empty.context, {}, read_recommendation(tmp_path / "recommendation")
+    )
+    assert "nothing to recommend" in page
+
+
+def test_the_command_answers_from_a_directory_of_results(written: Path) -> None:
+    run = CliRunner()
+    arguments = ["recommend", str(written), "--objective", "throughput", "--constraint", "hosts == 1 and devices <= 4"]
+    told = run.invoke(main, [*arguments, "--format", "json"])
+    assert told.exit_code == 0, told.output
+    document = RecommendationDocument.model_validate_json(told.output)
+    assert document.answers[0].choice is not None
+    assert document.answers[0].choice.configuration == "local-4"
+    shown = run.invoke(main, arguments)
+    assert shown.exit_code == 0
+    assert "local-4" in shown.output
+    assert run.invoke(main, ["recommend", str(written), "--objective", "best"]).exit_code != 0

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from campaign.errors import LaunchError
+from campaign.launch import local
+from campaign.launch.local import LocalLauncher, open_launcher
+from campaign.launch.protocol import Limits
+from campaign.processes.marked import marked
+from campaign.workloads.protocol import Ended, Step
+from tests.unit.launch.compositions import composition, system
+
+SHOW = "import json, os; print(json.dumps(dict(os.environ), sort_keys=True), flush=True)"
+SLEEP = "import time; time.sleep(60)"
+
+
+class Bench:
+    """A launcher with a log, a directory and a mark of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.launcher: LocalLauncher = open_launcher(system(), composition((8, 0)))
+        self.mark = f"test-{uuid.uuid4().hex}"
+        self.log = directory / "logs" / "run.log"
+        self.directory = directory
+
+    def run(
+        self,
+        code: str | tuple[str, ...],
+        hosts: Mapping[str, int] | None = None,
+        per_rank: bool = True,
+        limits: Limits = Limits(30.0),  # noqa: B008
+        environment: Mapping[str, str] | None = None,
+    ) -> Ended:
+        argv = (sys.executable, "-S", "-c", code) if isinstance(code, str) else code
+        step = Step(argv, environment or {}, hosts or {"host1": 1}, per_rank)
+        return self.launcher.run(step, self.mark, self.log, self.directory, limits)
+
+    def environments(self) -> list[dict[str, str]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.launcher.close()
+    assert list(marked(bench.mark)) == []
+
+
+def test_every_rank_knows_its_place(bench: Bench) -> None:
+    ended = bench.run(SHOW, {"host1": 2, "host2": 1}, environment={"EXTRA": "1"})
+    assert ended.codes == (0, 0, 0)
+    ranks = sorted(bench.environments(), key=lambda environment: int(environment["RANK"]))
+    assert [rank["RANK"] for rank in ranks] == ["0", "1", "2"]
+    assert [rank["CAMPAIGN_HOST"] for rank in ranks] == ["host1", "host1", "host2"]
+    assert [rank["CAMPAIGN_HOST_RANK"] for rank in ranks] == ["0", "1", "0"]
+    assert len({rank["LOCAL_RANK"] for rank in ranks}) == 3
+    for name, value in (("WORLD_SIZE", "3"), ("EXTRA", "1"), ("OMP_NUM_THREADS", "1"), ("CAMPAIGN_RUN", bench.mark)):
+        assert {rank[name] for rank in ranks} == {value}
+    assert len({(rank["MASTER_ADDR"], rank["MASTER_PORT"]) for rank in ranks}) == 1
+
+
+def test_a_program_that_is_started_once_knows_its_ranks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert bench.run(SHOW, {"host1": 2, "host2": 2}, per_rank=False).codes == (0,)
+    (environment,) = bench.environments()
+    assert (environment["CAMPAIGN_RANKS"], environment["CAMPAIGN_HOSTS"]) == ("4", "host1,host2")
+    assert not {"RANK", "OMP_NUM_THREADS", "SUBMITIT_EXECUTOR"} & environment.keys()
+
+
+def test_output_and_errors_go_to_the_log_and_the_work_to_its_directory(bench: Bench) -> None:
+    bench.run(
+        "import os, sys; print(os.getcwd(), flush=True); print('bad', file=sys.stderr); print(sys.stdin.read() == '')"
+    )
+    assert bench.log.read_text().splitlines() == [str(bench.directory), "bad", "True"]
+
+
+def test_times_are_those_of_the_step(bench: Bench) -> None:
+    before = time.time()
+    ended = bench.run("import time; time.sleep(0.2)")
+    assert before <= ended.started <= ended.ended <= time.time()
+    assert ended.ended - ended.started >= 0.2
+
+
+def test_the_time_limit_ends_everything_that_was_started(bench: Bench) -> None:
+    code = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)
+time.sleep(60)
+"""
+    ended = bench.run(code, {"host1": 2}, limits=Limits(0.5))
+    assert ended.timed_out
+    assert ended.codes == (-9, -9)
+    assert list(marked(bench.mark)) == []
+
+
+def test_the_memory_limit_ends_the_step(bench: Bench) -> None:
+    ended = bench.run(f"x = bytearray(150_000_000); {SLEEP}", limits=Limits(30.0, memory_limit_mib=100))
+    assert (ended.memory_limit_hit, ended.timed_out, ended.codes) == (True, False, (-9,))
+
+
+def test_a_step_below_its_memory_limit_is_left_alone(bench: Bench) -> None:
+    ended = bench.run("import time; time.sleep(0.3)", {"host1": 2}, limits=Limits(30.0, memory_limit_mib=500))
+    assert (ended.memory_limit_hit, ended.codes) == (False, (0, 0))
+
+
+def test_one_failing_rank_ends_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_PEER_PATIENCE_S", 0.2)
+    code = f"import os, sys, time; sys.exit(3) if os.environ['RANK'] == '1' else {SLEEP.removeprefix('import time; ')}"
+    ended = bench.run(code, {"host1": 3})
+    assert ended.codes == (-9, 3, -9)
+    assert not ended.timed_out
+
+
+def test_exit_codes_and_signals_are_told_apart(bench: Bench) -> None:
+    code = "import os, signal, sys; os.kill(os.getpid(), signal.SIGSEGV) if os.environ['RANK'] == '0' else sys.exit(7)"
+    assert bench.run(code, {"host1": 2}).codes == (-11, 7)
+
+
+def test_what_a_program_leaves_in_the_background_is_ended_too(bench: Bench) -> None:
+    ended = bench.run(("sh", "-c", "sleep 60 & echo started"))
+    assert ended.codes == (0,)
+    assert bench.log.read_text() == "started\n"
+    assert list(marked(bench.mark)) == []
+
+
+@pytest.mark.parametrize(
+    "argv", [("no-such-program-anywhere",), ("/etc/passwd",), ("echo", "a\0b"), ("echo", "x" * 10_000_000), (os.sep,)]
+)
+def test_a_program_that_cannot_be_started_is_the_apparatus_failure(bench: Bench, argv: tuple[str, ...]) -> None:
+    with pytest.raises(LaunchError, match=f"{argv[0]}: could not be started"):
+        bench.run(argv, {"host1": 2})
+
+
+def test_a_preload_that_cannot_be_loaded_is_the_apparatus_failure(bench: Bench) -> None:
+    step = Step(("true",), {}, {"host1": 1}, preload="campaign.no_such_room")
+    with pytest.raises(LaunchError, match="ranks' parent"):
+        bench.launcher.run(step, bench.mark, bench.log, bench.directory, Limits(5.0))
+
+
+def test_an_interruption_leaves_nothing_running(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interruption(BaseException):
+        pass
+
+    def interrupted(*_: object) -> None:
+        raise Interruption
+
+    monkeypatch.setattr(local, "_wait", interrupted)
+    with pytest.raises(Interruption):
+        bench.run(SLEEP, {"host1": 2})
+    assert list(marked(bench.mark)) == []

@@ -1,0 +1,133 @@
+"""The journal of a lease, and who owns it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from campaign.errors import FabricError
+from campaign.fabrics.errors import Conflict
+from campaign.lease.journal import TRANSITIONS, Journal, Ownership, is_owned, journaled
+
+
+def begun(directory: Path) -> Journal:
+    journal = Journal(directory, "one")
+    journal.advance("PLANNED", campaign="demo", owner="me", requested={"hosts": 1})
+    journal.advance("RESERVED", selected=["slot1"])
+    return journal
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0, 1))
+def test_a_torn_last_line_loses_only_itself(tmp_path_factory: pytest.TempPathFactory, cut: float) -> None:
+    directory = tmp_path_factory.mktemp("journal")
+    begun(directory).advance("COMPOSING")
+    path = directory / "one.jsonl"
+    whole = path.read_bytes()
+    before_last = whole.rstrip(b"\n").rfind(b"\n") + 1
+    path.write_bytes(whole[: before_last + int(cut * (len(whole) - 2 - before_last))])
+
+    heir = Journal(directory, "one")
+    assert heir.state == "RESERVED"
+    heir.advance("COMPOSING")
+    assert Journal(directory, "one").state == "COMPOSING"
+    assert heir.document()["selected"] == ["slot1"]
+
+
+def test_every_line_is_whole_json_with_its_time(tmp_path: Path) -> None:
+    begun(tmp_path).note(operation="compose", outcome="ok", duration_s=0.1)
+    entries = [json.loads(line) for line in (tmp_path / "one.jsonl").read_text().splitlines()]
+    assert [entry.get("state") for entry in entries] == ["PLANNED", "RESERVED", None]
+    assert all(entry["time_s"] > 1e9 for entry in entries)
+
+
+def test_states_follow_each_other_as_the_machine_allows(tmp_path: Path) -> None:
+    journal = begun(tmp_path)
+    with pytest.raises(FabricError, match="RESERVED cannot become READY"):
+        journal.advance("READY")
+    assert Journal(tmp_path, "one").state == "RESERVED"
+
+
+def test_every_state_can_end() -> None:
+    ends = {"RELEASED"}
+    while grown := {state for state, after in TRANSITIONS.items() if after & ends and state is not None} - ends:
+        ends |= grown
+    assert ends == set(TRANSITIONS) - {None}
+    unfinished = {state for state in TRANSITIONS if state not in (None, "RELEASED")}
+    assert all("UNKNOWN" in TRANSITIONS[state] for state in unfinished), "a dead owner's lease is read back first"
+
+
+def test_only_the_last_use_of_an_id_counts(tmp_path: Path) -> None:
+    journal = begun(tmp_path)
+    journal.note(operation="compose", outcome="failed", error="Busy", message="m", duration_s=0.0)
+    journal.advance("ABORTING")
+    journal.advance("FABRIC_FREE")
+    journal.advance("RELEASED")
+    assert journal.document()["operations"] == 1
+    journal.advance("PLANNED", campaign="demo", owner="heir")
+    document = Journal(tmp_path, "one").document()
+    assert (document["state"], document["owner"], document["operations"]) == ("PLANNED", "heir", 0)
+    assert document["times"]["released_s"] is None
+
+
+def test_choosing_anew_starts_the_times_of_the_attempt_anew(tmp_path: Path) -> None:
+    journal = begun(tmp_path)
+    journal.advance("COMPOSING")
+    journal.advance("FABRIC_OK")
+    first = journal.document()["times"]
+    assert first["fabric_done_s"] >= first["requested_s"]
+    journal.advance("ABORTING")
+    journal.advance("FABRIC_FREE")
+    journal.advance("RESERVED")
+    again = journal.document()["times"]
+    assert again["fabric_done_s"] is None
+    assert again["requested_s"] == first["requested_s"]
+
+
+@pytest.mark.parametrize("lease_id", ["", "../x", "a/b", ".hidden", "x" * 201, "a b"])
+def test_an_id_that_is_no_file_name_is_refused(lease_id: str, tmp_path: Path) -> None:
+    with pytest.raises(FabricError, match="file name"):
+        Journal(tmp_path, lease_id)
+
+
+def test_ownership_excludes_and_ends_once(tmp_path: Path) -> None:
+    assert not is_owned(tmp_path, "one")
+    first = Ownership(tmp_path, "one")
+    assert is_owned(tmp_path, "one")
+    with pytest.raises(Conflict, match="one belongs to process"):
+        Ownership(tmp_path, "one")
+    first.close()
+    assert not is_owned(tmp_path, "one")
+    second = Ownership(tmp_path, "one")
+    first.close()
+    assert is_owned(tmp_path, "one"), "closing again must not close what got the same descriptor"
+    second.close()
+
+
+def test_a_forgotten_ownership_stays(tmp_path: Path) -> None:
+    descriptor = Ownership(tmp_path, "one")._descriptor
+    assert is_owned(tmp_path, "one")
+    assert descriptor is not None
+
+
+def test_journaled_lists_ids_with_dots(tmp_path: Path) -> None:
+    for lease_id in ("demo.spread-2x2.3f2a", "a"):
+        Journal(tmp_path, lease_id).advance("PLANNED")
+    Ownership(tmp_path, "only-locked").close()
+    assert journaled(tmp_path) == ["a", "demo.spread-2x2.3f2a"]
+    assert journaled(tmp_path / "nowhere") == []
+
+
+def test_faults_are_those_of_the_fabric_and_of_the_use_in_their_order(tmp_path: Path) -> None:
+    journal = begun(tmp_path)
+    journal.note(operation="compose", outcome="failed", error="Busy", message="no")
+    journal.note(operation="compose", outcome="done")
+    journal.note(fault={"operation": "allocation", "error": "DevicesDiffer", "message": "2 of 4"})
+    document = journal.document()
+    assert [fault["error"] for fault in document["faults"]] == ["Busy", "DevicesDiffer"]
+    assert document["faults"][1].keys() == {"time_s", "operation", "error", "message"}
+    assert (document["operations"], document["retries"]) == (2, 1)

@@ -1,0 +1,408 @@
+"""Acquiring, checking, releasing and reconciling leases, with every fault that the simulated fabric can commit."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.errors import FabricError, LaunchError
+from campaign.fabrics.errors import (
+    Busy,
+    Conflict,
+    HostNotVisible,
+    Incompatible,
+    NoMatch,
+    OutcomeUnknown,
+    PartialFailure,
+    ProtocolViolation,
+    Unhealthy,
+)
+from campaign.fabrics.protocol import Fabric, HostSpec, PoolSpec, Request
+from campaign.fabrics.simulated import Options, open_fabric
+from campaign.lease.journal import Journal, is_owned
+from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
+from campaign.lease.reconcile import reconcile
+from tests.contract.fabric_fixtures import configuration
+
+TWO = configuration(devices_per_host=2)
+SLOT1, SLOT2, SLOT3 = (f"falcon1/drawer1/slot{number}" for number in (1, 2, 3))
+
+
+class Bench:
+    """A simulated fabric and a journal directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.journals = directory / "leases"
+        self.fabric = self.open()
+
+    def open(self, *faults: str | dict[str, Any]) -> Fabric:
+        listed = [{"kind": fault} if isinstance(fault, str) else fault for fault in faults]
+        hosts = [HostSpec(f"host{number}", 4, 16.0) for number in (1, 2)]
+        pool = [PoolSpec("gpu", "a100", 4), PoolSpec("gpu", "h100", 1)]
+        self.fabric = open_fabric(Options.model_validate({"faults": listed}), hosts, pool, self.directory)
+        return self.fabric
+
+    def acquire(self, lease_id: str = "one", wanted: Any = TWO, **changes: Any) -> Lease:
+        timing = {"wait_s": 0.0, "poll_s": 0.0, "visible_s": 0.0} | changes
+        return acquire(self.fabric, Request(lease_id, "demo", "me", wanted), self.journals, **timing)
+
+    def release(self, lease: Lease) -> dict[str, Any]:
+        return release(self.fabric, lease, wait_s=0, poll_s=0)
+
+    def reconcile(self, **changes: Any) -> list[tuple[str, str]]:
+        options = {"is_alive": partial(is_owned, self.journals), "dry_run": False, "wait_s": 0, "poll_s": 0} | changes
+        return [(orphan.lease_id, orphan.outcome) for orphan in reconcile(self.fabric, self.journals, **options)]
+
+    def states(self, lease_id: str = "one") -> list[str]:
+        return [entry["state"] for entry in Journal(self.journals, lease_id).last_use() if "state" in entry]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_the_straight_way(bench: Bench) -> None:
+    lease = bench.acquire()
+    ready = lease.document()
+    assert ready["state"] == "READY"
+    assert ready["times"]["requested_s"] <= ready["times"]["fabric_done_s"] <= ready["times"]["ready_s"]
+    assert ready["times"]["released_s"] is None
+    assert ready["obtained"] == lease.composition.document()
+    assert ready["requested"]["devices_per_host"] == 2
+    begin_use(lease)
+    begin_use(lease)
+    document = bench.release(lease)
+    way = "PLANNED RESERVED COMPOSING FABRIC_OK HOST_VISIBLE READY IN_USE DRAINING DETACHING FABRIC_FREE RELEASED"
+    assert " ".join(bench.states()) == way
+    assert (document["operations"], document["retries"], document["faults"], document["leaked"]) == (2, 0, [], [])
+    assert document["times"]["released_s"] >= ready["times"]["ready_s"]
+    assert not bench.fabric.held()
+    assert not is_owned(bench.journals, "one")
+
+
+def test_the_intent_is_on_disk_before_the_first_mutating_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    compose = bench.fabric.compose
+
+    def spy(selection: Any) -> None:
+        document = Journal(bench.journals, "one").document()
+        seen.append((document["state"], document["selected"][0]["fabric"]))
+        compose(selection)
+
+    monkeypatch.setattr(bench.fabric, "compose", spy)
+    bench.acquire()
+    assert seen == [("COMPOSING", [SLOT1, SLOT2])]
+
+
+def test_releasing_again_gives_the_same_document_and_spares_the_next_owner(bench: Bench) -> None:
+    lease = bench.acquire()
+    assert bench.release(lease) == bench.release(lease)
+    heir = bench.acquire()
+    bench.release(lease)
+    assert list(bench.fabric.held()) == ["one"]
+    assert is_owned(bench.journals, "one")
+    assert bench.release(heir)["state"] == "RELEASED"
+
+
+@pytest.mark.parametrize(
+    ("faults", "operations", "errors", "slots"),
+    [
+        (["unknown_outcome"], 1, ["OutcomeUnknown"], {SLOT1, SLOT2}),
+        (["lost_request"], 3, ["OutcomeUnknown"], {SLOT1, SLOT2}),
+        (["partial_attach"], 3, ["PartialFailure"], {SLOT1, SLOT2}),
+        (["partial_attach", "leak"], 4, ["PartialFailure"], {SLOT1, SLOT2}),
+        (["partial_attach", "unknown_release"], 3, ["PartialFailure", "OutcomeUnknown"], {SLOT1, SLOT2}),
+        (["short_attach"], 3, [], {SLOT1, SLOT2}),
+        (["device_fails"], 3, [], {SLOT2, SLOT3}),
+        (["needs_rescan"], 2, [], {SLOT1, SLOT2}),
+    ],
+)
+def test_a_transient_fault_is_overcome_and_written_down(
+    bench: Bench, faults: list[str], operations: int, errors: list[str], slots: set[str]
+) -> None:
+    bench.open(*faults)
+    lease = bench.acquire()
+    document = lease.document()
+    assert {device.fabric_id for device in lease.composition.devices} == slots
+    assert (document["state"], document["operations"]) == ("READY", operations)
+    assert [fault["error"] for fault in document["faults"]] == errors
+    assert set(bench.fabric.held()["one"].devices) == slots
+    assert bench.release(lease)["state"] == "RELEASED"
+    assert not bench.fabric.held()
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("partial_attach", PartialFailure),
+        ("short_attach", ProtocolViolation),
+        ("lost_request", OutcomeUnknown),
+        ("device_never_visible", HostNotVisible),
+        ("device_fails", Unhealthy),
+    ],
+)
+def test_a_lasting_fault_ends_in_its_error_with_nothing_held(bench: Bench, kind: str, error: type[FabricError]) -> None:
+    bench.open({"kind": kind, "times": 99})
+    with pytest.raises(error):
+        bench.acquire()
+    assert not bench.fabric.held()
+    assert bench.states()[-1] == "RELEASED"
+    assert not is_owned(bench.journals, "one")
+
+
+def test_not_visible_is_rescanned_once_then_given_back(bench: Bench) -> None:
+    bench.open("device_never_visible")
+    with pytest.raises(HostNotVisible, match="also after a rescan") as caught:
+        bench.acquire()
+    assert caught.value.devices == (SLOT1,)
+    done = [entry["operation"] for entry in Journal(bench.journals, "one").last_use() if "operation" in entry]
+    assert done == ["compose", "rescan", "release"]
+
+
+@pytest.mark.parametrize("kind", ["substituted_device", "degraded_link"])
+def test_obtained_differs_from_requested_is_flagged_and_usable(bench: Bench, kind: str) -> None:
+    bench.open(kind)
+    lease = bench.acquire()
+    assert len(lease.mismatches) == 1
+    assert lease.document()["mismatches"] == list(lease.mismatches)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [(configuration(devices_per_host=9), NoMatch), (configuration(attach="local", local_devices_per_host=1), NoMatch)],
+)
+def test_the_impossible_is_not_waited_for(bench: Bench, wanted: Any, error: type[FabricError]) -> None:
+    with pytest.raises(error):
+        bench.acquire(wanted=wanted, wait_s=60.0)
+    assert bench.states() == ["PLANNED", "RELEASED"]
+
+
+def test_a_rule_of_the_fabric_is_not_waited_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    options = {"chassis": [{"name": "f", "drawers": [{"name": "d", "mode": "standard_two_hosts"}]}]}
+    bench.fabric = open_fabric(
+        Options.model_validate(options), [HostSpec("host1", 4, 16.0)], [PoolSpec("gpu", "a100", 8)], tmp_path
+    )
+    with pytest.raises(Incompatible):
+        bench.acquire(wanted=configuration(devices_per_host=8), wait_s=60.0)
+    assert bench.states() == ["PLANNED", "RELEASED"]
+
+
+def test_waiting_names_the_holder_and_gives_up_in_time(bench: Bench) -> None:
+    bench.acquire("holder", configuration(hosts=2))
+    told: list[str] = []
+    with pytest.raises(Conflict, match=r"held by holder; waited 0\.05 s in vain") as caught:
+        bench.acquire("waiter", wait_s=0.05, poll_s=0.01, on_wait=told.append)
+    assert caught.value.holders == ("holder",)
+    assert "holder" in told[0]
+    assert bench.states("waiter") == ["PLANNED", "RELEASED"]
+    assert len(Journal(bench.journals, "waiter").document()["waits"]) == 1
+
+
+def test_a_waiting_lease_gets_its_turn(bench: Bench) -> None:
+    holder = bench.acquire("holder", configuration(hosts=2))
+    waiting = threading.Event()
+    timer = threading.Thread(target=lambda: (waiting.wait(10), bench.release(holder)))
+    timer.start()
+    lease = bench.acquire("waiter", wait_s=30.0, poll_s=0.01, on_wait=lambda _: waiting.set())
+    timer.join()
+    assert lease.document()["state"] == "READY"
+    assert waiting.is_set()
+
+
+def test_busy_is_waited_for_and_counts_as_retry(bench: Bench) -> None:
+    bench.open({"kind": "busy", "times": 3})
+    document = bench.acquire(wait_s=30.0).document()
+    assert (document["retries"], document["operations"], document["faults"]) == (3, 4, [])
+    bench.open({"kind": "busy", "times": 9, "lease": "two"})
+    with pytest.raises(Busy):
+        bench.acquire("two", configuration())
+    assert list(bench.fabric.held()) == ["one"]
+
+
+def test_an_interrupt_gives_everything_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    compose = bench.fabric.compose
+
+    def interrupted(selection: Any) -> None:
+        compose(selection)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench.fabric, "compose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.acquire()
+    assert not bench.fabric.held()
+    assert bench.states()[-3:] == ["ABORTING", "FABRIC_FREE", "RELEASED"]
+
+
+def test_what_leaks_is_named_and_released_later(bench: Bench) -> None:
+    lease = bench.acquire()
+    bench.open({"kind": "leak", "times": 4, "device": SLOT2})
+    document = bench.release(lease)
+    assert (document["state"], document["leaked"]) == ("LEAKED", [SLOT2])
+    assert bench.reconcile() == [("one", "released")], "the fourth attempt leaks, the fifth does not"
+    assert not bench.fabric.held()
+    assert bench.reconcile() == []
+
+
+def test_a_lease_whose_id_has_leaked_is_not_begun(bench: Bench) -> None:
+    bench.open({"kind": "leak", "times": 99, "device": SLOT1})
+    bench.release(bench.acquire())
+    with pytest.raises(PartialFailure, match=SLOT1):
+        bench.acquire()
+    assert bench.states()[-1] == "LEAKED"
+    assert bench.reconcile() == [("one", "leaked")]
+
+
+def test_broken_devices_degrade_a_lease(bench: Bench) -> None:
+    bench.open({"kind": "device_fails", "after_s": 0.2, "device": SLOT2})
+    lease = bench.acquire()
+    begin_use(lease)
+    problems: tuple[str, ...] = ()
+    for _ in range(500):
+        if problems := check(bench.fabric, lease):
+            break
+        threading.Event().wait(0.01)
+    assert problems == (f"{SLOT2}: health critical",)
+    assert lease.document()["state"] == "DEGRADED"
+    assert check(bench.fabric, lease) == problems
+    assert lease.document()["degraded"] == list(problems)
+    assert bench.release(lease)["state"] == "RELEASED"
+
+
+def test_a_lease_that_vanished_is_degraded(bench: Bench) -> None:
+    lease = bench.acquire()
+    assert check(bench.fabric, lease) == ()
+    bench.fabric.release("one")
+    assert check(bench.fabric, lease) == (f"{SLOT1}: no longer attached", f"{SLOT2}: no longer attached")
+
+
+def abandoned(bench: Bench, lease_id: str = "one", wanted: Any = TWO) -> Lease:
+    """A lease whose owner died: the kernel has dropped its lock."""
+    lease = bench.acquire(lease_id, wanted)
+    lease.ownership.close()
+    return lease
+
+
+def test_an_abandoned_lease_is_taken_over_as_it_is(bench: Bench) -> None:
+    left = abandoned(bench)
+    lease = bench.acquire()
+    assert lease.composition == left.composition
+    document = lease.document()
+    assert (document["adoptions"], document["operations"]) == (1, 1)
+    assert document["times"]["fabric_done_s"] < document["times"]["ready_s"]
+
+
+def test_whoever_lost_a_lease_cannot_release_it(bench: Bench) -> None:
+    left = abandoned(bench)
+    bench.acquire()
+    bench.release(left)
+    assert list(bench.fabric.held()) == ["one"]
+
+
+def test_an_abandoned_lease_of_another_configuration_is_given_back_first(bench: Bench) -> None:
+    abandoned(bench, wanted=configuration(devices_per_host=3))
+    lease = bench.acquire()
+    assert lease.mismatches == ()
+    assert lease.document()["requested"]["devices_per_host"] == 2
+    assert set(bench.fabric.held()["one"].devices) == {SLOT1, SLOT2}
+
+
+def test_an_abandoned_half_composition_is_composed_anew(bench: Bench) -> None:
+    journal = Journal(bench.journals, "one")
+    bench.open("partial_attach")
+    request = Request("one", "demo", "dead", TWO)
+    selection = bench.fabric.select(request, bench.fabric.inventory())
+    with pytest.raises(PartialFailure):
+        bench.fabric.compose(selection)
+    journal.advance("PLANNED", campaign="demo", owner="dead", requested=asdict(TWO))
+    journal.advance("RESERVED")
+    journal.advance("COMPOSING")
+    lease = bench.acquire()
+    assert lease.mismatches == ()
+    assert bench.states()[3:7] == ["UNKNOWN", "PARTIAL", "ABORTING", "FABRIC_FREE"]
+
+
+def test_a_lease_of_another_directory_is_neither_taken_over_nor_reconciled(bench: Bench) -> None:
+    lease = bench.acquire()
+    other = Bench(bench.directory)
+    other.journals = bench.directory / "elsewhere"
+    with pytest.raises(Conflict, match=r"held by me \(campaign demo\)"):
+        other.acquire()
+    assert other.reconcile() == []
+    bench.release(lease)
+    assert other.acquire().document()["state"] == "READY"
+
+
+def test_leases_without_any_journal_are_released_only_on_request(bench: Bench) -> None:
+    abandoned(bench)
+    bench.journals = bench.directory / "lost"
+    assert bench.reconcile() == []
+    assert bench.reconcile(unjournaled=True) == [("one", "released")]
+    assert not bench.fabric.held()
+
+
+def test_reconciling_spares_the_living_and_the_young(bench: Bench) -> None:
+    bench.acquire("living", configuration())
+    abandoned(bench, "dead", configuration())
+    assert bench.reconcile(dry_run=True) == [("dead", "would_release")]
+    assert bench.reconcile(grace_s=3600.0) == [("dead", "too_young")]
+    assert set(bench.fabric.held()) == {"living", "dead"}
+    assert bench.reconcile() == [("dead", "released")]
+    assert set(bench.fabric.held()) == {"living"}
+
+
+def test_a_claim_of_death_does_not_override_a_live_lock(bench: Bench) -> None:
+    bench.acquire()
+    assert bench.reconcile(is_alive=lambda _: False) == []
+    assert list(bench.fabric.held()) == ["one"]
+
+
+def test_a_fabric_that_fails_while_reconciling_is_reported(bench: Bench) -> None:
+    abandoned(bench)
+    bench.open({"kind": "busy", "times": 99})
+    assert bench.reconcile() == [("one", "leaked")]
+    bench.open()
+    assert bench.reconcile() == [("one", "released")]
+
+
+def test_the_chosen_hosts_are_told_before_anything_is_attached_to_them(bench: Bench) -> None:
+    told: list[Any] = []
+
+    def before_compose(hosts: Any) -> None:
+        told.append((list(hosts), Journal(bench.journals, "one").state, list(bench.fabric.held())))
+
+    lease = bench.acquire(before_compose=before_compose)
+    assert told == [([host.name for host in lease.composition.hosts], "RESERVED", [])]
+    told.clear()
+    lease.ownership.close()
+    bench.acquire(before_compose=before_compose)
+    assert told == [], "what is adopted is not attached again"
+
+
+def test_hosts_are_told_again_when_the_fabric_is_tried_again(bench: Bench) -> None:
+    told: list[Any] = []
+    bench.open("partial_attach")
+    bench.acquire(before_compose=told.append)
+    assert told == [["host1"], ["host1"]]
+
+
+@pytest.mark.parametrize("error", [LaunchError("Slurm refuses"), KeyboardInterrupt()])
+def test_hosts_that_cannot_be_kept_for_the_lease_are_left_alone(bench: Bench, error: BaseException) -> None:
+    def before_compose(hosts: Any) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        bench.acquire(before_compose=before_compose)
+    assert not bench.fabric.held()
+    assert Journal(bench.journals, "one").state == "RELEASED"
+    assert not any(
+        "operation" in entry and entry["operation"] == "compose" for entry in Journal(bench.journals, "one").entries()
+    )
+    assert bench.acquire().document()["state"] == "READY"

@@ -1,0 +1,104 @@
+"""What the figures of links say: the rates that were planted, one measurement a configuration, and what was not measured."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from campaign.report.figure import Drawing, FigureData
+from campaign.report.shown_links import shown, size_words
+from tests.unit import links_data
+
+
+def draw(name: str, links: list[dict[str, Any]]) -> Drawing:
+    none = pd.DataFrame()
+    drawing: Drawing = importlib.import_module(f"scripts.figures.{name}").draw(
+        FigureData(none, none, none, "local-4", {}, tuple(links))
+    )
+    return drawing
+
+
+def test_matrices_say_how_local_and_fabric_compare() -> None:
+    names = ("hybrid-4", "fabric-2x2", "local-1")
+    drawing = draw("link_matrices", [each for each in links_data.links() if each["configuration"] in names])
+    ratio = next(words for words in drawing.findings if words.startswith("hybrid-4: local links carry"))
+    assert float(ratio.split("carry ")[1].split("×")[0]) == pytest.approx(3.0, rel=0.05)
+    slow = drawing.data[drawing.data["kind"] == "fabric + network"]
+    assert slow["unidirectional_gb_per_s"].median() == pytest.approx(2.4, rel=0.02)
+    assert slow["latency_us"].median() == pytest.approx(11.0, rel=0.02)
+    # A configuration of one device has no pairs.
+    assert "local-1" not in set(drawing.data["configuration"])
+    assert ">FN<" in drawing.svg
+
+
+def test_a_slow_pair_is_found_and_a_missing_one_is_a_gap() -> None:
+    (only,) = [each for each in links_data.links() if each["configuration"] == "fabric-4"]
+    rates = only["document"]["matrices"]["unidirectional_gb_per_s"]
+    rates[2][1] = 6.0
+    rates[0][3] = None
+    only["document"]["problems"] = ["nvbandwidth: not installed", "osu: not installed"]
+    drawing = draw("link_matrices", [only])
+    assert "host1.gpu2 to host1.gpu1 of fabric-4, 6.00 GB/s, 50" in drawing.findings[0]
+    assert ("fabric-4", "host1.gpu0", "host1.gpu3", "fabric", "–") in [row[:5] for row in drawing.rows]
+    ElementTree.fromstring(drawing.svg)
+    assert "Not all went well: fabric-4: nvbandwidth: not installed, and 1 further problem." in drawing.caption
+
+
+def test_many_devices_are_drawn_without_numbers() -> None:
+    many = {**links_data.links()[0], "document": links_data.links_document((4, 8), (4, 4), sizes=(8, 4096, 2**20))}
+    drawing = draw("link_matrices", [many])
+    assert ">FN<" not in drawing.svg
+    assert len(drawing.data) == 20 * 19
+
+
+def test_the_model_of_each_configuration_is_in_the_table() -> None:
+    drawing = draw("allreduce", links_data.links())
+    rows = drawing.data.set_index("configuration")
+    assert list(rows["ranks"]) == [4, 4, 4, 4, 8]
+    assert rows.loc["local-4", "gb_per_s"] == pytest.approx(36.0, rel=0.05)
+    assert rows.loc["fabric-2x2", "gb_per_s"] == pytest.approx(2.4, rel=0.05)
+    assert rows["alpha_us"].median() == pytest.approx(10.0, rel=0.1)
+    assert drawing.findings[0].startswith("4 devices: local-4 3")
+    assert all(row[-1] == "256 MiB" for row in drawing.rows)
+
+
+def test_sizes_too_few_for_a_model_are_drawn_without_one() -> None:
+    few = {**links_data.links()[0], "document": links_data.links_document((2, 0), sizes=(8,))}
+    drawing = draw("allreduce", [few])
+    assert drawing.svg
+    assert "–" in drawing.rows[0]
+    assert "nan" not in drawing.alt
+
+
+def test_the_measurement_before_the_runs_is_shown() -> None:
+    uses = [
+        {"configuration": "a", "when": when, "document": number}
+        for number, when in enumerate(("after", "before", "after"))
+    ]
+    assert [each.document for each in shown(uses)] == [1]
+    assert [each.document for each in shown(uses[:1])] == [0]
+
+
+def test_sizes_are_said_in_binary_units() -> None:
+    assert [size_words(size) for size in (8, 4096, 65536, 2**20, 2**28)] == [
+        "8 B",
+        "4 KiB",
+        "64 KiB",
+        "1 MiB",
+        "256 MiB",
+    ]
+
+
+def test_messages_that_are_all_latency_tell_no_bandwidth() -> None:
+    found = links_data.links_document((2, 0), sizes=(8, 4096))
+    drawing = draw(
+        "link_matrices", [{"configuration": "short", "lease_id": "s.1", "when": "before", "document": found}]
+    )
+    assert drawing.data["unidirectional_gb_per_s"].isna().all()
+    assert drawing.data["latency_us"].notna().all()
+    assert drawing.findings == ("No bandwidth could be measured.",)
+    assert "No bandwidth of short: only messages under 64 KiB" in drawing.caption

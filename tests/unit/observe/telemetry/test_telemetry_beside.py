@@ -1,0 +1,188 @@
+"""Telemetry beside runs of the reference workload, whose power is known: what is kept is what the workload file says."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from campaign.fabrics.protocol import Composition
+from campaign.launch import open_launcher
+from campaign.launch.protocol import Launcher, Limits
+from campaign.observe.telemetry import run_telemetry
+from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
+from campaign.observe.telemetry.summary import ONE_MACHINE, WHOLE_RUN
+from campaign.workloads.logs import Log
+from campaign.workloads.protocol import Ended, Outcome
+from campaign.workloads.synthetic import open_workload
+from campaign.workloads.workload_file import SyntheticWorkload
+from tests.campaign_files import one_cell, one_run
+from tests.unit.launch.compositions import composition, system
+from tests.unit.sample_data import summarize
+
+POWER_W, MEMORY_MIB, UTILISATION_PCT = 250.0, 1024.0, 80.0
+
+
+def measured(
+    directory: Path, hosts: Composition, interval_s: float | None, **workload: Any
+) -> tuple[Outcome, Ended, Summary]:
+    """One run of the reference workload, with telemetry beside it."""
+    truth = {"power_w": POWER_W, "memory_mib": MEMORY_MIB, "utilisation_pct": UTILISATION_PCT}
+    document = {"name": "s", "kind": "synthetic", "precisions": ["fp32"], **truth, **workload}
+    model = open_workload(SyntheticWorkload.model_validate(document))
+    run = one_run(directory / "run", one_cell(hosts=len(hosts.hosts), devices=2, batch=1))
+    run = replace(run, composition=hosts)
+    launcher = open_launcher("local", system(), hosts)
+    log = directory / "log"
+    try:
+        with Telemetry(launcher, hosts, interval_s, directory / "telemetry") as telemetry:
+            _await_sampler(directory / "telemetry", interval_s)
+            step = model.step(run)
+            step = replace(step, environment={**step.environment, **telemetry.environment})
+            ended = launcher.run(step, "telemetry-test", log, run.directory, Limits(30.0))
+            outcome = model.read(run, ended, Log(log))
+            samples = 4.0 * len(outcome.step_times_s[0]) if outcome.step_times_s else None
+            out = directory / "samples.parquet"
+            return outcome, ended, telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, {})
+    finally:
+        launcher.close()
+
+
+def _await_sampler(directory: Path, interval_s: float | None) -> None:
+    """A run begins when it does; this one is to be sampled from its start on."""
+    deadline = time.monotonic() + 20
+    while interval_s == 0.1 and not [path for path in directory.glob("*.jsonl") if path.read_bytes().count(b"\n") > 1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_throughput_spread_energy_power_and_utilisation_are_the_true_ones(tmp_path: Path) -> None:
+    outcome, _, kept = measured(tmp_path, composition((2, 0), (2, 0)), 0.1, sample_ms=300)
+    assert outcome.steady is not None
+    window_s = outcome.steady[1] - outcome.steady[0]
+    # Steps sleep, and oversleep where the machine is busy.
+    assert outcome.throughput_per_s == pytest.approx(4 / 0.3, rel=0.2)
+    assert summarize(outcome.step_times_s[0]).cv_pct < 20
+    metrics = kept.metrics
+    assert metrics["energy_j"] == pytest.approx(POWER_W * 4 * window_s, rel=0.05)
+    assert metrics["energy_per_sample_j"] == pytest.approx(POWER_W * 4 * window_s / 12, rel=0.05)
+    assert metrics["device_power_mean_w"] == pytest.approx(POWER_W, rel=0.01)
+    assert metrics["device_memory_peak_mib"] == MEMORY_MIB
+    assert metrics["device_utilisation_mean_pct"] == pytest.approx(UTILISATION_PCT, rel=0.01)
+    assert 0 < metrics["cpu_utilisation_mean_pct"] <= 100
+    assert metrics["host_memory_used_peak_mib"] > 0
+    assert kept.flags == (ONE_MACHINE,)
+    assert kept.written
+    table = pq.read_table(tmp_path / "samples.parquet").to_pandas()
+    assert list(table) == ["time", "host", "part", "quantity", "value"]
+    powers = table[(table["quantity"] == "power_w") & (table["part"] == "gauge:host2/1")]
+    assert len(powers) >= 5
+    assert set(powers["value"]) == {POWER_W}
+    assert not (tmp_path / "telemetry").exists()
+
+
+def test_without_telemetry_nothing_is_started_or_kept(tmp_path: Path) -> None:
+    outcome, _, kept = measured(tmp_path, composition((2, 0)), None, sample_ms=1)
+    assert outcome.status == "ok"
+    assert kept == Summary()
+    assert not (tmp_path / "samples.parquet").exists()
+
+
+def test_a_run_that_is_shorter_than_the_interval_has_no_samples_and_no_flag(tmp_path: Path) -> None:
+    _, _, kept = measured(tmp_path, composition((2, 0)), 5.0, sample_ms=1)
+    assert kept == Summary()
+
+
+class _Beside:
+    """A launcher whose samplers have said what a test wants."""
+
+    def __init__(self, hosts: Sequence[str], say: Callable[[Path], None]) -> None:
+        self.hosts, self.say = tuple(hosts), say
+
+    @contextmanager
+    def beside(self, argv: Sequence[str], directory: Path) -> Iterator[tuple[str, ...]]:
+        self.say(directory)
+        yield self.hosts
+
+
+def _says(hosts: Sequence[str]) -> Callable[[Path], None]:
+    def say(directory: Path) -> None:
+        for host in hosts:
+            header = {"schema_version": "telemetry/1", "host": host, "machine": host, "network": 1, "interval_s": 1}
+            read = {f"gauge:{host}/0": {"power_w": 100}}
+            ticks = [{"time": 1000 + n, "monotonic": n, "read": read} for n in range(31)]
+            lines = [json.dumps(document) for document in (header, *ticks)]
+            (directory / f"{host}.jsonl").write_text("\n".join(lines) + "\n")
+
+    return say
+
+
+@contextmanager
+def _telemetry(directory: Path, launcher: Any) -> Iterator[Telemetry]:
+    stub: Launcher = launcher
+    with Telemetry(stub, composition((1, 0), (1, 0)), 1.0, directory / "telemetry") as telemetry:
+        telemetry._since = 900.0
+        yield telemetry
+
+
+def test_without_a_steady_window_the_whole_run_counts_and_says_so(tmp_path: Path) -> None:
+    with _telemetry(tmp_path, _Beside(["host1", "host2"], _says(["host1", "host2"]))) as telemetry:
+        kept = telemetry.keep(1000.0, 1010.0, None, None, tmp_path / "a.parquet")
+        assert kept == Summary({**kept.metrics, "energy_j": pytest.approx(2000)}, (WHOLE_RUN,), True)
+        later = telemetry.keep(1011.0, 1020.0, (1012.0, 1016.0), 8.0, tmp_path / "b.parquet")
+    assert later.flags == ()
+    assert later.metrics["energy_per_sample_j"] == pytest.approx(100)
+    times = pq.read_table(tmp_path / "b.parquet").to_pandas()["time"]
+    assert (times.min(), times.max()) == (1011, 1020)
+
+
+def test_a_host_whose_sampler_died_is_named_and_costs_nothing_else(tmp_path: Path) -> None:
+    with _telemetry(tmp_path, _Beside(["host1", "host2"], _says(["host1"]))) as telemetry:
+        kept = telemetry.keep(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet")
+    assert kept.flags == ("telemetry: no samples of host2",)
+    assert kept.metrics["device_power_mean_w"] == 100
+    assert kept.written
+
+
+@pytest.mark.parametrize(("length_s", "flagged"), [(1.5, False), (10.0, True)])
+def test_samples_are_missed_only_where_there_should_be_some(tmp_path: Path, length_s: float, flagged: bool) -> None:
+    with _telemetry(tmp_path, _Beside(["host1", "host2"], _says([]))) as telemetry:
+        kept = telemetry.keep(2000.0, 2000.0 + length_s, None, None, tmp_path / "a.parquet")
+    expected = ("telemetry: no samples of host1", "telemetry: no samples of host2") if flagged else ()
+    assert kept == Summary({}, expected, False)
+
+
+def test_a_full_disk_loses_the_samples_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(table: Any, path: Path, **_: Any) -> None:
+        path.write_bytes(b"the first")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with _telemetry(tmp_path, _Beside(["host1", "host2"], _says(["host1", "host2"]))) as telemetry:
+        kept = telemetry.keep(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "deep" / "a.parquet")
+    assert kept.flags == ("telemetry: the samples could not be written (No space left on device)",)
+    assert not kept.written
+    assert kept.metrics["energy_j"] == pytest.approx(2000)
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_made_costs_samples_only(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    launcher = open_launcher("local", system(), composition((1, 0)))
+    with Telemetry(launcher, composition((1, 0)), 1.0, tmp_path / "file" / "telemetry") as telemetry:
+        now = time.time()
+        assert telemetry.keep(now, now, None, None, tmp_path / "a.parquet") == Summary()
+    launcher.close()
+
+
+def test_keeping_nothing_imports_nothing_heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_telemetry, "write", None)
+    with _telemetry(tmp_path, _Beside(["host1"], _says(["host1"]))) as telemetry:
+        assert telemetry.keep(5000.0, 5000.5, None, None, tmp_path / "a.parquet") == Summary()

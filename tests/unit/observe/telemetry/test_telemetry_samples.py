@@ -1,0 +1,102 @@
+"""Reading a sampler's file while it grows, and the samples of a run as series."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.observe.telemetry.samples import HostSamples, SampleFile, rows
+
+HEADER = {"schema_version": "telemetry/1", "host": "h", "machine": "m", "network": 1, "interval_s": 1.0}
+
+
+def tick(time: float, value: float, monotonic: float | None = None) -> dict[str, Any]:
+    read = {"gpu:a": {"power_w": value}}
+    return {"time": time, "monotonic": time - 1000 if monotonic is None else monotonic, "read": read}
+
+
+def text(*documents: dict[str, Any]) -> str:
+    return "".join(json.dumps(document) + "\n" for document in documents)
+
+
+def between(file: SampleFile, start: float, end: float) -> HostSamples:
+    file.read_on()
+    found = file.between(start, end)
+    assert found is not None
+    return found
+
+
+def powers(samples: HostSamples) -> tuple[float, ...]:
+    series = samples.of("gpu:a", "power_w")
+    return series.values if series else ()
+
+
+def test_a_torn_last_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    whole = text(HEADER, tick(1, 10), tick(2, 20))
+    file = SampleFile(path)
+    path.write_text(whole[:-15])
+    assert powers(between(file, 0, 9)) == (10,)
+    path.write_text(whole)
+    assert powers(between(file, 0, 9)) == (10, 20)
+
+
+@pytest.mark.parametrize(
+    "torn", ['{"time": 3, "mono', "\0\0\0\0", "[1]", '{"time": 3, "monotonic": 3, "read": 7}', "{}"]
+)
+def test_what_is_torn_inside_costs_no_other_sample(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_text(text(HEADER, tick(1, 10)) + torn + "\n" + text(tick(3, 30)))
+    assert powers(between(SampleFile(path), 0, 9)) == (10, 30)
+
+
+def test_only_samples_of_the_run_count_and_the_past_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_text(text(HEADER, *(tick(time, time) for time in range(1, 9))))
+    file = SampleFile(path)
+    assert powers(between(file, 2, 4)) == (2, 3, 4)
+    file.forget(6)
+    assert powers(between(file, 0, 9)) == (7, 8)
+
+
+def test_a_sampler_that_has_said_nothing_is_none(tmp_path: Path) -> None:
+    file = SampleFile(tmp_path / "none.jsonl")
+    file.read_on()
+    assert file.between(0, 9) is None
+    (tmp_path / "none.jsonl").write_text(text(tick(1, 1)))
+    file.read_on()
+    assert file.between(0, 9) is None
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 40.0])
+def test_a_clock_that_is_set_is_told_and_time_goes_on(tmp_path: Path, jump: float) -> None:
+    path = tmp_path / "h.jsonl"
+    after = [tick(time + jump, time, time - 1000) for time in (4, 5, 6)]
+    path.write_text(text(HEADER, *(tick(time, time) for time in (1, 2, 3)), *after))
+    found = between(SampleFile(path), min(0, jump), 9 + max(0, jump))
+    assert found.jumped_s == pytest.approx(abs(jump))
+    series = found.of("gpu:a", "power_w")
+    assert series is not None
+    assert series.times == (1, 2, 3, 4, 5, 6)
+    assert series.values == (1, 2, 3, 4, 5, 6)
+
+
+def test_a_clock_that_is_kept_in_step_is_not_set(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_text(text(HEADER, *(tick(100 * n, n, 100.02 * n) for n in range(1, 5))))
+    assert between(SampleFile(path), 0, 999).jumped_s == 0
+
+
+def test_rows_are_long(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_text(text(HEADER, tick(1, 10), tick(2, 20)))
+    assert rows([between(SampleFile(path), 0, 9)]) == {
+        "time": [1, 2],
+        "host": ["h", "h"],
+        "part": ["gpu:a", "gpu:a"],
+        "quantity": ["power_w", "power_w"],
+        "value": [10, 20],
+    }

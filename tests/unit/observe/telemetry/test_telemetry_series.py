@@ -1,0 +1,138 @@
+"""Samples over time: one run a cell, devices that it used, rates of counters, and few points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from campaign.documents.record import Record
+from campaign.errors import RecordError
+from campaign.observe.telemetry.run_telemetry import write
+from campaign.observe.telemetry.samples import HostSamples, Series
+from campaign.tables import time_series
+from tests.unit.report import report_data as synthetic
+
+START = 1_700_000_000.0
+UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
+
+
+def steady(rate: float, seconds: int = 20, first: float = 0.0) -> Series:
+    return Series(tuple(START + t for t in range(seconds)), tuple(first + rate * t for t in range(seconds)))
+
+
+def host(devices: int = 4, name: str = "host0") -> HostSamples:
+    found = {
+        ("host", "cpu_busy_s"): steady(1.0),
+        ("host", "cpu_all_s"): steady(4.0),
+        ("host", "memory_used_mib"): steady(0.0, first=1000.0),
+        ("nic:a", "received_bytes"): steady(1e9),
+        ("nic:b", "received_bytes"): steady(2e9),
+    }
+    for number in range(devices):
+        part = f"gpu:{UUID.format(number)}"
+        found |= {(part, "index"): steady(0.0, first=number), (part, "power_w"): steady(0.0, first=100.0 + number)}
+        found |= {(part, "pcie_received_bytes"): steady(5e9)}
+    return HostSamples(name, name, 0, 1.0, found)
+
+
+def composition(devices: int = 4, local: Sequence[int] = ()) -> dict[str, Any]:
+    each = [{"host_id": UUID.format(number), "local": number in local} for number in range(devices)]
+    return {"hosts": [{"name": "host0", "devices": each}]}
+
+
+def kept(tmp_path: Path, record: Record, samples: Sequence[HostSamples]) -> Record:
+    path = Path("telemetry") / record.cell_id[:2] / f"{record.cell_id}.{record.repetition}.parquet"
+    assert not write(tmp_path / path, samples)
+    return record.model_copy(update={"telemetry": str(path), "started": START})
+
+
+def one(**shape: Any) -> Record:
+    return synthetic.record(synthetic.cell(synthetic.configuration(**shape)), 1, 100.0)
+
+
+def test_counters_are_rates_and_values_stay(tmp_path: Path) -> None:
+    record = kept(tmp_path, one(each=4), [host()])
+    table = time_series.sampled([record], tmp_path, lambda _: composition())
+    assert list(table.columns) == list(time_series.COLUMNS)
+    means = table.groupby(["part", "quantity"])["value"].mean().to_dict()
+    assert means["host", "cpu_utilisation_pct"] == pytest.approx(25.0)
+    assert means["host", "network_rx_gb_per_s"] == pytest.approx(3.0)
+    assert means[f"gpu:{UUID.format(2)}", "pcie_rx_gb_per_s"] == pytest.approx(5.0)
+    assert means[f"gpu:{UUID.format(2)}", "power_w"] == pytest.approx(102.0)
+    assert set(table["quantity"]) <= set(time_series.QUANTITIES)
+    assert table["time_s"].between(0, 19).all()
+
+
+def test_devices_that_the_run_did_not_use_are_left_out(tmp_path: Path) -> None:
+    record = kept(tmp_path, one(each=4, used=2), [host()])
+    table = time_series.sampled([record], tmp_path, lambda _: composition(local=[3]))
+    used = {part for part in table["part"] if part.startswith("gpu")}
+    assert used == {f"gpu:{UUID.format(number)}" for number in (3, 0)}
+
+
+def test_what_nobody_counted_is_absent_and_no_file_is_no_error(tmp_path: Path) -> None:
+    bare = replace(host(0), series={("host", "load_1min"): steady(1.0)})
+    records = [kept(tmp_path, one(), [bare]), one(hosts=2).model_copy(update={"telemetry": "telemetry/gone.parquet"})]
+    table = time_series.sampled(records, tmp_path, lambda _: composition())
+    assert table.empty
+    assert list(table.columns) == list(time_series.COLUMNS)
+    assert table["value"].dtype == np.float64
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    record = kept(tmp_path, one(), [host()])
+    (tmp_path / record.telemetry).write_bytes(b"not parquet")
+    with pytest.raises(RecordError, match=record.cell_id):
+        time_series.sampled([record], tmp_path, lambda _: composition())
+
+
+def test_the_first_believed_run_of_each_cell_is_taken(tmp_path: Path) -> None:
+    cell = synthetic.cell(synthetic.configuration())
+    runs = [(3, "ok"), (2, "ok"), (1, "crashed")]
+    records = [kept(tmp_path, synthetic.record(cell, n, 100.0, status), [host()]) for n, status in runs]
+    table = time_series.sampled(records, tmp_path, lambda _: composition())
+    assert set(table["repetition"]) == {2}
+
+
+def test_of_too_many_cells_some_of_every_configuration_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_series, "MOST_CELLS", 4)
+    shapes = [synthetic.configuration(each=4), synthetic.configuration(hosts=2, each=2)]
+    cells = [synthetic.cell(shapes[0], seed=n) for n in range(6)] + [
+        synthetic.cell(shapes[1], seed=n) for n in range(6)
+    ]
+    records = [kept(tmp_path, synthetic.record(cell, 1, 100.0), [host(1)]) for cell in cells]
+    table = time_series.sampled(records, tmp_path, lambda _: composition(1), [cell.id for cell in cells])
+    assert list(dict.fromkeys(table["cell_id"])) == [cells[n].id for n in (0, 1, 6, 7)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0, 1e3), min_size=2, max_size=900))
+def test_few_points_keep_the_mean_and_the_growth(values: list[float]) -> None:
+    times = tuple(START + n for n in range(len(values)))
+    time_s, means = time_series.thinned(Series(times, tuple(values)), START)
+    assert len(means) <= time_series.MOST_POINTS
+    assert min(values) - 1e-6 <= means.min() <= means.max() <= max(values) + 1e-6
+    counter = np.cumsum(values)
+    middle_s, rates = time_series.rates_of(Series(times, tuple(counter)), START)
+    assert len(rates) <= time_series.MOST_POINTS
+    assert (np.diff(middle_s) > 0).all()
+    assert (np.diff(time_s) > 0).all()
+    edges = np.zeros(len(middle_s) + 1)  # intervals follow each other, by their middles
+    for n in range(len(middle_s)):
+        edges[n + 1] = 2 * middle_s[n] - edges[n]
+    assert float((np.diff(edges) * rates).sum()) == pytest.approx(float(counter[-1] - counter[0]), rel=1e-6, abs=1e-6)
+
+
+def test_a_counter_that_went_back_says_nothing_there() -> None:
+    _, rates = time_series.rates_of(Series((START, START + 1, START + 2), (5.0, 1.0, 3.0)), START)
+    assert np.isnan(rates[0])
+    assert rates[1] == pytest.approx(2.0)

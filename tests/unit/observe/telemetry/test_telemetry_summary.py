@@ -1,0 +1,189 @@
+"""Metrics of a run, from what the samplers of its hosts saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from campaign.observe.telemetry.integration import Window
+from campaign.observe.telemetry.samples import HostSamples, Series
+from campaign.observe.telemetry.summary import LOOKS, Used, summary
+
+WINDOW = Window(100.0, 110.0)
+TIMES = tuple(95.0 + n for n in range(21))
+UUID = "GPU-{}0000000-0000-0000-0000-000000000000"
+Values = Mapping[tuple[str, str], Callable[[float], float]]
+
+
+def host(
+    name: str = "h", values: Values | None = None, machine: str = "", times: tuple[float, ...] = TIMES, network: int = 1
+) -> HostSamples:
+    series = {key: Series(times, tuple(value(time) for time in times)) for key, value in (values or {}).items()}
+    return HostSamples(name, machine or name, network, 1.0, series)
+
+
+def gpu(number: int) -> str:
+    return f"gpu:{UUID.format(number)}"
+
+
+def used(*numbers: int) -> Used:
+    return Used(tuple(UUID.format(number) for number in numbers))
+
+
+def constant(value: float) -> Callable[[float], float]:
+    return lambda time: value
+
+
+def test_only_devices_of_the_run_count() -> None:
+    values = {(gpu(n), "power_w"): constant(100.0 * (n + 1)) for n in range(3)}
+    metrics, flags = summary([host(values=values)], WINDOW, {"h": used(2, 0)}, 20.0)
+    assert metrics["device_power_mean_w"] == pytest.approx(200)
+    assert metrics["device_power_peak_w"] == 300
+    assert metrics["energy_j"] == pytest.approx(4000)
+    assert metrics["energy_per_sample_j"] == pytest.approx(200)
+    assert flags == ()
+
+
+def test_devices_without_a_name_are_told_by_their_number() -> None:
+    values: Values = {
+        (gpu(n), quantity): constant(value)
+        for n in range(3)
+        for quantity, value in (("index", 2.0 - n), ("power_w", 10.0 * n))
+    }
+    metrics, _ = summary([host(values=values)], WINDOW, {"h": Used((None,))}, None)
+    assert metrics["device_power_mean_w"] == pytest.approx(20)
+    assert "energy_per_sample_j" not in metrics
+
+
+def test_a_run_without_devices_has_no_metrics_of_them() -> None:
+    metrics, _ = summary([host(values={(gpu(0), "power_w"): constant(50)})], WINDOW, {"h": Used()}, None)
+    assert metrics == {}
+
+
+def test_the_energy_counter_comes_before_power() -> None:
+    values: Values = {(gpu(0), "power_w"): constant(100), (gpu(0), "energy_j"): lambda time: 120 * time}
+    assert summary([host(values=values)], WINDOW, {"h": used(0)}, None)[0]["energy_j"] == pytest.approx(1200)
+
+
+def test_a_counter_that_went_back_leaves_energy_to_power() -> None:
+    values: Values = {(gpu(0), "power_w"): constant(100), (gpu(0), "energy_j"): lambda time: 120 * (time % 105)}
+    assert summary([host(values=values)], WINDOW, {"h": used(0)}, None)[0]["energy_j"] == pytest.approx(1000)
+
+
+def test_what_a_device_does_not_have_is_absent() -> None:
+    metrics, _ = summary([host(values={(gpu(0), "utilisation_pct"): constant(0)})], WINDOW, {"h": used(0)}, 1.0)
+    assert metrics == {"device_utilisation_mean_pct": 0, "device_utilisation_peak_pct": 0}
+
+
+def test_a_mean_over_some_devices_is_none_of_all() -> None:
+    values = {(gpu(0), "power_w"): constant(100), (gpu(1), "utilisation_pct"): constant(5)}
+    metrics, _ = summary([host(values=values)], WINDOW, {"h": used(0, 1)}, None)
+    assert not any("power" in name or "energy" in name or "utilisation" in name for name in metrics)
+
+
+def test_a_device_that_nobody_saw_is_named() -> None:
+    metrics, flags = summary([host(values={(gpu(0), "power_w"): constant(1)})], WINDOW, {"h": used(0, 7)}, None)
+    assert flags == (f"telemetry: {UUID.format(7)} was not seen",)
+    assert metrics == {}
+
+
+def test_a_device_that_is_lost_midway_gives_no_energy() -> None:
+    gone = host(values={(gpu(0), "power_w"): constant(100), (gpu(0), "lost"): constant(1)}, times=TIMES[:9])
+    metrics, flags = summary([gone], WINDOW, {"h": used(0)}, 1.0)
+    assert metrics == {}
+    assert flags == (f"telemetry: {gpu(0)} on h was lost",)
+
+
+def test_counters_become_rates() -> None:
+    values: Values = {
+        (gpu(0), "pcie_received_bytes"): lambda time: 2e9 * time,
+        (gpu(1), "pcie_received_bytes"): lambda time: 4e9 * time,
+        ("nic:eth0", "received_bytes"): lambda time: 1e9 * time,
+        ("nic:eth1", "received_bytes"): lambda time: 2e9 * time,
+        ("virtual:bond0", "received_bytes"): lambda time: 3e9 * time,
+        ("loopback:lo", "received_bytes"): lambda time: 5e9 * time,
+        ("disk:a", "disk_read_bytes"): lambda time: 7e9 * time,
+    }
+    metrics, _ = summary([host(values=values)], WINDOW, {"h": used(0, 1)}, None)
+    expected = {"pcie_rx": (3, 4), "network_rx": (3, 3), "loopback_rx": (5, 5), "disk_read": (7, 7)}
+    for name, (mean, peak) in expected.items():
+        assert metrics[f"{name}_mean_gb_per_s"] == pytest.approx(mean)
+        assert metrics[f"{name}_peak_gb_per_s"] == pytest.approx(peak)
+
+
+def test_looks_at_pcie_are_called_looks() -> None:
+    values = {(gpu(0), "pcie_received_gb_per_s"): constant(3)}
+    metrics, flags = summary([host(values=values)], WINDOW, {"h": used(0)}, None)
+    assert metrics["pcie_rx_mean_gb_per_s"] == pytest.approx(3)
+    assert flags == (LOOKS,)
+
+
+def test_events_and_throttling() -> None:
+    values: Values = {
+        (gpu(0), "xid_count"): lambda time: float(time > 104),
+        (gpu(0), "ecc_uncorrected_count"): constant(12),
+        (gpu(0), "throttled_power"): lambda time: float(time >= 105),
+        (gpu(0), "throttled_thermal"): constant(0),
+        (gpu(0), "throttled_hardware"): constant(0),
+    }
+    metrics, _ = summary([host(values=values)], WINDOW, {"h": used(0)}, None)
+    assert metrics["xid_events"] == 1
+    assert metrics["ecc_uncorrected"] == 0
+    assert metrics["throttled_share_pct"] == pytest.approx(55)
+    assert metrics["throttled_thermal_share_pct"] == 0
+    assert "ecc_corrected" not in metrics
+
+
+def processors(share: float) -> Values:
+    return {
+        ("host", "cpu_busy_s"): lambda time: 4 * share * time,
+        ("host", "cpu_stolen_s"): constant(0),
+        ("host", "cpu_all_s"): lambda time: 4 * time,
+        ("host", "memory_used_mib"): constant(1000 * share),
+    }
+
+
+def test_hosts_count_once_each_and_machines_once() -> None:
+    two = [host("a", processors(0.2)), host("b", processors(0.6))]
+    metrics, _ = summary(two, WINDOW, {}, None)
+    assert metrics["cpu_utilisation_mean_pct"] == pytest.approx(40)
+    assert metrics["cpu_utilisation_peak_pct"] == pytest.approx(60)
+    assert metrics["host_memory_used_mean_mib"] == pytest.approx(400)
+    same = [host("a", processors(0.2), "m"), host("b", processors(0.6), "m")]
+    assert summary(same, WINDOW, {}, None)[0]["cpu_utilisation_mean_pct"] == pytest.approx(20)
+
+
+def test_networks_of_emulated_hosts_are_their_own() -> None:
+    values: Values = {("nic:eth0", "sent_bytes"): lambda time: 1e9 * time}
+    more: Values = {("nic:eth0", "sent_bytes"): lambda time: 3e9 * time}
+    apart = [host("a", values, "m"), host("b", more, "m", network=2)]
+    assert summary(apart, WINDOW, {}, None)[0]["network_tx_mean_gb_per_s"] == pytest.approx(2)
+    shared = [host("a", values, "m"), host("b", more, "m")]
+    assert summary(shared, WINDOW, {}, None)[0]["network_tx_mean_gb_per_s"] == pytest.approx(1)
+
+
+def test_sockets_are_told_by_the_busiest_and_energy_by_all() -> None:
+    values: Values = {
+        **processors(0.5),
+        **{(f"socket:{n}", "cpu_busy_s"): lambda time, n=n: (0.2 + 0.6 * n) * time for n in (0, 1)},  # type: ignore[misc]
+        **{(f"socket:{n}", "cpu_all_s"): lambda time: time for n in (0, 1)},
+        **{(f"socket:{n}", "package_energy_j"): lambda time: 50 * time for n in (0, 1)},
+    }
+    metrics, _ = summary([host(values=values)], WINDOW, {}, None)
+    assert metrics["cpu_socket_utilisation_max_pct"] == pytest.approx(80)
+    assert metrics["host_energy_j"] == pytest.approx(1000)
+
+
+def test_what_a_program_publishes_stands_for_devices_and_counts_once() -> None:
+    values = {("gauge:a/0", "power_w"): constant(250), (gpu(0), "power_w"): constant(7)}
+    metrics, _ = summary([host("a", values, "m"), host("b", values, "m")], WINDOW, {"a": used(0)}, None)
+    assert metrics["energy_j"] == pytest.approx(2500)
+
+
+def test_a_clock_that_was_set_is_flagged() -> None:
+    jumped = HostSamples("h", "m", 1, 1.0, {}, jumped_s=12.34)
+    assert summary([jumped], WINDOW, {}, None) == (
+        {},
+        ("telemetry: the clock of h was set by 12.3 s while the run was on",),
+    )

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.errors import ConfigError
+from campaign.paths import Results
+from campaign.plan.costs import (
+    Costs,
+    LeaseCost,
+    Span,
+    cell_cost,
+    costs_measured,
+    costs_of,
+    from_document,
+    lease_cost,
+)
+from campaign.plan.history import begin, begun, end, measured_forecasts, merged, read_costs
+from campaign.plan.matrix import expand
+from campaign.tables.collect import collect, gather
+from tests.campaign_files import load
+from tests.campaign_records import fill
+
+SHAPE = {
+    "hosts": 1, "devices_per_host": 2, "local_devices_per_host": 0, "devices_used": 2, "device": "cpu-rank",
+    "attach": "fabric", "storage": "local",
+}  # fmt: skip
+
+
+def some(campaign: str = "a", system: str = "bench", runs: int = 2, cell_id: str = "c1") -> Costs:
+    spans = [Span(cell_id, 10.0 * n, 10.0 * n + 2.0, True) for n in range(runs)]
+    cell = cell_cost(cell_id, SHAPE, ("steps", 4, "fp32", {"size": 8}), 4, spans)
+    return Costs(campaign, system, (cell,), (LeaseCost("l.1", SHAPE, runs, 3.0, 1.0, 8.0, 0.5),))
+
+
+def test_costs_survive_being_written_down() -> None:
+    assert from_document(json.loads(json.dumps(some().document()))) == some()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema_version": "costs/0"},
+        {"cells": [{}]},
+        {"leases": 3},
+        {"cells": [{**some().document()["cells"][0], "mean_log_s": None}]},
+        {"cells": [{**some().document()["cells"][0], "batch": 0}]},
+        {"leases": [{**some().document()["leases"][0], "compose_s": "x"}]},
+    ],
+)
+def test_damaged_costs_are_none(change: dict[str, Any], tmp_path: Path) -> None:
+    document = {**some().document(), **change}
+    assert from_document(document) is None
+    results = Results(tmp_path, "small")
+    for path in (results.tables / "costs.json", results.manifests / "l" / "x.1.json"):
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"lease": "l", "costs": document}))
+    assert read_costs(results) == []
+
+
+def test_a_lease_costs_what_is_not_a_run() -> None:
+    document = {
+        "lease_id": "l.1", "requested": {"name": "x", **SHAPE}, "requested_s": 100.0, "ready_s": 107.0, "released_s": 140.0,
+    }  # fmt: skip
+    spans = [Span("a", 110.0, 115.0, True), Span("b", 117.0, 127.0, False), Span("a", 131.0, 138.0, True)]
+    assert lease_cost(document, spans) == LeaseCost("l.1", SHAPE, 3, 7.0, 3.0, 3.0, 2.0)
+    assert lease_cost({**document, "ready_s": None}, spans) is None
+    assert lease_cost(document, []) is None
+
+
+def test_what_was_just_measured_is_told_apart_by_use_of_the_lease(tmp_path: Path) -> None:
+    cell = expand(load(tmp_path)).cells[0]
+    uses = [
+        {"lease_id": f"l.{n}", "requested": SHAPE, "requested_s": t, "ready_s": t + 1, "released_s": t + 50}
+        for n, t in ((1, 0.0), (2, 100.0))
+    ]
+    spans = [Span(cell.id, 2.0, 4.0, True), Span(cell.id, 103.0, 105.0, True), Span("unknown", 106.0, 107.0, True)]
+    found = costs_measured("small", "bench", [cell], spans, [*uses, {}])
+    assert [(each.cell_id, each.runs, each.believed) for each in found.cells] == [(cell.id, 2, True)]
+    assert [(each.lease_id, each.runs, each.start_s) for each in found.leases] == [("l.1", 1, 1.0), ("l.2", 2, 2.0)]
+
+
+def test_every_cell_and_every_use_counts_once() -> None:
+    told = merged([some(runs=2), some(runs=5), some("b", cell_id="c2")])
+    assert [(costs.campaign, [cell.runs for cell in costs.cells], len(costs.leases)) for costs in told] == [
+        ("a", [], 1),
+        ("a", [5], 0),
+        ("b", [2], 1),
+    ]
+
+
+def test_costs_are_gathered_below_the_root_and_from_what_is_named(tmp_path: Path) -> None:
+    campaign = load(tmp_path)
+    results = Results(tmp_path / "results", "small")
+    fill(campaign, results.directory)
+    collect(gather(campaign, results.directory), results.tables)
+    (own,) = read_costs(results)
+    assert own.runs == 32
+    assert {cell.steps for cell in own.cells} == {4}
+    # Of another campaign, whose tables were never made, the manifests tell.
+    other = Results(tmp_path / "results", "other")
+    (other.manifests / "l").mkdir(parents=True)
+    manifest = {"lease": "l", "costs": some("other", runs=3, cell_id="c9").document()}
+    (other.manifests / "l" / "x.1.json").write_text(json.dumps(manifest))
+    assert [costs.campaign for costs in read_costs(results)] == ["small", "other"]
+    elsewhere = Results(tmp_path / "elsewhere", "new")
+    assert read_costs(elsewhere) == []
+    for place in (results.directory, results.root):
+        assert sum(costs.runs for costs in read_costs(elsewhere, [place])) >= 32
+
+
+@pytest.mark.parametrize("tables", [True, False])
+def test_an_archive_can_be_learned_from(tmp_path: Path, tables: bool) -> None:
+    campaign = load(tmp_path)
+    directory = tmp_path / "results" / "small"
+    fill(campaign, directory)
+    if tables:
+        collect(gather(campaign, directory), directory / "tables")
+    path = tmp_path / "small.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for member in sorted(directory.rglob("*")):
+            if member.is_file():
+                archive.write(member, member.relative_to(directory).as_posix())
+    (costs,) = read_costs(Results(tmp_path / "new", "new"), [path])
+    assert (costs.campaign, costs.system, costs.runs) == ("small", "bench", 32)
+
+
+def test_a_place_without_runs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "torn.zip").write_bytes(b"PK")
+    with pytest.raises(ConfigError, match="empty: holds no runs to learn from; give an archive"):
+        read_costs(Results(tmp_path / "new", "new"), [tmp_path / "empty"])
+    with pytest.raises(ConfigError, match=r"torn\.zip: is no archive that can be read"):
+        read_costs(Results(tmp_path / "new", "new"), [tmp_path / "torn.zip"])
+
+
+def test_logs_that_do_not_say_how_long_they_took_cost_nothing(tmp_path: Path) -> None:
+    campaign = load(tmp_path)
+    store = fill(campaign, tmp_path / "results")
+    records = [record.model_copy(update={"ended": record.started}) for record in store]
+    assert costs_of("small", "bench", records, []).cells == ()
+
+
+def test_the_forecast_of_a_lease_outlives_the_process_that_began_it(tmp_path: Path) -> None:
+    results = Results(tmp_path, "small")
+    forecast = {"runs": 4, "expected_s": 50.0, "low_s": 40.0, "high_s": 60.0, "runs_s": 45.0, "basis": "b"}
+    assert begin(results, "l", None) is None
+    assert begin(results, "l", forecast) == {**forecast, "resumed": False}
+    assert begin(results, "l", {**forecast, "runs": 1}) == {**forecast, "resumed": True}
+    assert begun(results, "l") == forecast
+    end(results, "l")
+    assert begun(results, "l") is None
+
+
+def test_a_manifest_tells_forecast_and_actual(tmp_path: Path) -> None:
+    results = Results(tmp_path, "small")
+    forecast = {
+        "runs": 4,
+        "expected_s": 50.0,
+        "low_s": 40.0,
+        "high_s": 60.0,
+        "runs_s": 45.0,
+        "basis": "b",
+        "resumed": False,
+    }
+    manifests = {
+        "a": {
+            "lease": "a",
+            "configuration": "c",
+            "forecast": forecast,
+            "actual": {"runs": 4, "uses": 1, "wall_s": 55.0},
+        },
+        "never": {"lease": "never", "forecast": forecast, "actual": {"runs": 0, "uses": 0, "wall_s": None}},
+        "older": {"lease": "older"},
+    }
+    for name, document in manifests.items():
+        (results.manifests / name).mkdir(parents=True)
+        (results.manifests / name / "x.1.json").write_text(json.dumps(document))
+    (row,) = measured_forecasts(results.directory)
+    assert (row["lease"], row["expected_s"], row["actual_s"], row["runs"]) == ("a", 50.0, 55.0, 4)

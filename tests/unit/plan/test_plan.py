@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from campaign.config.schemas import schema_of
+from campaign.errors import ConfigError
+from campaign.plan.costs import Costs, LeaseCost, Span, cell_cost
+from campaign.plan.dag import Dag, Request, read_plan
+from campaign.plan.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S, Forecaster
+from campaign.plan.matrix import expand
+from campaign.plan.plan import _packed, build_plan, duration, missing_runs
+from campaign.plan.plan_table import plan_document, plan_rows
+from campaign.plan.repetitions import Reached
+from tests.campaign_files import load, write_files
+
+
+def plan_of(
+    directory: Path, changes: dict[str, Any] | None = None, measured: Any = (), forecaster: Forecaster | None = None
+) -> Any:
+    campaign = load(directory, changes)
+    return build_plan(campaign, expand(campaign), measured, forecaster)
+
+
+def ran(cells: Any, seconds: Any, compose_s: Any = None) -> Forecaster:
+    """Each cell ran three times, and took as long as a function of it says; so did composing each configuration."""
+    known = [
+        cell_cost(
+            c.id, c.configuration.shape(), (c.workload, c.batch, c.precision, c.options), 4,
+            [Span(c.id, 0.0, seconds(c), True)] * 3,
+        )
+        for c in cells
+    ]  # fmt: skip
+    shapes = {c.configuration.name: c.configuration for c in cells} if compose_s else {}
+    leases = [LeaseCost(n, shape.shape(), 3, compose_s(shape), 1.0, 0.5, 0.25) for n, shape in shapes.items()]
+    return Forecaster([Costs("earlier", "bench", tuple(known), tuple(leases))], "bench")
+
+
+def test_missing_runs_are_those_without_a_record(tmp_path: Path) -> None:
+    cells = expand(load(tmp_path)).cells
+    everything = missing_runs(cells, set())
+    assert len(everything) == len({(cell.id, repetition) for cell, repetition in everything}) == 2 * len(cells)
+    measured = {(cell.id, repetition) for cell, repetition in everything[::3]}
+    left = missing_runs(cells, measured)
+    assert {(cell.id, repetition) for cell, repetition in left} | measured == {(c.id, r) for c, r in everything}
+    assert not {(cell.id, repetition) for cell, repetition in left} & measured
+
+
+def test_records_of_other_cells_and_of_more_repetitions_count_for_nothing(tmp_path: Path) -> None:
+    cells = expand(load(tmp_path)).cells
+    assert len(missing_runs(cells, {("f" * 20, 1), (cells[0].id, 3)})) == 2 * len(cells)
+
+
+ADAPTIVE = {
+    "campaign.protocol.repetitions": 10,
+    "campaign.protocol.target_half_width_pct": 2.0,
+    "campaign.overrides": [
+        {"when": "batch == 2", "repetitions_min": 4, "repetitions": 5, "target_half_width_pct": 9.0}
+    ],
+}
+
+
+def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
+    campaign = load(tmp_path, ADAPTIVE)
+    cells = [cell for cell in expand(campaign).cells if cell.configuration.name == "1x1-local"]
+    small, large = ([cell for cell in cells if cell.batch == batch] for batch in (1, 2))
+
+    def lease(measured: Any = (), stops: Any = None, implied: Any = ()) -> Any:
+        plan = build_plan(campaign, expand(campaign), measured, None, stops, implied)
+        document = plan_document(plan)
+        found = plan.leases[0]
+        assert document["leases"][0]["runs_without_record_least"] == found.missing_least
+        assert sum(value["runs"] for value in document["axes"]["batch"].values()) == document["totals"]["runs"]
+        return found
+
+    untouched = lease()
+    assert (untouched.runs, untouched.missing, untouched.missing_least) == (30, 30, 2 * 3 + 2 * 4)
+    assert (untouched.expected_s, untouched.expected_least_s) == (300.0, 140.0)
+    assert "measure 14 to 30 (3 to 10, 4 to 5 repetitions a cell) of 30 runs" in untouched.describe()
+    assert "at least 2 min 20 s, about 5 min 0 s" in untouched.describe()
+
+    ends = {small[0].id: Reached(3, 0, 15_000), small[1].id: Reached(3, 0, 25_000), large[0].id: Reached(3, 0, 25_000)}
+    measured = {(id, n) for id in ends for n in (1, 2, 3)}
+    begun = lease(measured, ends)
+    # One has reached 2 %; one has not; one has reached 9 %, and is to be run four times.
+    assert begun.runs == 3 + 10 + 5 + 5
+    assert begun.missing == 0 + 7 + 2 + 5
+    assert begun.missing_least == 0 + 1 + 1 + 4
+    assert begun.basis.endswith("3 repetitions a cell, as so far")
+    assert begun.expected_s == 10 * (1 + 1 + 4)
+    # A stop says nothing once one of its runs is to be measured again.
+    assert lease(measured - {(small[0].id, 2)}, ends).missing == begun.missing + 8
+    known = lease(measured, ends, {small[1].id})
+    assert (known.missing, known.implied, known.expected_s) == (begun.missing, 7, 50)
+
+
+def test_the_most_repetitions_are_no_fewer_than_the_least(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"repetitions_min is 3, more than the most repetitions \(2\); lower it, or raise"
+    ):
+        plan_of(tmp_path, {"campaign.protocol.target_half_width_pct": 2.0})
+
+
+@pytest.mark.parametrize(("lease_per", "leases"), [("configuration", 4), ("workload", 8), ("cell", 32)])
+def test_leases_partition_the_matrix(tmp_path: Path, lease_per: str, leases: int) -> None:
+    changes = {"campaign.protocol.lease_per": lease_per, "campaign.axes.workload": ["steps", "program"]}
+    plan = plan_of(tmp_path, changes)
+    assert len(plan.leases) == leases
+    assert Counter(cell.id for _, cell in plan.cells) == Counter(c.id for c in expand(plan.campaign).cells)
+    assert all({cell.configuration for cell in lease.cells} == {lease.configuration} for lease in plan.leases)
+
+
+def test_compositions_of_one_configuration_are_neighbours_and_local_ones_come_first(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, {"campaign.protocol.lease_per": "cell"})
+    order = [lease.configuration.name for lease in plan.leases]
+    assert list(dict.fromkeys(order)) == ["1x1-local", "1x2-local", "1x1-fabric", "1x2-fabric"]
+    assert order == sorted(order, key=list(dict.fromkeys(order)).index)
+
+
+def test_costs_rest_on_what_is_known(tmp_path: Path) -> None:
+    cells = expand(load(tmp_path)).cells
+    local = [cell for cell in cells if cell.configuration.attach == "local"]
+    forecaster = ran(local, lambda cell: 2.0 * cell.configuration.devices, lambda shape: 7.0)
+    plan = plan_of(tmp_path, forecaster=forecaster)
+    leases = {lease.name: lease for lease in plan.leases}
+    assert leases["1x1-local"].expected_s == pytest.approx(8 * (2.0 + 0.5) + 7.0 + 1.0 + 0.25, rel=0.1)
+    assert leases["1x1-local"].basis == "earlier runs of these cells"
+    assert leases["1x2-fabric"].expected_s > 1.3 * leases["1x1-fabric"].expected_s
+    assert leases["1x2-fabric"].basis == "earlier runs of the workload in other cells"
+    widths = {n: lease.expected.high_s / lease.expected.low_s for n, lease in leases.items()}
+    assert widths["1x1-local"] < 2 < widths["1x1-fabric"]
+    document = plan_document(plan)
+    assert document["totals"]["learned_from"] == "24 runs of 8 cells and 2 leases of the campaign earlier"
+    assert document["totals"]["wall_low_s"] < document["totals"]["wall_s"] < document["totals"]["wall_high_s"]
+
+
+def test_without_history_costs_are_assumed_and_said_to_be(tmp_path: Path) -> None:
+    lease = next(lease for lease in plan_of(tmp_path).leases if lease.needs_fabric)
+    assert lease.expected_s == 8 * ASSUMED_RUN_S + ASSUMED_COMPOSE_S
+    assert "assumed" in lease.basis
+    assert (lease.expected.low_s, lease.expected.high_s) == (None, None)
+
+
+def test_what_is_measured_costs_nothing(tmp_path: Path) -> None:
+    cells = expand(load(tmp_path)).cells
+    measured = {(c.id, r) for c in cells if c.configuration.name == "1x1-fabric" for r in (1, 2)}
+    plan = plan_of(tmp_path, measured=measured)
+    done = next(lease for lease in plan.leases if lease.name == "1x1-fabric")
+    assert (done.missing, done.expected_s, done.basis) == (0, 0.0, "nothing to do")
+    assert done.describe() == "1x1-fabric: all 8 runs have a record"
+    assert (plan.runs, plan.missing, plan.recompositions) == (32, 24, 1)
+
+
+def test_recompositions_are_at_least_one_per_composition(tmp_path: Path) -> None:
+    shared, apart = plan_of(tmp_path / "a"), plan_of(tmp_path / "b", {"campaign.protocol.lease_per": "cell"})
+    assert (shared.recompositions, shared.recompositions_least) == (2, 2)
+    assert (apart.recompositions, apart.recompositions_least) == (8, 2)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0.1, 100)), max_size=15), st.integers(1, 5))
+def test_packing_is_never_faster_than_the_work_nor_slower_than_one_by_one(
+    jobs: list[tuple[int, float]], hosts: int
+) -> None:
+    jobs = [(min(needed, hosts), seconds) for needed, seconds in jobs]
+    packed = _packed(jobs, hosts)
+    assert packed >= sum(needed * seconds for needed, seconds in jobs) / hosts - 1e-6
+    assert packed <= sum(seconds for _, seconds in jobs) + 1e-6
+
+
+class _Counted(dict[Any, Any]):
+    """Counts how often it is asked or gone through."""
+
+    asked = 0
+
+    def __contains__(self, key: object) -> bool:
+        self.asked += 1
+        return super().__contains__(key)
+
+    def items(self) -> Any:
+        self.asked += len(self)
+        return super().items()
+
+    def values(self) -> Any:
+        self.asked += len(self)
+        return super().values()
+
+    def __iter__(self) -> Iterator[Any]:
+        self.asked += len(self)
+        return super().__iter__()
+
+
+def test_the_cost_of_planning_is_linear_in_cells(tmp_path: Path) -> None:
+    def cost(batches: int) -> tuple[int, int]:
+        changes = {"campaign.axes.batch": list(range(1, batches + 1)), "campaign.protocol.lease_per": "cell"}
+        campaign = load(tmp_path, changes)
+        matrix = expand(campaign)
+        measured = _Counted({(cell.id, 1): None for cell in matrix.cells})
+        build_plan(campaign, matrix, measured, ran(matrix.cells, lambda cell: 1.0))
+        return len(matrix.cells), measured.asked
+
+    (few, small), (many, large) = cost(5), cost(50)
+    assert many == 10 * few
+    assert 0 < large <= 12 * small
+
+
+def test_the_document_is_what_its_schema_says(tmp_path: Path) -> None:
+    changes = {
+        "campaign.exclude": [{"when": "batch == 2 and precision == 'bf16'", "why": "a reason"}],
+        "campaign.configurations": [{"devices_per_host": [1, 2], "attach": ["local", "hybrid"]}],
+    }
+    document = json.loads(json.dumps(plan_document(plan_of(tmp_path, changes))))
+    jsonschema.Draft202012Validator(schema_of("plan")).validate(document)
+    assert document["totals"]["runs"] == sum(lease["runs"] for lease in document["leases"]) == 18
+    assert [row["cells"] for row in document["removed"]] == [3]
+    assert document["impossible"][0]["shape"] == "1x1-hybrid0"
+    for axis in document["axes"].values():
+        assert sum(row["cells"] for row in axis.values()) == document["totals"]["cells"]
+    assert [lease["order"] for lease in document["leases"]] == [1, 2, 3]
+
+
+def test_rows_hold_every_cell_under_a_header(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, {"campaign.axes.options": {"size": [8, 9]}})
+    header, *rows = plan_rows(plan)
+    assert {len(row) for row in rows} == {len(header)}
+    assert len({row[header.index("cell_id")] for row in rows}) == 32
+    assert {row[header.index("size")] for row in rows} == {"8", "9"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (89.4, "89 s"), (90, "1 min 30 s"), (3600, "60 min 0 s"), (5400, "1 h 30 min"), (86400, "24 h 0 min")],
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+# --- against a results directory --------------------------------------------------------------------------------------
+
+
+def test_a_configuration_larger_than_the_pool_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    path = write_files(tmp_path, {"campaign.configurations": [{"devices_per_host": [2, 6], "attach": "fabric"}]})
+    asked = Request(path, tmp_path / "results")
+    with pytest.raises(ConfigError, match=r"configuration 1x6-fabric does not fit: .*\n.*correct the system file"):
+        read_plan(asked)
+    assert list(read_plan(asked, allow_unfit=True).unfit) == ["1x6-fabric"]
+    assert not (tmp_path / "results").exists()
+
+
+def test_priorities_follow_the_order_of_the_plan(tmp_path: Path) -> None:
+    asked = Request(write_files(tmp_path), tmp_path / "results")
+    dag = Dag(asked, read_plan(asked))
+    priorities = [dag.order(lease.name) for lease in dag.plan.leases]
+    assert priorities == sorted(priorities, reverse=True)
+    assert len(set(priorities)) == len(priorities)
+    assert min(priorities) > 0
+
+
+def test_a_manifest_that_misses_runs_or_is_damaged_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    asked = Request(write_files(tmp_path), tmp_path / "results")
+    dag = Dag(asked, read_plan(asked))
+    lease = dag.plan.leases[0]
+    first = Path(dag.manifest(lease))
+    first.parent.mkdir(parents=True)
+    first.write_text("{torn")
+    second = Path(dag.manifest(lease))
+    assert first.name.endswith(".1.json")
+    assert second.name.endswith(".2.json")

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from campaign.paths import SCRIPTS
+from campaign.report.figure import Figure, FigureData, page_document
+from campaign.report.page_document import ForecastSaid
+from campaign.tables.build import leases_table
+from tests.unit.report.figure_columns import untold
+
+
+def _module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("campaign_figure_forecast", SCRIPTS / "figures" / "forecast.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(number: int, actual_s: float, **changes: Any) -> dict[str, Any]:
+    document = {
+        "lease": f"lease-{number}", "configuration": f"c{number}", "runs_expected": 10, "runs": 10, "uses": 1,
+        "expected_s": 100.0, "low_s": 80.0, "high_s": 125.0, "basis": "earlier runs of these cells", "resumed": False,
+        "actual_s": actual_s, **changes,
+    }  # fmt: skip
+    return ForecastSaid.model_validate(document).model_dump()
+
+
+def drawn(rows: list[dict[str, Any]]) -> Any:
+    module = _module()
+    return module.draw(FigureData(pd.DataFrame(), pd.DataFrame(), leases_table([]), "", {}, context={"forecast": rows}))
+
+
+def test_forecasts_are_judged_where_a_lease_was_measured_in_one_go() -> None:
+    rows = [row(1, 110.0), row(2, 90.0), row(3, 200.0), row(4, 900.0, resumed=True), row(5, 900.0, runs=4)]
+    drawing = drawn(rows)
+    assert drawing.findings == (
+        "2 of 3 forecasts held: the actual duration lies in the 95 % interval; the median error is 10\u202f% of the expected "
+        "duration.",
+    )
+    assert "2 leases marked *: resumed, composed again or incomplete, not judged" in drawing.caption
+    assert drawing.svg.count("lease-") >= 5
+    assert "mathdefault" not in drawing.svg
+    assert drawing.coverage == "5 of 5 leases were measured with a forecast."
+    assert untold(drawing.data) == []
+    assert list(drawing.data["judged"]) == [True, True, True, False, False]
+
+
+def test_what_was_assumed_is_not_called_a_forecast() -> None:
+    drawing = drawn([row(1, 20.0, low_s=None, high_s=None, basis="assumed 10 s a run")])
+    assert drawing.findings == (
+        "1 lease had no earlier runs to learn from: their durations were assumed, and were wrong by 80\u202f% in the middle.",
+    )
+    assert drawing.rows[0][3] == "assumed"
+
+
+def test_without_a_forecast_the_figure_is_left_out() -> None:
+    drawing = drawn([])
+    assert drawing.svg is None
+    assert drawing.empty_reason == "no lease was measured with a forecast"
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_the_picture_stays_readable(count: int) -> None:
+    module = _module()
+    drawing = drawn([row(n, 90.0 + n) for n in range(count)])
+    document = page_document(Figure("forecast", module.ANCHOR, module.TITLE, module.SECTION, module.draw), drawing)
+    assert len(drawing.rows) == count
+    assert document["picture"]
+    assert ("20 more in the table" in drawing.caption) == (count == 60)

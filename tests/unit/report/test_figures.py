@@ -1,0 +1,329 @@
+"""Every figure: shows what is there, says what is not, and is the same byte for byte."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from campaign import wording
+from campaign.errors import RecordError
+from campaign.report import figure, plot
+from campaign.report import write as outputs
+from campaign.report.figure import Drawing, Figure, FigureData
+from campaign.report.figure_names import FIGURES
+from campaign.tables import table_files as tableset
+from campaign.tables.build import PlannedCell, cells_table, leases_table, runs_table
+from campaign.tables.table_files import Tables
+from tests.unit import links_data
+from tests.unit.report import report_data as synthetic
+from tests.unit.report.figure_columns import untold
+
+MODULES = {name: importlib.import_module(f"scripts.figures.{name}") for name in FIGURES}
+# Figures whose numbers are no throughput: they have no interval of one.
+OF_NO_RATE = ("composition_times", "memory_frontier", "link_matrices", "allreduce")
+# Figures of what this campaign has none of: options, sizes, counters over time ..; they are drawn in tests of their own.
+OF_OTHER_DATA = (
+    "software_options",
+    "overhead_by_size",
+    "transfer_rates",
+    "time_series",
+    "workload_characteristics",
+    "software_stack",
+    "forecast",
+)
+SHOWN = [name for name in FIGURES if name not in OF_OTHER_DATA]
+
+
+def data(plan: list[PlannedCell], records: list, leases: list | None = None, links: Any = ()) -> FigureData:
+    runs = runs_table(records)
+    protocol = synthetic.context_document()["campaign"]["protocol"]
+    cells = cells_table(plan, runs)
+    return FigureData(runs, cells, leases_table(leases or []), synthetic.BASELINE, protocol, tuple(links))
+
+
+@pytest.fixture(scope="module")
+def campaign() -> FigureData:
+    """Two workloads would double the time of every test here and show nothing else."""
+    plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert"]
+    return data(plan, list(synthetic.records(plan)), synthetic.leases(), links_data.links())
+
+
+@pytest.fixture(scope="module")
+def drawn(campaign: FigureData) -> dict[str, Drawing]:
+    return {name: MODULES[name].draw(campaign) for name in SHOWN}
+
+
+def test_there_is_a_module_for_every_figure_of_the_page() -> None:
+    files = {path.stem for path in Path(MODULES["scaling"].__file__).parent.glob("*.py")} - {"__init__"}
+    assert files == set(FIGURES)
+    assert len({module.ANCHOR for module in MODULES.values()}) == len(MODULES)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_figure_is_svg_with_words_a_table_and_data(name: str, drawn: dict[str, Drawing]) -> None:
+    drawing = drawn[name]
+    root = ElementTree.fromstring(drawing.svg)
+    assert root.get("role") == "img"
+    assert drawing.alt
+    assert drawing.alt == wording.alternative(drawing.findings)
+    assert root.find("{http://www.w3.org/2000/svg}desc").text == drawing.alt
+    assert len(drawing.rows) == len(drawing.data) > 0
+    assert {len(row) for row in drawing.rows} == {len(drawing.headings)}
+    assert all(isinstance(value, str) for row in drawing.rows for value in row)
+
+
+@pytest.mark.parametrize("name", [name for name in SHOWN if name not in OF_NO_RATE])
+def test_a_caption_states_runs_interval_and_protocol(name: str, drawn: dict[str, Drawing]) -> None:
+    caption = drawn[name].caption
+    assert "n = 4 runs" in caption
+    assert "95 % interval" in caption
+    assert "warm up steps 5" in caption
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_picture_follows_the_page(name: str, drawn: dict[str, Drawing]) -> None:
+    svg = drawn[name].svg
+    assert plot.INK not in svg
+    assert "currentColor" in svg
+    assert "<metadata" not in svg
+    assert not re.search(r"\b20\d\d-\d\d-\d\d", svg)
+    ids = re.findall(r'\sid="([^"]+)"', svg)
+    assert len(ids) == len(set(ids))
+    assert all(each.startswith(MODULES[name].ANCHOR) for each in ids)
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+    assert used <= set(ids)
+
+
+@pytest.mark.parametrize("name", ["node_spread", "composition_times", "overhead"])
+def test_the_same_input_gives_the_same_bytes(name: str, campaign: FigureData, drawn: dict[str, Drawing]) -> None:
+    again = MODULES[name].draw(campaign)
+    assert again.svg == drawn[name].svg
+    assert again.rows == drawn[name].rows
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_figure_says_how_much_of_what_it_is_about_was_measured(name: str, drawn: dict[str, Drawing]) -> None:
+    assert re.match(r"\d+ of \d+ (planned cells? measured|leases? (got|had))", drawn[name].coverage)
+
+
+@pytest.mark.parametrize("name", ["scaling", "speedup_by_batch", "node_spread", "part_of_host", "variance", "precision",
+                                  "memory_frontier", "work_per_step", "utilisation", "energy", "pareto"])  # fmt: skip
+def test_a_cell_out_of_memory_lowers_the_coverage(name: str, drawn: dict[str, Drawing]) -> None:
+    measured, planned, failed = map(
+        int, re.match(r"(\d+) of (\d+) planned cells measured, (\d+) failed", drawn[name].coverage).groups()
+    )
+    assert measured + failed + (", 1 missing" in drawn[name].coverage) == planned
+    assert failed > 0
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_number_of_a_csv_file_says_its_unit(name: str, drawn: dict[str, Drawing]) -> None:
+    assert untold(drawn[name].data) == []
+
+
+def test_a_link_far_below_its_like_is_said_first() -> None:
+    every = links_data.links()
+    slow = copy.deepcopy(every)
+    document = slow[0]["document"]
+    bandwidths = document["matrices"]["unidirectional_gb_per_s"]
+    out, to = next((o, t) for o, row in enumerate(bandwidths) for t, each in enumerate(row) if each)
+    bandwidths[out][to] *= 0.3
+    said = MODULES["link_matrices"].draw(data([], [], links=slow)).findings
+    assert said[0].startswith("Furthest below its like")
+
+
+def test_findings_state_the_known_effects(drawn: dict[str, Drawing]) -> None:
+    largest = re.search(r"4 devices on 4 hosts instead of 1 lower throughput by (\d+\.\d)", drawn["node_spread"].alt)
+    assert float(largest[1]) == pytest.approx(13, abs=1)
+    overhead = re.search(r"Overhead of fabric, storage local: (\d+\.\d)", drawn["overhead"].alt)
+    assert float(overhead[1]) == pytest.approx(60, abs=3)
+    assert "fp16 against fp32: 1.9" in drawn["precision"].alt or "1.8" in drawn["precision"].alt
+
+
+def test_a_cell_out_of_memory_is_a_gap_with_its_class(drawn: dict[str, Drawing]) -> None:
+    assert "out of memory, 4 runs" in drawn["precision"].svg
+    assert "out of memory, 4 runs" in " ".join(drawn["precision"].findings)
+    assert "out of memory" in drawn["speedup_by_batch"].svg
+    assert any("oom_device x4" in row for row in drawn["precision"].rows)
+
+
+def test_the_cell_that_was_never_run_is_said_to_be_missing() -> None:
+    plan = synthetic.planned()[-6:]
+    drawing = MODULES["precision"].draw(data(plan, list(synthetic.records(plan))))
+    assert ">missing<" in drawing.svg
+
+
+def test_words_about_a_gap_stand_apart_from_intervals(campaign: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "")
+    cells = campaign.cells.copy()
+    gone = (cells["configuration"] == "fabric-4") & (cells["batch"] == 32)
+    cells.loc[gone, ["n_ok", "mean", "failures", "state"]] = [0, float("nan"), "oom_device x4", "failed"]
+    MODULES["overhead"].draw(replace(campaign, cells=cells))
+    assert {words.get_text() for axes in figures[0].axes for words in axes.texts} == {"out of memory, 4 runs"}
+    renderer = FigureCanvasAgg(figures[0]).get_renderer()
+    figures[0].draw_without_rendering()
+    for axes in figures[0].axes:
+        low = axes.get_xlim()[0]
+        highest = max(
+            (line.get_xdata().max() for line in axes.lines if line.get_transform() == axes.transData), default=low
+        )
+        for words in axes.texts:
+            assert words.get_ha() == "right"
+            drawn = words.get_window_extent(renderer).transformed(axes.transData.inverted())
+            assert drawn.x0 > highest
+
+
+def test_one_way_to_attach_stands_on_its_line(campaign: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "")
+    cells = campaign.cells
+    kept = (cells["hosts"] == 1) & ((cells["attach"] != "hybrid") | (cells["precision"] == "fp16"))
+    kept &= (cells["precision"] == "fp16") | (cells["storage"] == "local")
+    MODULES["overhead"].draw(replace(campaign, cells=cells[kept].reset_index(drop=True)))
+    alone = [axes for axes in figures[0].axes if axes.get_title(loc="left").startswith("fp32")]
+    assert alone
+    for axes in alone:
+        marks = [line.get_ydata()[0] for line in axes.lines if line.get_marker() not in ("None", "", None)]
+        assert marks == [round(place) for place in marks]
+
+
+def test_of_too_many_panels_those_like_the_baseline_and_the_largest_are_drawn() -> None:
+    shapes = [synthetic.configuration(each=n) for n in range(1, 14)] + [synthetic.configuration(attach="local")]
+    plan = [PlannedCell(synthetic.cell(at, precision=digits), 2, "l") for at in shapes for digits in ("fp32", "fp16")]
+    drawing = MODULES["precision"].draw(data(plan, list(synthetic.records(plan))))
+    assert "Drawn: compositions like the baseline, then the largest." in drawing.caption
+    assert "2 further panels" in drawing.caption
+    titles = re.findall(r">(\d+) devices?, (\w+)<", drawing.svg)
+    assert titles[:3] == [("4", "local"), ("13", "fabric"), ("12", "fabric")]
+    assert ("1", "fabric") not in titles
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_to_show_is_said_with_a_reason(name: str) -> None:
+    only = synthetic.cell(synthetic.configuration())
+    for plan in ([], [PlannedCell(only, 2, "l")]):
+        drawing = MODULES[name].draw(data(plan, []))
+        assert drawing.svg is None
+        assert len(drawing.empty_reason) > 20
+
+
+@pytest.mark.parametrize("name", [name for name in SHOWN if name not in (*OF_NO_RATE, "variance")])
+def test_one_run_a_cell_is_drawn_without_an_interval(name: str) -> None:
+    plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=1) if each.cell.workload == "resnet"]
+    drawing = MODULES[name].draw(data(plan, list(synthetic.records(plan))))
+    assert drawing.svg
+    assert "n = 1 run " in drawing.caption
+    assert "one run each, so no interval" in drawing.caption
+    assert "nan" not in drawing.alt.split()
+
+
+@pytest.mark.parametrize("name", ["node_spread", "precision"])
+def test_hostile_names_are_text(name: str) -> None:
+    drawing = MODULES[name].draw(data(synthetic.hostile_plan(), synthetic.hostile_records()))
+    ElementTree.fromstring(drawing.svg)
+    assert "<script" not in drawing.svg
+    assert "<b>" not in drawing.svg
+
+
+def test_panels_beyond_what_is_readable_are_left_to_the_table() -> None:
+    shapes = (synthetic.configuration(each=2), synthetic.configuration(hosts=2, each=1))
+    plan = [PlannedCell(synthetic.cell(at, seed=n), 2, "l") for at in shapes for n in range(plot.MOST_PANELS + 3)]
+    drawing = MODULES["node_spread"].draw(data(plan, list(synthetic.records(plan))))
+    assert "3 further panels in the data table only" in drawing.caption
+    assert len(drawing.rows) == 2 * (plot.MOST_PANELS + 3)
+
+
+def test_of_very_many_batches_some_are_drawn_from_the_smallest_to_the_largest() -> None:
+    rows = pd.DataFrame({"workload": "w", "batch": [n for n in range(1, 101) for _ in range(2)]})
+    panels = plot.panels(rows, ["workload"], series="batch")
+    drawn = sorted(panels.shown[0].rows["batch"].unique())
+    assert len(drawn) == plot.MOST_SERIES
+    assert (drawn[0], drawn[-1]) == (1, 100)
+    assert len(panels.shown[0].rows) == 2 * plot.MOST_SERIES
+    assert f"Drawn: {plot.MOST_SERIES} of 100 values of batch" in panels.sentence()
+    assert "Drawn" not in plot.panels(rows[rows["batch"] <= plot.MOST_SERIES], ["workload"], series="batch").sentence()
+
+
+def test_series_differ_without_colour() -> None:
+    looks = [plot.look(position) for position in range(36)]
+    assert len({(each.colour, each.marker) for each in looks}) == 36
+    assert len({each.hatch for each in looks[:6]}) == len({each.marker for each in looks[:6]}) == 6
+
+
+def describe(module: ModuleType) -> Figure:
+    return Figure("figure", module.ANCHOR, module.TITLE, module.SECTION, module.draw)
+
+
+def test_files_in_files_out(campaign: FigureData, drawn: dict[str, Drawing], tmp_path: Path) -> None:
+    outputs = write(tmp_path, campaign, MODULES["node_spread"])
+    document = json.loads(outputs["json"].read_text())
+    assert (document["shown"], document["anchor"]) == (True, "node-spread")
+    assert document["findings"] == list(drawn["node_spread"].findings)
+    assert outputs["svg"].read_text().endswith(drawn["node_spread"].svg)
+    assert len(pd.read_csv(outputs["csv"])) == len(drawn["node_spread"].data)
+
+
+def test_a_figure_with_nothing_to_show_writes_a_picture_that_says_so(tmp_path: Path) -> None:
+    outputs = write(tmp_path, data([], []), MODULES["overhead"])
+    document = json.loads(outputs["json"].read_text())
+    assert not document["shown"]
+    assert "not part of the plan" in document["reason"]
+    text = "".join(ElementTree.parse(outputs["svg"]).getroot().itertext())
+    assert "left out because" in text
+    assert outputs["csv"].exists()
+
+
+def write(tmp_path: Path, given: FigureData, module: ModuleType) -> dict[str, Path]:
+    figure.write(describe(module), given, tmp_path)
+    return {kind: tmp_path / f"figure.{kind}" for kind in ("svg", "csv", "json")}
+
+
+def test_figures_are_drawn_from_the_tables_of_a_directory(tmp_path: Path) -> None:
+    plan = [entry for entry in synthetic.planned(2) if entry.cell.workload == "bert"][:12]
+    runs = runs_table(synthetic.records(plan))
+    context = synthetic.context_document()
+    tableset.write(Tables(runs, cells_table(plan, runs), synthetic.leases(), [], context), tmp_path / "tables")
+    outputs.draw_figures(tmp_path / "tables", tmp_path / "figures")
+    for name in FIGURES:
+        assert json.loads((tmp_path / "figures" / f"{name}.json").read_text())["anchor"] == MODULES[name].ANCHOR
+    outputs.render_report(tmp_path / "tables", tmp_path / "figures", tmp_path / "report.html")
+    assert "composition-times" in (tmp_path / "report.html").read_text()
+
+
+def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="tables cannot be read"):
+        outputs.draw_figures(tmp_path / "tables", tmp_path / "figures")
+
+
+@pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead", "speedup_by_batch"])
+def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str) -> None:
+    plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=2) if each.cell.workload == "bert"]
+    drawing = MODULES[name].draw(data(plan, list(synthetic.records(plan, noise=0.25))))
+    assert "Intervals wider than a picture are cut" in drawing.caption
+
+
+def test_the_range_drawn_holds_all_values_and_intervals_that_are_not_huge() -> None:
+    rows = pd.DataFrame({"mean": [10.0, 20.0], "ci_low": [9.0, -500.0], "ci_high": [11.0, 540.0]})
+    assert plot.range_of(rows, plot.RATE) == (-2.0, 32.0)
+    assert plot.range_of(rows.iloc[:1], plot.RATE) == (9.0, 11.0)
+    assert plot.range_of(rows.assign(ci_low=float("nan"), ci_high=float("nan")), plot.RATE) == (10.0, 20.0)
+
+
+def test_work_per_step_is_what_the_runs_counted(campaign: FigureData, drawn: dict[str, Drawing]) -> None:
+    of = campaign.runs.dropna(subset=["achieved_tflops"]).groupby("cell_id")
+    rows = drawn["work_per_step"].data.set_index("cell_id")
+    assert rows["mean"].to_dict() == pytest.approx((1e3 * of["achieved_tflops"].mean()).to_dict())
+    assert rows["mfu_pct"].to_dict() == pytest.approx(of["mfu_pct"].first().to_dict())
+    assert (rows["ci_low"] < rows["mean"]).all()

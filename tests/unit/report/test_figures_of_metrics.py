@@ -1,0 +1,341 @@
+"""Figures of counters, cost, size and software: planted effects come out, and what nobody counted is absent."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from campaign import wording
+from campaign.report import bars, plot
+from campaign.report.figure import Drawing, FigureData
+from campaign.report.plot import INK
+from campaign.tables.build import cells_table, runs_table
+from tests.unit import metrics_data as study
+from tests.unit.report import report_data as synthetic
+from tests.unit.report.figure_columns import untold
+
+PICTURES = ("software_options", "transfer_rates", "time_series", "energy", "pareto", "overhead_by_size", "utilisation")
+PAGES = (*PICTURES, "workload_characteristics", "software_stack")
+SIZES = ("mobilenetv2", "resnet50", "bert-large")
+MODULES = {name: importlib.import_module(f"scripts.figures.{name}") for name in PAGES}
+
+
+@pytest.fixture(scope="module")
+def data() -> FigureData:
+    return study.study(models=SIZES)
+
+
+@pytest.fixture(scope="module")
+def drawn(data: FigureData) -> dict[str, Drawing]:
+    return {name: module.draw(data) for name, module in MODULES.items()}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_follows_the_page_and_states_its_finding(name: str, drawn: dict[str, Drawing]) -> None:
+    svg = drawn[name].svg
+    assert svg is not None
+    root = ElementTree.fromstring(svg)
+    assert (
+        root.find("{http://www.w3.org/2000/svg}desc").text
+        == drawn[name].alt
+        == wording.alternative(drawn[name].findings)
+    )
+    assert INK not in svg
+    assert "currentColor" in svg
+    assert drawn[name].alt
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_caption_says_what_stands_behind_and_data_has_units(name: str, drawn: dict[str, Drawing]) -> None:
+    caption = drawn[name].caption
+    assert "warm up steps 5" in caption
+    assert "interval" in caption
+    assert name not in PICTURES or "n = " in caption
+    assert not {"", "unnamed"} & set(drawn[name].data.columns)
+    assert {len(row) for row in drawn[name].rows} == {len(drawn[name].headings)}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_says_how_much_of_the_plan_is_behind_it(name: str, drawn: dict[str, Drawing]) -> None:
+    assert "planned cells measured" in drawn[name].coverage
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_number_of_a_csv_file_says_its_unit(name: str, drawn: dict[str, Drawing]) -> None:
+    assert untold(drawn[name].data) == []
+    assert drawn[name].coverage
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_shown_of_what_nobody_counted(name: str) -> None:
+    only = [replace(each, repetitions=2) for each in study.plan(2, ["resnet50"])[:1]]
+    records = [synthetic.record(entry.cell, n, 100.0 + n, metrics={}) for entry in only for n in (1, 2)]
+    runs = runs_table(records)
+    protocol = {"repetitions": 2}
+    bare = FigureData(runs, cells_table(only, runs), pd.DataFrame(), study.BASELINE, protocol)
+    drawing = MODULES[name].draw(bare)
+    assert drawing.svg is None
+    assert not drawing.rows
+    assert len(drawing.empty_reason) > 20
+
+
+def test_options_are_compared_with_the_plain_one_of_their_configuration(drawn: dict[str, Drawing]) -> None:
+    rows = drawn["software_options"].data.set_index(["configuration", "variant"])
+    assert set(rows["against_variant"]) == {"ddp, fp32"}
+    for configuration in ("local-8", "fabric-8"):
+        said = rows.loc[configuration]["ratio"].to_dict()
+        known = {"ddp, fp32": 1.0, "dp, fp32": 0.55, "fsdp, fp16": 1.8, "ddp, fp16": 2.0}
+        assert {name: said[name] for name in known} == pytest.approx(known, rel=0.02)
+    assert "dp, fp32 against ddp, fp32: 0.5" in " ".join(drawn["software_options"].findings)
+
+
+def test_a_way_to_share_work_that_failed_is_a_gap_with_its_class() -> None:
+    planned = study.plan(2, ["bert-large"])
+    records = []
+    for entry in planned:
+        gone = entry.cell.options["parallel"] == "dp"
+        done = study.records([entry])
+        records += [synthetic.record(entry.cell, n, None, "oom_device") for n in (1, 2)] if gone else done
+    runs = runs_table(records)
+    data = replace(study.study(2, ["bert-large"]), runs=runs, cells=cells_table(planned, runs))
+    drawing = MODULES["software_options"].draw(data)
+    assert "out of memory, 2 runs" in drawing.svg
+    assert any("oom_device x2" in row for row in drawing.rows)
+    assert not [finding for finding in drawing.findings if finding.startswith("dp, ")]
+
+
+def test_the_planted_slope_is_within_its_interval_and_a_flat_one_is_no_trend(drawn: dict[str, Drawing]) -> None:
+    rows = drawn["overhead_by_size"].data
+    by_parameters = (
+        rows[rows["size_kind"].str.startswith("parameters")].drop_duplicates("treatment").set_index("treatment")
+    )
+    fabric = by_parameters.loc["fabric, storage local"]
+    assert fabric["slope_low"] < study.FABRIC_SLOPE < fabric["slope_high"]
+    assert fabric["workloads"] == len(SIZES)
+    assert fabric["correlation"] > 0.99
+    said = " ".join(drawn["overhead_by_size"].findings)
+    assert "Overhead of fabric, storage local grows by 20" in said
+    assert "Overhead of local, storage fabric-nvme shows no sure trend" in said
+
+
+def test_two_sizes_give_no_line_but_what_they_pay() -> None:
+    drawing = MODULES["overhead_by_size"].draw(study.study(2, ["resnet50", "bert-large"]))
+    assert drawing.data["slope"].isna().all()
+    assert "from the smallest model to the largest" in drawing.alt
+    assert "fewer than 3 sizes" in drawing.findings[-1]
+
+
+def test_points_far_off_one_line_are_no_sure_trend() -> None:
+    means = pd.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "overhead_pct": [5.0, 1.0, 6.0, 2.0]})
+    found = MODULES["overhead_by_size"].line(means, 100.0)
+    assert found["slope_low"] < 0 < found["slope_high"]
+    assert found["slope_p"] > 0.05
+
+
+def test_rates_are_of_all_devices_and_both_directions(data: FigureData, drawn: dict[str, Drawing]) -> None:
+    rows = drawn["transfer_rates"].data
+    total = rows[rows["quantity"] == "PCIe, all devices, both directions"].set_index("cell_id")["mean"]
+    runs = data.runs.drop_duplicates("cell_id").set_index("cell_id")
+    expected = runs["ranks"] * (runs["pcie_rx_mean_gb_per_s"] + runs["pcie_tx_mean_gb_per_s"])
+    assert set(rows.loc[rows["quantity"] == "PCIe, all devices, both directions", "unit"]) == {"GB/s"}
+    assert total.to_dict() == pytest.approx(expected.to_dict())
+    assert "On fabric-8, bert-large moves 95 times as much over PCIe as mobilenetv2." in drawn["transfer_rates"].alt
+
+
+def test_ports_of_the_fabric_are_those_of_the_lease(drawn: dict[str, Drawing]) -> None:
+    rows = drawn["transfer_rates"].data
+    ports = rows[rows["quantity"] == "fabric ports, over the lease"]
+    assert set(ports["configuration"]) == {"fabric-8"}
+    assert ports["mean"].tolist() == pytest.approx([76.43] * len(ports))
+    assert "with its other runs and pauses" in drawn["transfer_rates"].caption
+
+
+def test_small_rates_are_told_in_small_units(data: FigureData, drawn: dict[str, Drawing]) -> None:
+    rows = drawn["transfer_rates"].data
+    disk = rows[rows["quantity"] == "read from disks of a host"]
+    assert set(disk["unit"]) == {"MB/s"}
+    assert disk["mean"].tolist() == pytest.approx([20.0] * len(disk))
+    assert "everywhere" in " ".join(drawn["transfer_rates"].findings)
+
+
+def test_energy_is_for_equal_work(data: FigureData, drawn: dict[str, Drawing]) -> None:
+    rows = drawn["energy"].data
+    per_sample, per_step, host = (
+        rows[rows["quantity"] == name].set_index("cell_id")["mean"]
+        for name in (
+            "energy of the devices for a sample",
+            "energy of the devices for a step",
+            "energy of the processors for a sample",
+        )
+    )
+    cells = data.cells.set_index("cell_id")
+    assert per_step.to_dict() == pytest.approx((per_sample * cells["batch_global"]).to_dict())
+    watts = cells["attach"].map({"local": 250.0, "hybrid": 250.0, "fabric": 210.0})
+    assert per_sample.to_dict() == pytest.approx((8 * watts / cells["mean"]).to_dict(), rel=0.01)
+    assert host.to_dict() == pytest.approx((300.0 / cells["mean"]).to_dict(), rel=0.01)
+
+
+def test_the_front_is_marked_and_named(drawn: dict[str, Drawing]) -> None:
+    rows = drawn["pareto"].data
+    energy = rows[rows["cost_kind"].str.startswith("energy") & (rows["workload"] == "resnet50")]
+    assert set(energy.loc[energy["front"] > 0, "configuration"]) == {"local-8", "fabric-8"}
+    assert any(
+        said.startswith("resnet50, kWh: the front of 2 cells goes from fabric-8") for said in drawn["pareto"].findings
+    )
+    hours = rows[rows["cost_kind"].str.startswith("device") & (rows["workload"] == "bert-large")]
+    assert set(hours.loc[hours["near"], "configuration"]) <= {"local-8", "local-8-fabric-nvme"}
+    expected = 1e6 / hours["mean"] * hours["devices"] / 3600
+    assert hours["cost"].tolist() == pytest.approx(expected.tolist())
+
+
+POINTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(POINTS)
+def test_a_front_holds_exactly_what_no_other_beats(points: list[tuple[int, int]]) -> None:
+    rate, cost = np.array(points, dtype=float).T
+    front = MODULES["pareto"].front_of(rate, cost)
+    beaten = [
+        any((r >= rate[i] and c < cost[i]) or (r > rate[i] and c <= cost[i]) for r, c in points)
+        for i in range(len(points))
+    ]
+    assert {points[i] for i in np.flatnonzero(front)} == {points[i] for i in range(len(points)) if not beaten[i]}
+    assert sorted(front[front > 0]) == list(range(1, int(front.max()) + 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(POINTS)
+def test_surely_behind_is_what_it_says(points: list[tuple[int, int]]) -> None:
+    rate, cost = np.array(points, dtype=float).T
+    low, high, cheap, dear = rate - 2, rate + 2, cost - 1, cost + 1
+    expected = [bool(((low > high[i]) & (dear < cheap[i])).any()) for i in range(len(points))]
+    assert MODULES["pareto"].surely_behind(low, high, cheap, dear).tolist() == expected
+
+
+def test_time_series_are_means_of_devices_over_time(drawn: dict[str, Drawing]) -> None:
+    rows = drawn["time_series"].data
+    busy = rows[rows["quantity"] == "device utilisation"]
+    first = busy[busy["cell_id"] == busy["cell_id"].iloc[0]]
+    assert len(first) == 100
+    assert first["time_s"].is_monotonic_increasing
+    warm = first[first["time_s"] > 16]
+    assert set(warm["parts"]) == {4}
+    assert (warm["most"] - warm["least"]).tolist() == pytest.approx([3.0] * len(warm), abs=1.0)
+    assert warm["mean"].mean() == pytest.approx(90.5, abs=0.5)
+    assert first.loc[first["time_s"] < 14, "mean"].max() < 6
+    assert "n = 1 run a line" in drawn["time_series"].caption
+
+
+def test_every_number_of_a_time_series_has_its_unit(drawn: dict[str, Drawing]) -> None:
+    busy = next(said for said in drawn["time_series"].findings if said.startswith("Device utilisation"))
+    assert re.search(r"between \S+ % and \S+ %, \S+ % on average", busy)
+
+
+def test_names_of_axes_are_not_what_panels_have_in_common(data: FigureData) -> None:
+    one_cost = replace(data, runs=data.runs.drop(columns="energy_per_sample_j"))
+    one_size = replace(data, runs=data.runs.drop(columns="parameters"))
+    for name, kind, alone in (("pareto", "cost_kind", one_cost), ("overhead_by_size", "size_kind", one_size)):
+        drawing = MODULES[name].draw(alone)
+        assert drawing.data[kind].nunique() == 1
+        assert drawing.data[kind].iloc[0] not in drawing.caption
+        assert "  " not in drawing.caption
+
+
+def test_numbers_of_a_front_stand_within_its_panel(data: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "")
+    MODULES["pareto"].draw(data)
+    for axes in figures[0].axes:
+        assert axes.get_xscale() == "log"
+        (left, right), (lowest, highest) = axes.get_xlim(), axes.get_ylim()
+        for number in axes.texts:
+            x, y = number.xy
+            assert 0.05 < np.log(x / left) / np.log(right / left) < 0.95
+            assert lowest < y < highest
+        assert len([tick for tick in axes.get_xticks() if left <= tick <= right]) > 1
+
+
+def test_what_is_known_of_workloads_is_counted_or_open(drawn: dict[str, Drawing]) -> None:
+    rows = drawn["workload_characteristics"].data.set_index("workload")
+    assert rows["parameters"].to_dict() == {name: study.MODELS[name][0] for name in SIZES}
+    assert rows.loc["bert-large", ["domain", "depth_layers"]].tolist() == ["language", 24]
+    assert rows.loc["resnet50", "allreduce_mb_per_step"] == pytest.approx(102.2, rel=0.01)
+    unknown = study.study(1, ["resnet50"])
+    bare = {name: value for name, value in unknown.context.items() if name != "campaign_yaml"}
+    drawing = MODULES["workload_characteristics"].draw(replace(unknown, context=bare))
+    assert drawing.svg is None
+    assert drawing.rows[0][1] == drawing.rows[0][-1] == "–"
+    assert drawing.rows[0][2] == "25.6 M"
+
+
+def test_workloads_of_unknown_size_are_named() -> None:
+    whole = study.study(1, ["resnet50", "mobilenetv2"])
+    without = whole.runs["parameters"].mask(whole.runs["workload"] == "mobilenetv2")
+    bare = {name: value for name, value in whole.context.items() if name != "campaign_yaml"}
+    drawing = MODULES["workload_characteristics"].draw(
+        replace(whole, runs=whole.runs.assign(parameters=without), context=bare)
+    )
+    assert drawing.findings[0] == (
+        "2 workloads, of 25.6 M (resnet50) parameters; the size of mobilenetv2 is not known."
+    )
+
+
+def test_rates_far_below_their_unit_are_told_in_a_smaller_one() -> None:
+    assert bars.told(4.12e-5, "GB/s") == "41.2 kB/s"
+    assert bars.told(4.12e-5, "MB/s") == "0.0412 kB/s"
+    assert bars.told(3.1, "GB/s") == "3.10 GB/s"
+    assert bars.told(0.0, "GB/s") == "0.00 GB/s"
+    assert bars.told(0.03, "%") == "0.0300 %"
+    assert bars.told_beside(4.12e-5, "GB/s") == "41.2 kB/s"
+    assert bars.told_beside(0.5, "GB/s") == "0.500"
+
+
+def test_hosts_that_differ_are_named(data: FigureData, drawn: dict[str, Drawing]) -> None:
+    assert "Hosts differ in GPU driver: 535.54 on host1; 550.90 on host2." in drawn["software_stack"].findings
+    assert drawn["software_stack"].findings[-1].endswith("apptainer pytorch.sif.")
+    one = {"e" * 20: study.context()["environments"]["e" * 20]}
+    alone = MODULES["software_stack"].draw(replace(data, context={**data.context, "environments": one}))
+    assert alone.findings == ("All measured on host1.",)
+    lacking = {**one, "f" * 20: {**one["e" * 20], "host": "host9", "packages": {"torch": "2.13.0"}}}
+    fewer = MODULES["software_stack"].draw(replace(data, context={**data.context, "environments": lacking}))
+    assert any("numpy" in finding for finding in fewer.findings)
+
+
+@pytest.mark.parametrize("name", ["software_options", "pareto", "overhead_by_size", "energy"])
+def test_one_run_a_cell_is_drawn_without_an_interval(name: str) -> None:
+    drawing = MODULES[name].draw(study.study(1, ["resnet50", "bert-large"]))
+    assert "n = 1 run " in drawing.caption
+    assert "one run each, so no interval" in drawing.caption
+    assert "nan" not in " ".join(drawing.findings).split()
+
+
+def test_the_same_input_gives_the_same_bytes(data: FigureData, drawn: dict[str, Drawing]) -> None:
+    assert MODULES["software_options"].draw(data).svg == drawn["software_options"].svg
+
+
+def test_many_configurations_are_left_to_the_table() -> None:
+    whole = study.study(1, ["resnet50"])
+    kept = [name for name in whole.runs if not name.startswith(("device_", "host_"))]
+    base = replace(whole, runs=whole.runs[kept])
+    count = 40
+    cells = pd.concat(
+        [base.cells.assign(cell_id=base.cells["cell_id"] + f"{n}", configuration=f"c{n}") for n in range(count)],
+        ignore_index=True,
+    ).drop_duplicates("configuration", ignore_index=True)
+    runs = pd.concat(
+        [base.runs.assign(cell_id=base.runs["cell_id"] + f"{n}", configuration=f"c{n}") for n in range(count)],
+        ignore_index=True,
+    )
+    drawing = MODULES["utilisation"].draw(replace(base, cells=cells, runs=runs))
+    assert "16 further configurations in the data table only" in drawing.caption
+    assert drawing.data["configuration"].nunique() == count

@@ -1,0 +1,411 @@
+"""The page: complete, escaped, self-contained, and the same every time."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import asdict
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from jinja2 import UndefinedError
+
+from campaign.documents.cell import Configuration
+from campaign.errors import RecordError
+from campaign.report import figure
+from campaign.report import page as report
+from campaign.report.figure import FigureData
+from campaign.tables.build import PlannedCell, cells_table, leases_table, runs_table
+from tests.unit.report import report_data as synthetic
+from tests.unit.report import spread_data
+
+SHOWN = ("node_spread", "composition_times")
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+
+
+class Reader(HTMLParser):
+    """Collects what a browser would act on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    return reader
+
+
+def tables(plan: list[PlannedCell]) -> Tables:
+    runs = runs_table(synthetic.records(plan))
+    return runs, cells_table(plan, runs)
+
+
+def draw(runs: pd.DataFrame, cells: pd.DataFrame, names: tuple[str, ...] = SHOWN) -> dict:
+    data = FigureData(runs, cells, leases_table(synthetic.leases()), synthetic.BASELINE, {})
+    documents = {}
+    for name in names:
+        module = importlib.import_module(f"scripts.figures.{name}")
+        drawing = module.draw(data)
+        shown = figure.Figure(name, module.ANCHOR, module.TITLE, module.SECTION, module.draw)
+        words = figure.page_document(shown, drawing)
+        documents[name] = {**words, "svg": f'<?xml version="1.0"?>\n{drawing.svg}'}
+    return documents
+
+
+@pytest.fixture(scope="module")
+def measured() -> Tables:
+    return tables([entry for entry in synthetic.planned() if entry.cell.batch != 16])
+
+
+@pytest.fixture(scope="module")
+def drawings(measured: Tables) -> dict:
+    nothing = {
+        "anchor": "overhead", "title": "Local, hybrid and fabric", "section": "", "shown": False,
+        "reason": "there is <no> baseline", "caption": "", "alt": "", "findings": [], "headings": [], "rows": [],
+        "rows_left_out": 0, "svg": "<svg/>",
+    }  # fmt: skip
+    return {"overhead": nothing, **draw(*measured)}
+
+
+@pytest.fixture(scope="module")
+def page(measured: Tables, drawings: dict) -> str:
+    return report.assemble(*measured, synthetic.leases(), synthetic.context_document(), drawings)
+
+
+def test_sections_come_in_order_with_a_table_of_contents(page: str) -> None:
+    reader = read(page)
+    sections = [attrs["id"] for tag, attrs in reader.tags if tag == "section"]
+    assert sections == ["summary", "coverage", "node-spread", "composition-times", "compositions", "provenance"]
+    links = [attrs["href"] for tag, attrs in reader.tags if tag == "a"]
+    assert [f"#{name}" for name in sections] == [href for href in links if href != "#content"][: len(sections)]
+    headings = [tag for tag, _ in reader.tags if tag in ("h1", "h2", "h3")]
+    assert headings.count("h1") == 1
+    assert ("html", {"lang": "en"}) in reader.tags
+
+
+def test_the_page_is_one_file_without_script_or_request(page: str) -> None:
+    reader = read(page)
+    assert "script" not in {tag for tag, _ in reader.tags}
+    assert not any(name.startswith("on") for _, attrs in reader.tags for name in attrs)
+    targets = [
+        attrs[name] or "" for tag, attrs in reader.tags for name in ("src", "href", "xlink:href") if name in attrs
+    ]
+    assert all(target.startswith(("#", "data:,")) for target in targets)
+    assert not re.search(r"@import|url\((?!#)", page)
+
+
+def test_text_of_campaigns_and_logs_is_shown_not_run(page: str) -> None:
+    reader = read(page)
+    assert synthetic.HOSTILE not in page
+    # Title, exclusion, failure reason, mismatch and YAML carry it; a reader sees it as text.
+    assert "".join(reader.text).count(synthetic.HOSTILE) >= 5
+    assert "&lt;no&gt; baseline" in page
+
+
+def test_no_id_comes_twice(page: str) -> None:
+    ids = [attrs["id"] for _, attrs in read(page).tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_same_input_gives_the_same_page(page: str, measured: Tables, drawings: dict) -> None:
+    again = report.assemble(
+        *measured, synthetic.leases(), synthetic.context_document(), dict(reversed(drawings.items()))
+    )
+    assert again == page
+
+
+def test_summary_counts_what_was_asked_and_what_came(measured: Tables, drawings: dict) -> None:
+    context = report.build_context(*measured, synthetic.leases(), synthetic.context_document(), drawings)
+    assert dict(context["counts"]) == {
+        "planned": "112", "measured": "97", "failed": "14", "missing": "1", "excluded": "12", "runs": "444",
+    }  # fmt: skip
+    assert [each["anchor"] for each in context["findings"]] == ["node-spread", "composition-times"]
+
+
+def test_the_summary_names_a_slow_host() -> None:
+    plan = spread_data.plan(repetitions=16)
+    runs = runs_table(spread_data.records(plan, slow=0.06, seed=0))
+    cells = cells_table(plan, runs)
+    page = report.assemble(runs, cells, [], synthetic.context_document(), draw(runs, cells, ("variance",)))
+    summary = page[page.index('id="summary"') : page.index('id="coverage"')]
+    assert "host2 is slower than the other hosts" in summary
+
+
+def test_every_planned_cell_is_accounted_for_with_reasons(measured: Tables, drawings: dict) -> None:
+    context = report.build_context(*measured, synthetic.leases(), synthetic.context_document(), drawings)
+    rows = context["coverage"]["rows"]
+    assert len(rows) == 112
+    states = [row[1] for row in rows]
+    assert {state: states.count(state) for state in set(states)} == {"measured": 97, "failed": 14, "missing": 1}
+    for row in rows:
+        assert row[1] == "measured" or row[-1]
+    missing = next(row for row in rows if row[1] == "missing")
+    assert "fabric did not answer x4" in missing[-1]
+    assert any("oversubscribed" in row[-1] for row in rows)
+
+
+def test_very_many_cells_are_grouped_and_still_add_up() -> None:
+    plan = [
+        PlannedCell(synthetic.cell(at, workload, seed=n), 2, "l")
+        for at in synthetic.configurations()[:3]
+        for workload in ("bert", "resnet")
+        for n in range(40)
+    ]
+    runs, cells = tables(plan[:200])
+    cells = cells_table(plan, runs)
+    coverage = report.build_context(runs, cells, [], synthetic.context_document(), {})["coverage"]
+    assert len(coverage["rows"]) == 6
+    assert sum(int(row[2]) for row in coverage["rows"]) == 240
+    assert sum(int(row[5]) for row in coverage["rows"]) == 40
+    assert coverage["rows"][-1][1] == "missing"
+    assert "no record" in coverage["rows"][-1][-1]
+
+
+def test_remarks_tell_what_counts_hide() -> None:
+    cell, other = (synthetic.cell(synthetic.configuration(), batch=batch) for batch in (8, 16))
+    runs = runs_table([synthetic.record(cell, 1, 10.0), synthetic.record(other, 1, 10.0)])
+    cells = cells_table([PlannedCell(cell, 3, "l")], runs)
+    remarks = report.build_context(runs, cells, [], synthetic.context_document(), {})["remarks"]
+    assert len(remarks) == 4
+    assert "fewer believed runs" in remarks[0]
+    assert "without an interval" in remarks[1]
+    assert "does not plan" in remarks[2]
+    assert "host3" in remarks[3]
+
+
+def test_mean_and_median_stand_beside_each_other_with_how_their_intervals_were_made() -> None:
+    cell = synthetic.cell(synthetic.configuration())
+    runs = runs_table(
+        [synthetic.record(cell, n, rate) for n, rate in enumerate([100, 101, 99, 80, 100, 99.5], start=1)]
+    )
+    context = report.build_context(
+        runs, cells_table([PlannedCell(cell, 6, "l")], runs), [], synthetic.context_document(), {}
+    )
+    coverage = context["coverage"]
+    row = dict(zip(coverage["headings"], coverage["rows"][0], strict=True))
+    assert (row["Mean (samples/s)"], row["Median"]) == ("96.58", "99.75")
+    assert len({row["95 % interval"], row["95 % interval "]} - {"–"}) == 2
+    assert "outlier, counted: repetition 4 (−19.8 %)" in row["Why, and flags"]
+    assert any("1 run of 1 cell far from the other runs" in remark for remark in context["remarks"])
+    assert "of the mean (Student t), of the median (Student t for the median of normal runs)" in coverage["intervals"]
+
+
+def test_what_was_obtained_and_differs_is_flagged(page: str, measured: Tables) -> None:
+    context = report.build_context(*measured, synthetic.leases(), synthetic.context_document(), {})
+    compositions = context["compositions"]
+    assert (compositions["total"], compositions["mismatched"], compositions["faulty"]) == (14, 1, 1)
+    differing = next(row for row in compositions["rows"] if row["mismatches"])
+    assert differing["obtained"] == "host0: A100 x3 (3 local)"
+    assert next(row for row in compositions["rows"] if row["state"] == "failed")["obtained"] == "nothing"
+    assert ">differs<" in page
+
+
+def test_very_many_leases_leave_the_eventful_ones(measured: Tables) -> None:
+    leases = [{**synthetic.leases()[0], "lease_id": f"l{n}", "faults": ["x"] if n == 3 else []} for n in range(150)]
+    compositions = report.build_context(*measured, leases, synthetic.context_document(), {})["compositions"]
+    assert [row["lease"] for row in compositions["rows"]] == ["l3"]
+    assert compositions["left_out"] == 149
+
+
+def test_every_failed_run_names_its_log(page: str, measured: Tables) -> None:
+    failed = report.build_context(*measured, [], synthetic.context_document(), {})["failed"]
+    runs = measured[0]
+    logs = runs.loc[runs["status"] != "ok", "log"].tolist()
+    assert len(logs) == len(set(logs)) == 56
+    assert sorted(row[3] for row in failed["rows"]) == sorted(logs)
+    assert all(log in page for log in logs)
+    assert {row[2] for row in failed["rows"]} == {"oom_device"}
+    assert failed["left_out"] == "0"
+
+
+def test_a_run_that_nothing_was_started_for_has_no_log() -> None:
+    cell = synthetic.cell(synthetic.configuration())
+    runs = runs_table([synthetic.record(cell, 1, None, "unsupported", log="", ended=1_700_000_100.0)])
+    cells = cells_table([PlannedCell(cell, 1, "l")], runs)
+    (row,) = report.build_context(runs, cells, [], synthetic.context_document(), {})["failed"]["rows"]
+    assert row[1:4] == (1, "unsupported", "none: nothing was started")
+
+
+def test_of_very_many_failed_runs_the_page_says_how_many_more_there_are() -> None:
+    cell = synthetic.cell(synthetic.configuration())
+    runs = runs_table([synthetic.record(cell, n, None, "crashed") for n in range(1, 603)])
+    cells = cells_table([PlannedCell(cell, 602, "l")], runs)
+    page = report.assemble(runs, cells, [], synthetic.context_document(), {})
+    assert "Failed runs and their logs (602)" in page
+    assert "102 further failed runs are in tables/runs.csv" in page
+
+
+def test_idle_time_is_told_by_configuration_by_lease_and_in_all(measured: Tables, page: str) -> None:
+    idle = report.build_context(*measured, [], synthetic.context_document(), {})["idle"]
+    rows = {row[0]: row[1:] for row in idle["configurations"]["rows"]}
+    assert list(rows) == [at.name for at in synthetic.configurations()]
+    # 32 runs of 20 s and 31 times 2 s between them; elsewhere 0.5 s.
+    assert rows["fabric-4x1"] == ("1", "32", "2.0\u202fs", "2.0\u202fs", "62\u202fs", f"{100 * 62 / 702:.1f}\u202f%")
+    assert rows["fabric-4"][2:4] == ("0.50\u202fs", "0.50\u202fs")
+    assert idle["leases"]["rows"][0] == ("lease-fabric-4x1", *rows["fabric-4x1"][1:])
+    assert len(idle["leases"]["rows"]) == 14
+    assert "the longest was 2.0\u202fs, on lease lease-fabric-4x1" in idle["sentence"]
+    assert idle["sentence"] in page
+
+
+def test_times_of_composing_are_told_by_phase_with_retries(measured: Tables) -> None:
+    leases = synthetic.leases()
+    phases = report.build_context(*measured, leases, synthetic.context_document(), {})["compositions"]["phases"]
+    rows = {row[0]: dict(zip(phases["headings"][1:], row[1:], strict=True)) for row in phases["rows"]}
+    assert list(rows) == [lease["configuration"] for lease in leases[:-1]]  # the last one was never composed
+    one = leases[1]
+    fabric_s = one["fabric_done_s"] - one["requested_s"]
+    said = rows[one["configuration"]]
+    assert said["Fabric"].startswith(f"{fabric_s:.0f}") or f"{fabric_s:.1f}" in said["Fabric"]
+    assert (said["Operations"], said["Retries"]) == (str(one["operations"]), "1")
+    twice = report.build_context(*measured, [one, {**one, "fabric_done_s": None}], synthetic.context_document(), {})
+    (row,) = twice["compositions"]["phases"]["rows"]
+    assert row[1] == "2"
+    assert report.build_context(*measured, [], synthetic.context_document(), {})["compositions"]["phases"] is None
+
+
+def test_errors_that_links_gathered_while_a_lease_was_held_are_told(measured: Tables) -> None:
+    def look(port: float, lane: float) -> dict[str, object]:
+        told = {("port H1", "correctable_errors"): port, ("lane 2", "errors"): lane, ("port H1", "rx_bytes"): 9 * port}
+        readings = [{"part": part, "quantity": quantity, "value": value} for (part, quantity), value in told.items()]
+        return {"time_s": 1.0, "readings": readings}
+
+    quiet, loud, *_ = synthetic.leases()
+    leases = [quiet | {"readings": [look(3, 1), look(3, 1)]}, loud | {"readings": [look(3, 1), look(1203, 1)]}]
+    page = report.assemble(*measured, leases, synthetic.context_document(), {})
+    assert page.count("while it was held") == 1
+    assert "port H1: 1,200 correctable errors while it was held" in page
+
+
+def test_what_ports_carried_while_a_lease_was_held_is_told_by_the_busiest(measured: Tables) -> None:
+    def look(time_s: float, carried: dict[tuple[str, str], float]) -> dict[str, object]:
+        readings = [{"part": part, "quantity": quantity, "value": value} for (part, quantity), value in carried.items()]
+        return {"time_s": time_s, "readings": readings}
+
+    ports = {(f"p{n}", "rx_bytes"): 2e10 * (n + 1) for n in range(6)} | {("p5", "tx_bytes"): 5e9}
+    before = dict.fromkeys(ports, 0.0) | {("back", "rx_bytes"): 9e9, ("still", "rx_bytes"): 7.0}
+    after = {**before, **ports, ("back", "rx_bytes"): 5.0, ("came", "rx_bytes"): 8.0}
+    leases = [synthetic.leases()[0] | {"readings": [look(100.0, before), look(110.0, after)]}]
+    page = report.assemble(*measured, leases, synthetic.context_document(), {})
+    told = "p5: 12 GB/s received, 0.5 GB/s sent; p4: 10 GB/s received; p3: 8 GB/s received; p2: 6 GB/s received."
+    assert f"Traffic on average while it was held: {told}" in re.sub(r"(\d)\.0+ GB", r"\1 GB", page).replace(
+        "0.500", "0.5"
+    )
+    at_once = [synthetic.leases()[0] | {"readings": [look(100.0, before), look(100.0, after)]}]
+    assert "Traffic on average" not in report.assemble(*measured, at_once, synthetic.context_document(), {})
+
+
+def test_what_was_requested_and_what_failed_are_told_in_words(measured: Tables) -> None:
+    lease = synthetic.leases()[0]
+    asked = Configuration("c", 2, 4, 2, 1, "a100", "hybrid", "fabric-nvme")
+    fault = {"time_s": 1.0, "operation": "compose", "error": "OutcomeUnknown", "message": "no answer to <POST>"}
+    leases = [lease | {"requested": asdict(asked), "faults": [fault]}, lease | {"requested": {"rack": 7}}]
+    page = report.assemble(*measured, leases, synthetic.context_document(), {})
+    assert "2 hosts with 2 local + 2 fabric a100 each, 1 used, fabric-nvme" in page
+    assert "compose: no answer to &lt;POST&gt;" in page
+    assert "rack 7" in page
+
+
+def test_of_very_many_leases_those_idle_the_longest_stand_on_the_page() -> None:
+    cell = synthetic.cell(synthetic.configuration())
+    runs = runs_table(
+        synthetic.record(cell, 2 * lease + n, 10.0, lease_id=f"l{lease}", started=start, ended=start + 5.0)
+        for lease in range(130)
+        for n, start in ((1, 100.0), (2, 105.0 + lease))
+    )
+    cells = cells_table([PlannedCell(cell, 260, "l")], runs)
+    leases = report.build_context(runs, cells, [], synthetic.context_document(), {})["idle"]["leases"]
+    assert [row[0] for row in leases["rows"]] == [f"l{lease}" for lease in range(129, 29, -1)]
+    assert (leases["total"], leases["left_out"]) == (130, 30)
+
+
+def test_without_two_runs_on_a_lease_idle_time_is_not_spoken_of() -> None:
+    cell = synthetic.cell(synthetic.configuration())
+    runs = runs_table([synthetic.record(cell, 1, 10.0)])
+    page = report.assemble(runs, cells_table([PlannedCell(cell, 1, "l")], runs), [], synthetic.context_document(), {})
+    assert "Idle between runs</h3>" not in page
+
+
+def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -> None:
+    assert ">host3</th><td>Slurm says DOWN: not responding &lt;script&gt;" in page
+    assert "1 host failed, left out of further allocations: host3." in page
+    healthy = report.assemble(*measured, [], synthetic.context_document() | {"hosts_left_out": []}, {})
+    assert "Hosts left out" not in healthy
+    assert "left out of further allocations" not in healthy
+
+
+@pytest.mark.parametrize(
+    ("launchers", "said"),
+    [
+        ({"slurm": 3}, "Slurm: every allocation was a Slurm job, every run a step in it"),
+        ({"local": 3}, "none: drivers and runs were processes of the machine that the campaign was started on"),
+        ({"slurm": 2, "local": 1}, "campaign was started on (1 run); Slurm: every allocation"),
+        ({}, None),
+    ],
+)
+def test_the_page_says_which_scheduler_measured(launchers: dict[str, int], said: str | None) -> None:
+    page = report.assemble(*tables([]), [], synthetic.context_document() | {"launchers": launchers}, {})
+    assert ("<dt>Scheduler</dt>" in page) == (said is not None)
+    assert said is None or said in page
+
+
+def test_figures_left_out_are_one_line_with_their_reasons(page: str) -> None:
+    line = re.search(r'<p class="left-out">(.*?)</p>', page)
+    assert line[1] == "Left out: Local, hybrid and fabric, because there is &lt;no&gt; baseline."
+
+
+def test_provenance_holds_what_is_needed_to_repeat(page: str) -> None:
+    text = "".join(read(page).text)
+    for part in (
+        "Two drawers of eight devices",
+        "links are not emulated",
+        "2.13.0",
+        "record/1",
+        "warm up steps 5",
+        "name: synthetic",
+    ):
+        assert part in text
+    assert "More ranks than cores" in text
+
+
+def test_an_empty_campaign_is_still_a_page() -> None:
+    runs, cells = tables([])
+    page = report.assemble(runs, cells, [], synthetic.context_document(), {})
+    assert "No cell was planned" in page
+    assert "No comparison could be made" in page
+
+
+@pytest.mark.parametrize(("key", "value"), [("unknown", 1), ("campaign", {"name": "x"})])
+def test_a_context_of_another_form_is_an_error_that_names_the_key(measured: Tables, key: str, value: object) -> None:
+    with pytest.raises(RecordError, match=key):
+        report.build_context(*measured, [], synthetic.context_document() | {key: value}, {})
+
+
+def test_a_name_the_template_does_not_get_is_an_error(measured: Tables) -> None:
+    context = report.build_context(*measured, [], synthetic.context_document(), {})
+    del context["remarks"]
+    with pytest.raises(UndefinedError, match="remarks"):
+        report.render(context)
+
+
+def test_figures_are_read_by_name_and_the_page_is_written(tmp_path: Path) -> None:
+    (tmp_path / "scaling.svg").write_text("<svg/>")
+    (tmp_path / "scaling.json").write_text('{"shown": true}')
+    assert report.read_drawings([(tmp_path / "scaling.svg", tmp_path / "scaling.json")]) == {
+        "scaling": {"shown": True, "svg": "<svg/>"}
+    }
+    report.write_report(tmp_path / "deep" / "report.html", "<p>ü</p>")
+    assert (tmp_path / "deep" / "report.html").read_text(encoding="utf-8") == "<p>ü</p>"
+    with pytest.raises(RecordError, match="cannot be read"):
+        report.read_drawings([(tmp_path / "none.svg", tmp_path / "none.json")])

@@ -1,0 +1,244 @@
+"""`--where "host == .."`: cells by the hosts that their runs touched, and measuring exactly these runs again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from campaign import files
+from campaign.cli import main
+from campaign.config.resolve import Campaign
+from campaign.documents.record import Store
+from campaign.documents.superseded import RecordedHosts, all_set_aside, set_aside
+from campaign.errors import ConfigError, RecordError
+from campaign.paths import Results
+from campaign.plan.dag import Request, read_plan
+from campaign.plan.matrix import expand
+from campaign.plan.run_order import lease_cells
+from campaign.run.redo import redo
+from campaign.tables.collect import gather
+from campaign.tables.context import context_document
+from tests.campaign_files import load
+from tests.campaign_records import fill
+
+ON_2 = "host == 'host2'"
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Campaign:
+    """Every run on host1, but the second repetition of the cells with batch 2, which was on host2."""
+    campaign = load(tmp_path)
+    store = fill(campaign, results_of(campaign, tmp_path).directory)
+    batches = {cell.id: cell.batch for cell in expand(campaign).cells}
+    for cell_id, repetition in store.index():
+        put(store, (cell_id, repetition), "host2" if (batches[cell_id], repetition) == (2, 2) else "host1")
+    return campaign
+
+
+def results_of(campaign: Campaign, directory: Path) -> Results:
+    return Results(directory / "results", campaign.name)
+
+
+def put(store: Store, run: tuple[str, int], *hosts: str) -> None:
+    """The record of a run, moved to other hosts."""
+    record = store.read(*run).model_copy(update={"hosts": hosts})
+    store.path(*run).unlink()
+    store.write(record)
+
+
+def again(store: Store, results: Results, *hosts: str) -> None:
+    """Measure on these hosts what was set aside last."""
+    last = all_set_aside(results.directory)[-1]
+    for run in last.runs:
+        record = Store(last.directory).read(*run)
+        store.write(record.model_copy(update={"hosts": hosts}))
+
+
+def batch_2(campaign: Campaign) -> set[str]:
+    return {cell.id for cell in expand(campaign).cells if cell.batch == 2}
+
+
+def test_host_selects_the_cells_that_ran_on_it(campaign: Campaign, tmp_path: Path) -> None:
+    hosts = RecordedHosts(Store(results_of(campaign, tmp_path).directory))
+    assert {cell.id for cell in expand(campaign, ON_2, hosts=hosts).cells} == batch_2(campaign)
+    assert len(expand(campaign, "host == 'host1'", hosts=hosts).cells) == len(expand(campaign).cells)
+    both = expand(campaign, f"{ON_2} and precision == 'bf16'", hosts=hosts).cells
+    assert {(cell.batch, cell.precision) for cell in both} == {(2, "bf16")}
+    for configuration in {cell.configuration.name for cell in both}:
+        found = lease_cells(campaign, configuration, ON_2, hosts)
+        assert {cell.id for cell in found} <= batch_2(campaign)
+
+
+def test_everything_that_reads_records_knows_hosts(campaign: Campaign, tmp_path: Path) -> None:
+    results = results_of(campaign, tmp_path)
+    plan = read_plan(Request(campaign.path, results.root, ON_2))
+    assert {cell.id for _, cell in plan.cells} == batch_2(campaign)
+    assert {record.cell_id for record in gather(campaign, results.directory, ON_2).records} == batch_2(campaign)
+
+
+def test_a_cell_without_a_run_is_selected_by_no_host(tmp_path: Path) -> None:
+    campaign = load(tmp_path)
+    store = fill(campaign, tmp_path / "results", share=0.0)
+    with pytest.raises(ConfigError, match="no cell is left"):
+        expand(campaign, "host != 'host9'", hosts=RecordedHosts(store))
+
+
+def test_an_unknown_host_is_an_error_that_names_those_that_there_are(campaign: Campaign, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="hosts with records: host1, host2"):
+        redo(campaign, results_of(campaign, tmp_path), "host == 'host7'", dry_run=False)
+
+
+def test_exactly_the_runs_of_the_host_are_set_aside(campaign: Campaign, tmp_path: Path) -> None:
+    results = results_of(campaign, tmp_path)
+    store = Store(results.directory)
+    gone = {(cell_id, 2) for cell_id in batch_2(campaign)}
+    before = {run: store.path(*run).read_bytes() for run in store.index()}
+    (said,) = redo(campaign, results, ON_2, dry_run=False)
+    assert f"{len(gone)} records of {len(gone)} cells" in said
+    assert store.index() == set(before) - gone
+    (kept,) = all_set_aside(results.directory)
+    assert {run: kept.path(run).read_bytes() for run in kept.runs} == {run: before[run] for run in gone}
+    plan = read_plan(Request(campaign.path, results.root, ON_2))
+    assert plan.missing == len(gone)
+    assert {cell.id for _, cell in plan.cells} == batch_2(campaign)
+
+
+def test_a_dry_run_says_it_and_changes_nothing(campaign: Campaign, tmp_path: Path) -> None:
+    results = results_of(campaign, tmp_path)
+    before = Store(results.directory).index()
+    (said,) = redo(campaign, results, ON_2, dry_run=True)
+    assert said.startswith(f"would set aside {len(batch_2(campaign))} records")
+    assert Store(results.directory).index() == before
+    assert not (results.directory / "superseded").exists()
+
+
+def test_the_same_command_goes_on_until_everything_is_measured_again(campaign: Campaign, tmp_path: Path) -> None:
+    results = results_of(campaign, tmp_path)
+    store = Store(results.directory)
+    redo(campaign, results, ON_2, dry_run=False)
+    left = store.index()
+    (said,) = redo(campaign, results, ON_2, dry_run=False)
+    assert said.startswith("going on")
+    assert store.index() == left
+    again(store, results, "host1")
+    assert "nothing is set aside" in redo(campaign, results, ON_2, dry_run=False)[0]
+    assert len(all_set_aside(results.directory)) == 1
+
+
+def test_runs_that_came_to_the_host_again_are_set_aside_again(campaign: Campaign, tmp_path: Path) -> None:
+    results = results_of(campaign, tmp_path)
+    redo(campaign, results, ON_2, dry_run=False)
+    again(Store(results.directory), results, "host2")
+    redo(campaign, results, ON_2, dry_run=False)
+    first, second = all_set_aside(results.directory)
+    assert set(first.runs) == set(second.runs)
+
+
+def test_a_crash_while_moving_is_made_good(campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = results_of(campaign, tmp_path)
+    store = Store(results.directory)
+    moved: list[Path] = []
+    rename = Path.rename
+
+    def dies(path: Path, target: Path) -> Path:
+        if len(moved) == 3:
+            raise KeyboardInterrupt
+        moved.append(path)
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", dies)
+        with pytest.raises(KeyboardInterrupt):
+            redo(campaign, results, ON_2, dry_run=False)
+    gone = {(cell_id, 2) for cell_id in batch_2(campaign)}
+    assert len(store.index() & gone) == len(gone) - 3
+    redo(campaign, results, ON_2, dry_run=False)
+    assert not store.index() & gone
+
+
+def test_nothing_is_set_aside_under_a_running_lease(campaign: Campaign, tmp_path: Path) -> None:
+    results = results_of(campaign, tmp_path)
+    before = Store(results.directory).index()
+    lease = expand(campaign).cells[0].configuration.name
+    with files.held(results.work(lease) / "driver.lock"), pytest.raises(ConfigError, match="is being measured now"):
+        redo(campaign, results, ON_2, dry_run=False)
+    assert Store(results.directory).index() == before
+
+
+def test_an_expression_over_axes_sets_nothing_aside(campaign: Campaign, tmp_path: Path) -> None:
+    assert redo(campaign, results_of(campaign, tmp_path), "batch == 2", dry_run=False) == []
+
+
+def test_an_option_called_host_stays_an_axis(tmp_path: Path) -> None:
+    changes = {"campaign.axes.options": {"host": [1, 2]}, "workloads.steps.options": {"size": 8, "host": 1}}
+    campaign = load(tmp_path, changes)
+    store = fill(campaign, tmp_path / "results")
+    cells = expand(campaign, "host == 2", hosts=RecordedHosts(store)).cells
+    assert {cell.options["host"] for cell in cells} == {2}
+    assert redo(campaign, results_of(campaign, tmp_path), "host == 2", dry_run=False) == []
+
+
+def test_the_report_says_what_was_set_aside(campaign: Campaign, tmp_path: Path) -> None:
+    results = results_of(campaign, tmp_path)
+    redo(campaign, results, ON_2, dry_run=False)
+    (note,) = [n for n in context_document(gather(campaign, results.directory))["notes"] if "superseded/" in n]
+    assert note.startswith(f"{len(batch_2(campaign))} records of runs with {ON_2} were set aside")
+
+
+def test_run_says_it_before_it_measures(tmp_path: Path, campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+
+    class Ended:
+        returncode = 0
+
+    monkeypatch.setattr(main.subprocess, "run", lambda command, check: started.append(command) or Ended())
+    call = ["run", str(campaign.path), "--results", str(tmp_path / "results"), "--where", ON_2]
+    dry = CliRunner().invoke(main.main, [*call, "--dry-run"])
+    assert "would set aside" in dry.output
+    real = CliRunner().invoke(main.main, call)
+    assert real.output.startswith("set aside")
+    # Snakemake takes quotes away from the ends of a value.
+    assert f"where=({ON_2})" in started[1]
+
+
+def test_damaged_files_are_named(campaign: Campaign, tmp_path: Path) -> None:
+    results = results_of(campaign, tmp_path)
+    store = Store(results.directory)
+    made = set_aside(store, "20260101T000000Z", ON_2, [min(store.index())])
+    (made.directory / "why.json").write_text("{")
+    with pytest.raises(RecordError, match=r"why\.json"):
+        all_set_aside(results.directory)
+    path = store.path(*min(store.index()))
+    path.write_text(json.dumps({"hosts": 3}))
+    with pytest.raises(RecordError, match=path.name):
+        expand(campaign, ON_2, hosts=RecordedHosts(store))
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sets(st.sampled_from(["a", "b", "c"]), min_size=1), min_size=4, max_size=4), st.sampled_from("abc"))
+def test_no_record_is_ever_lost_or_doubled(
+    tmp_path_factory: pytest.TempPathFactory, placed: list[set[str]], host: str
+) -> None:
+    directory = tmp_path_factory.mktemp("redo")
+    campaign = load(directory, {"campaign.configurations": [{"devices_per_host": [1]}], "campaign.axes.batch": [1]})
+    results = results_of(campaign, directory)
+    store = fill(campaign, results.directory)
+    runs = sorted(store.index())
+    for run, hosts in zip(runs, placed, strict=True):
+        put(store, run, *sorted(hosts))
+    touched = {run for run, hosts in zip(runs, placed, strict=True) if host in hosts}
+    if not touched:
+        with pytest.raises(ConfigError):
+            redo(campaign, results, f"host == '{host}'", dry_run=False)
+        return
+    redo(campaign, results, f"host == '{host}'", dry_run=False)
+    (aside,) = all_set_aside(results.directory)
+    assert set(aside.runs) == touched
+    assert store.index() == set(runs) - touched
+    assert Store(aside.directory).index() == touched

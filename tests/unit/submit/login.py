@@ -1,0 +1,108 @@
+"""A login node of the tests: a campaign for Slurm, its submitters, and drivers to submit.
+
+Run as a module, with a directory, a lease, and how many others are to ask first, it is another process that asks.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from campaign import files
+from campaign.config.resolve import load_campaign
+from campaign.config.system_file import SlurmOptions
+from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.lease.names import lease_id
+from campaign.paths import Results
+from campaign.plan.matrix import expand
+from campaign.plan.plan import lease_name
+from campaign.run.driver import Driver
+from campaign.slurm import poll
+from campaign.submit import batches, slurm
+from campaign.submit.protocol import Submission
+from campaign.submit.requests import Asked
+from tests.campaign_files import write_files
+
+# A static fabric: Slurm chooses the hosts, so that allocations of one configuration are alike.
+ALIKE: Mapping[str, Any] = {
+    "system.fabric": {"kind": "static"},
+    "system.pool": [],
+    "campaign.configurations": [{"devices_per_host": [1, 2]}],
+    "campaign.axes.precision": "fp32",
+    "campaign.protocol.lease_per": "cell",
+}
+
+
+class Login:
+    """A campaign's files and results in `directory`. poll_s: shorter than a system file may say."""
+
+    def __init__(
+        self, directory: Path, person: SlurmOptions | None = None, poll_s: float = 0.2, **settings: Any
+    ) -> None:
+        self.directory = directory
+        campaign = load_campaign(directory / "campaign.yaml", "slurm", person)
+        changed = campaign.system.slurm.model_copy(update={"poll_s": poll_s, **settings})
+        self.campaign = replace(campaign, system=campaign.system.model_copy(update={"slurm": changed}))
+        self.results = Results(directory / "results", campaign.name)
+        self.said: list[str] = []
+
+    def leases(self, configuration: str | None = None) -> list[str]:
+        """Names of the leases, each once, in order."""
+        cells = expand(self.campaign).cells
+        names = [lease_name(self.campaign.protocol, c) for c in cells if configuration in (None, c.configuration.name)]
+        return list(dict.fromkeys(names))
+
+    def submitter(self) -> slurm.SlurmSubmitter:
+        return slurm.SlurmSubmitter(self.campaign, self.results, self.said.append)
+
+    def driver(self, lease: str, hosts: tuple[str, ...] = ("host1",), use: int = 1) -> Driver:
+        composition = Composition(tuple(ComposedHost(name, 4, 8.0) for name in hosts)) if hosts else None
+        name = f"{lease_id(self.results, lease)}.{use}" if hosts else None
+        results = Results(self.results.root.resolve(), self.results.campaign)
+        return Driver(results, "0" * 20, lease, None, name, composition, ())
+
+    @contextmanager
+    def measuring(self, *leases: str) -> Iterator[None]:
+        """What `measure` holds while it asks for a lease."""
+        with ExitStack() as stack:
+            for lease in leases:
+                stack.enter_context(files.held(self.results.work(lease) / "measure.lock"))
+            yield
+
+    def submit(self, lease: str, **changes: Any) -> Submission:
+        with self.measuring(lease):
+            return self.submitter().submit(self.driver(lease, **changes))
+
+    def ask(self, *leases: str) -> None:
+        """Leave requests, as processes do that ask at the same moment."""
+        submitter = self.submitter()
+        for lease in leases:
+            driver = self.driver(lease)
+            submitter.requests.ask(Asked(driver, submitter.parameters(driver)))
+
+
+def login(directory: Path, changes: Mapping[str, Any] | None = None, **settings: Any) -> Login:
+    write_files(directory, changes)
+    return Login(directory, **settings)
+
+
+def main(directory: str, lease: str, others: str) -> None:
+    batches._SBATCH_S = poll._FRESH_S = 0.0
+    here = Login(Path(directory))
+    ready = here.directory / "ready"
+    ready.mkdir(exist_ok=True)
+    with here.measuring(lease):
+        driver = here.driver(lease)
+        (ready / lease).touch()
+        while len(list(ready.iterdir())) < int(others):
+            time.sleep(0.01)
+        print(here.submitter().submit(driver).job_id, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from campaign.config.resolve import Campaign
+from campaign.documents.record import Store
+from campaign.errors import RecordError
+from campaign.launch.emulated_links import links_document
+from campaign.launch.emulation.topology import LinkRates
+from campaign.slurm.failed_hosts import Excluded
+from campaign.tables.collect import Collected, collect, gather
+from campaign.tables.context import baseline, context_document
+from tests.campaign_files import load
+from tests.campaign_records import fill, write
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Campaign:
+    return load(tmp_path / "config")
+
+
+@pytest.fixture
+def results(tmp_path: Path, campaign: Campaign) -> Path:
+    fill(campaign, tmp_path / "results")
+    return tmp_path / "results"
+
+
+def test_all_records_and_leases_of_the_campaign_are_gathered(campaign: Campaign, results: Path) -> None:
+    collected = gather(campaign, results)
+    assert len(collected.records) == 32
+    assert [lease["lease"] for lease in collected.leases] == [c.name for c in campaign.configurations]
+
+
+def test_a_subset_gathers_only_its_records(campaign: Campaign, results: Path) -> None:
+    collected = gather(campaign, results, "batch == 2")
+    assert {record.cell.batch for record in collected.records} == {2}
+    assert len(collected.records) == 16
+
+
+def test_records_of_cells_that_are_no_longer_asked_for_are_left_out(tmp_path: Path, results: Path) -> None:
+    smaller = load(tmp_path / "smaller", {"campaign.axes.batch": 1, "campaign.protocol.repetitions": 1})
+    assert len(gather(smaller, results).records) == 8
+
+
+def test_foreign_files_do_no_harm(campaign: Campaign, results: Path) -> None:
+    shard = next((results / "records").iterdir())
+    for path in (
+        shard / "notes.txt",
+        results / "records" / "x.json",
+        results / "leases" / "README",
+        results / "core.123",
+        results / "manifests" / "loose.json",
+        results / "shared" / "mine.json",
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("foreign")
+    assert len(gather(campaign, results).records) == 32
+
+
+def truncate(path: Path) -> Path:
+    path.write_bytes(path.read_bytes()[:30])
+    return path
+
+
+DAMAGE: dict[str, Callable[[Path], Path]] = {
+    "record": lambda results: truncate(sorted((results / "records").glob("*/*.json"))[3]),
+    "lease": lambda results: truncate(results / "leases" / "1x1-local.1.json"),
+    "shared": lambda results: truncate(next((results / "shared").iterdir())),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_named_with_its_remedy(
+    campaign: Campaign, results: Path, damage: Callable[[Path], Path]
+) -> None:
+    path = damage(results)
+    with pytest.raises(RecordError, match=f"{path}: .*(move it away|restore it from an archive)") as caught:
+        context_document(gather(campaign, results))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "3", "{}", '{"lease_id": [1]}', '{"lease_id": "x", "requested_s": "soon"}', "\xff", ""]
+)
+def test_what_is_no_lease_document_is_named(campaign: Campaign, results: Path, content: str) -> None:
+    path = results / "leases" / "foreign.json"
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(RecordError, match=f"{path}: .*move it away"):
+        gather(campaign, results)
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{}", '{"lease": "x"}', '{"lease": [], "reason": ""}', "{torn", ""])
+def test_what_is_no_manifest_is_named(campaign: Campaign, results: Path, content: str) -> None:
+    path = results / "manifests" / "1x1-local" / "foreign.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(RecordError, match=f"{path}: not a manifest .*delete it, it is made again"):
+        gather(campaign, results)
+
+
+def test_missing_runs_stand_in_the_tables_with_their_reason(tmp_path: Path, campaign: Campaign) -> None:
+    fill(campaign, tmp_path / "r", share=0.75)
+    write(
+        tmp_path / "r" / "manifests" / "1x2-fabric" / "x.1.json",
+        {"lease": "1x2-fabric", "reason": "the chassis is on fire"},
+    )
+    out = tmp_path / "tables"
+    out.mkdir()
+    collect(gather(campaign, tmp_path / "r"), out)
+    runs, cells = pd.read_parquet(out / "runs.parquet"), pd.read_parquet(out / "cells.parquet")
+    assert (len(runs), len(cells)) == (24, 16)
+    assert "the chassis is on fire" in (out / "cells.csv").read_text()
+    assert len(json.loads((out / "leases.json").read_text())) == 4
+
+
+def test_the_context_says_what_was_left_out_and_what_software_ran(tmp_path: Path) -> None:
+    changes = {"campaign.exclude": [{"when": "batch == 2", "why": "a reason"}], "campaign.title": "Title"}
+    campaign = load(tmp_path / "config", changes)
+    fill(campaign, tmp_path / "r")
+    document = context_document(gather(campaign, tmp_path / "r"))
+    assert document["excluded"] == [{"rule": "batch == 2", "why": "a reason", "cells": 8}]
+    assert document["software"] == [{"name": "torch", "version": "2.0"}]
+    assert document["campaign"]["title"] == "Title"
+    assert any("emulated" in note for note in document["notes"])
+
+
+def test_hosts_that_failed_are_told_with_the_reason(campaign: Campaign, results: Path) -> None:
+    assert context_document(gather(campaign, results))["hosts_left_out"] == []
+    for host in ("host3", "host2"):
+        Excluded(results / "slurm").add(host, f"{host} is on fire", "1x1-local")
+    assert context_document(gather(campaign, results))["hosts_left_out"] == [
+        {"host": "host2", "why": "host2 is on fire"},
+        {"host": "host3", "why": "host3 is on fire"},
+    ]
+
+
+def test_runs_are_counted_by_the_launcher_that_measured_them(campaign: Campaign, results: Path) -> None:
+    store = Store(results)
+    document = campaign.document()
+    as_used = store.share({**document, "system": {**document["system"], "launcher": "slurm"}})
+    for key in sorted(store.index())[:5]:
+        record = store.read(*key).model_copy(update={"campaign": as_used})
+        store.path(*key).unlink()
+        store.write(record)
+    assert campaign.system.launcher == "local"
+    assert context_document(gather(campaign, results))["launchers"] == {"local": 27, "slurm": 5}
+
+
+def test_a_lease_is_not_idle_while_it_runs_what_is_not_asked_for(campaign: Campaign, tmp_path: Path) -> None:
+    results = tmp_path / "r"
+    store = fill(campaign, results)
+    keys = sorted(key for key in store.index() if store.read(*key).cell.configuration == "1x1-local")
+    for position, key in enumerate(sorted(keys, key=lambda key: store.read(*key).cell.batch)):
+        times = {"started": 100.0 + 10 * position, "ended": 109.0 + 10 * position}
+        record = store.read(*key).model_copy(update=times)
+        store.path(*key).unlink()
+        store.write(record)
+    for where in (None, "batch == 2"):
+        collect(gather(campaign, results, where), _made(tmp_path / f"tables-{where}"))
+        runs = pd.read_parquet(tmp_path / f"tables-{where}" / "runs.parquet")
+        idle = runs[runs["configuration"] == "1x1-local"]["idle_before_s"]
+        assert idle.dropna().tolist() == [1.0] * (7 if where is None else 4)
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("shapes", "named", "expected"),
+    [
+        ([{"devices_per_host": [1, 2]}], None, "1x2-local"),
+        ([{"hosts": [1, 2], "devices_per_host": [2, 1], "zip": [["hosts", "devices_per_host"]]}], None, "1x2-local"),
+        ([{"devices_per_host": [1, 2]}], "1x1-local", "1x1-local"),
+        ([{"devices_per_host": 2}, {"devices_per_host": 2, "hosts": 2, "attach": "fabric"}], None, "1x2-local"),
+        ([{"devices_per_host": 2, "attach": "fabric"}], None, "1x2-fabric"),
+    ],
+)
+def test_the_baseline_is_as_named_or_the_largest_local_one(
+    tmp_path: Path, shapes: list[dict[str, Any]], named: str | None, expected: str
+) -> None:
+    changes: dict[str, Any] = {"campaign.configurations": shapes}
+    assert baseline(load(tmp_path, {**changes, "campaign.baseline": named} if named else changes)) == expected
+
+
+EMULATED = {"system.links": {"fabric": {"gb_per_s": 10.0}}, "system.emulation": {"scale": 0.01}}
+
+
+def emulated_notes(directory: Path, *links: dict[str, Any] | None) -> list[str]:
+    """Notes on links of a report whose runs were measured in turn over these."""
+    campaign = load(directory / "config", EMULATED)
+    store = fill(campaign, directory / "r")
+    for number, key in enumerate(sorted(store.index())):
+        record = store.read(*key)
+        given = links[number % len(links)]
+        shared = store.share({"hosts": [], **({} if given is None else {"links": given})})
+        store.path(*key).unlink()
+        store.write(record.model_copy(update={"composition": shared}))
+    notes = context_document(gather(campaign, directory / "r"))["notes"]
+    return [note for note in notes if note.startswith("Links are")]
+
+
+def test_the_report_says_how_links_were_emulated(tmp_path: Path) -> None:
+    rates = LinkRates(fabric_gb_per_s=10, scale=0.01)
+    with_, without = links_document(rates, "root"), links_document(rates, None, "no `tc` here")
+    (said,) = emulated_notes(tmp_path / "all", with_)
+    assert "0.8 Gbit/s for 10 GB/s" in said
+    assert "runs" not in said
+    (said,) = emulated_notes(tmp_path / "none", without)
+    assert "not emulated: no `tc` here" in said
+    both = emulated_notes(tmp_path / "some", with_, without, None, without)
+    assert sorted("8 of 32" in said for said in both) == [False, True]
+    assert sorted("16 of 32" in said for said in both) == [False, True]
+
+
+def test_gathering_needs_no_system(campaign: Campaign, results: Path) -> None:
+    collected = gather(campaign, results)
+    assert isinstance(collected, Collected)
+    assert not (results.parent / ".systems").exists()
+
+
+def test_the_page_repeats_the_links_of_the_system_file_and_says_nothing_without(tmp_path: Path) -> None:
+    without = load(tmp_path / "without")
+    assert not [note for note in context_document(gather(without, tmp_path / "none"))["notes"] if "Links" in note]
+    links = {"local": {"gb_per_s": 36.2, "latency_us": 1.85, "source": "Table IV"}, "fabric": {"gb_per_s": 12.2}}
+    given = load(tmp_path / "given", {"system.links": links})
+    assert (
+        "Links by the system file, not measured: between devices of a host 36.2 GB/s one way, 1.85 µs (Table IV); "
+        "to devices behind the fabric 12.2 GB/s one way."
+    ) in context_document(gather(given, tmp_path / "none"))["notes"]

@@ -1,0 +1,107 @@
+"""The emulated Sunfish stores what it is told, has the agent do it, and can come to disagree with it."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from campaign.testbed.control_planes import open_dialect
+from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.server import Asked, Reply
+
+F = "/redfish/v1/Fabrics/CXL"
+BASIC = {"Authorization": "Basic " + b64encode(b"campaign:learn-2-compose").decode()}
+
+
+@pytest.fixture
+def hardware() -> Rack:
+    return rack({"host1": ["drawer1"], "host2": ["drawer1", "drawer2"]}, [("gpu", "a100", 2)])
+
+
+def ask(dialect: Any, method: str, path: str, body: Any = None, headers: Any = BASIC) -> Reply | None:
+    reply: Reply | None = dialect.answer(Asked(method, path, {}, headers, body, ""))
+    return reply
+
+
+def told(reply: Reply | None) -> tuple[int, Any]:
+    assert reply is not None
+    return reply.status, reply.body
+
+
+def body(host: str = "host1", device: str = "gpu1", name: str = "c1") -> dict[str, Any]:
+    ends = {"InitiatorEndpoints": host, "TargetEndpoints": device}
+    links = {end: [{"@odata.id": f"{F}/Endpoints/{which}"}] for end, which in ends.items()}
+    return {"Id": name, "Name": name, "ConnectionType": "Memory", "Links": links}
+
+
+def test_nobody_comes_in_without_a_login(hardware: Rack) -> None:
+    dialect = open_dialect("sunfish", hardware)
+    assert told(ask(dialect, "GET", "/redfish/v1/", headers={}))[0] == 200
+    for headers in ({}, {"Authorization": "Basic eDp5"}, {"Authorization": "Basic ä"}, {"X-Auth-Token": "token-9"}):
+        assert told(ask(dialect, "GET", f"{F}/Endpoints", headers=headers))[0] == 401
+    login = {"UserName": "campaign", "Password": "learn-2-compose"}
+    reply = ask(dialect, "POST", "/redfish/v1/SessionService/Sessions", login, {})
+    assert reply is not None
+    token = {"X-Auth-Token": reply.headers["X-Auth-Token"]}
+    assert told(ask(dialect, "GET", f"{F}/Endpoints", headers=token))[0] == 200
+    ask(dialect, "DELETE", reply.headers["Location"], headers=token)
+    assert told(ask(dialect, "GET", f"{F}/Endpoints", headers=token))[0] == 401
+
+
+def test_a_connection_is_created_with_200_and_a_second_is_refused_in_text(hardware: Rack) -> None:
+    dialect = open_dialect("sunfish", hardware)
+    reply = ask(dialect, "POST", f"{F}/Connections", body())
+    assert reply is not None
+    assert (reply.status, "Location" in reply.headers) == (200, False)
+    assert hardware.devices["gpu1"].attached_to == "host1"
+    status, text = told(ask(dialect, "POST", f"{F}/Connections", body()))
+    assert (status, "already exists" in text) == (409, True)
+    assert told(ask(dialect, "POST", f"{F}/Connections", body("host2", name="c2")))[0] == 500  # it is attached
+    assert told(ask(dialect, "POST", f"{F}/Connections", body("host1", "gpu2", "c3")))[0] == 500  # no cable
+    assert hardware.devices["gpu2"].attached_to is None
+    assert told(ask(dialect, "DELETE", f"{F}/Connections/c1"))[0] == 200
+    assert hardware.devices["gpu1"].attached_to is None
+
+
+def test_ends_that_do_not_exist_are_not_looked_at(hardware: Rack) -> None:
+    dialect = open_dialect("sunfish", hardware)
+    assert told(ask(dialect, "POST", f"{F}/Connections", body(device="gpu99")))[0] == 200
+    assert len(hardware.free()) == 2
+
+
+def test_a_deletion_that_nobody_answers_splits_store_and_agent_for_good(hardware: Rack) -> None:
+    dialect = open_dialect("sunfish", hardware, drops=1)
+    ask(dialect, "POST", f"{F}/Connections", body())
+    for _ in range(3):
+        assert ask(dialect, "DELETE", f"{F}/Connections/c1") is None
+    assert hardware.devices["gpu1"].attached_to is None
+    assert told(ask(dialect, "GET", f"{F}/Connections/c1"))[0] == 200
+    assert told(ask(dialect, "GET", "/_agent/redfish/v1/Fabrics/CXL/Connections/c1", headers={}))[0] == 404
+    assert told(ask(dialect, "GET", f"{F}/Endpoints/gpu1"))[1]["Links"]["Connections"] == []
+
+
+def test_an_agent_that_is_down_changes_nothing(hardware: Rack) -> None:
+    for down, status in (("html", 500), ("drop", None)):
+        dialect = open_dialect("sunfish", hardware, down=down)
+        reply = ask(dialect, "POST", f"{F}/Connections", body())
+        assert (reply and reply.status) == status
+        assert told(ask(dialect, "GET", f"{F}/Connections"))[1]["Members"] == []
+    assert len(hardware.free()) == 2
+
+
+def test_what_a_client_can_send_never_raises(hardware: Rack) -> None:
+    dialect = open_dialect("sunfish", hardware)
+    for odd in (
+        None,
+        [],
+        "text",
+        5,
+        {},
+        {"ConnectionType": "Memory"},
+        {"ConnectionType": "Memory", "Id": 7, "Links": {}},
+    ):
+        assert told(ask(dialect, "POST", f"{F}/Connections", odd))[0] in (400, 500)
+    assert told(ask(dialect, "PATCH", f"{F}/Connections/c1", {}))[0] == 405
+    assert told(ask(dialect, "GET", f"{F}/Nowhere"))[0] == 404

@@ -1,0 +1,198 @@
+"""The classifier on lines that real programs have printed: causes found, consequences passed over, innocence kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from campaign.errors import LaunchError
+from campaign.workloads.failures import classify, clean
+
+OOM_OLD = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.76 GiB total capacity; 9.58 GiB allocated)"
+OOM_NEW = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 39.39 GiB"
+WATCHDOG = (
+    "[rank0]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=26, NumelOut=26, Timeout(ms)=600000) ran for 600089 milliseconds before ..."
+)
+WATCHDOG_OLD = (
+    "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, Timeout(ms)=1800000) "
+    "ran for 1800116 milliseconds"
+)
+NCCL = (
+    "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, unhandled system "
+    "error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5\n"
+    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+    "Last error:\nBootstrap : no socket interface found\n"
+)
+NCCL_OOM = "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'\n"
+GLOO_TIMEOUT = (
+    "RuntimeError: [../third_party/gloo/unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation to complete"
+)
+GLOO_SHAPES = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at pair.cc:417] "
+    "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
+)
+LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711"
+OOM_KILL_OLD = (
+    "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4711.0. Some of your processes may have been killed"
+)
+OOM_KILL_NEW = (
+    "slurmstepd: error: Detected 2 oom_kill events in StepId=4711.batch. Some of the step tasks have been OOM Killed."
+)
+STEP_MEMORY = "slurmstepd-host1: error: StepId=1.0 exceeded memory limit (342102016 > 104857600), being killed\n"
+JOB_MEMORY = "slurmstepd-host1: error: Exceeded job memory limit\n"
+SRUN_OOM = "srun: error: n1: task 0: Out Of Memory"
+TIME_LIMIT = "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2025-03-21T02:06:51 DUE TO TIME LIMIT ***"
+STEP_CANCELLED = "slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2025-03-21T02:06:51 ***"
+INNOCENT = (
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=600\nNCCL_DEBUG=INFO\nNCCL INFO Connected all rings\nstep 3: 12 out of 40\n"
+)
+
+
+def verdict(log: str, codes: list[int | None], **more: bool) -> tuple[str, int | None]:
+    found = classify(log, codes, **{"timed_out": False, "killed_by_us": False, **more})
+    assert found is not None
+    return found[0], found[1].rank
+
+
+@pytest.mark.parametrize(
+    ("log", "codes", "status", "rank"),
+    [
+        (OOM_OLD, [1], "oom_device", None),
+        (OOM_NEW, [1, 1], "oom_device", 1),
+        (
+            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            [1],
+            "oom_device",
+            None,
+        ),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", [1], "oom_device", None),
+        (NCCL_OOM, [1, 1], "oom_device", None),
+        (WATCHDOG, [-6, -6], "comm_timeout", 0),
+        (WATCHDOG_OLD, [-6] * 4, "comm_timeout", 3),
+        (WATCHDOG_OLD, [134], "comm_timeout", 3),
+        (WATCHDOG_OLD, [-6] * 2, "comm_timeout", None),
+        (GLOO_TIMEOUT, [1, -9], "comm_timeout", None),
+        (
+            "DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
+            [1],
+            "comm_timeout",
+            None,
+        ),
+        (NCCL, [1, 1], "comm_error", None),
+        (GLOO_SHAPES, [-6, 1], "comm_error", None),
+        (LOST, [1, 1], "comm_error", None),
+        (OOM_KILL_OLD, [137], "oom_host", None),
+        (OOM_KILL_NEW, [137], "oom_host", None),
+        (SRUN_OOM, [1], "oom_host", 0),
+        (STEP_MEMORY + STEP_CANCELLED, [None, None], "oom_host", None),
+        (JOB_MEMORY, [None], "oom_host", None),
+        ("MemoryError", [1], "oom_host", None),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.45 GiB", [1], "oom_host", None),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory",
+            [1],
+            "oom_host",
+            None,
+        ),
+        ("/tmp/x.sh: line 3: 12345 Killed                  python train.py", [137], "oom_host", 0),
+        ("Killed", [None], "oom_host", None),
+        (TIME_LIMIT, [-15], "time_limit", None),
+        ("", [0, -9], "oom_host", 1),
+        ("", [137], "oom_host", 0),
+        ("", [0, -11], "crashed", 1),
+        ("", [7, 0], "crashed", 0),
+        ("1: ValueError: no such batch", [0, 1], "crashed", 1),
+        ("srun: error: n1: task 1: Segmentation fault (core dumped)\n" + STEP_CANCELLED, [139], "crashed", 1),
+        ("srun: error: n1: tasks 1-3: Exited with exit code 7\nsrun: error: n1: task 0: Terminated", [7], "crashed", 1),
+        (INNOCENT, [3], "crashed", 0),
+    ],
+)
+def test_a_signature_is_recognised(log: str, codes: list[int | None], status: str, rank: int | None) -> None:
+    assert verdict(log, codes) == (status, rank)
+
+
+def test_the_first_failure_in_time_is_the_cause() -> None:
+    assert verdict(f"{OOM_NEW}\n{WATCHDOG}\n{LOST}", [-6, 1])[0] == "oom_device"
+    assert verdict(f"{WATCHDOG}\n{NCCL}", [-6, 1])[0] == "comm_timeout"
+    assert verdict(f"{NCCL}\n{WATCHDOG}", [-6, 1])[0] == "comm_error"
+
+
+def test_a_lost_peer_is_a_consequence_of_whatever_took_the_peer() -> None:
+    assert verdict(LOST, [1, -9]) == ("oom_host", 1)
+    assert verdict(LOST, [1, -11]) == ("crashed", 1)
+    assert verdict(LOST, [1, 7]) == ("crashed", 1)
+    assert verdict(f"{LOST}\n[rank1]: ValueError: bad", [1, 1]) == ("crashed", 1)
+
+
+def test_what_we_killed_ourselves_says_nothing() -> None:
+    assert verdict("", [5, -9], killed_by_us=True) == ("crashed", 0)
+    assert verdict(LOST, [-9, 1], killed_by_us=True)[0] == "comm_error"
+    assert verdict("Killed", [-9, -9], killed_by_us=True)[0] == "crashed"
+    assert verdict(STEP_CANCELLED, [143], killed_by_us=True)[0] == "crashed"
+
+
+def test_a_time_limit_is_one_unless_the_log_names_an_earlier_cause() -> None:
+    assert verdict("step 3\nstep 4\n", [-9, -9], timed_out=True, killed_by_us=True)[0] == "time_limit"
+    assert verdict(OOM_NEW, [1, -9], timed_out=True, killed_by_us=True) == ("oom_device", 1)
+    assert verdict("", [None], timed_out=True)[0] == "time_limit"
+
+
+def test_a_memory_limit_that_was_hit_needs_no_words() -> None:
+    assert verdict("", [0, -9], memory_limit_hit=True) == ("oom_host", 1)
+    found = classify(f"step 3\n{STEP_MEMORY}", [None], timed_out=False, killed_by_us=True, memory_limit_hit=True)
+    assert found is not None
+    assert found[1].evidence == STEP_MEMORY.strip()
+
+
+def test_a_run_that_ended_well_has_no_failure_whatever_it_printed() -> None:
+    log = f"{OOM_NEW}\ntrying a smaller batch\n"
+    assert classify(log, [0, 0], timed_out=False, killed_by_us=False) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("*** JOB 4711 ON n1 CANCELLED AT 2025-03-21T02:06:51 DUE TO PREEMPTION ***", "preemption"),
+        ("*** STEP 4711.0 ON n1 CANCELLED AT 2025-03-21T02:06:51 DUE TO NODE FAILURE ***", "node failure"),
+        ("*** JOB 4711 ON n1 CANCELLED AT 2025-03-21T02:06:51 ***", "cancelled from outside"),
+        (STEP_CANCELLED, "cancelled from outside"),
+    ],
+)
+def test_what_slurm_did_is_never_blamed_on_the_subject(line: str, said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        classify(f"slurmstepd: error: {line}\n", [None], timed_out=False, killed_by_us=False)
+
+
+def test_evidence_is_the_line_and_for_nccl_also_its_last_error() -> None:
+    found = classify(f"before\n{NCCL}after", [1], timed_out=False, killed_by_us=False)
+    assert found is not None
+    assert "Bootstrap : no socket interface found" in found[1].evidence
+    found = classify(f"before\n{GLOO_TIMEOUT}\nafter", [1], timed_out=False, killed_by_us=False)
+    assert found is not None
+    assert found[1].evidence == GLOO_TIMEOUT
+
+
+def test_progress_bars_colours_and_labels_do_not_hide_it() -> None:
+    log = f"  1: 10%\r  1: 20%\r  1: \x1b[31m{GLOO_TIMEOUT}\x1b[0m\r\n  0: fine\n"
+    assert verdict(log, [0, 1]) == ("comm_timeout", 1)
+    assert clean("a\rb\r\nc\x1b[1;31md\x1b[0m") == "a\nb\ncd"
+
+
+@given(
+    noise=st.text(alphabet=st.characters(codec="utf-8"), max_size=200),
+    codes=st.lists(st.sampled_from([None, 0, 1, 2, 7, 137, -6, -9, -11, -15]), max_size=4),
+    timed_out=st.booleans(),
+    killed_by_us=st.booleans(),
+)
+def test_there_is_always_an_answer_and_its_evidence_is_short(
+    noise: str, codes: list[int | None], timed_out: bool, killed_by_us: bool
+) -> None:
+    found = classify(noise * 20, codes, timed_out=timed_out, killed_by_us=killed_by_us)
+    ended_well = bool(codes) and all(code == 0 for code in codes) and not timed_out
+    assert (found is None) == ended_well
+    if found is not None:
+        assert found[1].reason
+        assert len(found[1].evidence) <= 500
+        assert found[1].rank is None or found[1].rank < len(codes)

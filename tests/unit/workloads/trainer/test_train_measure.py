@@ -1,0 +1,132 @@
+"""Steps, warm-up and window; and that distribution changes the speed and not the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from campaign.workloads.trainer import models
+from campaign.workloads.trainer.input_pipeline import make_feed
+from campaign.workloads.trainer.models import build
+from campaign.workloads.trainer.rank_environment import Place
+from campaign.workloads.trainer.spec import TrainSpec
+from campaign.workloads.trainer.timed_steps import CpuClock, Training, measure
+from campaign.workloads.trainer.training import Session
+
+CPU = torch.device("cpu")
+
+
+def nano(**changes: object) -> TrainSpec:
+    document = {"model": "bert-nano", "batch": 2, "measured_steps": 4, "options": {"seq_len": 8}, **changes}
+    return TrainSpec.model_validate(document)
+
+
+def make(spec: TrainSpec) -> Training:
+    torch.manual_seed(spec.seed)
+    trainable = build(spec.model, spec.resolved_options())
+    feed, _ = make_feed(spec, trainable, 0, 1, CPU)
+    return Training(spec, trainable, feed, CPU, 1)
+
+
+def test_another_seed_trains_other_parameters() -> None:
+    one, other = make(nano(seed=1)), make(nano(seed=2))
+    assert one.step().item() != other.step().item()
+
+
+def saved_bytes(spec: TrainSpec) -> tuple[int, float]:
+    """What the forward pass of a step keeps for the backward pass, and the step's loss."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    training = make(spec)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = training.model(*training.feed())
+    return sum(kept.values()), loss.item()
+
+
+@pytest.mark.parametrize("model", ["bert-nano", "gpt-nano", "cspn", "mobilenetv2-32px", "resnet50w16"])
+def test_activation_checkpointing_keeps_less_for_the_same_loss(model: str) -> None:
+    def spec(checkpointing: bool) -> TrainSpec:
+        options = {"activation_checkpointing": checkpointing}
+        return TrainSpec(model=model, batch=2, measured_steps=1, options=options)
+
+    kept, loss = saved_bytes(spec(False))
+    kept_less, same = saved_bytes(spec(True))
+    assert kept_less < 0.75 * kept
+    assert same == loss
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, False), ({"channels_last": True}, True)])
+def test_images_and_convolutions_have_the_memory_format_that_is_asked_for(given: Any, expected: bool) -> None:
+    spec = TrainSpec(model="resnet50w16", batch=2, measured_steps=1, options=given)
+    assert spec.channels_last is expected
+    assert spec.model_copy(update={"device": "cuda"}).channels_last is True
+    session = Session(spec, Place(0, 1, 0, Path(), Path(), 1), 0.0)
+    trainable = session._build()
+    assert trainable.network.stem[0].weight.is_contiguous(memory_format=torch.channels_last) is expected
+    image, _ = make_feed(spec, trainable, 0, 1, CPU)[0]()
+    assert image.is_contiguous(memory_format=torch.channels_last) is expected
+    assert ("channels_last" in session._flags()) is expected
+
+
+def test_training_lowers_the_loss_and_repeats_bit_for_bit() -> None:
+    first, again = make(nano()), make(nano())
+    losses = [first.step().item() for _ in range(20)]
+    assert losses[-1] < losses[0] / 2
+    assert losses == [again.step().item() for _ in range(20)]
+    assert first.applied_steps == 20
+
+
+def test_the_window_holds_the_steps_and_the_barriers_are_outside() -> None:
+    events: list[str] = []
+
+    def step() -> torch.Tensor:
+        events.append("step")
+        return torch.tensor(1.5)
+
+    window = measure(step, 3, CpuClock(), lambda: events.append("barrier"))
+    assert events == ["barrier", "step", "step", "step", "barrier"]
+    assert len(window.step_times_s) == 3
+    assert sum(window.step_times_s) <= window.window_s
+    assert window.losses == (1.5, 1.5, 1.5)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_one_loss_that_is_not_finite_is_seen(bad: float) -> None:
+    losses = iter([1.0, bad, 1.0])
+    window = measure(lambda: torch.tensor(next(losses)), 3, CpuClock(), lambda: None)
+    assert not window.finite
+
+
+def test_fp16_warms_up_until_updates_are_applied_and_a_dropped_one_is_counted() -> None:
+    training = make(nano(precision="fp16", warmup_steps=1))
+    assert training.scaler is not None
+    training.scaler.scale(torch.ones(()))
+    training.scaler.update(2.0**24)  # far too large: the first steps have to be dropped
+    _, done = training.warm_up()
+    assert training.applied_steps >= 3
+    assert done > training.applied_steps
+    before = training.applied_steps
+    training.scaler.update(2.0**60)
+    training.step()
+    assert training.applied_steps == before
+
+
+@pytest.mark.parametrize("asked", ["fp32", "bf16", "fp16"])
+def test_parameters_and_gradients_stay_fp32(asked: str) -> None:
+    training = make(nano(precision=asked))
+    training.step()
+    kinds = {parameter.grad.dtype for parameter in training.model.parameters() if parameter.grad is not None}
+    assert kinds == {torch.float32}
+
+
+def test_optimizers_are_those_of_the_family() -> None:
+    for name, kind in (("bert-nano", torch.optim.AdamW), ("cspn", torch.optim.SGD)):
+        trainable = build(name, TrainSpec(model=name, batch=1, measured_steps=1).resolved_options())
+        assert isinstance(models.make_optimizer(trainable, 0.1), kind)

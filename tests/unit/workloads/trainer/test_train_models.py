@@ -1,0 +1,181 @@
+"""The models are the published ones: exact parameter counts, known arithmetic, and losses in which everything takes part."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from campaign.errors import ConfigError
+from campaign.workloads.trainer import flops
+from campaign.workloads.trainer.models import Sample, batch_of, build, gpt, yolo
+from campaign.workloads.trainer.options import FAMILY_OPTIONS
+from campaign.workloads.trainer.spec import MODELS, resolve_options
+
+REDUCED = sorted(name for name, info in MODELS.items() if not info.full_size)
+# Parameters, and operations of one sample's forward pass, to the precision that they are published or were derived by hand with.
+PUBLISHED = {
+    "resnet50": (25_557_032, 8.18e9),
+    "mobilenetv2": (3_504_872, 0.602e9),
+    "yolov5l": (46_563_709, 109.0e9),
+    "yolov5s": (7_235_389, 16.4e9),
+    "bert-base": (108_893_186, 70.7e9),
+    "bert-large": (334_094_338, 246.4e9),
+    # 2 x (weights of the layers and of the output) x tokens + 4 x layers x tokens^2 x width
+    "gpt2": (124_439_808, 2 * (12 * 12 * 768**2 + 50257 * 768) * 1024 + 4 * 12 * 1024**2 * 768),
+    "gpt2-medium": (354_823_168, 2 * (24 * 12 * 1024**2 + 50257 * 1024) * 1024 + 4 * 24 * 1024**2 * 1024),
+}
+
+
+def as_input(batch: Sample) -> Sample:
+    return tuple(tensor.float() / 255 if tensor.dtype == torch.uint8 else tensor for tensor in batch)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_parameters_and_arithmetic(name: str) -> None:
+    info = MODELS[name]
+    trainable = build(name, info.default_options, "meta")
+    shaping = {option: info.default_options[option] for option in FAMILY_OPTIONS[info.family]}
+    counted = flops.count(name, tuple(sorted(shaping.items())))
+    parameters = sum(parameter.numel() for parameter in trainable.parameters())
+    assert parameters == info.parameters
+    assert counted == info.forward_flops_per_sample
+    if info.full_size:
+        assert parameters == PUBLISHED[name][0]
+        assert counted == pytest.approx(PUBLISHED[name][1], rel=0.003)
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_every_parameter_takes_part_in_the_loss(name: str) -> None:
+    torch.manual_seed(0)
+    trainable = build(name, MODELS[name].default_options)
+    loss = trainable(*as_input(batch_of(trainable, range(6), 1)))
+    loss.backward()
+    idle = [key for key, value in trainable.named_parameters() if value.grad is None or not value.grad.abs().sum() > 0]
+    assert loss.shape == ()
+    assert torch.isfinite(loss)
+    assert idle == []
+
+
+@pytest.mark.parametrize("name", ["bert-nano", "gpt-nano"])
+def test_dropout_is_an_option_that_changes_training_only(name: str) -> None:
+    torch.manual_seed(0)
+    trainable = build(name, resolve_options(name, {"dropout": 0.5, "seq_len": 8}))
+    batch = batch_of(trainable, range(2), 1)
+    assert trainable(*batch) != trainable(*batch)
+    trainable.eval()
+    assert trainable(*batch) == trainable(*batch)
+
+
+def test_a_language_model_sees_nothing_of_what_is_to_come() -> None:
+    torch.manual_seed(0)
+    network = build("gpt-nano", resolve_options("gpt-nano", {"seq_len": 8})).network
+    token_ids = torch.arange(8).unsqueeze(0)
+    changed = token_ids.clone()
+    changed[0, 5] = 99
+    before, after = network(token_ids), network(changed)
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+
+def test_what_a_language_model_foretells_is_the_same_text_one_token_on() -> None:
+    token_ids, following = batch_of(build("gpt-nano", MODELS["gpt-nano"].default_options, "meta"), range(2), 1)
+    assert token_ids.shape == following.shape == (2, 64)
+    assert torch.equal(token_ids[:, 1:], following[:, :-1])
+
+
+def test_a_new_language_model_expects_every_token_alike() -> None:
+    torch.manual_seed(0)
+    trainable = build("gpt-nano", MODELS["gpt-nano"].default_options)
+    loss = trainable(*batch_of(trainable, range(4), 1))
+    assert loss.item() == pytest.approx(math.log(gpt.SIZES["gpt-nano"].vocabulary), rel=0.02)
+
+
+@settings(deadline=None, max_examples=10)
+@given(seed=st.integers(0, 10**6), name=st.sampled_from(["bert-nano", "cspn", "gpt-nano"]))
+def test_a_sample_depends_on_its_index_not_on_how_the_batch_is_cut(seed: int, name: str) -> None:
+    trainable = build(name, MODELS[name].default_options, "meta")
+    whole = batch_of(trainable, range(4), seed)
+    halves = [batch_of(trainable, part, seed) for part in (range(2), range(2, 4))]
+    for column, tensor in enumerate(whole):
+        assert torch.equal(tensor, torch.cat([half[column] for half in halves]))
+    assert not torch.equal(whole[0][0], whole[0][1])
+
+
+def test_a_detector_that_finds_the_boxes_has_a_lower_loss_than_one_that_does_not() -> None:
+    objects = torch.tensor([[[3.0, 0.3, 0.6, 0.25, 0.5]]])
+    blank = [torch.full((1, 3, 85, size, size), -8.0) for size in (8, 4, 2)]
+    found = [output.clone() for output in blank]
+    for output in found:
+        size = output.shape[-1]
+        row, column = int(0.6 * size), int(0.3 * size)
+        offsets = torch.tensor([0.3 * size - column, 0.6 * size - row, 0.25, 0.5])
+        output[0, 0, :4, row, column] = torch.logit(offsets)
+        output[0, 0, 4, row, column] = 8.0
+        output[0, 0, 5 + 3, row, column] = 8.0
+    assert yolo.loss(found, objects) < 0.01 < yolo.loss(blank, objects)
+
+
+@pytest.mark.parametrize("package", ["transformers", "torchvision"])
+def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    name = f"{package}:bert"
+    with pytest.raises(ConfigError, match=f"needs the package {package}"):
+        build(name, resolve_options(name, {}))
+
+
+class _Tuple:
+    """What transformers gives: something with to_tuple()."""
+
+    def __init__(self, *values: object) -> None:
+        self._values = values
+
+    def to_tuple(self) -> tuple[object, ...]:
+        return self._values
+
+
+class _Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 4)
+        self.pooler = nn.Linear(4, 4)
+
+    def forward(self, input_ids: torch.Tensor, return_dict: bool) -> _Tuple:
+        assert return_dict
+        hidden = self.embedding(input_ids)
+        return _Tuple(hidden, self.pooler(hidden[:, 0]), None)
+
+
+def _fake_transformers() -> Any:
+    module = ModuleType("transformers")
+    configuration = SimpleNamespace(vocab_size=11)
+
+    def from_pretrained(name: str) -> SimpleNamespace:
+        raise OSError(f"{name} is not cached")
+
+    parts = {
+        "CONFIG_MAPPING": {"bert": object},
+        "AutoConfig": SimpleNamespace(for_model=lambda name: configuration, from_pretrained=from_pretrained),
+        "AutoModel": SimpleNamespace(from_config=lambda found: _Network()),
+    }
+    for name, part in parts.items():
+        setattr(module, name, part)
+    return module
+
+
+def test_a_model_of_transformers_trains_with_all_of_its_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", _fake_transformers())
+    trainable = build("transformers:bert", resolve_options("transformers:bert", {"seq_len": 6}))
+    batch = batch_of(trainable, range(3), 1)
+    assert batch[0].shape == (3, 6)
+    trainable(*batch).backward()
+    assert all(parameter.grad is not None for parameter in trainable.parameters())
+    with pytest.raises(ConfigError, match="neither a model type"):
+        build("transformers:nothing", resolve_options("transformers:nothing", {}))

@@ -1,0 +1,115 @@
+"""Precisions are proven by what is computed, and refused where a device has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+import pytest
+import torch
+
+from campaign.workloads.trainer import precision
+from campaign.workloads.trainer.input_pipeline import make_feed
+from campaign.workloads.trainer.models import build
+from campaign.workloads.trainer.spec import Precision, TrainSpec
+from campaign.workloads.trainer.timed_steps import Training
+
+CPU = torch.device("cpu")
+X86 = "processor\t: 0\nflags\t\t: fpu avx2 avx512_bf16 amx_tile\n\nprocessor\t: 1\nflags\t\t: fpu\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd asimdhp bf16\n"
+
+
+@pytest.fixture(autouse=True)
+def _switches() -> Iterator[None]:
+    precision.switch_on("fp32")
+    yield
+    precision.switch_on("fp32")
+
+
+@pytest.mark.parametrize(("asked", "mantissa_bits"), [("fp32", 23), ("fp16", 10), ("bf16", 7)])
+def test_a_product_is_rounded_as_the_precision_says(asked: Precision, mantissa_bits: int) -> None:
+    precision.switch_on(asked)
+    torch.manual_seed(0)
+    value = 1 + torch.rand(64, 64)
+    with precision.autocast(asked, CPU):
+        product = (value @ torch.eye(64)).float()
+    error = ((product - value).abs() / value).max().item()
+    half_a_unit = 2.0 ** -(mantissa_bits + 1)
+    assert error <= half_a_unit
+    if asked != "fp32":
+        assert error > half_a_unit / 4
+    assert precision.in_force(asked, CPU) == asked
+
+
+def test_fp16_o2_is_a_product_of_fp16_weights_with_fp16_gradients() -> None:
+    half, full = torch.float16, torch.float32
+    assert precision.in_force("fp16-o2", CPU, half, half) == "fp16-o2"
+    assert precision.in_force("fp16-o2", CPU, full, full) == "fp32"
+    assert precision.in_force("fp16-o2", CPU, half, full) == "fp16"
+    assert precision.in_force("fp16", CPU, full, full) == "fp16"
+
+
+@pytest.mark.parametrize("model", ["bert-nano", "gpt-nano", "cspn"])
+def test_fp16_o2_keeps_norms_and_what_the_optimizer_updates_in_fp32(model: str) -> None:
+    options = {"emulation": "allow", "activation_checkpointing": True}
+    spec = TrainSpec(model=model, batch=2, measured_steps=1, warmup_steps=0, precision="fp16-o2", options=options)
+    torch.manual_seed(0)
+    trainable = build(model, spec.resolved_options())
+    training = Training(spec, trainable, make_feed(spec, trainable, 0, 1, CPU)[0], CPU, 1)
+    training.warm_up()
+    norms = {id(weight) for norm in precision.norms_of(trainable) for weight in norm.parameters()}
+    assert norms
+    updated = [weight for group in training.strategy.optimizer.param_groups for weight in group["params"]]
+    assert {weight.dtype for weight in updated} == {torch.float32}
+    for weight, own in zip(trainable.parameters(), updated, strict=True):
+        assert weight.grad is not None
+        assert {weight.dtype, weight.grad.dtype} == {torch.float32 if id(weight) in norms else torch.float16}
+        assert torch.equal(weight, own.to(weight.dtype))  # the model follows the optimizer
+    assert any(not torch.equal(own, own.half().float()) for own in updated)  # which knows more digits
+
+
+def test_what_is_in_force_is_found_out_not_echoed() -> None:
+    assert precision.in_force("tf32", CPU) == "fp32"
+
+
+def test_tf32_on_a_cpu_is_unsupported() -> None:
+    reason = precision.unsupported_reason("tf32", CPU, allow_emulation=True)
+    assert reason is not None
+    assert "tensor cores" in reason
+    assert precision.unsupported_reason("fp32", CPU, allow_emulation=False) is None
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "asked", "emulated"),
+    [
+        (X86, "bf16", False),
+        (X86, "fp16", True),
+        (X86, "fp16-o2", True),
+        (ARM, "bf16", False),
+        (ARM, "fp16", False),
+        ("", "bf16", True),
+        ("", "fp32", False),
+    ],
+)
+def test_instructions_decide_what_a_cpu_emulates(cpuinfo: str, asked: Precision, emulated: bool) -> None:
+    assert precision.emulated(asked, precision.cpu_features(cpuinfo)) is emulated
+
+
+@pytest.mark.parametrize("asked", ["bf16", "fp16"])
+def test_emulation_is_refused_unless_allowed(asked: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "cpu_features", lambda _: frozenset({"avx2"}))
+    reason = precision.unsupported_reason(asked, CPU, allow_emulation=False)
+    assert reason is not None
+    assert f"no {asked} instructions" in reason
+    assert precision.unsupported_reason(asked, CPU, allow_emulation=True) is None
+
+
+def test_only_both_kinds_of_fp16_scale_their_loss_and_headroom_lowers_the_scale() -> None:
+    scaled = [asked for asked in get_args(Precision) if precision.make_scaler(asked, CPU)]
+    assert scaled == ["fp16", "fp16-o2"]
+    scaler = precision.make_scaler("fp16", CPU)
+    assert scaler is not None
+    scaler.scale(torch.ones(()))
+    before = scaler.get_scale()
+    precision.leave_headroom(scaler)
+    assert scaler.get_scale() == before / 16

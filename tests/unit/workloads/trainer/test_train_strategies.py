@@ -1,0 +1,231 @@
+"""Every strategy trains the parameters that one rank trains on the whole batch, and communicates as much as it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.unit.workloads.trainer.ports import free_port
+
+# A process of its own, as ranks are forked: pytest's has threads. Arguments: directory, scenarios as JSON. Each rank leaves its
+# whole parameters, and what one more step hands to collectives. No conv nets: batch norms see the samples of their rank.
+PROGRAM = """
+import json, os, sys, traceback
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from campaign.workloads.trainer import models
+from campaign.workloads.trainer.rank_environment import Place
+from campaign.workloads.trainer.training import Session
+from campaign.workloads.trainer.spec import TrainSpec
+
+torch.set_num_threads(1)
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).zero_grad()
+import torch.distributed.optim
+out = Path(sys.argv[1])
+
+def counted(step, ddp):
+    found = {"reduced": 0, "gathered": 0, "scattered": 0, "broadcast": 0}
+    def count(name, into):
+        function = getattr(dist, name, None)
+        def instead(*args, **kwargs):
+            tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+            found[into] += max(each.numel() * each.element_size() for each in tensors)  # the whole, not the share
+            return function(*args, **kwargs)
+        if function:
+            setattr(dist, name, instead)
+    for name in ("all_gather_single", "all_gather_into_tensor"):  # renamed in torch 2.13
+        count(name, "gathered")
+    for name in ("reduce_scatter_single", "reduce_scatter_tensor"):
+        count(name, "scattered")
+    count("broadcast", "broadcast")
+    if ddp:
+        def hook(_, bucket):
+            buffer = bucket.buffer()
+            found["reduced"] += buffer.numel() * buffer.element_size()
+            work = dist.all_reduce(buffer.div_(dist.get_world_size()), async_op=True)
+            return work.get_future().then(lambda done: done.value()[0])
+        ddp.register_comm_hook(None, hook)
+    step()
+    return found
+
+def train(rank, ranks, name, model, optimizer, spec):
+    torch.manual_seed(0)
+    build = models.build
+    def built(*args, **kwargs):
+        trainable = build(*args, **kwargs)
+        trainable.optimizer = optimizer
+        return trainable
+    models.build = built
+    spec = TrainSpec(model=model, measured_steps=3, warmup_steps=1, seed=1, time_out_s=30, **spec)
+    session = Session(spec, Place(rank, ranks, rank, out, out, ranks), 0.0)
+    result = session.run()
+    assert result.status == "ok", result
+    training = session._training
+    named = {key.removeprefix("module."): weight.detach() for key, weight in training.model.named_parameters()}
+    whole = {key: weight.full_tensor() if hasattr(weight, "full_tensor") else weight.clone() for key, weight in named.items()}
+    strategy = training.strategy
+    if ranks > 1:
+        found = counted(training.step, strategy.model if strategy.name in ("ddp", "zero1") else None)
+        (out / f"{name}-{rank}.json").write_text(json.dumps({"found": found, "said": result.model_dump()}))
+    torch.save(whole, out / f"{name}-{rank}.pt")
+
+for name, (ranks, port, *rest) in json.loads(sys.argv[2]).items():
+    os.environ["MASTER_PORT"] = str(port)
+    children = []
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                train(rank, ranks, name, *rest)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(child)
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0, name
+"""
+
+
+def options(parallel: str = "ddp", **more: Any) -> dict[str, Any]:
+    return {"seq_len": 8, "dropout": 0.0, "parallel": parallel, **more}
+
+
+# name: ranks, model, optimizer, the rest of the specification; four samples a step in each
+ADAMW: dict[str, tuple[int, dict[str, Any]]] = {
+    "single": (1, {"batch": 4, "options": options()}),
+    "single-accumulation": (1, {"batch": 4, "options": options(accumulation=2)}),
+    "ddp2": (2, {"batch": 2, "options": options()}),
+    "ddp4": (4, {"batch": 1, "options": options()}),
+    "ddp2-accumulation": (2, {"batch": 2, "options": options(accumulation=2)}),
+    "ddp2-bucket": (2, {"batch": 2, "options": options(bucket_mib=0.25, activation_checkpointing=True)}),
+    "zero1": (2, {"batch": 2, "options": options("zero1", accumulation=2)}),
+    "fsdp": (2, {"batch": 2, "options": options("fsdp")}),
+    "dp": (1, {"batch": 2, "replicas": 2, "options": options("dp")}),
+    "dp-accumulation": (
+        1,
+        {"batch": 2, "replicas": 2, "options": options("dp", accumulation=2, activation_checkpointing=True)},
+    ),
+}
+SGD = {name: ADAMW[name] for name in ("single", "ddp2", "zero1", "dp")} | {
+    "fsdp-accumulation": (2, {"batch": 2, "options": options("fsdp", accumulation=2, activation_checkpointing=True)}),
+}
+HALF: dict[str, tuple[int, dict[str, Any]]] = {
+    f"{precision}-{parallel}": (
+        2,
+        {"batch": 1, "precision": precision, "options": options(parallel, emulation="allow")},
+    )
+    for precision, parallel in (("fp16", "ddp"), ("fp16-o2", "ddp"), ("fp16-o2", "zero1"), ("fp16-o2", "fsdp"))
+}
+SCENARIOS = {
+    **{f"adamw-{name}": (ranks, "bert-nano", "adamw", spec) for name, (ranks, spec) in ADAMW.items()},
+    # A learning rate at which a wrong gradient shows, and a model with a weight that is used twice.
+    **{
+        f"sgd-{name}": (
+            ranks,
+            "gpt-nano",
+            "sgd",
+            {**spec, "options": {**spec["options"], "learning_rate": 0.1}},
+        )
+        for name, (ranks, spec) in SGD.items()
+    },
+    **{name: (ranks, "bert-nano", "adamw", spec) for name, (ranks, spec) in HALF.items()},
+}
+# They move the logits of all tokens alike, which a softmax over tokens does not see: their gradient is zero but for rounding, and
+# AdamW turns that rounding into whole steps.
+SHIFT_ALL_LOGITS = {"network.answer.bias", "network.layers.1.feed_forward_norm.bias"}
+Parameters = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("trained")
+    scenarios = {name: (ranks, free_port(), *rest) for name, (ranks, *rest) in SCENARIOS.items()}
+    where = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PROGRAM, str(directory), json.dumps(scenarios)]
+    done = subprocess.run(command, env={**os.environ, **where}, capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    return directory
+
+
+def parameters(out: Path, name: str, rank: int = 0) -> Parameters:
+    loaded: Parameters = torch.load(out / f"{name}-{rank}.pt")
+    return loaded
+
+
+def largest_difference(one: Parameters, other: Parameters) -> float:
+    assert set(one) == set(other)
+    return max((one[name] - other[name]).abs().max().item() for name in set(one) - SHIFT_ALL_LOGITS)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in SCENARIOS if name.startswith(("adamw-", "sgd-")) and "single" not in name]
+)
+def test_the_parameters_are_those_of_one_rank_with_the_whole_batch(out: Path, name: str) -> None:
+    reference = f"{name.partition('-')[0]}-single"
+    # Four steps of AdamW move a parameter by up to 4e-3, those of SGD with this rate by up to 1e-1.
+    assert largest_difference(parameters(out, reference), parameters(out, name)) < 2e-5
+
+
+def test_accumulation_on_one_rank_changes_nothing(out: Path) -> None:
+    assert largest_difference(parameters(out, "adamw-single"), parameters(out, "adamw-single-accumulation")) < 2e-5
+
+
+@pytest.mark.parametrize("name", ["adamw-ddp4", "adamw-zero1", "sgd-fsdp-accumulation"])
+def test_all_ranks_have_the_same_parameters_to_the_bit(out: Path, name: str) -> None:
+    first = parameters(out, name)
+    for rank in range(1, SCENARIOS[name][0]):
+        other = parameters(out, name, rank)
+        assert all(torch.equal(first[key], other[key]) for key in first)
+
+
+def traffic(out: Path, name: str) -> tuple[dict[str, int], dict[str, Any]]:
+    document = json.loads((out / f"{name}-0.json").read_text())
+    return document["found"], document["said"]
+
+
+@pytest.mark.parametrize(
+    "name", ["adamw-ddp2", "adamw-ddp2-accumulation", "adamw-zero1", "fp16-ddp", "fp16-o2-ddp", "fp16-o2-zero1"]
+)
+def test_what_is_all_reduced_is_what_the_result_says(out: Path, name: str) -> None:
+    found, said = traffic(out, name)
+    assert found["reduced"] == said["allreduce_bytes_per_step"] == said["gradient_bytes"]
+    # Two ranks send half of each broadcast on average, and 2 (N - 1) / N = 1 of what they reduce.
+    assert said["communication_bytes_per_step"] == found["reduced"] + found["broadcast"] // 2
+
+
+def test_only_fp16_o2_halves_the_bytes(out: Path) -> None:
+    fp32, autocast, o2 = (traffic(out, name)[0]["reduced"] for name in ("adamw-ddp2", "fp16-ddp", "fp16-o2-ddp"))
+    assert autocast == fp32
+    assert o2 / fp32 == pytest.approx(0.5, abs=0.002)  # norms stay fp32
+
+
+@pytest.mark.parametrize("name", ["adamw-fsdp", "sgd-fsdp-accumulation", "fp16-o2-fsdp"])
+def test_what_is_gathered_and_scattered_is_what_the_result_says(out: Path, name: str) -> None:
+    found, said = traffic(out, name)
+    assert "allreduce_bytes_per_step" not in said or said["allreduce_bytes_per_step"] is None
+    assert found["scattered"] == pytest.approx(said["gradient_bytes"], rel=1e-3)  # shards are padded
+    # Two ranks send half of what is gathered, and of what is scattered.
+    assert said["communication_bytes_per_step"] == pytest.approx((found["gathered"] + found["scattered"]) / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", list(HALF))
+def test_the_precision_found_is_the_one_asked_for(out: Path, name: str) -> None:
+    _, said = traffic(out, name)
+    assert said["precision"] == name.rpartition("-")[0]
+    assert said["skipped_steps"] == 0
+
+
+def test_accumulation_all_reduces_once_a_step(out: Path) -> None:
+    assert traffic(out, "adamw-ddp2")[0]["reduced"] == traffic(out, "adamw-ddp2-accumulation")[0]["reduced"]

@@ -1,0 +1,72 @@
+"""What cannot be done is said, with the reason, and nothing is run in its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from campaign.workloads.trainer import models, unsupported
+from campaign.workloads.trainer.layers import layers_of
+from campaign.workloads.trainer.spec import TrainSpec
+
+CPU = torch.device("cpu")
+
+
+def nano(**options: object) -> TrainSpec:
+    return TrainSpec.model_validate({"model": "bert-nano", "batch": 2, "measured_steps": 1, "options": options})
+
+
+def test_what_is_asked_for_by_default_is_supported() -> None:
+    assert unsupported.unsupported_reason(nano(), 2, CPU) is None
+
+
+def test_compiling_without_a_compiler_is_unsupported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    reason = unsupported.unsupported_reason(nano(compile=True), 1, CPU)
+    assert reason is not None
+    assert "no c++, g++, clang++ on PATH" in reason
+
+
+def test_a_compiler_that_does_not_work_is_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "my-c++"
+    broken.write_text("#!/bin/sh\necho 'Python.h: No such file or directory' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    reason = unsupported.unsupported_reason(nano(compile=True), 1, CPU)
+    assert reason is not None
+    assert "Python.h: No such file" in reason
+
+
+def test_data_parallel_modules_are_not_compiled() -> None:
+    spec = nano(compile=True, parallel="dp").model_copy(update={"replicas": 2})
+    assert "DataParallel" in (unsupported.unsupported_reason(spec, 1, CPU) or "")
+
+
+def test_sharded_weights_have_no_other_memory_format() -> None:
+    spec = nano(channels_last=True, parallel="fsdp")
+    assert "contiguous" in (unsupported.unsupported_reason(spec, 2, CPU) or "")
+    assert unsupported.unsupported_reason(spec, 1, CPU) is None
+    default = nano(parallel="fsdp").model_copy(update={"device": "cuda"})
+    assert not default.channels_last
+
+
+def test_a_network_without_layers_has_nothing_to_compute_again() -> None:
+    plain = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    trainable = models.Trainable(plain, lambda x: x.sum(), 1, lambda _: (torch.zeros(2),), "sgd")
+    assert "no layers" in (unsupported.unsupported_by(nano(activation_checkpointing=True), trainable) or "")
+    assert unsupported.unsupported_by(nano(), trainable) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "count"), [("bert-nano", 2), ("gpt-nano", 2), ("resnet50w16", 16), ("mobilenetv2-32px", 17), ("cspn", 19)]
+)
+def test_layers_are_the_repeated_parts_and_none_is_inside_another(model: str, count: int) -> None:
+    spec = TrainSpec(model=model, batch=1, measured_steps=1)
+    layers = layers_of(models.build(model, spec.resolved_options()).network)
+    assert len(layers) == count
+    inside = {id(part) for layer in layers for part in layer.modules() if part is not layer}
+    assert not inside & {id(layer) for layer in layers}

@@ -1,0 +1,1 @@
+"""The `campaign` command, one module for each group of commands."""

@@ -1,0 +1,196 @@
+"""`campaign cluster`: a whole composable cluster on one machine, for people."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from campaign.config.system_file import SystemFile
+    from campaign.launch.emulation.cluster import Cluster
+    from campaign.testbed.slurm.cluster import Status
+
+_Command = Callable[..., Any]
+
+
+def default_directory() -> Path:
+    """Where a person's cluster is when nothing else is said."""
+    return Path(tempfile.gettempdir()) / f"campaign-cluster-{os.getuid()}"
+
+
+def _directory_option(command: _Command) -> _Command:
+    return click.option(
+        "--directory",
+        type=click.Path(path_type=Path),
+        help=f"The cluster's directory. Default: that of SLURM_CONF where this is a cluster's, else {default_directory()}.",
+    )(command)
+
+
+@click.group()
+def cluster() -> None:
+    """A whole composable cluster on this machine: Slurm on emulated hosts, for tests and learning.
+
+    Hosts are network namespaces with shaped links. Needs root, and Slurm's daemons installed; a real Slurm is left alone.
+    """
+
+
+@cluster.command()
+@click.argument("system", default="falcon-demo", metavar="[SYSTEM]")
+@_directory_option
+@click.option("--no-accounting", is_flag=True, help="Without slurmdbd and its database: no `sacct`.")
+@click.option("--slurm-conf", multiple=True, metavar="LINE", help="A further line of slurm.conf; may be repeated.")
+def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tuple[str, ...]) -> None:
+    """Bring up the cluster that SYSTEM describes: a system file, or its name under config/systems.
+
+    Takes some ten seconds. Everything is in one directory, and 'campaign cluster down' leaves only its logs.
+    """
+    from campaign.testbed.slurm.cluster import up as bring_up
+    from campaign.testbed.slurm.system_spec import cluster_of
+
+    spec = cluster_of(read_system_file(system), not no_accounting, slurm_conf)
+    started = bring_up(directory or default_directory(), spec, click.echo)
+    there = "" if directory is None else f" --directory {started.directory}"
+    click.echo(f"\nexport SLURM_CONF={started.slurm_conf}\n")
+    click.echo("With that in your shell, Slurm's commands mean this cluster: sinfo, srun -N2 hostname, and")
+    click.echo("  snakemake --profile slurm        measures a campaign on it")
+    click.echo(f"  campaign cluster status{there}   shows daemons, hosts and jobs")
+    click.echo(f"  campaign cluster down{there}     stops everything")
+
+
+@cluster.command()
+@_directory_option
+def down(directory: Path | None) -> None:
+    """Stop everything of the cluster, with its jobs, and remove all but its logs."""
+    from campaign.testbed.slurm.cluster import down as bring_down
+    from campaign.testbed.slurm.on_demand import on_demand
+
+    where = _where(directory)
+    composed = on_demand(where)
+    if bring_down(where):
+        click.echo(f"{where}: down; its logs are in {where / 'log'}")
+    else:
+        click.echo(f"{where}: no cluster is up here")
+    for composition in composed:
+        click.echo(composition.release())
+
+
+@cluster.command()
+@_directory_option
+def status(directory: Path | None) -> None:
+    """Show daemons, hosts and jobs. Exits with 1 when no cluster is up, or a daemon is missing."""
+    from campaign.testbed.slurm.cluster import status as ask
+
+    where = _where(directory)
+    found = ask(where)
+    if found.cluster is None:
+        click.echo(f"{where}: no cluster is up here; `campaign cluster up` starts one")
+    else:
+        _echo_status(found)
+    if found.cluster is None or found.missing:
+        raise SystemExit(1)
+
+
+def _echo_status(found: Status) -> None:
+    assert found.cluster is not None
+    rates = found.cluster.spec.rates
+    click.echo(f"SLURM_CONF={found.cluster.slurm_conf}")
+    for link, real in (("fabric", rates.fabric_gb_per_s), ("network", rates.network_gb_per_s)):
+        shaped = "not shaped" if real is None else f"{real * 8 * rates.scale:.3g} Gbit/s for {real:g} GB/s"
+        click.echo(f"link {link}: {shaped}")
+    for process in found.running:
+        click.echo(f"daemon {process.daemon}{f' of {process.host}' if process.host else ''}: process {process.pid}")
+    for name in found.missing:
+        click.secho(f"daemon {name}: missing; see {found.cluster.directory / 'log'}", fg="red")
+    for host in found.hosts:
+        click.echo(f"host {host.name}: {host.state}, {host.gres}")
+    for job in found.jobs:
+        click.echo(f"job {job.job_id}: {job.name}, {job.state}{f', {job.place}' if job.place else ''}")
+    if not found.jobs:
+        click.echo("no jobs")
+
+
+@cluster.group()
+def slurmd() -> None:
+    """Stop and start the slurmd of a host, as a recomposition of its devices needs it."""
+
+
+@slurmd.command("stop")
+@click.argument("host")
+@_directory_option
+def slurmd_stop(host: str, directory: Path | None) -> None:
+    """Stop the slurmd of HOST; one that does not run is no error. Jobs on the host end with it sooner or later."""
+    from campaign.testbed.slurm import daemons
+
+    found = _find(directory, host)
+    if daemons.of(found, "slurmd", host):
+        daemons.stop(found, "slurmd", host)
+    click.echo(f"{host}: slurmd is stopped")
+
+
+@slurmd.command("start")
+@click.argument("host")
+@click.option("--devices", type=click.IntRange(0), help="Register with so many devices; for a dynamic host.")
+@_directory_option
+def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None:
+    """Start the slurmd of HOST; one that runs is no error.
+
+    A dynamic host has to be unknown to Slurm before it can come back with other devices: 'scontrol delete nodename=HOST'.
+    """
+    from campaign.testbed.slurm import daemons
+
+    found = _find(directory, host)
+    if not daemons.of(found, "slurmd", host):
+        daemons.start(found, "slurmd", host, devices)
+    click.echo(f"{host}: slurmd is started")
+
+
+@cluster.command()
+@_directory_option
+def devices(directory: Path | None) -> None:
+    """In a job: print 'IDENTITY, MODEL' for each device that Slurm granted on this host."""
+    from campaign.testbed.slurm.granted import granted
+
+    for device in granted(_find(directory), os.environ):
+        click.echo(f"{device.identity}, {device.model}")
+
+
+def _where(directory: Path | None) -> Path:
+    from campaign.launch.emulation.cluster import find_from_environment
+
+    if directory is not None:
+        return directory
+    found = find_from_environment()
+    return default_directory() if found is None else found.directory
+
+
+def _find(directory: Path | None, host: str | None = None) -> Cluster:
+    from campaign.errors import ConfigError
+    from campaign.launch.emulation.cluster import find_from_environment
+    from campaign.testbed.slurm.cluster import find
+
+    # In a job the environment suffices: whoever asks runs in the cluster.
+    found = (find_from_environment() if directory is None else None) or find(directory or default_directory())
+    names = [known.name for known in found.spec.hosts]
+    if host is not None and host not in names:
+        raise ConfigError(f"{found.directory}: no host {host}; there are: {', '.join(names)}")
+    return found
+
+
+def read_system_file(system: str) -> SystemFile:
+    """A system file by its path, or by its name under config/systems."""
+    from typing import cast
+
+    from campaign.config.load import read_system, validate
+    from campaign.config.system_file import SystemFile
+    from campaign.config.yaml_file import read_yaml
+
+    path = Path(system)
+    if path.suffix in {".yaml", ".yml"}:
+        return cast(SystemFile, validate(read_yaml(path), "system"))
+    # Names are looked for where a campaign in ./config would find them.
+    return read_system(system, Path("config/campaign.yaml"))

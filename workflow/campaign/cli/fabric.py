@@ -1,0 +1,194 @@
+"""`campaign fabric`: a site's control plane, for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from campaign.cli.cluster import read_system_file
+from campaign.cli.options import format_option, results_option
+
+if TYPE_CHECKING:
+    from campaign.lease.check_site import Finding, Site
+
+_MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
+
+
+@click.group()
+def fabric() -> None:
+    """A site's fabric: check it, see what was left behind, learn on an emulated one.
+
+    SYSTEM is a system file, or its name under config/systems.
+    """
+
+
+def _site(system: str, results: Path) -> Site:
+    from campaign.lease.check_site import Site
+
+    return Site(read_system_file(system), results)
+
+
+@fabric.command()
+@click.argument("system")
+@results_option
+@click.option("--yes", is_flag=True, help="Compose and release one free device without asking.")
+@click.option("--look-only", is_flag=True, help="Change nothing, and do not ask.")
+def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
+    """What to run first at a site: is SYSTEM's fabric there, and as its file says? Ends with a verdict.
+
+    Reads everything, then asks before it composes one free device onto a free host and releases it, with times. Exits with 1 when
+    something has to be put right.
+    """
+    from campaign.lease.check_site import check as look
+    from campaign.lease.check_site import trial
+
+    site = _site(system, results)
+    problems, notes = _tell(look(site))
+    if problems:
+        click.echo(f"\nNot ready: {problems} to put right first; nothing was changed.")
+        sys.exit(1)
+    if not look_only and (yes or click.confirm("\nCompose one free device onto a free host, and release it?")):
+        more, further = _tell(trial(site, click.echo))
+        problems, notes = problems + more, notes + further
+        tried = "one device was composed and released"
+    else:
+        tried = "nothing was composed, so whether this account may is not known"
+    if problems:
+        click.echo(f"\nNot ready: {problems} to put right.")
+        sys.exit(1)
+    click.echo(f"\nReady{f', with {notes} notes to read' if notes else ''}: {tried}.")
+
+
+def _tell(findings: Iterable[Finding]) -> tuple[int, int]:
+    counts = {"ok": 0, "note": 0, "problem": 0}
+    for finding in findings:
+        mark, colour = _MARKS[finding.verdict]
+        click.echo(f"{click.style(mark, fg=colour)}  {finding.what:<10} {finding.words}")
+        counts[finding.verdict] += 1
+    return counts["problem"], counts["note"]
+
+
+@fabric.command()
+@click.argument("system")
+@results_option
+@click.option("--release", "releases", is_flag=True, help="Release them; without it they are only listed.")
+@click.option("--grace", "grace_s", default=600.0, show_default=True, metavar="SECONDS",
+              help="Leave alone what gave a sign of life less than this ago.")  # fmt: skip
+@click.option("--unjournaled", is_flag=True,
+              help="Also leases with this program's mark that have no journal here: of a results directory that is lost. "
+                   "Only when no other campaign uses the fabric.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Take devices away that something on their host still uses; it will fail.")
+def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjournaled: bool, force: bool) -> None:
+    """List what a crash left behind on SYSTEM's fabric, and release it with --release.
+
+    What others hold is named and never touched.
+    """
+    from campaign.lease.check_site import left_behind
+
+    orphans, foreign = left_behind(
+        _site(system, results), dry_run=not releases, grace_s=grace_s, unjournaled=unjournaled, force=force
+    )
+    for orphan in orphans:
+        held = ", ".join(orphan.devices) or "no device"
+        click.echo(f"{orphan.lease_id}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip())
+    for line in foreign:
+        click.echo(f"left alone, held by {line}")
+    if not orphans:
+        click.echo("nothing of ours was left behind")
+    if any(orphan.outcome in ("leaked", "failed") for orphan in orphans):
+        sys.exit(1)
+
+
+@fabric.command()
+@click.argument("system")
+@results_option
+@click.option("--output", type=click.Path(path_type=Path), help="File. Default: the terminal.")
+def export(system: str, results: Path, output: Path | None) -> None:
+    """Save the whole allocation of SYSTEM's fabric as a file, where the fabric can."""
+    from campaign.lease.check_site import export as save
+
+    text = json.dumps(save(_site(system, results)), indent=1, sort_keys=True) + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(text)
+        click.echo(output)
+
+
+@fabric.command("import")
+@click.argument("system")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@results_option
+def restore(system: str, file: Path, results: Path) -> None:
+    """Bring SYSTEM's fabric to the allocation in FILE, as 'campaign fabric export' saved it. Foreign parts are refused."""
+    from campaign.errors import ConfigError
+    from campaign.lease.check_site import restore as bring
+
+    try:
+        document = json.loads(file.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{file}: not an allocation that was exported: {error}") from error
+    changed = bring(_site(system, results), document)
+    for line in changed or ("nothing had to be changed",):
+        click.echo(line)
+
+
+@fabric.command()
+@click.argument("system")
+@results_option
+@format_option("table", "json")
+def health(system: str, results: Path, style: str) -> None:
+    """How links, ports and parts of SYSTEM's fabric are doing, where the fabric tells it."""
+    from campaign.cli.print import print_rows
+    from campaign.lease.check_site import readings
+
+    rows = readings(_site(system, results))
+    if style == "json":
+        click.echo(json.dumps(rows, indent=1))
+    else:
+        print_rows("Readings", rows)
+
+
+@fabric.command()
+@click.argument("system")
+@results_option
+@click.option("--after", metavar="CURSOR", help="Only what came after this one (first column).")
+@format_option("table", "json")
+def events(system: str, results: Path, after: str | None, style: str) -> None:
+    """The event log of SYSTEM's fabric, where the fabric has one."""
+    from campaign.cli.print import print_rows
+    from campaign.lease.check_site import events as read
+
+    rows = read(_site(system, results), after)
+    if style == "json":
+        click.echo(json.dumps(rows, indent=1))
+    else:
+        print_rows("Events", rows)
+
+
+@fabric.command()
+@click.argument("kind")
+@click.option(
+    "--directory", type=click.Path(path_type=Path), help="Where its files go. Default: campaign-emulator-KIND here."
+)
+@click.option("--port", default=0, help="Port on loopback. Default: any that is free.")
+@click.option("--host", "hosts", default="host[1-4]", show_default=True, help="Hosts, as in a system file.")
+@click.option("--device", "devices", multiple=True, metavar="KIND:MODEL:COUNT",
+              help="Pooled devices; may be repeated. Default: gpu:cpu-rank:14 and nvme:nvme-4tb:2.")  # fmt: skip
+@click.option("--fault", "faults", multiple=True, metavar="KIND,METHOD,PATH[,TIMES]",
+              help="Something to go wrong on the wire, such as 'drop_after,POST,/redfish/*,1'; may be repeated.")  # fmt: skip
+def emulate(
+    kind: str, directory: Path | None, port: int, hosts: str, devices: tuple[str, ...], faults: tuple[str, ...]
+) -> None:
+    """Start an emulated control plane of KIND on this machine, to learn on; Ctrl-C ends it.
+
+    A real HTTPS server with real composition semantics and no hardware behind it. Writes a system file for it.
+    """
+    from campaign.testbed.control_planes.serving import serve
+
+    serve(kind, directory or Path(f"campaign-emulator-{kind}"), port, hosts, devices, faults, click.echo)

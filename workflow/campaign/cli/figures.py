@@ -1,0 +1,51 @@
+"""`campaign figures`: the report's figures as files, for a page or for a paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from campaign.cli.options import cells_option, results_option, tables_argument
+from campaign.errors import ConfigError
+
+
+@click.command()
+@tables_argument
+@results_option
+@cells_option
+@click.option(
+    "--for",
+    "medium",
+    type=click.Choice(("page", "paper")),
+    default="page",
+    show_default=True,
+    help="page: SVG that follows a page's colours. paper: PDF and SVG on white, 3.4 in (one column) or 7.1 in (both) wide, fonts "
+    "embedded, and figures.tex with their captions and with tables (booktabs).",
+)
+@click.option(
+    "--only", metavar="NAME,NAME..", help="Only these, by file name or anchor. Default: all that there is data for."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Directory. Default: figures/ or paper/ in the current directory."
+)
+def figures(source: Path, results: Path, where: str | None, medium: str, only: str | None, output: Path | None) -> None:
+    """Draw the figures of a campaign, an archive, or a results directory, each with its data as CSV.
+
+    \b
+    campaign figures --for paper                          all, into paper/
+    campaign figures demo.zip --for paper --only scaling  one, from an archive
+    """
+    from campaign.archive.source import tables_from
+    from campaign.report.paper import draw
+
+    out = output or Path("paper" if medium == "paper" else "figures")
+    drawn, left_out = draw(
+        tables_from(source, results, where), out, medium == "paper", only.split(",") if only else None
+    )
+    for path in drawn:
+        click.echo(path)
+    for name, reason in left_out.items():
+        click.echo(f"{name}: left out because {reason}", err=True)
+    if not drawn:
+        raise ConfigError(f"{source}: there is no figure to draw")

@@ -1,0 +1,85 @@
+"""`campaign serve`: all campaigns' results in a browser, read-only."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from campaign.cli.options import results_option
+from campaign.errors import ConfigError
+
+_TOKEN = "CAMPAIGN_SERVE_TOKEN"
+
+
+@click.command()
+@results_option
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but loopback needs a token."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8451, show_default=True, help="Port; 0: any that is free."
+)
+@click.option(
+    "--token/--no-token",
+    "wanted",
+    default=None,
+    help=f"Ask every reader for a token: ${_TOKEN}, or one that is made up and printed. Default: where --host is not loopback.",
+)
+def serve(results: Path, host: str, port: int, wanted: bool | None) -> None:
+    """Show all campaigns' results in a browser: list, progress, coverage, filters, figures, comparisons. Ctrl-C ends it.
+
+    It reads and never writes, is live while a campaign runs, and loads nothing from elsewhere. From your own machine to a login
+    host: ssh -L 8451:localhost:8451 LOGIN-HOST, then open http://localhost:8451.
+    """
+    local = _is_loopback(host)
+    if wanted is False and not local:
+        raise ConfigError(
+            f"--no-token: {host} can be reached from other machines; leave it out, or listen on 127.0.0.1"
+        )
+    given = os.environ.get(_TOKEN, "")
+    token = (given or secrets.token_urlsafe(24)) if wanted or not local or given else None
+    listening = _listen(host, port)
+    bound = listening.getsockname()[1]
+    # The name by which a browser reaches it, where that is not the address.
+    name = "localhost" if local else f"[{host}]" if ":" in host else socket.gethostname() if host == "0.0.0.0" else host
+    _run(results, token, listening, f"http://{name}:{bound}/" + (f"?token={token}" if token else ""))
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        raise ConfigError(f"--host {host}: is no address; give one of this machine's, such as 127.0.0.1") from None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigError(
+            f"--port {port}: cannot listen on {host} ({error.strerror}); choose another, or 0 for any that is free"
+        ) from error
+
+
+def _run(results: Path, token: str | None, listening: socket.socket, address: str) -> None:
+    import uvicorn
+
+    from campaign.serve.application import application
+
+    if not results.is_dir():
+        click.echo(f"{results}: there are no results yet; campaigns appear here as they start", err=True)
+    server = uvicorn.Server(
+        uvicorn.Config(application(results, token), log_level="warning", access_log=False, timeout_keep_alive=5)
+    )
+    click.echo(f"Results below {results}: {address}")
+    with suppress(KeyboardInterrupt):  # the server ends by it first, and then raises it again
+        server.run(sockets=[listening])

@@ -1,0 +1,73 @@
+"""The fabric that a system file names, opened, and what is requested of it."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from campaign.config.resolve import Campaign
+from campaign.config.system_file import SystemFile
+from campaign.documents.cell import Configuration
+from campaign.errors import ConfigError, FabricError
+from campaign.fabrics import open_fabric
+from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request, Selection
+from campaign.fabrics.tenancy import Tenant, admitted
+
+
+@contextmanager
+def fabric_of(system: SystemFile, state: Path) -> Iterator[Fabric]:
+    """The system's fabric, open; `state` is the directory that campaigns on this system share."""
+    options = {key: value for key, value in system.fabric.items() if key != "kind"}
+    hosts = [
+        HostSpec(
+            name, group.cores, group.memory_gib, tuple(DeviceSpec(d.kind, d.model, d.count) for d in group.devices)
+        )
+        for group in system.hosts
+        for name in group.names()
+    ]
+    pool = [PoolSpec(entry.kind, entry.model, entry.count, entry.drawer) for entry in system.pool]
+    try:
+        fabric = open_fabric(system.fabric["kind"], options, hosts, pool, state)
+    except ConfigError as error:
+        raise ConfigError(f"system {system.name}: {error}") from error
+    try:
+        yield Tenant(fabric, system.tenancy.quota) if system.tenancy.quota else fabric
+    finally:
+        fabric.close()
+
+
+def owner() -> str:
+    """Who holds leases in this process's name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        return "unknown"
+
+
+def request_of(
+    system: SystemFile, name: str, campaign: str, configuration: Configuration, allowed_hosts: tuple[str, ...] = ()
+) -> Request:
+    links = {model: (device.pcie.width, device.pcie.gen) for model, device in system.devices.items() if device.pcie}
+    asked = Request(name, campaign, system.tenancy.owner or owner(), configuration, allowed_hosts, links)
+    return admitted(asked, system.tenancy.quota, system.allowed_hosts())
+
+
+def unfit(fabric: Fabric, campaign: Campaign) -> Callable[[Configuration], str | None]:
+    """A function that says why a configuration does not fit the system even when nobody else uses it, or None."""
+    select = getattr(fabric, "select_planned", None)
+    if select is None:
+        empty = fabric.inventory().freed()
+
+        def select(request: Request) -> Selection:
+            return fabric.select(request, empty)
+
+    def reason(configuration: Configuration) -> str | None:
+        try:
+            select(request_of(campaign.system, "plan", campaign.name, configuration))
+        except FabricError as error:
+            return str(error)
+        return None
+
+    return reason

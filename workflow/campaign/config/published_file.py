@@ -1,0 +1,246 @@
+"""The form of a set of published claims (`published/1`), and where sets are found.
+
+A claim is one number or one statement of a document, with its place there. `here` says how a campaign's cells are held against it,
+in the same expressions as `--where`; a claim that no campaign can measure says why in `not_here`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from campaign.config.yaml_file import read_yaml
+from campaign.documents.cell import AXES, SHAPE_AXES, Scalar
+from campaign.documents.expression import parse
+from campaign.errors import ConfigError
+from campaign.paths import PUBLISHED
+
+Compute = Literal[
+    "throughput_drop_pct",
+    "throughput_gain_pct",
+    "throughput_ratio",
+    "time_increase_pct",
+    "time_ratio",
+    "metric",
+    "metric_ratio",
+    "spread_cv_pct",
+    "near_linear_up_to",
+    "largest_batch",
+    "outcome",
+    "planned_runs",
+    "link_gb_per_s",
+    "link_one_way_gb_per_s",
+    "link_latency_us",
+    "link_ratio",
+    "host_to_device_gb_per_s",
+]
+Bounds = tuple[float | None, float | None]
+
+
+def _in_order(bounds: Bounds) -> Bounds:
+    low, high = bounds
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"the interval [{low:g}, {high:g}] ends before it starts")
+    return bounds
+
+
+Interval = Annotated[Bounds, AfterValidator(_in_order)]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Document(_Closed):
+    """The publication that a set is taken from."""
+
+    title: str
+    authors: str
+    venue: str = ""
+    doi: str = ""
+    note: str = ""
+
+
+class ModelHere(_Closed):
+    """A model of the document among the workloads of campaigns."""
+
+    same: tuple[str, ...] = ()
+    """Workloads that run the document's own program."""
+    like: tuple[str, ...] = ()
+    """Workloads that train the same model with another program: conditions are then others than the document's."""
+    batch: tuple[int, ...] = ()
+    """Samples a device took in one step in the document, where one batch stands for all its claims."""
+
+
+class Here(_Closed):
+    """How a campaign's cells are held against a claim."""
+
+    compute: Compute
+    """The quantity; see `campaign.insight.published.values`."""
+    models: tuple[str, ...] = ()
+    """Only workloads of these models; all workloads when left out."""
+    of: str = "True"
+    """Which cells it is about: an expression over the axes."""
+    against: str = ""
+    """Which cells these are held against."""
+    against_models: tuple[str, ...] = ()
+    """Models of the cells that these are held against, where they are others."""
+    vary: tuple[str, ...] = ()
+    """Axes in which the two may differ; in all others they are equal."""
+    keep: tuple[str, ...] = ()
+    """Further axes in which the two are equal, such as `ranks` where hosts and devices vary."""
+    columns: tuple[str, ...] = ()
+    """Metrics of runs, added up."""
+    times_ranks: bool = False
+    """The metric is that of one device and is to be multiplied by the devices in use."""
+    along: str = ""
+    """The value is to rise with this metric or axis: judged by the rank correlation over cells."""
+    ends: tuple[str, ...] = ()
+    """Kinds of ends of a link, such as [local, fabric]; of a ratio, those of the numerator."""
+    against_ends: tuple[str, ...] = ()
+    """Of a ratio of links: those of the denominator."""
+    limit: float | None = None
+    """`near_linear_up_to`: efficiency in percent that counts as near linear."""
+    expect: Interval | None = None
+    """What agrees, in the unit of the computed quantity, where the claim's `accept` says nothing: the reading of its words."""
+    under: dict[str, tuple[Scalar, ...]] = Field(default_factory=dict)
+    """The document's own conditions, by axis. Cells that meet them go before cells that do not, which are called otherwise."""
+
+
+class Claim(_Closed):
+    """One number or one statement. `accept`: closed interval that agrees with the wording, null for an open end."""
+
+    id: str
+    where: str
+    figure: str = ""
+    """The figure of a report that shows the same quantity, by its anchor."""
+    quantity: str
+    unit: str
+    conditions: dict[str, JsonValue]
+    value: float | str | tuple[float, ...] | None
+    accept: Interval
+    kind: Literal["measured", "ratio", "bound", "direction", "setting", "spec", "version"]
+    basis: Literal["rounding", "less_than", "more_than", "almost", "about", "exact", "direction", "nominal"]
+    note: str = ""
+    says: str
+    """The claim in words."""
+    here: Here | None = None
+    not_here: str = ""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Claim:
+        if (self.here is None) != bool(self.not_here):
+            raise ValueError("either `here` or `not_here` has to say what a campaign makes of it")
+        return self
+
+
+class Check(_Closed):
+    """Arithmetic inside the document: one claim's value over another's lies in what a third one accepts."""
+
+    over: tuple[str, str]
+    result: float
+    within: str
+
+
+class ReferenceSet(_Closed):
+    """The claims of one document."""
+
+    schema_version: Literal["published/1"] = "published/1"
+    name: str
+    document: Document
+    options: tuple[str, ...] = ()
+    """Options of workloads that expressions may name beside the axes of every cell."""
+    models: dict[str, ModelHere] = Field(default_factory=dict)
+    claims: tuple[Claim, ...]
+    checks: tuple[Check, ...] = ()
+    facts: dict[str, JsonValue] = Field(default_factory=dict)
+    """What the document says of its configurations, workloads, software and hardware; for people."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> ReferenceSet:
+        ids = [claim.id for claim in self.claims]
+        if twice := sorted({name for name in ids if ids.count(name) > 1}):
+            raise ValueError(f"claims stand twice: {', '.join(twice)}")
+        named = {name for check in self.checks for name in (*check.over, check.within)}
+        if unknown := sorted(named.difference(ids)):
+            raise ValueError(f"checks name claims that are not there: {', '.join(unknown)}")
+        for claim in self.claims:
+            if claim.here is not None:
+                self._check(claim.id, claim.here)
+        return self
+
+    def _check(self, name: str, here: Here) -> None:
+        """ValueError for a model, an axis or an expression that means nothing here."""
+        if unknown := sorted({*here.models, *here.against_models}.difference(self.models)):
+            raise ValueError(f"{name}: models that the set does not list: {', '.join(unknown)}")
+        axes = self.axes
+        if unknown := sorted({*here.vary, *here.under, *here.keep}.difference(axes)):
+            raise ValueError(f"{name}: no axes: {', '.join(unknown)}; there are: {', '.join(sorted(axes))}")
+        for text in filter(None, (here.of, here.against)):
+            try:
+                parse(text, axes, name)
+            except ConfigError as error:
+                raise ValueError(str(error)) from error
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """What expressions may name."""
+        return frozenset({*AXES, *SHAPE_AXES, *self.options})
+
+
+def holds(check: Check, claims: Mapping[str, Claim]) -> bool:
+    """Whether the arithmetic of a check is right: with the printed values, to the printed digits."""
+    above, below = (claims[name].value for name in check.over)
+    low, high = claims[check.within].accept
+    if not isinstance(above, float) or not isinstance(below, float):
+        return False
+    ratio = above / below
+    inside = (low is None or ratio >= low) and (high is None or ratio <= high)
+    return inside and math.isclose(ratio, check.result, rel_tol=1e-3)
+
+
+def names() -> list[str]:
+    """Names of the sets that come with the project."""
+    return sorted(path.stem for path in PUBLISHED.glob("*.yaml"))
+
+
+def is_set(text: str) -> bool:
+    """Whether a text names a set that comes with the project."""
+    return text in names()
+
+
+def path_of(reference: str, beside: Path | None = None) -> Path:
+    """Where the set that `load` would read is, or would be."""
+    return PUBLISHED / f"{reference}.yaml" if is_set(reference) else (beside or Path()) / reference
+
+
+def load(reference: str, beside: Path | None = None) -> ReferenceSet:
+    """A set by its name, or by the path of its file (relative to the directory `beside`).
+
+    ConfigError: there is none, or it is not as this module says; with the place.
+    """
+    path = path_of(reference, beside)
+    if not path.is_file():
+        raise ConfigError(
+            f"{reference}: no set of published claims; there are: {', '.join(names())}, or give the path of a YAML file"
+        )
+    return from_document(dict(read_yaml(path).data), str(path))
+
+
+def from_document(document: Mapping[str, object], name: str) -> ReferenceSet:
+    """The set that a document holds; ConfigError lists what is wrong in it."""
+    try:
+        return ReferenceSet.model_validate_json(json.dumps(document), strict=True)
+    except (ValidationError, TypeError, ValueError) as error:
+        if not isinstance(error, ValidationError):
+            raise ConfigError(f"{name}: is no set of published claims ({error})") from error
+        problems = [
+            f"{name}: {'.'.join(str(part) for part in problem['loc']) or 'set'}: {problem['msg'].removeprefix('Value error, ')}"
+            for problem in error.errors(include_url=False)[:10]
+        ]
+        raise ConfigError("\n".join(problems)) from error

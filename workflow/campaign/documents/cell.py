@@ -1,0 +1,138 @@
+"""The two nouns that everything else is about: a configuration (requested hardware) and a cell (one point of the matrix)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Attach = Literal["local", "hybrid", "fabric"]
+Storage = Literal["local", "nvme", "fabric-nvme"]
+Scalar = str | int | float | bool
+
+SHAPE_AXES: Mapping[str, str] = {
+    "hosts": "hosts of the configuration",
+    "devices_per_host": "devices composed onto each host",
+    "devices_used": "devices of each host that a run uses",
+    "devices": "devices composed over all hosts",
+    "ranks": "devices that a run uses over all hosts, one rank each",
+    "device": "device model",
+    "attach": "`local`, `hybrid` or `fabric`",
+    "storage": "`local`, `nvme` or `fabric-nvme`",
+}
+"""What an expression can name of a configuration."""
+
+AXES: Mapping[str, str] = {
+    "configuration": "name of the configuration",
+    "workload": "name of the workload",
+    "batch": "samples a device takes in one step",
+    "batch_global": "`batch` times `ranks`",
+    "precision": "number format",
+    **SHAPE_AXES,
+}
+"""What an expression can name of every cell (`Cell.axes`), beside the options that are axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Requested hardware: a shape of `hosts` equal hosts.
+
+    devices_per_host: devices composed onto each host; local_devices_per_host of them are the host's own,
+    the rest comes from the fabric's pool. devices_used: how many of a host's devices a run uses (part of a host).
+    """
+
+    name: str
+    hosts: int
+    devices_per_host: int
+    local_devices_per_host: int
+    devices_used: int
+    device: str
+    attach: Attach
+    storage: Storage
+
+    @property
+    def fabric_devices_per_host(self) -> int:
+        return self.devices_per_host - self.local_devices_per_host
+
+    @property
+    def devices(self) -> int:
+        """Devices composed over all hosts."""
+        return self.hosts * self.devices_per_host
+
+    @property
+    def ranks(self) -> int:
+        """Devices that a run uses over all hosts, one rank each."""
+        return self.hosts * self.devices_used
+
+    def words(self) -> str:
+        """'2 hosts with 2 local + 2 fabric a100 each, 2 used, fabric-nvme'."""
+        kinds = {"local": self.local_devices_per_host, "fabric": self.fabric_devices_per_host}
+        parts = " + ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+        storage = "" if self.storage == "local" else f", {self.storage}"
+        used = "" if self.devices_used == self.devices_per_host else f", {self.devices_used} used"
+        host, each = ("1 host", "") if self.hosts == 1 else (f"{self.hosts} hosts", " each")
+        return f"{host} with {parts} {self.device}{each}{used}{storage}"
+
+    def shape(self) -> dict[str, Scalar]:
+        """Everything but the name: two configurations of one shape are the same hardware."""
+        document: dict[str, Scalar] = asdict(self)
+        del document["name"]
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one cell is measured: the protocol with the overrides that select the cell.
+
+    repetitions: the most, where there is a target for the half-width of the interval (percent of the mean).
+    """
+
+    warmup_steps: int = 5
+    measured_steps: int = 20
+    repetitions: int = 3
+    repetitions_min: int = 3
+    target_half_width_pct: float | None = None
+    seed: int = 1234
+    time_limit_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One point of the matrix. `id` is the hash of its whole specification, so it survives new axes and renamed files."""
+
+    id: str
+    configuration: Configuration
+    workload: str
+    batch: int
+    precision: str
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+    settings: Settings = Settings()
+
+    @property
+    def batch_global(self) -> int:
+        return self.batch * self.configuration.ranks
+
+    def axes(self) -> dict[str, Any]:
+        """Axis values as a flat mapping; this is what an expression (`--where`, exclusions) can name."""
+        configuration = self.configuration
+        return {
+            "configuration": configuration.name,
+            "workload": self.workload,
+            "batch": self.batch,
+            "precision": self.precision,
+            "hosts": configuration.hosts,
+            "devices_per_host": configuration.devices_per_host,
+            "devices_used": configuration.devices_used,
+            "devices": configuration.devices,
+            "ranks": configuration.ranks,
+            "device": configuration.device,
+            "attach": configuration.attach,
+            "storage": configuration.storage,
+            "batch_global": self.batch_global,
+            **self.options,
+        }
+
+    def label(self) -> str:
+        """One line for people: 'spread-2x2 · bert-nano · batch 8 · fp32'."""
+        extra = "".join(f" · {name} {value}" for name, value in self.options.items())
+        return f"{self.configuration.name} · {self.workload} · batch {self.batch} · {self.precision}{extra}"

@@ -1,0 +1,281 @@
+"""Everything about one run, written once, and the directory of records.
+
+Layout: `records/<first two digits>/<cell id>.<repetition>.json`; what many records share (campaign as used, environment,
+composition) stands once in `shared/<hash>.json`. The record of a run that was not started because another one implies how it ends
+is `<cell id>.<repetition>.implied-by.<cell id>.<repetition>.json`: it counts while the record that it rests on is there, and gives
+way to a record of the run itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from campaign.documents.cell import Cell, Scalar
+from campaign.errors import RecordError, first_problem
+from campaign.files import content_hash
+
+SCHEMA = "record/1"
+IMPORTED = "imported"
+"""Flag of a record that was read from a log which was made without us."""
+_FULL_BYTES = 64 * 1024  # more than a program prints at once
+
+Status = Literal[
+    "ok",  # finished, and its metrics are believed
+    "oom_device",  # the subject asked for more device memory than there is
+    "oom_host",  # ... or more host memory
+    "time_limit",  # still running at the run's time limit
+    "nan",  # finished with a loss that is not a number: the rate is kept, and not believed
+    "unsupported",  # the device cannot do what the cell asks (a precision, say): nothing was run in its place
+    "comm_timeout",  # a collective operation waited longer than its limit
+    "comm_error",  # the communication library failed
+    "crashed",  # ended with an error that is none of the above
+    "invalid",  # finished, and its own check or arithmetic contradicts what it printed: the rate is kept, and not believed
+    "implied",  # not run: a smaller batch on the same hardware ran out of memory
+    "incomplete",  # ended well, but the expected output was not found in what it printed
+]
+
+_KEY = r"([0-9a-f]{20})\.(\d{1,6})"
+_NAME = re.compile(rf"{_KEY}(?:\.implied-by\.{_KEY})?\.json")
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Failure(_Closed):
+    """Why a run is not `ok`: a sentence, and the evidence it rests on (log lines, exit codes)."""
+
+    reason: str
+    evidence: str = ""
+    rank: int | None = None
+
+
+class RecordedCell(_Closed):
+    """The cell as it was asked for, flat, so that a record can be read without the campaign."""
+
+    configuration: str
+    hosts: int
+    devices_per_host: int
+    local_devices_per_host: int
+    devices_used: int
+    device: str
+    attach: str
+    storage: str
+    workload: str
+    batch: int
+    precision: str
+    options: dict[str, Scalar] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cell: Cell) -> RecordedCell:
+        document = {
+            "configuration": cell.configuration.name,
+            **cell.configuration.shape(),
+            "options": dict(cell.options),
+        }
+        return cls.model_validate(
+            {**document, "workload": cell.workload, "batch": cell.batch, "precision": cell.precision}
+        )
+
+
+class Source(_Closed):
+    """The log that an imported record was read from."""
+
+    path: str = Field(description="relative to the directory that was imported")
+    sha256: str
+    timed: bool = Field(description="whether the log says how long the run took; otherwise started equals ended")
+
+
+class Record(_Closed):
+    """One run. Times are Unix seconds (UTC) or durations in seconds; rates are per second."""
+
+    schema_version: Literal["record/1"] = "record/1"
+    cell_id: str
+    repetition: int = Field(ge=1, description="1-based; also the block of the design")
+    cell: RecordedCell
+    specification: dict[str, Any] = Field(description="what was hashed into cell_id")
+    status: Status
+    failure: Failure | None = None
+    started: float
+    ended: float
+    lease_id: str
+    hosts: tuple[str, ...] = ()
+    composition: str = Field(description="hash of the composition obtained, in shared/")
+    environment: str = Field(description="hash of the hosts' hardware and software, in shared/")
+    campaign: str = Field(description="hash of the campaign as used, in shared/")
+    throughput_per_s: float | None = Field(default=None, description="samples per second over all ranks")
+    step_times_s: tuple[tuple[float, ...], ...] = Field(default=(), description="[rank][measured step]")
+    window_s: tuple[float, ...] = Field(default=(), description="[rank] time of all measured steps together")
+    metrics: dict[str, float] = Field(default_factory=dict, description="further numbers, unit in the name")
+    phases_s: dict[str, float] = Field(default_factory=dict, description="import, group, model, warm-up, ...")
+    links: str = Field(default="", description="hash of the links measured on the composition, in shared/")
+    software: str = Field(default="", description="hash of the workload's own software environment, in shared/")
+    telemetry: str = Field(
+        default="", description="path of the samples beside the run, relative to the results directory"
+    )
+    stopped: str = Field(default="", description="why this is the cell's last repetition, where a target ended them")
+    implied_by: str = Field(
+        default="", description="`<cell id>.<repetition>` of the run that an implied record rests on"
+    )
+    flags: tuple[str, ...] = Field(default=(), description="what a reader of this number should know")
+    log: str = Field(default="", description="path of the log, relative to the results directory")
+    source: Source | None = Field(default=None, description="where an imported record was read from")
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.cell_id, self.repetition
+
+
+def write_once(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all, also after a crash; an existing file is left alone.
+
+    Raises RecordError when the disk is full or the directory cannot be written; nothing partial stays behind.
+    """
+    if path.exists():
+        return
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # noqa: PTH101  (mkstemp gives 0600; results are meant to be shared)
+        os.rename(temporary, path)  # noqa: PTH104
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise RecordError(
+            f"{path}: could not be written ({error.strerror}); free space or fix permissions, then run the same command "
+            "again: finished records are kept"
+        ) from error
+
+
+def is_full(directory: Path) -> bool:
+    """Whether so little space is left that what programs print may be lost."""
+    return shutil.disk_usage(directory).free < _FULL_BYTES
+
+
+class Store:
+    """The records of one results directory."""
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+        self.records = results / "records"
+        self.shared = results / "shared"
+
+    def path(self, cell_id: str, repetition: int) -> Path:
+        """Where the record of a run that was started is."""
+        return self.records / cell_id[:2] / f"{cell_id}.{repetition}.json"
+
+    def index(self, *, implied: bool = True) -> set[tuple[str, int]]:
+        """Keys of all records, from file names alone; implied: with those of runs that were not started for being implied."""
+        keys: set[tuple[str, int]] = set()
+        others: list[tuple[tuple[str, int], tuple[str, int]]] = []
+        if not self.records.is_dir():
+            return keys
+        try:
+            for shard in os.scandir(self.records):
+                if shard.is_dir():
+                    for entry in os.scandir(shard.path):
+                        match = _NAME.fullmatch(entry.name)
+                        if match is None or match[1][:2] != shard.name:
+                            continue
+                        if match[3] is None:
+                            keys.add((match[1], int(match[2])))
+                        elif implied:
+                            others.append(((match[1], int(match[2])), (match[3], int(match[4]))))
+        except OSError as error:
+            raise RecordError(f"{error.filename}: cannot be listed ({error.strerror}); fix its permissions") from error
+        return keys | {key for key, evidence in others if evidence in keys}
+
+    def has(self, cell_id: str, repetition: int, *, implied: bool = True) -> bool:
+        """Whether `index` has the key."""
+        return self.path(cell_id, repetition).exists() or (implied and self._implied(cell_id, repetition) is not None)
+
+    def _implied(self, cell_id: str, repetition: int) -> Path | None:
+        for path in sorted((self.records / cell_id[:2]).glob(f"{cell_id}.{repetition}.implied-by.*.json")):
+            match = _NAME.fullmatch(path.name)
+            if match and match[3] and self.path(match[3], int(match[4])).exists():
+                return path
+        return None
+
+    def await_records(self, keys: Collection[tuple[str, int]], latency_s: float) -> None:
+        """Until these records are seen here: a shared file system shows them late. RecordError names one that does not come."""
+        until = time.monotonic() + latency_s
+        while unseen := set(keys) - self.index():
+            if time.monotonic() > until:
+                raise RecordError(
+                    f"{self.path(*min(unseen))}: was written on another host, and is not seen here after {latency_s:g} s; is "
+                    "the results directory on a file system that both share?"
+                )
+            time.sleep(0.2)
+
+    def write(self, record: Record) -> None:
+        path = self.path(*record.key).with_name(_file_name(record))
+        write_once(path, record.model_dump_json(exclude_defaults=False).encode() + b"\n")
+
+    def read(self, cell_id: str, repetition: int) -> Record:
+        """The record of a run, or the one that says what implies how it ends."""
+        path = self.path(cell_id, repetition)
+        return read_record(path if path.exists() else self._implied(cell_id, repetition) or path)
+
+    def forget_implied_by(self, cell_id: str, repetition: int) -> None:
+        """Remove what rests on a record that says something else now."""
+        for path in self.records.glob(f"*/*.implied-by.{cell_id}.{repetition}.json"):
+            path.unlink(missing_ok=True)
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records in the order of their keys; a damaged one raises RecordError naming the file."""
+        for key in sorted(self.index()):
+            yield self.read(*key)
+
+    def share(self, document: object) -> str:
+        """Store what many records have in common once; gives the hash to refer to it by."""
+        name = content_hash(document)
+        write_once(self.shared / f"{name}.json", (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
+        return name
+
+    def shared_document(self, name: str) -> dict[str, Any]:
+        path = self.shared / f"{name}.json"
+        try:
+            document = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{path}: cannot be read ({error}); restore it from an archive") from error
+        if not isinstance(document, dict) or content_hash(document) != name:
+            raise RecordError(f"{path}: its content does not match its name; restore it from an archive")
+        return document
+
+
+def read_record(path: Path) -> Record:
+    """Parse one record file; RecordError names the file and what is wrong with it."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        record = Record.model_validate_json(content)
+    except ValidationError as error:
+        problem = first_problem(error, "the file")
+        raise RecordError(
+            f"{path}: not a whole {SCHEMA} record ({problem}); move it away and the run is measured again"
+        ) from error
+    if path.name != _file_name(record):
+        raise RecordError(f"{path}: holds the record of {record.cell_id}.{record.repetition}; move it away")
+    return record
+
+
+def _file_name(record: Record) -> str:
+    by = f".implied-by.{record.implied_by}" if record.implied_by else ""
+    return f"{record.cell_id}.{record.repetition}{by}.json"

@@ -1,0 +1,127 @@
+"""Records that were set aside so that their runs are measured again, and the hosts that cells ran on. Nothing is deleted.
+
+Layout: `superseded/<when>/records/<first two digits>/<cell id>.<repetition>.json`, as they were, and `superseded/<when>/why.json`:
+the expression, and every run that was set aside. It is written first, so that a crash in between leaves nothing half known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.documents.record import Store, write_once
+from campaign.errors import RecordError
+
+SCHEMA = "superseded/1"
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """One time that records were set aside. when: UTC, the name of its directory."""
+
+    directory: Path
+    where: str
+    runs: tuple[Key, ...]
+
+    @property
+    def when(self) -> str:
+        return self.directory.name
+
+    def path(self, run: Key) -> Path:
+        """Where the record of a run is now."""
+        return Store(self.directory).path(*run)
+
+    def complete(self, store: Store) -> int:
+        """Move what is not moved yet; gives how many records. RecordError when that is not possible."""
+        moved = 0
+        for run in self.runs:
+            old, new = store.path(*run), self.path(run)
+            if new.exists() or not old.exists():
+                continue
+            try:
+                new.parent.mkdir(parents=True, exist_ok=True)
+                old.rename(new)
+            except OSError as error:
+                raise RecordError(
+                    f"{old}: could not be set aside ({error.strerror}); fix this, then run again"
+                ) from error
+            moved += 1
+        return moved
+
+
+def set_aside(store: Store, when: str, where: str, runs: Sequence[Key]) -> SetAside:
+    """Move records out of the way, into a directory of its own; RecordError when that is not possible."""
+    directory = store.results / "superseded" / when
+    number = 1
+    while directory.exists():
+        number += 1
+        directory = directory.with_name(f"{when}-{number}")
+    named = [f"{cell_id}.{repetition}" for cell_id, repetition in runs]
+    document = {"schema_version": SCHEMA, "where": where, "runs": named}
+    write_once(directory / "why.json", (json.dumps(document, indent=1) + "\n").encode())
+    made = SetAside(directory, where, tuple(runs))
+    made.complete(store)
+    return made
+
+
+def all_set_aside(results: Path) -> list[SetAside]:
+    """Every time that records were set aside, in the order of time; RecordError names a damaged file."""
+    found = []
+    for path in sorted((results / "superseded").glob("*/why.json")):
+        try:
+            document = json.loads(path.read_bytes())
+            runs = [name.split(".") for name in document["runs"]]
+            found.append(SetAside(path.parent, str(document["where"]), tuple((cell, int(n)) for cell, n in runs)))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{path}: cannot be read ({error!r}); restore it from an archive") from error
+    return found
+
+
+class RecordedHosts:
+    """The hosts that the runs of each cell touched, by their records; also by those that were set aside.
+
+    Names of files are read once, files when a cell is asked for. `seen`: the hosts of the cells that were.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.seen: set[str] = set()
+        self._files: dict[str, list[Path]] | None = None
+
+    def __call__(self, cell_id: str) -> frozenset[str]:
+        if self._files is None:
+            self._files = {}
+            for directory in (self.store.records, *sorted((self.store.results / "superseded").glob("*/records"))):
+                for path in _files(directory):
+                    self._files.setdefault(path.name.split(".")[0], []).append(path)
+        hosts = frozenset(host for path in self._files.get(cell_id, ()) for host in hosts_of(path))
+        self.seen |= hosts
+        return hosts
+
+
+def hosts_of(path: Path) -> tuple[str, ...]:
+    """The hosts of one record, without reading what else it says; none for one that was not started. RecordError if damaged."""
+    try:
+        document = json.loads(path.read_bytes())
+        return () if document.get("implied_by") else tuple(map(str, document["hosts"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(
+            f"{path}: cannot be read as a record ({error!r}); move it away and the run is measured again"
+        ) from error
+
+
+def _files(records: Path) -> Iterator[Path]:
+    """Record files, in no order; without those that are being written."""
+    if not records.is_dir():
+        return
+    try:
+        for shard in os.scandir(records):
+            if shard.is_dir():
+                names = (entry.name for entry in os.scandir(shard.path))
+                yield from (Path(shard.path, name) for name in names if name.endswith(".json") and name[0] != ".")
+    except OSError as error:
+        raise RecordError(f"{error.filename}: cannot be listed ({error.strerror}); fix its permissions") from error

@@ -1,0 +1,10 @@
+"""Two campaigns held against each other: cells matched by what they are, with ratios, intervals and a regression gate.
+
+`compare` makes a Comparison from the tables of two campaigns, `document` its JSON document. Pure.
+"""
+
+from campaign.insight.compare.comparing import Comparison, compare
+from campaign.insight.compare.document import document
+from campaign.insight.compare.gate import Broken, Rule, parse_rule
+
+__all__ = ["Broken", "Comparison", "Rule", "compare", "document", "parse_rule"]

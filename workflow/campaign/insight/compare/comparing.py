@@ -1,0 +1,229 @@
+"""The comparison of two campaigns: every cell of both, what became of it, and how its throughput changed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign import statistics, wording
+from campaign.errors import ConfigError
+from campaign.insight.compare.gate import STATE, THROUGHPUT, Broken, Rule, broken_by_changes, broken_by_states
+from campaign.insight.compare.matching import NAMES, Matched, match
+from campaign.insight.compare.surroundings import Difference, differences
+from campaign.statistics import SIGNIFICANT, pairing
+from campaign.statistics.comparable_cells import naming_columns
+from campaign.tables.columns import RUNS
+from campaign.tables.table_files import Tables
+
+ALL = "all cells"
+_MEASURED = (
+    "throughput_per_s",
+    "throughput_per_device_per_s",
+    "step_median_s",
+    "step_p95_s",
+    "step_cv_pct",
+    "wall_s",
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two campaigns; every change is that of `other` against `base`.
+
+    rows: one matched pair each, in the base's order: cell (words), configuration, workload, batch, precision, by, differs;
+    base_state, state, base_outcome, outcome; base_mean, mean (samples/s), base_n, n; ratio, low, high (95 %), p, p_holm,
+    paired, method, least_detectable_pct, says. means: by workload, and of ALL: cells, ratio, low, high, p of the geometric mean.
+    only_base, only_other: cell, state. broken: what breaks the rules, whose texts are in `rules`.
+    """
+
+    base: str
+    other: str
+    rows: pd.DataFrame
+    means: pd.DataFrame
+    only_base: pd.DataFrame
+    only_other: pd.DataFrame
+    surroundings: tuple[Difference, ...]
+    rules: tuple[str, ...] = ()
+    broken: tuple[Broken, ...] = ()
+
+    @property
+    def changed(self) -> pd.DataFrame:
+        """Pairs that ended otherwise than before."""
+        return self.rows[self.rows["base_outcome"] != self.rows["outcome"]]
+
+    @property
+    def compared(self) -> int:
+        """Pairs with a ratio."""
+        return int(self.rows["ratio"].notna().sum())
+
+
+def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparison:
+    """Hold `other` against `base`.
+
+    ConfigError: a rule names a quantity that the campaigns do not both have.
+    """
+    matched = match(base.cells, other.cells)
+    rows = _rows(matched, base, other)
+    means = _means(rows)
+    comparison = Comparison(
+        *_called_apart(base.name, other.name),
+        rows,
+        means,
+        _alone(matched.only_base),
+        _alone(matched.only_other),
+        tuple(differences(base.context, other.context)),
+        tuple(rule.text for rule in rules),
+    )
+    broken = [each for rule in rules for each in _broken(rule, comparison, matched, (base.runs, other.runs))]
+    return replace(comparison, broken=tuple(broken))
+
+
+def _called_apart(base: str, other: str) -> tuple[str, str]:
+    """Names of the two, told apart where they are equal."""
+    return (base, other) if base != other else (f"{base} (A)", f"{other} (B)")
+
+
+def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
+    one, two = matched.base, matched.other
+    # The same cell in two campaigns is two cells here, or it would be held against itself.
+    a = two.assign(cell_id="other " + two["cell_id"].astype("str"))
+    b = one.assign(cell_id="base " + one["cell_id"].astype("str"))
+    found = pairing.ratios(a, b, _blocks({"base ": base, "other ": other}))
+    ratio, low, high = found.of.bounds()
+    p = found.of.p()
+    rows = one[["configuration", "workload", "batch", "precision"]].assign(
+        cell=_words(one),
+        cell_id=one["cell_id"],
+        other_cell_id=two["cell_id"],
+        by=matched.by,
+        differs=matched.differs,
+        base_state=one["state"],
+        state=two["state"],
+        base_outcome=_outcomes(one),
+        outcome=_outcomes(two),
+        base_mean=one["mean"],
+        mean=two["mean"],
+        base_n=one["n_ok"],
+        n=two["n_ok"],
+        ratio=ratio,
+        low=low,
+        high=high,
+        p=p,
+        p_holm=statistics.holm(p),
+        paired=found.paired,
+        method=found.method,
+        least_detectable_pct=found.of.least_detectable_pct(),
+    )
+    return rows.assign(says=[_says(row) for row in rows.to_dict("records")])
+
+
+def _blocks(sides: Mapping[str, Tables]) -> pd.DataFrame | None:
+    """Runs of both campaigns that stand in blocks; runs of one lease and one repetition make a pair, whoever planned them."""
+    known = []
+    for prefix, tables in sides.items():
+        runs = pairing.blocks(tables.runs, tables.context["campaign"].get("protocol", {}))
+        if runs is None:
+            return None
+        known.append(runs.assign(cell_id=prefix + runs["cell_id"].astype("str")))
+    # Leases are named by when and where they were taken: those of two campaigns are rarely the same.
+    shared = set(known[0]["lease_id"]) & set(known[1]["lease_id"])
+    return pd.concat([runs[runs["lease_id"].isin(shared)] for runs in known], ignore_index=True) if shared else None
+
+
+def _words(cells: pd.DataFrame) -> list[str]:
+    axes = naming_columns(cells)
+    empty = [name for name in axes if (cells[name].astype("object") == "").all()]
+    kept = [name for name in axes if name not in empty]
+    return [wording.describe(row, [name for name in kept if row[name] != ""]) for row in cells.to_dict("records")]
+
+
+def _outcomes(cells: pd.DataFrame) -> list[str]:
+    """'ok', how it failed ('oom_device'), 'implied' or 'missing'."""
+    states = zip(cells["state"], cells["failures"], strict=True)
+    return [
+        "ok" if state == "measured" else _kinds(failures) if state == "failed" else state for state, failures in states
+    ]
+
+
+def _kinds(failures: str) -> str:
+    """'oom_device' of 'oom_device x3': how often is another matter."""
+    return ", ".join(dict.fromkeys(part.partition(" x")[0] for part in failures.split(", "))) or "failed"
+
+
+def _says(row: Mapping[Any, Any]) -> str:
+    """What a pair comes to, in words."""
+    if not np.isfinite(row["ratio"]):
+        return ""
+    if not np.isfinite(row["p_holm"]):
+        return "one run, no interval"
+    if row["p_holm"] < SIGNIFICANT:
+        return "faster" if row["ratio"] > 1 else "slower"
+    most = max(abs(row["low"] - 1), abs(row["high"] - 1))
+    return f"no difference larger than {wording.percent(100 * most)}"
+
+
+def _means(rows: pd.DataFrame) -> pd.DataFrame:
+    """Geometric mean of the ratios over cells with Student's interval: of each workload, and of all; nan of one cell."""
+    known = rows[rows["ratio"].notna()]
+    groups = [*known.groupby("workload", sort=False), *([(ALL, known)] if known["workload"].nunique() > 1 else [])]
+    told = []
+    for name, group in groups:
+        logs = np.log(group["ratio"].to_numpy(dtype=np.float64))
+        n = len(logs)
+        variance = float(logs.var(ddof=1)) / n if n > 1 else np.nan
+        mean = np.array([np.exp(logs.mean())])
+        of = statistics.LogRatios(mean, np.array([variance]), np.array([n - 1.0 if n > 1 else np.nan]))
+        value, low, high = (float(each[0]) for each in of.bounds())
+        told.append({"workload": name, "cells": n, "ratio": value, "low": low, "high": high, "p": float(of.p()[0])})
+    numbers = dict.fromkeys(("ratio", "low", "high", "p"), "float64")
+    return pd.DataFrame(told, columns=["workload", "cells", *numbers]).astype({"cells": "int64", **numbers})
+
+
+def _alone(cells: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"cell": _words(cells), "state": cells["state"].to_numpy()})
+
+
+def _broken(
+    rule: Rule, comparison: Comparison, matched: Matched, runs: tuple[pd.DataFrame, pd.DataFrame]
+) -> Iterable[Broken]:
+    rows = comparison.rows
+    if rule.quantity == STATE:
+        return broken_by_states(rule, rows)
+    words = rows["cell"].tolist()
+    if rule.quantity == THROUGHPUT:
+        means = comparison.means[comparison.means["cells"] > 1]
+        named = [f"mean over {row['cells']} cells of {row['workload']}" for row in means.to_dict("records")]
+        return [
+            *broken_by_changes(rule, words, rows["ratio"].to_numpy(), rows["p_holm"].to_numpy()),
+            *broken_by_changes(rule, named, means["ratio"].to_numpy(), statistics.holm(means["p"])),
+        ]
+    sides = []
+    for cells, of in ((matched.other, runs[1]), (matched.base, runs[0])):
+        sample = _metric(rule, of).reindex(cells["cell_id"])
+        sides += [sample[name].to_numpy() for name in ("mean", "std", "count")]
+    ratios = statistics.unpaired(*sides)
+    return broken_by_changes(rule, words, ratios.ratio, statistics.holm(ratios.p()))
+
+
+def _metric(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
+    """Mean, sd and number of a metric by cell, over believed runs. ConfigError: there is no such metric."""
+    numeric = [str(name) for name in runs.select_dtypes("number").columns if _is_metric(str(name))]
+    if rule.quantity not in numeric:
+        near = difflib.get_close_matches(rule.quantity, [THROUGHPUT, STATE, *numeric], n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join([THROUGHPUT, STATE, *numeric])}"
+        raise ConfigError(f"--fail-on '{rule.text}': not both campaigns have the quantity '{rule.quantity}'; {hint}")
+    ok = runs[runs["status"] == "ok"]
+    return ok.groupby("cell_id")[rule.quantity].agg(["mean", "std", "count"])
+
+
+def _is_metric(column: str) -> bool:
+    """Of the columns of the runs table: what was measured, neither how a run was set up nor when it was."""
+    return column in _MEASURED or not (column in RUNS or column.startswith("option_"))
+
+
+__all__ = ["ALL", "NAMES", "Comparison", "compare"]

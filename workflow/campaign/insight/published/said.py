@@ -1,0 +1,186 @@
+"""Published claims and what was measured here, in words: the part `published` of a report's context document."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from campaign import wording
+from campaign.config.published_file import Claim, Here, ReferenceSet
+from campaign.insight.published import NOT_HERE
+from campaign.insight.published.conditions import conditions
+from campaign.insight.published.judgement import judge, others
+from campaign.insight.published.selection import NotHere, only_the_program
+from campaign.insight.published.values import Found, Value, found
+from campaign.statistics.comparable_cells import option_columns
+from campaign.tables.build import PLAN_COLUMNS
+from campaign.tables.table_files import Tables
+
+# Of so many conditions and values a table's cell holds the first ones, and says how many more there are.
+_MOST = 4
+_BASIS = {"less_than": "less than ", "more_than": "more than ", "almost": "almost ", "about": "about "}
+_UNIT = {
+    "percent": "\u202f%",
+    "1": "×",
+    "us": "\u202fµs",
+    "gpus": " devices",
+    "runs": " runs",
+    "count": "",
+    "samples": "",
+}
+_READ = ("state", "failures", "n_ok", "mean", "sd")
+_OUTCOME = {"ok": "fits", "out_of_memory": "runs out of memory"}
+# What a computed number is of, where the claim's words may not say it.
+_QUANTITY = {
+    "throughput_drop_pct": "loss of throughput",
+    "throughput_gain_pct": "gain of throughput",
+    "throughput_ratio": "throughput",
+    "time_increase_pct": "change of time",
+    "time_ratio": "time",
+    "near_linear_up_to": "efficiency",
+    "spread_cv_pct": "variation",
+    "largest_batch": "batch",
+}
+
+
+def held_against(sets: Iterable[ReferenceSet], tables: Tables) -> dict[str, Any]:
+    """JSON-serialisable: the documents, and every claim of each beside what the tables say of it."""
+    known = list(sets)
+    # Claims are many and each picks rows anew: what none of them reads would only be carried along.
+    read = [name for name in (*PLAN_COLUMNS, *option_columns(tables.cells), *_READ) if name in tables.cells.columns]
+    tables = replace(tables, cells=tables.cells[read])
+    return {
+        "documents": [{"name": each.name, **each.document.model_dump()} for each in known],
+        "claims": [_claim(claim, each, tables) for each in known for claim in each.claims],
+    }
+
+
+def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
+    said = {
+        "id": claim.id,
+        "document": names.name,
+        "where": claim.where,
+        "figure": claim.figure,
+        "says": claim.says,
+        "published": published(claim),
+        "told": told(claim),
+        "conditions": conditions(claim.conditions),
+        "note": claim.note,
+    }
+    try:
+        of = found(claim, names, tables)
+    except NotHere as reason:
+        return {**said, "verdict": NOT_HERE, "other": [], "here": "", "of": "", "reason": str(reason), "cells": []}
+    return {**said, **_found(claim, of)}
+
+
+def _found(claim: Claim, of: Found) -> dict[str, Any]:
+    assert claim.here is not None
+    verdict, agreeing = judge(claim, claim.here, of)
+    missed = others(claim, claim.here, of)
+    several = len(of.values) > 1 and of.trend is None
+    counted = f" ({agreeing} of {len(of.values)} agree)" if several and verdict != "agrees" else ""
+    cells = list(dict.fromkeys(cell for value in of.values for cell in value.cells))
+    words = [value.words for value in of.values]
+    return {
+        "verdict": verdict,
+        "other": list(missed),
+        "other_program": only_the_program(missed),
+        "here": f"{here(claim, of)}{counted}",
+        "of": first(words) if len(words) <= _MOST else wording.plural(len(words), _noun(claim.here)),
+        "reason": "",
+        "cells": cells[:20],
+    }
+
+
+def _noun(here: Here) -> str:
+    return "cell" if here.compute in ("metric", "outcome") else "comparison"
+
+
+def published(claim: Claim) -> str:
+    """The number as the document has it: 'almost 2×', 'less than 7 %'; '' where it prints none.
+
+    What is judged as an efficiency says which one its words are taken for: 'near linear up to 20 devices, taken as at least 90 %'.
+    """
+    value = claim.value
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return _outcome(value)
+    unit = _UNIT.get(claim.unit, f" {claim.unit}")
+    number = " to ".join(_printed(each) for each in (value if isinstance(value, tuple) else (value,)))
+    if claim.here is not None and claim.here.compute == "near_linear_up_to":
+        return f"near linear up to {number}{unit}, taken as at least {wording.percent(claim.here.limit, 0)}"
+    return f"{_BASIS.get(claim.basis, '')}{number}{unit}"
+
+
+def told(claim: Claim) -> str:
+    """What the claim says, and its number where the words do not hold it: 'write latency between two local GPUs: 1.85 µs'."""
+    number = published(claim)
+    values = claim.value if isinstance(claim.value, tuple) else (claim.value,)
+    printed = [_printed(value) for value in values if isinstance(value, float)]
+    in_words = all(re.search(rf"(?<![\d.,]){re.escape(each)}(?![\d,]|\.\d)", claim.says) for each in printed)
+    return claim.says if in_words or not number else f"{claim.says}: {number}"
+
+
+def _printed(value: float) -> str:
+    """The digits that the document prints, not as many as we like."""
+    return f"{value:,.0f}" if value == int(value) else wording.minus(f"{value:,}")
+
+
+def here(claim: Claim, of: Found) -> str:
+    """'loss of throughput 7.4 % [6.8 %, 8.1 %]'; of several values the least and the most; of a trend its rank correlation."""
+    if of.trend is not None:
+        p = min(of.trend.p_up, of.trend.p_down)
+        much = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+        return f"rank correlation {wording.minus(f'{of.trend.tau:.2f}')} over {len(of.values)} values ({much})"
+    if isinstance(of.values[0].value, str):
+        return first([_outcome(str(value.value)) for value in of.values])
+    ordered = sorted(of.values, key=lambda value: float(value.value))
+    ends = dict.fromkeys(_said(claim, value) for value in (ordered[0], ordered[-1]))
+    return f"{_quantity(claim)} {' to '.join(ends)}".lstrip()
+
+
+def _quantity(claim: Claim) -> str:
+    if claim.here is None:
+        return ""
+    difference = claim.here.compute == "spread_cv_pct" and claim.here.against_models
+    return f"{'difference of ' if difference else ''}{_QUANTITY.get(claim.here.compute, '')}"
+
+
+def _outcome(status: str) -> str:
+    return _OUTCOME.get(status, status.replace("_", " "))
+
+
+def _said(claim: Claim, value: Value) -> str:
+    def say(number: float) -> str:
+        return _with_unit(claim, number)
+
+    number = say(float(value.value))
+    if math.isinf(value.high):
+        return f"{number}, and no larger one was tried"
+    if value.exact or value.low == value.high:
+        return number
+    return f"{number}, one run" if math.isnan(value.low) else f"{number} [{say(value.low)}, {say(value.high)}]"
+
+
+def _with_unit(claim: Claim, number: float) -> str:
+    """A number in the unit of what was computed."""
+    compute = claim.here.compute if claim.here else ""
+    if compute.endswith("_pct") or compute == "near_linear_up_to" or claim.unit == "percent":
+        return wording.percent(number)
+    if compute.endswith("ratio"):
+        return wording.times(number)
+    if compute in ("planned_runs", "largest_batch"):
+        return f"{number:,.0f}{_UNIT.get(claim.unit, '')}"
+    return f"{wording.number(number, 4)}{_UNIT.get(claim.unit, f' {claim.unit}')}"
+
+
+def first(words: Iterable[str]) -> str:
+    """Different texts, joined; of many the first ones."""
+    told = list(dict.fromkeys(words))
+    more = f" and {len(told) - _MOST} more" if len(told) > _MOST else ""
+    return "; ".join(told[:_MOST]) + more

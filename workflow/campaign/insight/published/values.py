@@ -1,0 +1,266 @@
+"""What a campaign's tables say of a claim: its quantity, from each pair of cells, cell or group of cells that it is about.
+
+Intervals of several values of one claim hold together at 95 % (Bonferroni), so that no claim fails by its number of cells.
+throughput_drop_pct, throughput_gain_pct, throughput_ratio: mean throughput of a cell over that of the cell it is held against.
+time_ratio, time_increase_pct: the inverse, as equal work takes that much longer. metric, metric_ratio: mean over believed runs.
+spread_cv_pct: sd over mean of the cells' mean throughputs; with `against_models`, minus theirs. near_linear_up_to: the smallest
+efficiency up to the claim's number of devices. link_..: medians over pairs of devices, with their range in place of an interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign import wording
+from campaign.config.published_file import Claim, Here, ReferenceSet
+from campaign.insight.published import of_links
+from campaign.insight.published.selection import NotHere, chosen, column, equal_columns, pairs, said_missed
+from campaign.statistics import CONFIDENCE, Floats, pairing, student_interval, unpaired
+from campaign.statistics.comparable_cells import naming_columns
+from campaign.tables.table_files import Tables
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a claim's quantity here. low and high: nan where there is no interval. cells: ids; words: which cells."""
+
+    value: float | str
+    low: float
+    high: float
+    words: str
+    cells: tuple[str, ...] = ()
+    exact: bool = False
+    """The value is a count or a description of these cells, not an estimate."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Whether a value rises: Kendall's rank correlation over all groups of cells. p_up, p_down: one-sided p-values."""
+
+    tau: float
+    p_up: float
+    p_down: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """All values of a claim here, what its cells miss of the document's conditions, and the trend where one is claimed."""
+
+    values: tuple[Value, ...]
+    missed: tuple[str, ...] = ()
+    trend: Trend | None = None
+
+
+def found(claim: Claim, names: ReferenceSet, tables: Tables) -> Found:
+    """What the tables say of a claim; NotHere: nothing, and why."""
+    here = claim.here
+    if here is None:
+        raise NotHere(claim.not_here)
+    if here.compute.startswith(("link", "host")):
+        return _of_links(here, tables)
+    if here.compute == "near_linear_up_to":
+        return _near_linear(claim, here, names, tables)
+    if here.compute == "spread_cv_pct":
+        return _spread(here, names, tables)
+    if here.compute in ("largest_batch", "outcome", "planned_runs"):
+        return _of_cells(here, names, tables.cells)
+    return _measured(here, names, tables)
+
+
+def _measured(here: Here, names: ReferenceSet, tables: Tables) -> Found:
+    """Throughput or metrics of cells, or of pairs of cells."""
+    if here.compute == "metric":
+        rows = chosen(tables.cells[tables.cells["n_ok"] > 0], names, here)
+        rows = rows.drop_duplicates("workload") if here.columns == ("parameters",) else rows
+        rows = rows.join(_metric(here, tables.runs, rows), on="cell_id")
+        rows = _known(rows[rows["_mean"].notna()].reset_index(drop=True), here)
+        scale = rows["ranks"].to_numpy() if here.times_ranks else 1.0
+        bounds = student_interval(rows["_mean"], rows["_sd"], rows["_n"], _confidence(rows))
+        value, low, high = (np.asarray(each) * scale for each in (rows["_mean"], *bounds))
+    else:
+        rows = pairs(tables.cells, names, here)
+        value, low, high = _ratios(here, rows, tables)
+        value, low, high = _SAID[here.compute](value, low, high)
+        kept = np.isfinite(value)
+        rows, value, low, high = _known(rows[kept].reset_index(drop=True), here), value[kept], low[kept], high[kept]
+    rows = rows.assign(_value=value, _low=low, _high=high)
+    trend = _trend(rows, here, tables) if here.along else None
+    return Found(_values(rows), said_missed(rows, names, here), trend)
+
+
+def _ratios(here: Here, rows: pd.DataFrame, tables: Tables) -> tuple[Floats, Floats, Floats]:
+    if here.compute != "metric_ratio":
+        protocol = tables.context["campaign"].get("protocol", {})
+        against = rows[[f"against_{name}" for name in pairing.SIDE]].set_axis(list(pairing.SIDE), axis="columns")
+        return pairing.ratios(rows, against, pairing.blocks(tables.runs, protocol)).of.bounds(_confidence(rows))
+    metric = _metric(here, tables.runs, rows)
+    of, against = metric.reindex(rows["cell_id"]), metric.reindex(rows["against_cell_id"])
+    scale = (rows["ranks"] / rows["against_ranks"]).to_numpy() if here.times_ranks else 1.0
+    parts = [part[name].to_numpy() for part in (of, against) for name in ("_mean", "_sd", "_n")]
+    value, low, high = unpaired(*parts).bounds(_confidence(rows))
+    return value * scale, low * scale, high * scale
+
+
+_Said = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
+_SAID: Mapping[str, _Said] = {
+    "throughput_ratio": lambda value, low, high: (value, low, high),
+    "metric_ratio": lambda value, low, high: (value, low, high),
+    "throughput_drop_pct": lambda value, low, high: (100 * (1 - value), 100 * (1 - high), 100 * (1 - low)),
+    "throughput_gain_pct": lambda value, low, high: (100 * (value - 1), 100 * (low - 1), 100 * (high - 1)),
+    "time_ratio": lambda value, low, high: (1 / value, 1 / high, 1 / low),
+    "time_increase_pct": lambda value, low, high: (100 * (1 / value - 1), 100 * (1 / high - 1), 100 * (1 / low - 1)),
+}
+
+
+def _metric(here: Here, runs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """_mean, _sd and _n of the metric over believed runs, by cell. NotHere: no run has it."""
+    if lacking := [name for name in here.columns if name not in runs.columns]:
+        raise NotHere(f"no run has the metric '{lacking[0]}'")
+    ids = pd.concat([rows["cell_id"], *([rows["against_cell_id"]] if "against_cell_id" in rows else [])])
+    ok = runs[(runs["status"] == "ok") & runs["cell_id"].isin(ids)]
+    total = ok[list(here.columns)].astype("float64").sum(axis=1, skipna=False)
+    groups = total.groupby(ok["cell_id"])
+    return pd.DataFrame({"_mean": groups.mean(), "_sd": groups.std(), "_n": groups.count()})
+
+
+def _known(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
+    if rows.empty:
+        raise NotHere(f"no run of these cells has the metric '{' + '.join(here.columns)}'")
+    return rows
+
+
+def _confidence(rows: pd.DataFrame) -> float:
+    return 1 - (1 - CONFIDENCE) / max(len(rows), 1)
+
+
+def _trend(rows: pd.DataFrame, here: Here, tables: Tables) -> Trend:
+    """Kendall (1938), summed over groups; one-sided by the normal approximation with correction for continuity."""
+    try:
+        along = rows[column(rows, here.along)].to_numpy(dtype=np.float64)
+        by = [name for name in equal_columns(rows, here) if name != column(rows, here.along)]
+    except NotHere:
+        asked = here.model_copy(update={"columns": (here.along,)})
+        along = _metric(asked, tables.runs, rows)["_mean"].reindex(rows["cell_id"]).to_numpy()
+        by = [name for name in equal_columns(rows, here) if name not in ("workload", "batch")]
+    by += [name for name in here.vary if name in rows.columns and name not in ("workload", "batch")]
+    rows = rows.assign(_along=along)[np.isfinite(along)]
+    score = most = variance = 0.0
+    for _, group in rows.groupby(by, sort=False):
+        x, y, n = group["_along"].to_numpy(), group["_value"].to_numpy(), len(group)
+        signs = np.sign(x[:, None] - x[None, :]) * np.sign(y[:, None] - y[None, :])
+        score += float(signs.sum()) / 2
+        most += float((x[:, None] != x[None, :]).sum()) / 2
+        variance += n * (n - 1) * (2 * n + 5) / 18
+    if most < 3:
+        raise NotHere(f"fewer than three cells are alike in all but '{here.along}'")
+    up, down = (0.5 * math.erfc((sign * score - 1) / math.sqrt(2 * variance)) for sign in (1, -1))
+    return Trend(score / most, up, down)
+
+
+def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) -> Found:
+    """The smallest efficiency up to the claim's number of devices, in percent."""
+    rows = chosen(tables.cells[tables.cells["n_ok"] > 0], names, here).sort_values("ranks", kind="stable")
+    keys = equal_columns(rows, here)
+    asked = claim.value if isinstance(claim.value, float) else math.inf
+    rows = rows[rows["ranks"] <= asked].drop_duplicates([*keys, "ranks"])
+    first = rows.drop_duplicates(keys)[[*keys, "ranks", "mean", "sd", "n_ok", "cell_id"]]
+    both = rows.merge(first, on=keys, suffixes=("", "_first"))
+    both = both[both["ranks"] > both["ranks_first"]].reset_index(drop=True)
+    if both.empty:
+        raise NotHere("no two numbers of devices were measured")
+    parts = [both[f"{name}{which}"] for which in ("", "_first") for name in ("mean", "sd", "n_ok")]
+    scale = (100 * both["ranks_first"] / both["ranks"]).to_numpy()
+    value, low, high = (each * scale for each in unpaired(*parts).bounds(_confidence(both)))
+    both = both.assign(_value=value, _low=low, _high=high)
+    least = both.loc[both.groupby(keys, sort=False)["_value"].idxmin()].reset_index(drop=True)
+    most = int(both["ranks"].max())
+    short = (f"up to {most} devices instead of {asked:g}",) if most < asked else ()
+    return Found(_values(least), (*said_missed(least, names, here), *short))
+
+
+def _spread(here: Here, names: ReferenceSet, tables: Tables) -> Found:
+    measured = tables.cells[tables.cells["n_ok"] > 0]
+    rows = chosen(measured, names, here)
+    spread = _cv(rows, here)
+    if here.against_models:
+        other = here.model_copy(update={"models": here.against_models})
+        beside = chosen(measured, names, other)
+        if set(beside["workload"]) & set(rows["workload"]):
+            raise NotHere("one workload stands for both models")
+        less = _cv(beside, other)["_value"].median()
+        one = float(spread["_value"].median() - less)
+        return Found((Value(one, one, one, "medians", exact=True),), said_missed(rows, names, here))
+    return Found(_values(spread, exact=True), said_missed(rows, names, here))
+
+
+def _cv(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
+    """One row for each group of otherwise equal cells, with the CV of their means in percent."""
+    keys = equal_columns(rows, here)
+    groups = rows.groupby(keys, sort=False)["mean"]
+    cv = 100 * groups.transform("std") / groups.transform("mean")
+    rows = rows.assign(_value=cv, _low=cv, _high=cv)[cv.notna()].drop_duplicates(keys).reset_index(drop=True)
+    if rows.empty:
+        raise NotHere("no two otherwise equal compositions were measured")
+    return rows
+
+
+def _of_cells(here: Here, names: ReferenceSet, cells: pd.DataFrame) -> Found:
+    rows = chosen(cells, names, here)
+    if here.compute == "planned_runs":
+        least = float(rows["n_planned"].min())
+        return Found((Value(least, least, least, "fewest of any cell", exact=True),))
+    rows = rows[rows["state"] != "missing"].reset_index(drop=True)
+    if rows.empty:
+        raise NotHere("none of these cells was run")
+    missed = said_missed(rows, names, here)
+    if here.compute == "outcome":
+        told = [(_outcome(row), _words(row, rows), str(row["cell_id"])) for row in rows.to_dict("records")]
+        return Found(tuple(Value(o, math.nan, math.nan, w, (i,), exact=True) for o, w, i in told), missed)
+    measured = rows[rows["state"] == "measured"]
+    if measured.empty:
+        raise NotHere("no batch was measured")
+    largest = float(measured["batch"].max())
+    beyond = rows[(rows["batch"] > largest) & rows["state"].isin(["failed", "implied"])]
+    high = largest if len(beyond) else math.inf
+    return Found((Value(largest, largest, high, "largest batch measured"),), missed)
+
+
+def _outcome(row: Mapping[Any, Any]) -> str:
+    """'ok', 'out_of_memory', or how it failed."""
+    if row["state"] == "measured":
+        return "ok"
+    return "out_of_memory" if row["state"] == "implied" or "oom" in str(row["failures"]) else str(row["failures"])
+
+
+def _of_links(here: Here, tables: Tables) -> Found:
+    value, low, high, words, models = of_links.quantity(here, tables.links)
+    allowed = here.under.get("device", ())
+    missed = tuple(
+        f"device {model} instead of {' or '.join(map(str, allowed))}" for model in models if model not in allowed
+    )
+    return Found((Value(value, low, high, words),), missed if allowed else ())
+
+
+def _values(rows: pd.DataFrame, exact: bool = False) -> tuple[Value, ...]:
+    told = rows.to_dict("records")
+    return tuple(
+        Value(
+            float(row["_value"]),
+            float(row["_low"]),
+            float(row["_high"]),
+            _words(row, rows),
+            tuple(str(row[name]) for name in ("cell_id", "against_cell_id") if name in row),
+            exact,
+        )
+        for row in told
+    )
+
+
+def _words(row: Mapping[Any, Any], rows: pd.DataFrame) -> str:
+    return wording.describe(row, naming_columns(rows))

@@ -1,0 +1,238 @@
+"""From tables to advice: models, candidates, and an answer to every question that was asked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from campaign import wording
+from campaign.config.system_file import SystemFile
+from campaign.documents.cell import SHAPE_AXES
+from campaign.insight.performance import Checked, Fitted, LinkStart, link_starts
+from campaign.insight.recommend.answers import Question, answer
+from campaign.insight.recommend.candidates import TRUSTED_PCT, Modelled, candidates, modelled
+from campaign.insight.recommend.document import ModelSaid, Parameter, RecommendationDocument
+from campaign.insight.recommend.mixing import mixed
+from campaign.insight.recommend.objectives import DEFAULT, MIX, PER_JOULE, PREDICTIONS, Asked, Objective
+from campaign.insight.recommend.shapes import pool_of, system_of
+from campaign.statistics.comparable_cells import option_columns
+from campaign.tables.table_files import Tables
+
+CHECK_COLUMNS = ("cell_id", "workload", "device", "configuration", "batch", "precision", "ranks", "hosts", "attach")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The document, and for the figure a row for each measured cell with a model: `measured_per_s`, `predicted_per_s` without its
+    configuration, `error_pct` of the one over the other."""
+
+    document: RecommendationDocument
+    checks: pd.DataFrame
+
+
+def advise(tables: Tables, asked: Asked) -> Advice:
+    """Answer what is asked from the tables of a campaign. ConfigError where a constraint cannot be applied."""
+    cells, runs = tables.cells, tables.runs
+    named = ["precision", *option_columns(cells)]
+    system = system_of(tables.context)
+    models = modelled(runs, cells, named, _links(tables, system), asked.workloads)
+    pools = {each.observed.device: pool_of(system, each.observed.device) for each in models} if system else {}
+    rows = candidates(runs, cells, models, pools)
+    words = _words(cells, named)
+    allowed = rows if rows.empty else rows[_allowed(rows, asked)]
+    answers = [
+        answer(question, own)
+        for objective in asked.objectives
+        for question, own in _questions(objective, rows, allowed, named, words, asked)
+    ]
+    document = RecommendationDocument(
+        basis=_basis(models, system is not None, rows),
+        constraints=tuple(each.text for each in asked.constraints),
+        answers=tuple(answers),
+        models=tuple(_said(each) for each in models),
+    )
+    return Advice(document, _checks(models, named))
+
+
+def _links(tables: Tables, system: SystemFile | None) -> dict[str, LinkStart]:
+    """What is known of the links; where they are emulated, those within a host are none, whatever the system file says of it."""
+    stated = system.links.model_dump(mode="json") if system else {}
+    if system is None or system.emulation is None:
+        return link_starts(tables.links, stated)
+    return link_starts(tables.links, {**stated, "local": None}, system.emulation.scale)
+
+
+def _words(cells: pd.DataFrame, named: Sequence[str]) -> dict[str, tuple[str, int]]:
+    columns = ["configuration", "workload", "batch", *named]
+    records = cells[["cell_id", "n_ok", *columns]].to_dict("records")
+    return {str(row["cell_id"]): (wording.describe(row, columns), int(row["n_ok"])) for row in records}
+
+
+def _allowed(rows: pd.DataFrame, asked: Asked) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which rows fulfil all constraints."""
+    if not asked.constraints:
+        return np.ones(len(rows), dtype=bool)
+    values = {name: rows[name] for name in SHAPE_AXES} | {
+        "local_devices_per_host": rows["local_devices_per_host"],
+        "batch": rows["batch"],
+        "precision": rows["precision"],
+        "throughput_per_s": rows["rate"],
+        "step_s": rows["batch_global"] / rows["rate"],
+        "device_hours_per_million": 1e6 / rows["rate"] * rows["devices"] / 3600,
+        "energy_per_sample_j": rows["energy_j"],
+        "measured": rows["measured"],
+        "extrapolated": rows["extrapolated"] != "",
+        "memory_fits": rows["memory"] == "fits",
+        **{name.removeprefix("option_"): rows[name] for name in option_columns(rows)},
+    }
+    assert set(PREDICTIONS) <= set(values)
+    used = sorted({name for constraint in asked.constraints for name in constraint.names})
+    columns = [values[name].tolist() for name in used]
+    return np.array(
+        [asked.allows(dict(zip(used, row, strict=True))) for row in zip(*columns, strict=True)]
+        if used
+        else [asked.allows({})] * len(rows),
+        dtype=bool,
+    )
+
+
+def _questions(
+    objective: Objective,
+    rows: pd.DataFrame,
+    allowed: pd.DataFrame,
+    named: Sequence[str],
+    words: Mapping[str, tuple[str, int]],
+    asked: Asked,
+) -> Iterator[tuple[Question, pd.DataFrame]]:
+    """A question for each workload as it is run, or one for a mix, with the candidates for it. Nobody who did not ask is told that
+    there is no answer."""
+    unasked = asked.objectives is DEFAULT
+    if rows.empty or (unasked and objective.name == PER_JOULE and not rows["energy_j"].notna().any()):
+        return
+    if objective.name == MIX:
+        workloads = list(dict.fromkeys(rows["workload"]))
+        shares = objective.shares or tuple((name, 1 / len(workloads)) for name in workloads)
+        if unasked and len(shares) < 2:
+            return
+        about = "a mix of " + ", ".join(f"{100 * share:.0f}\u202f% {name}" for name, share in shares)
+        yield (
+            Question(objective, about, tuple(name for name, _ in shares), words, rows.iloc[:0]),
+            mixed(allowed, shares),
+        )
+        return
+    by = ["workload", *named]
+    own = dict(list(allowed.groupby(by, sort=False)))
+    for key, measured in rows[rows["measured"]].groupby(by, sort=False):
+        about = wording.describe(dict(zip(by, key, strict=True)), by)
+        yield Question(objective, about, (str(key[0]),), words, measured), own.get(key, allowed.iloc[:0])
+
+
+def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) -> tuple[str, ...]:
+    if rows.empty:
+        return ("Nothing was measured, so that there is nothing to recommend.",)
+    predicted = int((~rows["measured"]).sum())
+    pool = (
+        f"{wording.plural(predicted, 'combination')} of a workload with a shape that the system’s hosts and pool allow by their "
+        "numbers were predicted beside what was measured; drawers and cabling are looked at when a campaign is planned."
+        if with_system
+        else "The system’s hosts and pool are not known here: only measured configurations are weighed."
+    )
+    return (
+        "Answers weigh measured cells (mean of their runs) and predictions of a model of step time: compute linear in the batch, a "
+        "ring all-reduce by latency and bandwidth of its slowest kind of link, partly hidden behind compute, and what hosts, "
+        "attachment and storage add. Intervals are 95\u202f%; those of predictions hold the error of leaving configurations out.",
+        pool,
+        "What a test of logarithms (Welch’s t, Holm over all shapes of a question) does not tell from the best is called a tie; "
+        "of measured ties, the one with the fewest devices is named first. "
+        f"Predictions choose only where the model is within {TRUSTED_PCT:.0f}\u202f% (median) of configurations that it was not "
+        "shown, and never outside of what was measured.",
+    )
+
+
+def _said(each: Modelled) -> ModelSaid:
+    own, fitted, checked = each.observed, each.fitted, each.checked
+    about = f"{own.workload} on {own.device}"
+    common = {
+        "workload": own.workload,
+        "device": own.device,
+        "cells": len(own.cells),
+        "configurations": int(own.cells["configuration"].nunique()),
+        "trusted": each.trusted,
+    }
+    if fitted is None or checked is None:
+        return ModelSaid(
+            **common,
+            parts="",
+            error_median_pct=None,
+            error_worst_pct=None,
+            sentence=f"{about}: too few configurations for a model; only what was measured is recommended.",
+        )
+    known = bool(np.isfinite(checked.median_pct))
+    error = (
+        f"throughput of a configuration that was left out is {wording.percent(checked.median_pct)} off (median), "
+        f"{wording.percent(checked.worst_pct)} at most"
+        if known
+        else "no configuration could be left out"
+    )
+    trust = "" if each.trusted else " The model does not describe these measurements: it chooses nothing here."
+    return ModelSaid(
+        **common,
+        parts=", ".join(sorted(fitted.structure.limits)) or "none",
+        error_median_pct=checked.median_pct if known else None,
+        error_worst_pct=checked.worst_pct if known else None,
+        sentence=f"{about}: {error}.{trust}",
+        parameters=tuple(_parameters(fitted)),
+        by_configuration=_by_configuration(checked),
+    )
+
+
+def _by_configuration(checked: Checked) -> dict[str, float | None]:
+    return {name: round(error, 3) if np.isfinite(error) else None for name, error in checked.by_configuration.items()}
+
+
+_SHOWN = {
+    "t0": ("fixed time of a step", 1e3, "ms"),
+    "t1": ("time a sample", 1e3, "ms"),
+    "alpha": ("latency α", 1e6, "µs"),
+    "bandwidth": ("bandwidth B", 1e-9, "GB/s"),
+    "bytes": ("all-reduced bytes", 1e-6, "MB"),
+    "storage": ("input a sample and rank", 1e3, "ms"),
+    "host": ("time a sample and further rank of a host", 1e3, "ms"),
+    "attach": ("time a sample behind the fabric", 1e3, "ms"),
+    "overlap": ("share of compute that hides communication", 1.0, ""),
+}
+
+
+def _parameters(fitted: Fitted) -> Iterator[Parameter]:
+    own = fitted.observed
+    told = fitted.structure.names()
+    for name in told:
+        kind, _, key = name.rstrip("]").partition("[")
+        said, factor, unit = _SHOWN[kind]
+        if key.isdigit():
+            key = wording.describe(dict(zip(own.named, own.groups[int(key)], strict=True)), own.named)
+        value, low, high = (each * factor for each in fitted.bounds(name))
+        yield Parameter(
+            name=f"{said}, {key}" if key else said,
+            value=f"{wording.number(value)}\u202f{unit}".strip(),
+            interval=wording.between(low, high),
+            start=(fitted.sources.get(key) or "a guess") if kind in ("alpha", "bandwidth") else "",
+        )
+
+
+def _checks(models: Sequence[Modelled], named: Sequence[str]) -> pd.DataFrame:
+    columns = list(dict.fromkeys([*CHECK_COLUMNS, *named]))
+    frames = [
+        each.observed.cells[columns].assign(
+            measured_per_s=each.observed.cells["mean"],
+            predicted_per_s=each.observed.cells["batch_global"] / each.checked.predicted_s,
+            error_pct=each.checked.error_pct,
+        )
+        for each in models
+        if each.checked is not None
+    ]
+    empty = pd.DataFrame(columns=[*columns, "measured_per_s", "predicted_per_s", "error_pct"])
+    return pd.concat(frames, ignore_index=True) if frames else empty

@@ -1,0 +1,253 @@
+"""Every possible answer: measured cells, and shapes of the same pool that were not measured, with what they give. Pure.
+
+A frame with a row for each shape, workload, batch, precision and options: its shape; `configuration`, `ranks`, `devices`, `way`;
+`measured`, `cell_id`, `n_ok`; `rate` (samples per second), `sd` of its logarithm with `freedom`, `low`, `high`; `energy_j` a
+sample, with `energy_sd`; `said_rate`: the model's of a measured cell whose configuration was left out; `extrapolated`: in words, or
+''; `outside`: whether it is; `memory`: fits, out or unknown; `trusted`: whether predictions may be chosen; `shape`: its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign.insight.performance import Checked, Fitted, Observed, fit, observed, predict
+from campaign.insight.performance import check as check_model
+from campaign.insight.performance.observed import LinkStart, with_ways
+from campaign.insight.recommend.shapes import COLUMNS, Pool, name, possible
+from campaign.statistics import student_quantile
+
+TRUSTED_PCT = 10.0
+"""A model that is further off than this about a configuration it was not shown (median) chooses nothing."""
+
+FEWEST_SHAPES = 3
+_ONE_RUN_FREEDOM = 1.0
+_KEPT = (
+    "workload",
+    *COLUMNS,
+    "batch",
+    *(
+        "configuration",
+        "ranks",
+        "devices",
+        "way",
+        "batch_global",
+        "measured",
+        "cell_id",
+        "n_ok",
+        "rate",
+        "sd",
+        "freedom",
+    ),
+    *("low", "high", "energy_j", "energy_sd", "said_rate", "extrapolated", "outside", "memory", "trusted", "shape"),
+)
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """A workload on a device model: what was measured of it, and the model, where there is one."""
+
+    observed: Observed
+    fitted: Fitted | None
+    checked: Checked | None
+
+    @property
+    def trusted(self) -> bool:
+        return self.checked is not None and self.checked.median_pct <= TRUSTED_PCT
+
+
+def modelled(
+    runs: pd.DataFrame,
+    cells: pd.DataFrame,
+    named: Sequence[str],
+    links: Mapping[str, LinkStart],
+    workloads: Sequence[str],
+) -> list[Modelled]:
+    """Models of all workloads, or of these."""
+    chosen = cells[cells["workload"].isin(list(workloads))] if workloads else cells
+    found = []
+    for each in observed(runs, chosen, named, [way for way, known in links.items() if known.known]):
+        fitted = fit(each, links)
+        found.append(Modelled(each, fitted, check_model(fitted) if fitted else None))
+    return found
+
+
+def candidates(
+    runs: pd.DataFrame, cells: pd.DataFrame, models: Sequence[Modelled], pools: Mapping[str, Pool]
+) -> pd.DataFrame:
+    """Of all workloads together; pools: by device model."""
+    noise = _noise(cells)
+    frames = []
+    for each in models:
+        own = _measured(each, _energy(runs), noise)
+        frames.append(own)
+        pool = pools.get(each.observed.device)
+        if each.fitted is not None and each.checked is not None and pool is not None:
+            frames.append(_predicted(each, each.fitted, each.checked, pool, own))
+    together = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    if together.empty:
+        return together
+    together = together.assign(
+        memory=_memory(together, cells, models),
+        outside=together["extrapolated"] != "",
+        shape=together.groupby(list(COLUMNS), sort=False).ngroup(),
+        measured=together["measured"].astype(bool),
+        trusted=together["trusted"].astype(bool),
+    )
+    kept = [*_KEPT, *models[0].observed.named]
+    texts = [name for name in kept if not pd.api.types.is_numeric_dtype(together[name])]
+    # Rows are taken from it hundreds of times, which is slow for columns of Arrow's strings.
+    return together[kept].astype(dict.fromkeys(texts, object))
+
+
+def _noise(cells: pd.DataFrame) -> tuple[float, float]:
+    """(sd of the logarithm, degrees of freedom) of a run: pooled over cells of several, for cells that have one."""
+    several = cells[(cells["n_ok"] > 1) & cells["cv_pct"].notna()]
+    freedom = float((several["n_ok"] - 1).sum())
+    if not freedom:
+        return float("nan"), _ONE_RUN_FREEDOM
+    return float(np.sqrt(((several["cv_pct"] / 100) ** 2 * (several["n_ok"] - 1)).sum() / freedom)), freedom
+
+
+def _energy(runs: pd.DataFrame) -> pd.DataFrame:
+    """By cell: mean joules a sample, and the sd of that mean's logarithm."""
+    if "energy_per_sample_j" not in runs:
+        return pd.DataFrame({"cell_id": pd.Series(dtype="str"), "energy_j": [], "energy_sd": []})
+    ok = runs[(runs["status"] == "ok") & (runs["energy_per_sample_j"] > 0)]
+    told = ok.groupby("cell_id", sort=False)["energy_per_sample_j"].agg(["mean", "std", "count"])
+    spread = told["std"] / told["mean"] / np.sqrt(told["count"])
+    return pd.DataFrame({"cell_id": told.index, "energy_j": told["mean"].to_numpy(), "energy_sd": spread.to_numpy()})
+
+
+def _measured(each: Modelled, energy: pd.DataFrame, noise: tuple[float, float]) -> pd.DataFrame:
+    cells = each.observed.cells
+    single = cells["n_ok"].to_numpy() < 2
+    sd = np.where(single, noise[0], (cells["cv_pct"] / 100 / np.sqrt(cells["n_ok"])).to_numpy())
+    said = np.full(len(cells), np.nan) if each.checked is None else each.checked.predicted_s
+    return cells.merge(energy, on="cell_id", how="left").assign(
+        measured=True,
+        rate=cells["mean"],
+        sd=sd,
+        freedom=np.where(single, noise[1], cells["n_ok"] - 1),
+        low=cells["ci_low"],
+        high=cells["ci_high"],
+        said_rate=cells["batch_global"] / said,
+        extrapolated="",
+        trusted=each.trusted,
+    )
+
+
+def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own: pd.DataFrame) -> pd.DataFrame:
+    """Shapes that were not measured, for every precision, options and batch that was."""
+    cells = each.observed.cells
+    shapes = possible(pool, each.observed.device, cells, _storages(each.observed))
+    shapes = shapes.assign(
+        ranks=shapes["hosts"] * shapes["devices_used"], devices=shapes["hosts"] * shapes["devices_per_host"]
+    )
+    shapes = with_ways(shapes)
+    shapes = shapes[shapes["way"].isin(["", *each.observed.ways])]
+    asked = cells[["workload", *each.observed.named, "group", "batch"]].drop_duplicates()
+    sizes = cells.groupby("group")["bytes"].median()
+    frame = shapes.merge(asked, how="cross")
+    keys = [*COLUMNS, "group", "batch"]
+    there = pd.MultiIndex.from_frame(cells[keys])
+    frame = frame[~pd.MultiIndex.from_frame(frame[keys]).isin(there)].reset_index(drop=True)
+    frame = frame.assign(bytes=frame["group"].map(sizes), batch_global=frame["batch"] * frame["ranks"])
+    if frame.empty:
+        return frame
+    said = predict(fitted, each.observed.rows(frame), checked.rms if np.isfinite(checked.rms) else 0.0)
+    rate = frame["batch_global"] / said.step_s
+    half = student_quantile(fitted.freedom) * said.sd
+    power = np.log(cells["device_w"].where(cells["device_w"] > 0)).groupby(cells["group"]).agg(["median", "std"])
+    known = cells.drop_duplicates(list(COLUMNS))
+    names = dict(zip(known[list(COLUMNS)].itertuples(index=False, name=None), known["configuration"], strict=True))
+    records = shapes.to_dict("records")
+    called = {_shape(row): names.get(_shape(row)) or name(row) for row in records}
+    limits = _Limits.of(cells)
+    outside = {_shape(row): limits.outside(row) for row in records}
+    each_shape = list(frame[list(COLUMNS)].itertuples(index=False, name=None))
+    return frame.assign(
+        measured=False,
+        cell_id="",
+        n_ok=0,
+        configuration=[called[shape] for shape in each_shape],
+        rate=rate,
+        sd=said.sd,
+        freedom=fitted.freedom,
+        low=rate * np.exp(-half),
+        high=rate * np.exp(half),
+        said_rate=np.nan,
+        energy_j=np.exp(frame["group"].map(power["median"])) * frame["ranks"] / rate,
+        energy_sd=np.hypot(said.sd, frame["group"].map(power["std"]).fillna(0.0)),
+        extrapolated=[outside[shape] for shape in each_shape],
+        trusted=each.trusted,
+    )
+
+
+def _storages(of: Observed) -> list[str]:
+    """The usual storage, and others that enough shapes had for the model to know what they cost."""
+    shapes = of.cells.drop_duplicates(list(COLUMNS))["storage"].value_counts()
+    return [of.reference, *(name for name in of.storages if shapes[name] >= FEWEST_SHAPES)]
+
+
+def _shape(row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple(row[column] for column in COLUMNS)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What was measured of a workload: the range of each number, and the kinds of ways and of attachment."""
+
+    numbers: Mapping[str, tuple[int, int]]
+    kinds: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, cells: pd.DataFrame) -> _Limits:
+        return cls(
+            {name: (int(cells[name].min()), int(cells[name].max())) for name in ("ranks", "hosts", "devices_used")},
+            {name: frozenset(map(str, cells[name].unique())) for name in ("way", "attach")},
+        )
+
+    def outside(self, row: Mapping[Any, Any]) -> str:
+        """In what a shape is outside; '' where it is inside."""
+        said = []
+        for column, noun in (("ranks", "devices"), ("hosts", "hosts"), ("devices_used", "devices of a host")):
+            low, high = self.numbers[column]
+            if row[column] > high:
+                said.append(f"{row[column]} {noun}, at most {high} measured")
+            elif row[column] < low:
+                said.append(f"{row[column]} {noun}, {low} or more measured")
+        if row["way"] and row["way"] not in self.kinds["way"]:
+            said.append(f"all-reduce over {row['way']}, not measured")
+        if row["attach"] not in self.kinds["attach"]:
+            said.append(f"attached {row['attach']}, not measured")
+        return "; ".join(said)
+
+
+def _memory(frame: pd.DataFrame, cells: pd.DataFrame, models: Sequence[Modelled]) -> pd.Series[Any]:
+    """Whether each row's batch fits. Memory grows with the batch; over ranks it falls where weights are shared among them, but two
+    need more than one, which has no all-reduce. So what fitted on fewer ranks (not one) fits, what ran out on more does not, and
+    where both is so, nothing is known."""
+    named = models[0].observed.named
+    by = ["workload", "device", *named]
+    ran_out = cells["failures"].str.contains("oom_") | (cells["state"] == "implied")
+    plain = cells[[*by, "batch", "ranks"]]
+    evidence = plain.assign(out=ran_out & (cells["n_ok"] == 0), well=cells["n_ok"] > 0)
+    verdicts = pd.Series("unknown", index=frame.index, dtype="str")
+    known = dict(list(evidence[evidence["out"] | evidence["well"]].groupby(by, sort=False)))
+    for key, rows in frame[[*by, "batch", "ranks"]].groupby([*by, "batch"], sort=False):
+        *group, batch = key
+        own = known[tuple(group)]
+        fitted = own[own["well"] & (own["batch"] >= batch)]
+        fewest, alone = fitted.loc[fitted["ranks"] > 1, "ranks"].min(), (fitted["ranks"] == 1).any()
+        most = own.loc[own["out"] & (own["batch"] <= batch), "ranks"].max()
+        ranks = rows["ranks"].to_numpy()
+        fits, out = (ranks >= fewest) | ((ranks == 1) & alone), ranks <= most
+        verdicts[rows.index[out & ~fits]] = "out"
+        verdicts[rows.index[fits & ~out]] = "fits"
+    verdicts[frame["measured"].to_numpy(dtype=bool)] = "fits"
+    return verdicts

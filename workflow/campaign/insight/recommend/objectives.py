@@ -1,0 +1,164 @@
+"""What can be asked for: an objective, and constraints on the hardware and on what it gives. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from campaign.documents.cell import SHAPE_AXES
+from campaign.documents.expression import Expression, parse
+from campaign.errors import ConfigError
+
+THROUGHPUT = "throughput"
+TIME = "time"
+PER_DEVICE_HOUR = "throughput-per-device-hour"
+PER_JOULE = "throughput-per-joule"
+CHEAPEST = "cheapest-within"
+MIX = "mix"
+
+MEANINGS = {
+    THROUGHPUT: "the most samples per second",
+    TIME: "the shortest time for a million samples",
+    PER_DEVICE_HOUR: "the most samples for each hour of each composed device, idle ones included",
+    PER_JOULE: "the most samples for each joule of the devices in use, where power was sampled",
+    CHEAPEST: "the fewest device-hours among those that are at most so many percent slower than the fastest",
+    MIX: "the least slow-down of a mix of workloads; shares are those of time, each workload at its own fastest",
+}
+"""Objectives by name; `cheapest-within` takes a percentage, `mix` the shares: `cheapest-within:5%`, `mix:a=0.7,b=0.3`."""
+
+PREDICTIONS = {
+    "local_devices_per_host": "how many of a host's devices are its own",
+    "batch": "samples a device takes in one step",
+    "precision": "number format",
+    "throughput_per_s": "samples per second of all devices, measured or predicted",
+    "step_s": "seconds of a step",
+    "device_hours_per_million": "device-hours for a million samples",
+    "energy_per_sample_j": "joules of the devices in use, nan where power was not sampled",
+    "measured": "whether it was measured",
+    "extrapolated": "whether it is outside of what was measured",
+    "memory_fits": "whether its batch is known to fit; also written `memory fits`",
+}
+"""What a constraint can name beside the shape and the campaign's options."""
+
+_SHARE = re.compile(r"\s*([^=,]+?)\s*=\s*([0-9.eE+-]+)\s*")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """name: one of MEANINGS; within_pct: of `cheapest-within`; shares: of `mix`, by workload, adding up to 1; empty: equal ones."""
+
+    name: str
+    within_pct: float = 0.0
+    shares: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """As it is written on the command line."""
+        if self.name == CHEAPEST:
+            return f"{CHEAPEST}:{self.within_pct:g}%"
+        if self.name == MIX and self.shares:
+            return f"{MIX}:{','.join(f'{workload}={share:.3g}' for workload, share in self.shares)}"
+        return self.name
+
+    @property
+    def meaning(self) -> str:
+        if self.name == CHEAPEST:
+            return MEANINGS[CHEAPEST].replace("so many percent", f"{self.within_pct:g}\u202f%")
+        return MEANINGS[self.name]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Objectives and constraints; workloads empty: all that were measured."""
+
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Expression, ...] = ()
+    workloads: tuple[str, ...] = field(default=())
+
+    def allows(self, values: dict[str, object]) -> bool:
+        return all(constraint(values) for constraint in self.constraints)
+
+
+DEFAULT = (
+    Objective(THROUGHPUT),
+    Objective(PER_DEVICE_HOUR),
+    Objective(CHEAPEST, 5.0),
+    Objective(PER_JOULE),
+    Objective(MIX),
+)
+"""What the report answers: energy where power was sampled, the mix where there are several workloads."""
+
+
+def asked(
+    objectives: Sequence[str],
+    constraints: Sequence[str],
+    workloads: Sequence[str],
+    known: Collection[str],
+    options: Sequence[str],
+) -> Asked:
+    """Read what a person asks for. known: measured workloads; options: names of workload options that are axes.
+
+    ConfigError names what is not understood, and what is allowed.
+    """
+    if unknown := sorted(set(workloads) - set(known)):
+        raise ConfigError(f"--workload: no cell of {', '.join(unknown)} was measured; there are: {_listed(known)}")
+    names = [*SHAPE_AXES, *PREDICTIONS, *options]
+    read = [parse(re.sub(r"\bmemory fits\b", "memory_fits", text), names, "--constraint") for text in constraints]
+    return Asked(
+        tuple(_objective(text, workloads or known) for text in objectives) or DEFAULT, tuple(read), tuple(workloads)
+    )
+
+
+def _objective(text: str, known: Collection[str]) -> Objective:
+    name, _, rest = text.strip().partition(":")
+    if name == CHEAPEST:
+        return Objective(CHEAPEST, within_pct=_percentage(text, rest))
+    if name == MIX:
+        return Objective(MIX, shares=_shares(text, rest, known))
+    if name in MEANINGS and not rest:
+        return Objective(name)
+    raise ConfigError(
+        f"--objective: '{text}' is not known; there are: {THROUGHPUT}, {TIME}, {PER_DEVICE_HOUR}, {PER_JOULE}, {CHEAPEST}:5%, "
+        f"{MIX}:a=0.7,b=0.3"
+    )
+
+
+def _percentage(text: str, rest: str) -> float:
+    try:
+        value = float(rest.strip().removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 100:
+        raise ConfigError(f"--objective: '{text}' needs a percentage from 0 to below 100, such as {CHEAPEST}:5%")
+    return value
+
+
+def _shares(text: str, rest: str, known: Collection[str]) -> tuple[tuple[str, float], ...]:
+    if not rest:
+        return ()
+    shares: dict[str, float] = {}
+    for part in rest.split(","):
+        match = _SHARE.fullmatch(part)
+        value = _number(match[2]) if match else math.nan
+        if match is None or not (math.isfinite(value) and value > 0) or match[1] in shares:
+            raise ConfigError(
+                f"--objective: '{text}' needs a positive share for each workload, once: {MIX}:a=0.7,b=0.3"
+            )
+        shares[match[1]] = value
+    if unknown := sorted(set(shares) - set(known)):
+        raise ConfigError(f"--objective: no cell of {', '.join(unknown)} was measured; there are: {_listed(known)}")
+    whole = sum(shares.values())
+    return tuple((workload, share / whole) for workload, share in shares.items())
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _listed(known: Collection[str]) -> str:
+    return ", ".join(sorted(known)) or "none"

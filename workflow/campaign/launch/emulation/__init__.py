@@ -1,0 +1,1 @@
+"""Emulated hosts of one machine: network namespaces joined by rate-shaped links."""

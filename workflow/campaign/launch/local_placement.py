@@ -1,0 +1,177 @@
+"""Where the processes of a step stand on this machine: side by side, or each on its emulated host."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Protocol
+
+from campaign.config.system_file import SystemFile
+from campaign.errors import LaunchError
+from campaign.fabrics.protocol import Composition
+from campaign.launch.emulated_links import NOT_CROSSED, emulation_of, links_document, rates_of
+from campaign.launch.emulation.namespaces import EmulationUnavailable
+from campaign.launch.emulation.network import Emulation, emulated
+from campaign.launch.emulation.topology import INTERFACE
+from campaign.workloads.protocol import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one process has to know of its place, the namespaces to enter for it (`campaign.processes.namespaces`), and
+    words before its
+    command."""
+
+    environment: Mapping[str, str]
+    doors: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
+
+
+class Places(Protocol):
+    """The hosts of one composition on this machine."""
+
+    @property
+    def links(self) -> Mapping[str, Any] | None:
+        """See `launchers.protocol.Launcher.links`."""
+
+    def of(self, step: Step) -> list[Place]:
+        """A place for each rank, or for the one process. LaunchError: there is none for a rank."""
+
+    def flags(self, step: Step) -> tuple[str, ...]:
+        """What a reader of the step's numbers should know of its place."""
+
+    def stand(self) -> bool:
+        """False when the hosts have gone away by themselves."""
+
+    def close(self) -> None: ...
+
+
+def open_places(system: SystemFile, composition: Composition) -> Places:
+    """The hosts of a composition, emulated where the system file asks for it and this machine can."""
+    if system.emulation is None:
+        return SideBySide(None)
+    hosts = ExitStack()
+    try:
+        emulation = hosts.enter_context(emulated(emulation_of(system.emulation, system.links, composition)))
+    except EmulationUnavailable as error:
+        return SideBySide(links_document(rates_of(system.emulation, system.links), None, str(error)))
+    return OnHosts(emulation, composition, hosts)
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """All hosts of a composition are this machine, and share its loopback."""
+
+    links: Mapping[str, Any] | None
+
+    def of(self, step: Step) -> list[Place]:
+        if not step.per_rank:
+            return [Place(_for_all_ranks(step))]
+        world = str(sum(step.ranks_by_host.values()))
+        shared = {"LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1"}
+        # On one machine a rank's device is numbered through; hosts are only names here.
+        return [Place({**rank, "LOCAL_RANK": rank["RANK"], **shared}) for _, _, rank in _ranks(step)]
+
+    def flags(self, step: Step) -> tuple[str, ...]:
+        return ()
+
+    def stand(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class OnHosts:
+    """Every host of a composition is emulated, and each of its fabric devices is behind a link of its own."""
+
+    def __init__(self, emulation: Emulation, composition: Composition, hosts: ExitStack) -> None:
+        rates = emulation.rates()
+        self.links: Mapping[str, Any] | None = links_document(emulation.spec.rates, rates.mode)
+        self._emulation = emulation
+        self._hosts = hosts
+        counts = [len(host.devices) for host in composition.hosts]
+        starts = accumulate(counts, initial=0)
+        # The first devices of a host are used first, and local ones come before those on the fabric.
+        self._devices = {
+            host.name: range(start, start + count)
+            for host, start, count in zip(composition.hosts, starts, counts, strict=False)
+        }
+
+    def of(self, step: Step) -> list[Place]:
+        if not step.per_rank:
+            return [Place(_for_all_ranks(step), self._emulation.doors(self._device(next(iter(step.ranks_by_host)), 0)))]
+        ranks = [(self._device(host, local), host, words) for host, local, words in _ranks(step)]
+        doors = [self._emulation.doors(device) for device, _, _ in ranks]
+        # Ranks that share all they have need no address, and a program may ask whether it is alone.
+        alone = len(set(doors)) == 1
+        address = "127.0.0.1" if alone else self._emulation.address(ranks[0][0])
+        meeting = {"MASTER_ADDR": address, "GLOO_SOCKET_IFNAME": "lo" if alone else INTERFACE}
+        return [
+            Place(
+                {
+                    **words,
+                    "LOCAL_RANK": words["CAMPAIGN_HOST_RANK"],
+                    "LOCAL_WORLD_SIZE": str(step.ranks_by_host[host]),
+                    **meeting,
+                },
+                door,
+            )
+            for (_, host, words), door in zip(ranks, doors, strict=True)
+        ]
+
+    def flags(self, step: Step) -> tuple[str, ...]:
+        used = {
+            self._emulation.doors(self._device(host, local))
+            for host, count in step.ranks_by_host.items()
+            for local in range(count)
+        }
+        return (NOT_CROSSED,) if not step.per_rank and len(used) > 1 else ()
+
+    def stand(self) -> bool:
+        return Path(self._emulation.doors(0)[-1]).exists()
+
+    def close(self) -> None:
+        self._hosts.close()
+
+    def _device(self, host: str, local: int) -> int:
+        devices = self._devices.get(host, range(0))
+        if local >= len(devices):
+            raise LaunchError(
+                f"{host}: a run asks for device {local + 1}, and the composition has {len(devices)} there"
+            )
+        return devices[local]
+
+
+def _for_all_ranks(step: Step) -> dict[str, str]:
+    return {"CAMPAIGN_RANKS": str(sum(step.ranks_by_host.values())), "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host)}
+
+
+def _ranks(step: Step) -> Iterator[tuple[str, int, dict[str, str]]]:
+    """Of each rank: its host, its number on it, and the part of its environment that is the same wherever it stands."""
+    world, port, rank = sum(step.ranks_by_host.values()), str(_free_port()), 0
+    for host, count in step.ranks_by_host.items():
+        for local in range(count):
+            yield (
+                host,
+                local,
+                {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(world),
+                    "MASTER_PORT": port,
+                    "CAMPAIGN_HOST": host,
+                    "CAMPAIGN_HOST_RANK": str(local),
+                },
+            )
+            rank += 1
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

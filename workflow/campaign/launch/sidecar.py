@@ -1,0 +1,142 @@
+"""Processes that stand beside the runs, one on every host, for as long as a context is open. They disturb nothing and nobody waits
+for them; one that cannot be started, or ends by itself, is missing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from campaign.errors import CampaignError
+from campaign.launch.local_placement import Place, Places
+from campaign.processes.namespaces import enter, opened
+from campaign.slurm.steps import call, over
+from campaign.workloads.protocol import Step
+
+_HOST = "{host}"
+_END_PATIENCE_S = 5.0
+_SET_PARENT_DEATH_SIGNAL = 1  # <linux/prctl.h>
+_LIBC = ctypes.CDLL(None)
+
+
+@contextmanager
+def beside_here(
+    argv: Sequence[str], hosts: Sequence[str], places: Places, environment: Mapping[str, str], directory: Path
+) -> Iterator[tuple[str, ...]]:
+    """On this machine: one process for all hosts that are only names of it, and one in each emulated host."""
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for host, place in _apart(argv, hosts, places).items():
+            with suppress(OSError, subprocess.SubprocessError):
+                running[host] = _start(
+                    [word.replace(_HOST, host) for word in argv], place, environment, directory, host
+                )
+        yield tuple(running)
+    finally:
+        _end(list(running.values()))
+
+
+def _apart(argv: Sequence[str], hosts: Sequence[str], places: Places) -> dict[str, Place]:
+    """A place for each host that is not the same as another's."""
+    found: dict[tuple[str, ...], tuple[str, Place]] = {}
+    try:
+        each = places.of(Step(tuple(argv), {}, dict.fromkeys(hosts, 1), takes_devices=False))
+    except CampaignError:
+        return {}
+    for host, place in zip(hosts, each, strict=True):
+        found.setdefault(place.doors, (host, place))
+    return dict(found.values())
+
+
+def _start(
+    argv: Sequence[str], place: Place, environment: Mapping[str, str], directory: Path, host: str
+) -> subprocess.Popen[bytes]:
+    with opened(place.doors) as (doors,), (directory / f"{host}.log").open("wb") as output:
+        return subprocess.Popen(
+            [*place.prefix, *argv],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+            preexec_fn=partial(_enter_and_follow, doors),
+        )
+
+
+@contextmanager
+def beside_hosts(
+    argv: Sequence[str],
+    hosts: Sequence[str],
+    environment: Mapping[str, str],
+    directory: Path,
+    *,
+    looks_at_devices: bool,
+) -> Iterator[tuple[str, ...]]:
+    """On every host of the allocation, as a step that shares all it has with those of the runs, and holds nothing of its own.
+
+    looks_at_devices: at all that the job has; it does not take them from the runs.
+    """
+    step = directory / "step"
+    try:
+        srun = subprocess.Popen(
+            step_argv(argv, hosts, directory, step, looks_at_devices=looks_at_devices),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=partial(_enter_and_follow, ()),
+        )
+    except (OSError, subprocess.SubprocessError):
+        yield ()
+        return
+    try:
+        yield tuple(hosts)
+    finally:
+        _end([srun], step)
+
+
+def step_argv(
+    argv: Sequence[str], hosts: Sequence[str], directory: Path, step: Path, *, looks_at_devices: bool
+) -> list[str]:
+    """The srun command. `step`: a file that is told the step's id."""
+    words = " ".join(_with_host(word) for word in argv)
+    script = f'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >{shlex.quote(str(step))}; exec {words}'
+    output = f"{str(directory).replace('%', '%%')}/%N.log"
+    # A rank's core is its own: where there is time for this process, the host's kernel decides.
+    options = ["--mem=0", "--cpu-bind=none", "--job-name=beside", f"--output={output}"]
+    if not looks_at_devices:
+        options.append("--gres=none")
+    return [*over(hosts, 1), *options, "/bin/sh", "-c", script]
+
+
+def _with_host(word: str) -> str:
+    return '"$SLURMD_NODENAME"'.join(shlex.quote(part) if part else "" for part in word.split(_HOST)) or "''"
+
+
+def _enter_and_follow(doors: Sequence[int]) -> None:
+    """In the new process: into the host, and not to outlive whoever has started it."""
+    enter(doors)
+    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]], step: Path | None = None) -> None:
+    """SIGTERM, and SIGKILL where that is not enough. step: file with the id of a step of Slurm."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM) if process.poll() is None else None
+    for process in processes:
+        try:
+            process.wait(_END_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            with suppress(OSError, CampaignError, IndexError):
+                if step is not None:
+                    call(["scancel", "--signal=KILL", step.read_text().split()[0]], _END_PATIENCE_S)
+            process.kill()
+            process.wait()

@@ -1,0 +1,270 @@
+"""Runs as steps of the Slurm job that this process is in: `srun` starts a task a rank, each in its host's share of the job.
+
+Nothing that Slurm disturbed is a measurement: a step that it cancelled, could not start or lost a host of is a LaunchError. How
+each rank ended is known from the file that its script leaves (`step_script`), not from srun's words: they differ between releases.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from campaign.config.system_file import SystemFile
+from campaign.errors import ConfigError, HostFailed, LaunchError
+from campaign.fabrics.protocol import Composition
+from campaign.launch.emulation.cluster import find_from_environment
+from campaign.launch.protocol import Limits
+from campaign.launch.sidecar import beside_hosts
+from campaign.launch.slurm_placement import AllocatedHosts
+from campaign.launch.step_end import codes_of, objection, read_ends, some_rank_failed
+from campaign.launch.step_script import rank_script, step_argv, sweep_script
+from campaign.slurm.steps import Answers, Patience, ask_hosts, call, launch_failures, step_environment
+from campaign.workloads.failures import MEMORY_ENDED
+from campaign.workloads.protocol import Ended, Step
+
+_PEER_PATIENCE_S = 10.0  # from the first failed rank to the end of the others, which wait for it in a collective
+_START_PATIENCE_S = 600.0  # a controller that restarts, hosts that are still busy with what was before
+_END_PATIENCE_S = 15.0  # from the end of all ranks to that of srun
+_DEAD_PATIENCE_S = 2.0
+_SWEEP_PATIENCE_S = 30.0  # for a controller that does not answer while a run is being ended
+_LOOK_S, _FIRST_LOOK_S = 1.0, 0.1
+_TAIL_BYTES = 256 * 1024  # Slurm's words about the end of a step come last
+
+_Why = Literal["time limit", "failed rank", "no start"]
+
+
+class SrunLauncher:
+    """One job's hosts; a step takes all devices that it uses of each of them."""
+
+    def __init__(self, system: SystemFile, composition: Composition) -> None:
+        if "SLURM_JOB_ID" not in os.environ:
+            raise ConfigError("`launcher: slurm` starts runs inside a job of Slurm, and this process is in none")
+        self._settings = system.slurm
+        self._hosts = AllocatedHosts(system, composition, find_from_environment() if system.emulation else None)
+        self._sweeps = not _follows_every_process()
+
+    @property
+    def links(self) -> Mapping[str, Any] | None:
+        return self._hosts.links
+
+    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
+        seats = self._hosts.seats(step, _free_port())
+        script = directory / "rank.sh"
+        argv = step_argv(
+            step,
+            limits,
+            script,
+            log,
+            name=marker.rpartition("/")[2],
+            # Slurm knows nothing of remote devices, and counts parts of devices in its own way: each rank is told its own.
+            gres=None if seats.devices or seats.given else self._settings.gres or None,
+            cpus_per_task=_cpus_per_task(self._settings.cpus_per_device),
+        )
+        program = ", ".join(seats.programs(step))
+        running = _Running(step, program, argv, self._environment(step), marker, log, directory, limits)
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            script.write_text(rank_script(step, seats, marker, directory, sweeps=self._sweeps))
+            return running.measured(self._hosts.flags(step))
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+            raise LaunchError(f"{program}: could not be started: {error}") from error
+
+    def beside(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
+        environment = {**step_environment(os.environ), **self._settings.environment}
+        looks = bool(self._settings.gres) and not self._hosts.on_cpu
+        return beside_hosts(argv, self._hosts.names, environment, directory, looks_at_devices=looks)
+
+    def close(self) -> None:
+        """Nothing outlives a step."""
+
+    def _environment(self, step: Step) -> dict[str, str]:
+        one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank and self._hosts.on_cpu else {}
+        return {**step_environment(os.environ), **one_thread, **self._settings.environment, **step.environment}
+
+
+@dataclass
+class _Running:
+    """One step, from the start of srun to the end of all that it started. program: what ranks are started with, by name; words:
+    srun's own, not those of the program."""
+
+    step: Step
+    program: str
+    argv: list[str]
+    environment: dict[str, str]
+    marker: str
+    log: Path
+    directory: Path
+    limits: Limits
+    words: str = ""
+    started: float = field(default_factory=time.time)
+    log_start: int = 0
+
+    @property
+    def ranks(self) -> int:
+        return sum(self.step.ranks_by_host.values()) if self.step.per_rank else 1
+
+    def measured(self, flags: tuple[str, ...]) -> Ended:
+        """To the end of the step, by itself or at its limits."""
+        for rank in range(self.ranks):
+            # A shared file system remembers that a file is missing; one that is there is looked at anew when it is opened.
+            (self.directory / f"rank.{rank}").write_text("")
+        self.log.touch()
+        self.log_start = self.log.stat().st_size
+        patience = Patience()
+        while True:
+            code, why = self._once()
+            if code == 0 or self._has_begun() or not patience.lasts(self.words, _LOOK_S):
+                break
+            time.sleep(_LOOK_S)
+            self.started, self.words = time.time(), ""
+        return self._understood(code, why, flags)
+
+    def _once(self) -> tuple[int, _Why | None]:
+        """srun's exit code, and why we have ended the step, where we have."""
+        srun = subprocess.Popen(
+            self.argv,
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            # A group of its own: a signal for the driver is not for srun, which would end the step in its own way.
+            process_group=0,
+        )
+        swept = False
+        try:
+            why = self._watch(srun)
+            if why is not None or (srun.wait() != 0 and self._has_begun()):
+                # Also where it ended by itself: a host that is dead does not answer, and is not the subject's failure.
+                swept = True
+                self._end(srun)
+            return srun.wait(), why
+        finally:
+            if not swept and srun.poll() is None:
+                # Slurm may be ending the whole job at the same time, and then does this for us.
+                with suppress(LaunchError):
+                    self._end(srun)
+            if srun.poll() is None:
+                srun.kill()
+                srun.wait()
+            if srun.stderr:
+                srun.stderr.close()
+            with self.log.open("a") as log:
+                log.write(self.words)
+
+    def _watch(self, srun: subprocess.Popen[bytes]) -> _Why | None:
+        """Until srun ends (None), or the step has to be ended."""
+        begun_at: float | None = None
+        failed_at: float | None = None
+        look_s = _FIRST_LOOK_S
+        while True:
+            now = time.time()
+            if begun_at is None and self._has_begun():
+                begun_at = now
+            if begun_at is None and now > self.started + _START_PATIENCE_S:
+                return "no start"
+            if begun_at is not None and now >= begun_at + self.limits.time_limit_s:
+                return "time limit"
+            if failed_at is not None and now >= failed_at + _PEER_PATIENCE_S:
+                return "failed rank"
+            wait_s = look_s if begun_at is None else begun_at + self.limits.time_limit_s - now
+            if failed_at is not None:
+                wait_s = min(wait_s, failed_at + _PEER_PATIENCE_S - now)
+            if self._listen(srun, wait_s):
+                return None
+            look_s = min(_LOOK_S, 2 * look_s)
+            if failed_at is None and some_rank_failed(self.words):
+                failed_at = time.time()
+
+    def _listen(self, srun: subprocess.Popen[bytes], wait_s: float) -> bool:
+        """Take what srun says next, for so long at most; True when it has ended."""
+        assert srun.stderr is not None
+        if not select.select([srun.stderr], [], [], max(0.0, wait_s))[0]:
+            return False
+        more = os.read(srun.stderr.fileno(), 65536)
+        self.words += more.decode(errors="replace")
+        return not more
+
+    def _end(self, srun: subprocess.Popen[bytes]) -> None:
+        """No process of the run is left on any host, and every host has said so; HostFailed: one does not answer."""
+        dead = launch_failures(self.words)
+        hosts = [host for host in self.step.ranks_by_host if host not in dead]
+        answers = ask_hosts(hosts, sweep_script(self.marker), patience_s=_SWEEP_PATIENCE_S) if hosts else Answers({})
+        # srun waits for ever for a host that is dead.
+        patience_s = _DEAD_PATIENCE_S if answers.problem else _END_PATIENCE_S
+        if not self._over(srun, patience_s):
+            step = next((end.step for end in read_ends(self.directory, self.ranks) if end.step), None)
+            if step is not None:
+                call(["scancel", "--signal=KILL", step], patience_s)
+            if step is None or not self._over(srun, patience_s):
+                srun.kill()
+                answers = answers if answers.problem else Answers({}, f"the step {step or ''} does not end")
+        if answers.failed:
+            said = "; ".join(f"{host}: {why}" for host, why in answers.failed.items())
+            raise HostFailed(f"a host does not answer after a run that did not end well: {said}", answers.failed)
+        if answers.problem:
+            raise LaunchError(f"the hosts of a run that did not end well could not be looked at: {answers.problem}")
+
+    def _over(self, srun: subprocess.Popen[bytes], patience_s: float) -> bool:
+        deadline = time.time() + patience_s
+        while time.time() < deadline:
+            if self._listen(srun, deadline - time.time()):
+                srun.wait()
+                return True
+        return False
+
+    def _has_begun(self) -> bool:
+        return any(end.host for end in read_ends(self.directory, self.ranks))
+
+    def _understood(self, code: int, why: _Why | None, flags: tuple[str, ...]) -> Ended:
+        ends = read_ends(self.directory, self.ranks)
+        tail = self._tail() if code else ""
+        if error := objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.program):
+            raise error
+        codes = codes_of(ends, code, ended_by_us=why is not None)
+        return Ended(
+            codes,
+            self.started,
+            time.time(),
+            # All ranks may have ended in the moment in which they were to be ended.
+            timed_out=why == "time limit" and None in codes,
+            memory_limit_hit=bool(MEMORY_ENDED.search(tail)),
+            flags=flags,
+        )
+
+    def _tail(self) -> str:
+        with self.log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self.log_start, size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _cpus_per_task(configured: int | None) -> int | None:
+    """What the job was submitted with, for it knows the overrides for its configuration."""
+    asked = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(asked) if asked.isdigit() else configured
+
+
+def _follows_every_process() -> bool:
+    """Whether Slurm ends whatever a task leaves behind: with control groups it does, by parents it loses some."""
+    code, out, _ = call(["scontrol", "show", "config"], 60.0)
+    return code == 0 and any(line.startswith("ProctrackType") and "cgroup" in line for line in out.splitlines())
+
+
+def open_launcher(system: SystemFile, composition: Composition) -> SrunLauncher:
+    return SrunLauncher(system, composition)

@@ -1,0 +1,174 @@
+"""What an srun step of a run consists of: its command line, and the script that makes a rank of each task of Slurm. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from campaign.fabrics.launch import Given
+from campaign.launch.protocol import Limits
+from campaign.processes.marked import MARK
+from campaign.slurm.steps import over
+from campaign.workloads.protocol import Step
+
+RANK_MARK = f"{MARK}_RANK"
+"""In the environment of a rank's processes: `MARKER#RANK#`, so that what one rank leaves behind is found without harm to others."""
+
+# After the end of srun, everything of these lines is in the file; before, it may be late on a shared file system.
+_STARTS = """here={directory}/rank.$rank
+echo "started $SLURM_JOB_ID.$SLURM_STEP_ID $SLURMD_NODENAME" >"$here"
+if ! command -v {program} >/dev/null; then
+  echo missing >>"$here"
+  exit 127
+fi
+"""
+_ENDS = """echo "ended $code" >>"$here"
+exit $code
+"""
+_SWEEP = """for round in 1 2 3 4 5 6 7 8 9; do
+  left=$(grep -lsF -- {needle} /proc/[0-9]*/environ)
+  test -n "$left" || break
+  for file in $left; do
+    pid=${file#/proc/}
+    kill -9 "${pid%/environ}" 2>/dev/null
+  done
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """Where the ranks of a run sit.
+
+    address, port: where rank 0 is met; behind: argv to put before a rank's command, by rank (0 stands for one program for all
+    ranks); devices: CUDA_VISIBLE_DEVICES by host, where the run's devices are known by name; environment: further variables; given:
+    words before a rank's program and its variables, by rank, where its device needs them.
+    """
+
+    address: str
+    port: int
+    behind: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[int, Given] = field(default_factory=dict)
+
+    def programs(self, step: Step) -> tuple[str, ...]:
+        """The programs that ranks are started with, by name."""
+        ranks = sum(step.ranks_by_host.values()) if step.per_rank else 1
+        return tuple(dict.fromkeys((*self.given.get(rank, Given()).prefix, *step.argv)[0] for rank in range(ranks)))
+
+
+def sweep_script(marker: str, rank: str = "") -> str:
+    """Shell lines that SIGKILL every process of a run (or of one rank, `$rank#`) on the host they run on."""
+    return _SWEEP.replace("{needle}", f"{shlex.quote(f'{RANK_MARK}={marker}#')}{rank}")
+
+
+def rank_script(step: Step, seats: Seats, marker: str, directory: Path, *, sweeps: bool) -> str:
+    """A POSIX shell script that srun starts for each task, with the program's argv as arguments.
+
+    It leaves rank.N in `directory`: lines `started STEP HOST`, then `ended CODE` (or `missing`, for a program that is not there).
+    sweeps: end what a rank leaves behind; for a Slurm without control groups, which loses sight of whatever leaves its parent, and
+    then waits for it as long as it keeps the output open.
+    """
+    what = "one rank a task" if step.per_rank else "one program for all ranks"
+    text = f"#!/bin/sh\n# Made for one run: {what}.\n" + "".join(f"{line}\n" for line in _place(step, seats))
+    where, program = shlex.quote(str(directory)), shlex.quote(step.argv[0])
+    if prefixes := {rank: given.prefix for rank, given in seats.given.items() if given.prefix}:
+        text += "".join(f"{line}\n" for line in _by_rank(_before(prefixes)))
+        program = '"$1"'
+    text += _STARTS.replace("{directory}", where).replace("{program}", program)
+    # In a shell of its own, so that none of it is in the environment of what comes after.
+    text += "(\n" + "".join(f"{line}\n" for line in _program(step, seats, marker)) + ")\ncode=$?\n"
+    if sweeps:
+        text += sweep_script(marker, '"$rank#"')
+    return text + _ENDS
+
+
+def _place(step: Step, seats: Seats) -> Iterator[str]:
+    """Shell variables: rank, ranks (of this host) and devices."""
+    if not step.per_rank:
+        host = next(iter(step.ranks_by_host))
+        yield "rank=0" + (f" devices={shlex.quote(seats.devices[host])}" if seats.devices else "")
+        return
+    first = 0
+    yield "case $SLURMD_NODENAME in"
+    for host, count in step.ranks_by_host.items():
+        devices = f" devices={shlex.quote(seats.devices[host])}" if seats.devices else ""
+        yield f"{shlex.quote(host)}) first={first} ranks={count}{devices} ;;"
+        first += count
+    yield '*) echo "$SLURMD_NODENAME is no host of this run" >&2; exit 125 ;;'
+    yield "esac"
+    yield "rank=$((first + SLURM_LOCALID))"
+
+
+def _program(step: Step, seats: Seats, marker: str) -> Iterator[str]:
+    world = str(sum(step.ranks_by_host.values()))
+    if step.per_rank:
+        own = {"RANK": "$rank", "LOCAL_RANK": "$SLURM_LOCALID", "LOCAL_WORLD_SIZE": "$ranks"}
+        own |= {"CAMPAIGN_HOST": "$SLURMD_NODENAME", "CAMPAIGN_HOST_RANK": "$SLURM_LOCALID"}
+        given = {"WORLD_SIZE": world, "MASTER_ADDR": seats.address, "MASTER_PORT": str(seats.port), **seats.environment}
+    else:
+        own, given = {}, {"CAMPAIGN_RANKS": world, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host), **_whole(step)}
+        # mpirun and srun shall see the hosts and ranks of the run, not the one task that starts them.
+        yield "unset SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEPID SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE SLURM_CPU_BIND"
+        yield "unset SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_DISTRIBUTION"
+    if seats.devices:
+        own["CUDA_VISIBLE_DEVICES"] = "$devices"
+    words = {**own, **{name: shlex.quote(value) for name, value in given.items()}}
+    # What the workload says itself is in the environment of srun already.
+    yield from (f"export {name}={word}" for name, word in words.items() if name not in step.environment)
+    # Of all that is said of devices this counts: records say it.
+    yield from _by_rank({rank: _exports(given.environment) for rank, given in seats.given.items() if given.environment})
+    yield f"export {MARK}={shlex.quote(marker)} {RANK_MARK}={shlex.quote(f'{marker}#')}$rank#"
+    yield from _by_rank(_before(seats.behind))
+    yield 'exec "$@"'
+
+
+def _before(words: Mapping[int, Sequence[str]]) -> dict[int, str]:
+    return {rank: f'set -- {shlex.join(argv)} "$@"' for rank, argv in words.items()}
+
+
+def _exports(environment: Mapping[str, str]) -> str:
+    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+
+
+def _by_rank(commands: Mapping[int, str]) -> Iterator[str]:
+    if commands:
+        yield "case $rank in"
+        yield from (f"{rank}) {command} ;;" for rank, command in sorted(commands.items()))
+        yield "esac"
+
+
+def _whole(step: Step) -> dict[str, str]:
+    hosts, world = ",".join(step.ranks_by_host), str(sum(step.ranks_by_host.values()))
+    count, most = str(len(step.ranks_by_host)), max(step.ranks_by_host.values())
+    return {
+        "SLURM_NNODES": count,
+        "SLURM_JOB_NUM_NODES": count,
+        "SLURM_NODELIST": hosts,
+        "SLURM_JOB_NODELIST": hosts,
+        "SLURM_NTASKS": world,
+        "SLURM_NPROCS": world,
+        "SLURM_NTASKS_PER_NODE": str(most),
+        "SLURM_TASKS_PER_NODE": f"{most}(x{count})" if count != "1" else str(most),
+    }
+
+
+def step_argv(
+    step: Step, limits: Limits, script: Path, log: Path, *, name: str, gres: str | None, cpus_per_task: int | None
+) -> list[str]:
+    """The srun command of a run. gres: name of what a rank is given one of; None: the step has all devices of the job."""
+    hosts = list(step.ranks_by_host)
+    ranks = max(step.ranks_by_host.values())
+    argv = over(hosts, ranks) if step.per_rank else over(hosts[:1], 1)
+    if gres is not None:
+        argv.append(f"--gres={gres}:{ranks}")
+    if step.per_rank and cpus_per_task:
+        argv.append(f"--cpus-per-task={cpus_per_task}")
+    # 0 is all that the job has.
+    argv.append(f"--mem={limits.memory_limit_mib or 0}M")
+    # The program's output goes to the log without srun's own words, which tell how ranks ended.
+    argv += [f"--job-name={name}", f"--output={str(log).replace('%', '%%')}", "--open-mode=append"]
+    return [*argv, *step.srun, "/bin/sh", str(script), *step.argv]

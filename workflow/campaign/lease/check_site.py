@@ -1,0 +1,277 @@
+"""A site's fabric outside any campaign: is it as its system file says, what was left behind, what would be asked of it.
+
+Everything here opens the fabric by a system file alone. What changes something is told so before, by its caller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from campaign.config.fabric import fabric_of, owner
+from campaign.config.system_file import SystemFile
+from campaign.documents.cell import Configuration
+from campaign.errors import CampaignError, ConfigError, FabricError
+from campaign.fabrics import FABRICS, adapters
+from campaign.fabrics.chassis import RULES
+from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.control.options import Controlled
+from campaign.fabrics.control.plane import ControlPlane, Observed, Portable
+from campaign.fabrics.errors import Conflict
+from campaign.fabrics.protocol import Fabric, Inventory, Request
+from campaign.fabrics.tenancy import Tenant
+from campaign.lease.journal import is_owned
+from campaign.lease.lifecycle import acquire, release
+from campaign.lease.names import is_kept
+from campaign.lease.reconcile import Orphan, reconcile
+from campaign.paths import Results
+
+Verdict = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of a check: what was looked at, how it is, and what to know or do."""
+
+    what: str
+    verdict: Verdict
+    words: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """A system, and the results directory beside which its state is kept."""
+
+    system: SystemFile
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        return Results(self.root, "").system_state(self.system.name)
+
+    @property
+    def journals(self) -> Path:
+        return self.state / "leases"
+
+    @contextmanager
+    def fabric(self) -> Iterator[Fabric]:
+        with fabric_of(self.system, self.state) as fabric:
+            yield fabric
+
+    @property
+    def owner(self) -> str:
+        return self.system.tenancy.owner or owner()
+
+    def plane(self, fabric: Fabric) -> ControlPlane:
+        """The control plane of a fabric that has one. Raises ConfigError for one that has none."""
+        plane = getattr(fabric, "plane", None)
+        if plane is None:
+            raise ConfigError(
+                f"system {self.system.name}: a fabric of kind {self.system.fabric['kind']} has no control plane"
+            )
+        return cast(ControlPlane, plane)
+
+
+def check(site: Site) -> Iterator[Finding]:
+    """Everything that can be looked at without changing anything, line by line as it is known."""
+    kind = site.system.fabric["kind"]
+    adapter = adapters()[kind]
+    if adapter.unverified:
+        yield Finding("adapter", "note", f"{kind}: unverified: {adapter.unverified}")
+    else:
+        yield Finding("adapter", "ok", f"{kind}: {adapter.summary}")
+    yield from _transport(site)
+    started = time.monotonic()
+    try:
+        with site.fabric() as fabric:
+            inventory = fabric.inventory()
+            plane = getattr(fabric, "plane", None)
+            asked = f" in {plane.client.requests} requests" if plane is not None else ""
+            took = f"{(time.monotonic() - started) * 1e3:.0f} ms{asked}"
+            yield Finding("answer", "ok", f"signed in, and read {len(inventory.devices)} devices in {took}")
+            yield from _against(site.system, inventory)
+            yield from _rules(fabric, inventory)
+            yield from _holders(site, fabric, inventory)
+    except CampaignError as error:
+        yield Finding("answer", "problem", str(error))
+
+
+def _transport(site: Site) -> Iterator[Finding]:
+    options = {key: value for key, value in site.system.fabric.items() if key in Controlled.model_fields}
+    url = str(options.get("url", ""))
+    if url.startswith("http://"):
+        yield Finding("transport", "problem", f"{url}: not encrypted; whoever listens can compose. Use https")
+    elif url and options.get("verify_tls") is False:
+        yield Finding(
+            "transport", "problem", f"{url}: its certificate is not verified (verify_tls: false); give ca_file"
+        )
+    elif url:
+        yield Finding("transport", "ok", f"{url}: TLS, its certificate is verified")
+
+
+def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
+    """The pool as it is against the pool as the system file has it."""
+    expected: Counter[str] = Counter()
+    for entry in system.pool:
+        expected[entry.model] += entry.count
+    there = Counter(model for _, model in {(d.physical, d.model) for d in inventory.devices if not d.local})
+    for model in sorted(expected | there):
+        if there[model] == expected[model]:
+            yield Finding("pool", "ok", f"{there[model]} {model}, as the system file says")
+        elif model not in expected:
+            yield Finding(
+                "pool", "note", f"{there[model]} {model} that the system file does not name; no plan counts on them"
+            )
+        else:
+            words = f"{there[model]} {model} are there, the system file says {expected[model]}"
+            known = f"; the fabric has {', '.join(sorted(there))} (fabric: models gives the fabric's names ours)"
+            yield Finding("pool", "problem", words + (known if not there[model] else ""))
+    for device in inventory.devices:
+        if device.health != "ok" or device.state in ("failed", "unknown", "unavailable"):
+            yield Finding(
+                "pool", "note", f"{device.fabric_id} ({device.model}): {device.state}, health {device.health}"
+            )
+        elif device.link is not None and device.link.degraded:
+            link = device.link
+            words = f"link x{link.width} gen {link.gen}, x{link.width_max} gen {link.gen_max} possible"
+            yield Finding("pool", "note", f"{device.fabric_id} ({device.model}): {words}")
+
+
+def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
+    able = fabric.capabilities()
+    most = f"at most {able.max_devices_per_host} devices a host" if able.max_devices_per_host else "no limit told"
+    yield Finding("modes", "ok", f"devices are attached {able.attach_mode.replace('_', ' ')}; {most}")
+    if able.note:
+        yield Finding("modes", "note", able.note)
+    plane = getattr(fabric, "plane", None)
+    if plane is None:
+        return
+    banks = plane.banks(plane.view())
+    for bank in banks:
+        reached = ", ".join(bank.hosts) or "no host"
+        rule = f" ({RULES[bank.mode]})" if bank.hosts_max < len(bank.hosts) or bank.mode != "advanced" else ""
+        yield Finding("modes", "ok", f"{bank.name}: {len(bank.slots)} places, reached by {reached}{rule}")
+    reachable = {name for bank in banks for name in bank.hosts}
+    if lost := [host.name for host in inventory.hosts if host.name not in reachable]:
+        yield Finding(
+            "hosts", "problem", f"the fabric reaches nothing from {', '.join(lost)} (fabric: hosts names them for it)"
+        )
+
+
+def _holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
+    tags = fabric.held()
+    for name, tag in sorted(tags.items()):
+        lives = is_owned(site.journals, name) or is_kept(site.journals, name)
+        words = f"{name} of {tag.owner} holds {', '.join(tag.devices) or 'hosts'}"
+        left = "" if lives else "; nobody here owns it: 'campaign fabric reconcile'"
+        yield Finding("holders", "ok" if lives else "note", words + left)
+    foreign = Counter(d.holder for d in inventory.devices if d.holder is not None and d.holder not in tags)
+    for holder, count in sorted(foreign.items(), key=str):
+        yield Finding("holders", "note", f"{holder} holds {count} devices; they are left alone")
+
+
+def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
+    """Compose one free pooled device onto one free host and release it, with times. Changes the fabric."""
+    name = f"check.{int(time.time())}"
+    with site.fabric() as fabric:
+        inventory = fabric.inventory()
+        free = next((d for d in inventory.devices if not d.local and d.computes and d.state == "free"), None)
+        if free is None:
+            yield Finding("trial", "problem", "no device of the pool is free; try again when one is")
+            return
+        configuration = Configuration(name, 1, 1, 0, 1, free.model, "fabric", "local")
+        asked = Request(name, "check", site.owner, configuration, site.system.allowed_hosts())
+        try:
+            lease = acquire(fabric, asked, site.journals, wait_s=0, poll_s=0.5, on_wait=say, attempts=1)
+        except FabricError as error:
+            yield Finding("trial", "problem", f"composing failed: {error}")
+            return
+        problems = lease.mismatches
+        document = release(fabric, lease, poll_s=0.5)
+    times = document["times"]
+    seconds = {
+        "fabric": times["fabric_done_s"] - times["requested_s"],
+        "host": times["host_visible_s"] - times["fabric_done_s"],
+    }
+    (host,) = lease.composition.hosts
+    told = ", ".join(f"{part} {value:.2f} s" for part, value in seconds.items())
+    yield Finding("trial", "ok", f"composed {free.model} onto {host.name}: {told}")
+    for problem in problems:
+        yield Finding("trial", "note", problem)
+    if document["state"] == "RELEASED":
+        yield Finding(
+            "trial", "ok", f"released in {times['released_s'] - times['release_started_s']:.2f} s; nothing is left"
+        )
+    else:
+        left = ", ".join(document["leaked"])
+        yield Finding(
+            "trial", "problem", f"could not be released: {left}; 'campaign fabric reconcile --release' tries again"
+        )
+
+
+def left_behind(
+    site: Site, *, dry_run: bool, grace_s: float, unjournaled: bool, force: bool = False
+) -> tuple[list[Orphan], list[str]]:
+    """Leases of ours without an owner (released unless `dry_run`), and foreign holders in words.
+
+    force: hosts are made to let go of devices that something still uses.
+    """
+
+    def is_alive(name: str) -> bool:
+        return is_owned(site.journals, name) or is_kept(site.journals, name)
+
+    with site.fabric() as fabric:
+        controlled = fabric.fabric if isinstance(fabric, Tenant) else fabric
+        if isinstance(controlled, ControlledFabric):
+            controlled.force = force
+        orphans = reconcile(
+            fabric, site.journals, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled
+        )
+        known = {*fabric.held(), *(orphan.lease_id for orphan in orphans)}
+        foreign: dict[str, list[str]] = {}
+        for device in fabric.inventory().devices:
+            if device.holder is not None and device.holder not in known:
+                foreign.setdefault(device.holder, []).append(device.fabric_id)
+    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in foreign.items()]
+
+
+def export(site: Site) -> dict[str, Any]:
+    """The whole allocation of a fabric that can save it."""
+    with site.fabric() as fabric:
+        return cast(dict[str, Any], _part(site, fabric, Portable, "save its allocation").export())
+
+
+def restore(site: Site, document: dict[str, Any]) -> tuple[str, ...]:
+    """Bring a fabric to a saved allocation; gives what was changed. Raises Conflict while any lease is held."""
+    with site.fabric() as fabric, site.plane(fabric).client.operation():
+        if held := fabric.held():
+            raise Conflict(f"{', '.join(sorted(held))} would be changed; end those leases first", held)
+        return tuple(_part(site, fabric, Portable, "restore an allocation").restore(document))
+
+
+def readings(site: Site) -> list[dict[str, Any]]:
+    """What the fabric tells of its links and parts."""
+    with site.fabric() as fabric:
+        return [asdict(each) for each in _part(site, fabric, Observed, "tell how its links are").readings()]
+
+
+def events(site: Site, after: str | None = None) -> list[dict[str, Any]]:
+    """The fabric's log, after a cursor."""
+    with site.fabric() as fabric:
+        return [asdict(each) for each in _part(site, fabric, Observed, "tell its events").events(after)]
+
+
+def _part(site: Site, fabric: Fabric, protocol: Any, able: str) -> Any:
+    plane = site.plane(fabric)
+    names = [name for name in vars(protocol) if not name.startswith("_")]
+    if not all(hasattr(plane, name) for name in names):
+        others = [kind for kind in FABRICS if kind == "redfish-zones"]
+        raise ConfigError(
+            f"a fabric of kind {site.system.fabric['kind']} cannot {able}; those that can: {', '.join(others)}"
+        )
+    return plane

@@ -1,0 +1,98 @@
+"""Calling a fabric: waiting one's turn, writing down what came of each call, and giving back until nothing is held."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from campaign.errors import FabricError
+from campaign.fabrics.errors import Busy, Conflict
+from campaign.fabrics.protocol import Fabric
+from campaign.lease.journal import Journal
+
+T = TypeVar("T")
+
+ATTEMPTS = 3
+RELEASE_WAIT_S = 60.0
+
+
+class Turn:
+    """Waiting for others, within one budget of time."""
+
+    def __init__(self, wait_s: float, poll_s: float, on_wait: Callable[[str], None] | None) -> None:
+        self.wait_s = wait_s
+        self.poll_s = poll_s
+        self._until = time.monotonic() + wait_s
+        self._on_wait = on_wait
+
+    def wait(self, reason: Busy | Conflict) -> None:
+        """Sleep once; raises the reason again, with the time waited, when the budget is spent."""
+        if time.monotonic() >= self._until:
+            message = f"{reason}; waited {self.wait_s:g} s in vain: wait longer, or ask the holder to release it"
+            raise type(reason)(message, reason.holders) from reason
+        if self._on_wait is not None:
+            self._on_wait(str(reason))
+        time.sleep(self.poll_s)
+
+    def get(self, call: Callable[[], T]) -> T:
+        while True:
+            try:
+                return call()
+            except (Busy, Conflict) as reason:
+                self.wait(reason)
+
+
+def operate(journal: Journal, name: str, call: Callable[[], T]) -> T:
+    """Call the fabric and write down what came of it."""
+    started = time.monotonic()
+    facts: dict[str, Any] = {"operation": name, "outcome": "interrupted"}
+    try:
+        result = call()
+        facts["outcome"] = "ok"
+        return result
+    except FabricError as error:
+        facts["outcome"] = "busy" if isinstance(error, (Busy, Conflict)) else "failed"
+        facts |= {"error": type(error).__name__, "message": str(error)}
+        raise
+    finally:
+        journal.note(duration_s=time.monotonic() - started, **facts)
+
+
+def give_back(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float) -> tuple[str, ...]:
+    """Release until the fabric reads back nothing: FABRIC_FREE; or, when it cannot be done, LEAKED. Gives what leaked.
+
+    wait_s: how long to wait for a busy fabric. The lease must be ABORTING or DETACHING.
+    """
+    turn = Turn(wait_s, poll_s, None)
+    lease_id = journal.lease_id
+    left: tuple[str, ...] = ()
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(poll_s)
+        try:
+            left = turn.get(lambda: operate(journal, "release", lambda: fabric.release(lease_id)))
+        except FabricError:
+            # Whether it happened is not known, and written down by `operate`: reading back decides.
+            left = ()
+        if not left and _holds_nothing(fabric, lease_id):
+            journal.advance("FABRIC_FREE")
+            return ()
+    left = left or _held_ids(fabric, lease_id) or (f"everything of {lease_id}",)
+    journal.advance("LEAKED", leaked=left)
+    return left
+
+
+def _holds_nothing(fabric: Fabric, lease_id: str) -> bool:
+    try:
+        return fabric.read_back(lease_id) is None
+    except FabricError:
+        return False
+
+
+def _held_ids(fabric: Fabric, lease_id: str) -> tuple[str, ...]:
+    try:
+        held = fabric.held()
+    except FabricError:
+        return ()
+    return held[lease_id].devices if lease_id in held else ()

@@ -1,0 +1,123 @@
+"""Leases of a campaign on its system: opens the system's fabric, names leases, says what could never fit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign import files
+from campaign.config.fabric import request_of
+from campaign.config.resolve import Campaign
+from campaign.documents.cell import Configuration
+from campaign.errors import LaunchError
+from campaign.fabrics.protocol import Composition, Fabric, Request
+from campaign.files import content_hash
+from campaign.lease.journal import Journal, is_owned
+from campaign.lease.reconcile import Orphan, reconcile
+from campaign.paths import Results
+from campaign.slurm import jobs
+
+
+def lease_id(results: Results, lease: str) -> str:
+    """Id of a lease on the fabric: readable, and different for two results directories of one campaign name."""
+    return f"{results.campaign}.{lease}.{content_hash(str(results.directory.resolve()), 6)}"
+
+
+def lease_of(results: Results, name: str) -> str | None:
+    """The lease that an id stands for in these results; None for an id of other results."""
+    head, tail = lease_id(results, "|").split("|")
+    return name[len(head) : -len(tail)] if name.startswith(head) and name.endswith(tail) else None
+
+
+def journals(results: Results, system: str) -> Path:
+    return results.system_state(system) / "leases"
+
+
+def request(
+    campaign: Campaign, results: Results, lease: str, configuration: Configuration, allowed_hosts: tuple[str, ...] = ()
+) -> Request:
+    """Raises Incompatible when the system's tenancy does not allow it."""
+    return request_of(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
+
+
+def use_number(journal: Journal) -> int:
+    """How often the lease has been asked for, this time included: tells the uses of one lease id apart."""
+    return sum(entry.get("state") == "PLANNED" for entry in journal.entries())
+
+
+@dataclass(frozen=True)
+class Obtained:
+    """A composition that is there, the use of the lease that it belongs to, and how it differs from what was requested."""
+
+    use: str
+    composition: Composition
+    mismatches: tuple[str, ...]
+
+
+def obtained_on_demand(results: Results, system: str, job_id: str) -> Obtained:
+    """What Slurm's ResumeProgram had composed for a job (`campaign compose --name job-12`); LaunchError when it has not."""
+    journal = Journal(journals(results, system), lease_id(results, kept_name(f"job-{job_id}")))
+    if journal.state not in ("READY", "IN_USE"):
+        raise LaunchError(
+            f"job {job_id}: the allocation has started, and its hosts are not composed ({journal.state or 'never asked for'}); "
+            "look at the log of the ResumeProgram"
+        )
+    document = journal.document()
+    return Obtained(
+        f"{journal.lease_id}.{use_number(journal)}",
+        Composition.from_document(document["obtained"]),
+        tuple(document["mismatches"]),
+    )
+
+
+def kept_name(configuration: str) -> str:
+    """The lease that holds a configuration beyond the process that composed it."""
+    return f"kept-{configuration}"
+
+
+def reconcile_orphans(
+    fabric: Fabric, root: Path, system: str, *, dry_run: bool, skip: Collection[str] = (), grace_s: float = 0.0
+) -> list[Orphan]:
+    """Release leases whose owner died without releasing them (see `reconcile`), but not those in `skip`.
+
+    A lease kept by hand has no owner on purpose, and one whose driver is still at work will be taken over.
+    """
+    directory = Results(root, "").system_state(system) / "leases"
+
+    def is_alive(name: str) -> bool:
+        return name in skip or is_owned(directory, name) or is_kept(directory, name) or _is_driven(name)
+
+    def _is_driven(name: str) -> bool:
+        campaign = str(Journal(directory, name).document()["campaign"])
+        results = Results(root, campaign)
+        lease = lease_of(results, name)
+        return lease is not None and (
+            files.is_held(results.work(lease) / "driver.lock") or jobs.is_expected(results, lease)
+        )
+
+    return reconcile(fabric, directory, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s)
+
+
+def keep_mark(directory: Path, name: str) -> Path:
+    """The file that marks a lease as kept by hand, beyond the life of the process that composed it."""
+    return directory / f"{name}.kept"
+
+
+def is_kept(directory: Path, name: str) -> bool:
+    return keep_mark(directory, name).exists()
+
+
+def lease_document(document: dict[str, Any], lease: str, name: str) -> dict[str, Any]:
+    """A lease's journal as the results keep it: one document a use, milestones flat."""
+    flat = {key: value for key, value in document.items() if key != "times"}
+    configuration = (document["requested"] or {}).get("name", lease)
+    return {
+        **flat,
+        **document["times"],
+        "configuration": configuration,
+        "schema_version": "lease/1",
+        "lease": lease,
+        "lease_id": name,
+    }

@@ -1,0 +1,113 @@
+"""Ending leases that nobody owns any more: after kill -9, a power cut, or a fabric that would not let go.
+
+Only leases with a journal in this directory are touched, because only for them a missing owner is known to be missing;
+what another campaign or somebody else holds is left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from campaign.errors import FabricError
+from campaign.fabrics.errors import Conflict
+from campaign.fabrics.protocol import Fabric, Tag
+from campaign.lease.fabric_calls import RELEASE_WAIT_S, give_back
+from campaign.lease.journal import Journal, LeaseState, Ownership, journaled
+
+Outcome = Literal["would_release", "too_young", "released", "leaked", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A lease without a live owner. `devices`: fabric ids it holds; `left_s`: Unix time of its last sign of life."""
+
+    lease_id: str
+    campaign: str
+    owner: str
+    state: LeaseState | None
+    devices: tuple[str, ...]
+    left_s: float
+    outcome: Outcome
+    message: str = ""
+
+
+def reconcile(
+    fabric: Fabric,
+    journal_dir: Path,
+    *,
+    is_alive: Callable[[str], bool],
+    dry_run: bool,
+    grace_s: float = 0.0,
+    unjournaled: bool = False,
+    wait_s: float = RELEASE_WAIT_S,
+    poll_s: float = 1.0,
+) -> list[Orphan]:
+    """List the leases without an owner and, unless `dry_run`, release them.
+
+    is_alive: whether a lease has a live owner (`journal.is_owned` on this directory). grace_s: leave those alone that
+    gave a sign of life less than this ago. unjournaled: also release leases that carry this program's mark but have no
+    journal here; right only when the directory was lost and no other campaign uses the fabric.
+    """
+    held = fabric.held()
+    found: list[Orphan] = []
+    for lease_id in _candidates(held, journal_dir, unjournaled):
+        if is_alive(lease_id):
+            continue
+        orphan = _orphan(lease_id, held.get(lease_id), journal_dir)
+        if time.time() - orphan.left_s < grace_s:
+            orphan = replace(orphan, outcome="too_young")
+        elif not dry_run:
+            try:
+                orphan = _end(orphan, fabric, journal_dir, wait_s, poll_s)
+            except Conflict:
+                continue  # somebody took it over in this moment, so it is no orphan
+            except FabricError as error:
+                orphan = replace(orphan, outcome="failed", message=str(error))
+        found.append(orphan)
+    return found
+
+
+def _candidates(held: Mapping[str, Tag], journal_dir: Path, unjournaled: bool) -> list[str]:
+    known = journaled(journal_dir)
+    unfinished = [name for name in known if name in held or Journal(journal_dir, name).state not in (None, "RELEASED")]
+    return [*unfinished, *(name for name in held if unjournaled and name not in known)]
+
+
+def _orphan(lease_id: str, tag: Tag | None, journal_dir: Path) -> Orphan:
+    journal = Journal(journal_dir, lease_id)
+    document, entries = journal.document(), journal.last_use()
+    return Orphan(
+        lease_id=lease_id,
+        campaign=tag.campaign if tag else document["campaign"] or "",
+        owner=tag.owner if tag else document["owner"] or "",
+        state=journal.state,
+        devices=tag.devices if tag else (),
+        left_s=max(entries[-1]["time_s"] if entries else 0.0, tag.since_s if tag else 0.0),
+        outcome="would_release",
+    )
+
+
+def _end(orphan: Orphan, fabric: Fabric, journal_dir: Path, wait_s: float, poll_s: float) -> Orphan:
+    """Own the lease, release it, and say how that went."""
+    ownership = Ownership(journal_dir, orphan.lease_id)
+    try:
+        journal = Journal(journal_dir, orphan.lease_id)
+        if journal.state in (None, "RELEASED"):
+            journal.advance("PLANNED", campaign=orphan.campaign, owner=orphan.owner)
+        journal.advance("UNKNOWN", adopted_from=orphan.state)
+        if fabric.read_back(orphan.lease_id) is None:
+            journal.advance("FABRIC_FREE")
+            leaked: tuple[str, ...] = ()
+        else:
+            journal.advance("DETACHING")
+            leaked = give_back(fabric, journal, wait_s=wait_s, poll_s=poll_s)
+        if leaked:
+            return replace(orphan, outcome="leaked", devices=leaked)
+        journal.advance("RELEASED")
+        return replace(orphan, outcome="released")
+    finally:
+        ownership.close()

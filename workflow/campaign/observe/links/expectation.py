@@ -1,0 +1,169 @@
+"""Which links of a composition are slower than they should be. Pure.
+
+A pair of devices is held against the slowest link on its way, as the system file has it (one direction; times the scale where links
+are emulated). Where that has no number, against the median of the pairs of its kind in the same composition. What is compared is
+the bandwidth of the largest measured size without the time of an empty message; where that size is too small to tell a bandwidth,
+nothing is. Latencies are held against their like only: what the system file says of them is without any software.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from campaign.config.system_file import Links
+from campaign.observe.links.paths import FABRIC, KINDS, LOCAL, links_of
+
+_MOST_FLAGS = 3
+_FEWEST_PEERS = 3
+_LATENCY_FACTOR = 3.0  # a copy through the host's memory instead of from device to device costs about as much
+_LATENCY_SHARE = 0.5  # of a message's time; beyond it, its size says little of bandwidth
+_OF_PEERS = "the median of {kind} links here"
+_OF_SYSTEM = "{kind} links"
+_OF_EMULATED = "emulated {kind} links"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One slow link. excess: how much worse than expected, to put the worst first."""
+
+    excess: float
+    text: str
+
+
+def flags(document: Mapping[str, Any], links: Links, scale: float | None, tolerance_pct: float) -> tuple[str, ...]:
+    """What records measured over these links should say, the worst first: at most three, and how many more there are.
+
+    document: links/1. scale: of emulated links, None where links are what they are. Devices that are CPU processes have no links
+    but emulated ones: each kind that is shaped is held against its rate, and all else among them is this machine's memory.
+    """
+    expected = _rates(links, scale, document["runs_on"])
+    if document["runs_on"] == "cpu":
+        every = [*_slow_kinds(document, expected, tolerance_pct)]
+    else:
+        every = [
+            *_slow(document, expected, tolerance_pct),
+            *_slow_hosts(document, expected, tolerance_pct),
+            *_late(document),
+        ]
+    found = sorted(every, key=lambda each: (-round(each.excess, 6), each.text))
+    said = tuple(f"links: {each.text}" for each in found[:_MOST_FLAGS])
+    more = len(found) - _MOST_FLAGS
+    return (*said, f"links: and {more} more below what is expected") if more > 0 else said
+
+
+def _rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
+    """GB/s expected of each kind of way that the system file says enough of."""
+    if runs_on == "cpu" and scale is None:
+        return {}
+    known = {
+        name: link.gb_per_s * (scale or 1.0) for name in (LOCAL, FABRIC, "network") if (link := getattr(links, name))
+    }
+    if scale is not None:
+        known.pop(LOCAL, None)  # devices of one emulated host talk freely
+    found = {}
+    for kind in KINDS:
+        crossed = [known[link] for link in links_of(kind) if link in known]
+        # A real link that the file does not tell may be the slowest; an emulated one is not shaped then.
+        if crossed and (scale is not None or len(crossed) == len(links_of(kind))):
+            found[kind] = min(crossed)
+    return found
+
+
+def _pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[int, int, str, float]]:
+    """(from, to, kind, value) of every measured pair."""
+    matrices = document.get("matrices")
+    for out, row in enumerate(matrices[matrix] if matrices else ()):
+        for to, value in enumerate(row):
+            if value is not None and out != to:
+                yield out, to, document["kinds"][out][to], value
+
+
+def _slow(document: Mapping[str, Any], expected: Mapping[str, float], tolerance_pct: float) -> Iterator[_Found]:
+    """Single pairs that are slow."""
+    for kind, of_kind in _told(document).items():
+        against = _against(kind, expected, of_kind.values())
+        for pair, rate in of_kind.items():
+            if against and rate < against[0] * (1 - tolerance_pct / 100):
+                yield _slower(_pair(document, *pair), rate, kind, *against)
+
+
+def _slow_kinds(document: Mapping[str, Any], expected: Mapping[str, float], tolerance_pct: float) -> Iterator[_Found]:
+    """Kinds of way that are slow in the median: an emulated link alone cannot be, but a busy machine can look so."""
+    for kind, of_kind in _told(document).items():
+        rate = median(of_kind.values())
+        if kind in expected and rate < expected[kind] * (1 - tolerance_pct / 100):
+            pairs = "pair" if len(of_kind) == 1 else "pairs"
+            yield _slower(f"median of {len(of_kind)} {pairs}", rate, kind, expected[kind], _OF_EMULATED)
+
+
+def _told(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]]:
+    """GB/s without the time of an empty message, by kind of way and pair; only where the size tells it."""
+    latency_us = {(out, to): value for out, to, _, value in _pairs(document, "latency_us")}
+    rates: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
+    for out, to, kind, gb_per_s in _pairs(document, "unidirectional_gb_per_s"):
+        seconds = document["matrix_size_bytes"] / (gb_per_s * 1e9)
+        # There and back again with the receiver's word: see links.model.
+        empty_s = 2e-6 * latency_us.get((out, to), 0.0)
+        if empty_s <= _LATENCY_SHARE * seconds:
+            rates[kind][out, to] = document["matrix_size_bytes"] / 1e9 / (seconds - empty_s)
+    return rates
+
+
+def _slow_hosts(document: Mapping[str, Any], expected: Mapping[str, float], tolerance_pct: float) -> Iterator[_Found]:
+    """Ways between a host and its devices."""
+    copies = document.get("host_device")
+    if not copies:
+        return
+    # What the system file says of local links is between devices.
+    known = {kind: rate for kind, rate in expected.items() if kind == FABRIC}
+    for name, to_device in (("h2d_gb_per_s", True), ("d2h_gb_per_s", False)):
+        by_kind: dict[str, dict[int, float]] = defaultdict(dict)
+        for number, (device, rate) in enumerate(zip(document["devices"], copies[name], strict=True)):
+            if rate is not None:
+                by_kind[device["attach"]][number] = rate
+        for kind, rates in by_kind.items():
+            against = _against(kind, known, rates.values())
+            for number, rate in rates.items():
+                if against and rate < against[0] * (1 - tolerance_pct / 100):
+                    device = document["devices"][number]
+                    ends = (device["host"], device["name"]) if to_device else (device["name"], device["host"])
+                    yield _slower(" to ".join(ends), rate, kind, *against)
+
+
+def _late(document: Mapping[str, Any]) -> Iterator[_Found]:
+    by_kind: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
+    for out, to, kind, latency_us in _pairs(document, "latency_us"):
+        by_kind[kind][out, to] = latency_us
+    for kind, found in by_kind.items():
+        usual_us = median(found.values())
+        if len(found) < _FEWEST_PEERS:
+            continue
+        for pair, latency_us in found.items():
+            if latency_us > _LATENCY_FACTOR * usual_us:
+                text = (
+                    f"{_pair(document, *pair)} {latency_us:.3g} us, {latency_us / usual_us:.1f} times the {usual_us:.3g} us of "
+                    f"{_OF_PEERS.format(kind=kind)}"
+                )
+                yield _Found(1 - usual_us / latency_us, text)
+
+
+def _against(kind: str, expected: Mapping[str, float], peers: Any) -> tuple[float, str] | None:
+    """GB/s to hold a link of a kind against, and whose they are; None: nothing is known."""
+    if kind in expected:
+        return expected[kind], _OF_SYSTEM
+    values = list(peers)
+    return (median(values), _OF_PEERS) if len(values) >= _FEWEST_PEERS else None
+
+
+def _slower(ends: str, rate: float, kind: str, expected: float, whose: str) -> _Found:
+    under = 1 - rate / expected
+    text = f"{ends} {rate:.3g} GB/s, {100 * under:.0f} % under the {expected:.3g} GB/s of {whose.format(kind=kind)}"
+    return _Found(under, text)
+
+
+def _pair(document: Mapping[str, Any], out: int, to: int) -> str:
+    return f"{document['devices'][out]['name']} to {document['devices'][to]['name']}"

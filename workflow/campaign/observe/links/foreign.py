@@ -1,0 +1,108 @@
+"""Programs of others that measure links, run where they are installed and read by the parsers for their output.
+
+Written from the programs' documentation and logs; not verified by running them: no machine with several GPUs was at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign.config.campaign_file import LinkMeasurement
+from campaign.fabrics.protocol import Composition
+from campaign.launch.protocol import Launcher, Limits
+from campaign.workloads.logs import Log
+from campaign.workloads.parsers import Scope, read_log
+from campaign.workloads.protocol import Step
+
+_PARSERS: Mapping[str, str] = {
+    "p2pBandwidthLatencyTest": "p2p_bandwidth_latency",
+    "nvbandwidth": "nvbandwidth",
+    "nccl-tests": "nccl_tests",
+    "osu": "osu",
+}
+_ABSENT = 127
+# A shell looks for the program on the host, where the launcher's own search may not be.
+_IF_THERE = (
+    'command -v "$1" >/dev/null 2>&1 || exit 127; command -v "$2" >/dev/null 2>&1 || exit 127; shift 2; exec "$@"'
+)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """One start of a program: its name, what it is about, its command, on which hosts (ranks by host)."""
+
+    program: str
+    about: str
+    argv: tuple[str, ...]
+    ranks_by_host: Mapping[str, int]
+
+
+def starts(tool: str, ranks_by_host: Mapping[str, int], largest_bytes: int) -> Iterator[_Start]:
+    """The starts of a tool on these hosts: those that know one host only are started on each."""
+    hosts, total = list(ranks_by_host), sum(ranks_by_host.values())
+    if tool in ("p2pBandwidthLatencyTest", "nvbandwidth"):
+        for host, count in ranks_by_host.items():
+            yield _Start(tool, host, (tool,), {host: count})
+    elif tool == "nccl-tests":
+        alone = len(hosts) == 1
+        argv = ("all_reduce_perf", "-b", "8", "-e", str(largest_bytes), "-f", "2", "-g", str(total) if alone else "1")
+        command = argv if alone else ("mpirun", *_slots(ranks_by_host), *argv)
+        yield _Start("all_reduce_perf", "all devices", command, ranks_by_host)
+    elif tool == "osu":
+        ends = {hosts[0]: 1, hosts[-1]: 1} if len(hosts) > 1 else {hosts[0]: 2}
+        for program in ("osu_bw", "osu_bibw", "osu_latency"):
+            about = " to ".join(ends) if len(hosts) > 1 else hosts[0]
+            yield _Start(program, f"{program}, {about}", ("mpirun", *_slots(ends), program), ranks_by_host)
+
+
+def _slots(ranks_by_host: Mapping[str, int]) -> tuple[str, ...]:
+    places = ",".join(f"{host}:{count}" for host, count in ranks_by_host.items())
+    return ("-np", str(sum(ranks_by_host.values())), "--host", places)
+
+
+def measure(
+    launcher: Launcher, composition: Composition, settings: LinkMeasurement, directory: Path, marker: str, log: Path
+) -> tuple[dict[str, Any], list[str]]:
+    """What each foreign tool of the settings printed, by tool and start, and a problem for each that gave nothing."""
+    ranks_by_host = {host.name: len(host.devices) for host in composition.hosts if host.devices}
+    found: dict[str, Any] = {}
+    problems: list[str] = []
+    for tool in settings.tools:
+        if tool == "torch" or not ranks_by_host:
+            continue
+        for number, start in enumerate(starts(tool, ranks_by_host, max(settings.sizes_bytes))):
+            own = log.with_name(f"{log.stem}.{tool}.{number}{log.suffix}")
+            own.unlink(missing_ok=True)
+            argv = ("sh", "-c", _IF_THERE, "sh", start.argv[0], start.program, *start.argv)
+            step = Step(argv, {}, start.ranks_by_host, per_rank=False)
+            ended = launcher.run(step, f"{marker}.{tool}.{number}", own, directory, Limits(2 * settings.budget_s))
+            if ended.codes[:1] == (_ABSENT,):
+                problems.append(f"{tool}: {start.program} is not installed on {next(iter(start.ranks_by_host))}")
+                own.unlink(missing_ok=True)
+                break
+            if ended.timed_out:
+                problems.append(f"{tool} ({start.about}): stopped after {2 * settings.budget_s:g} s")
+                continue
+            reading, problem = _read(tool, own, start.ranks_by_host)
+            found.setdefault(tool, {})[start.about] = reading
+            problems += [f"{tool} ({start.about}): {problem}"] if problem else []
+    return found, problems
+
+
+def _read(tool: str, log: Path, ranks_by_host: Mapping[str, int]) -> tuple[dict[str, Any], str]:
+    """The reading as a document, and why it is not whole."""
+    reading = read_log(_PARSERS[tool], Log(log), Scope(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host)))
+    document = {
+        "status": reading.status,
+        "matrices": {
+            name: {"unit": each.unit, "rows": each.rows, "columns": each.columns, "values": each.values}
+            for name, each in reading.matrices.items()
+        },
+        "curves": {name: {"unit": each.unit, "points": each.points} for name, each in reading.curves.items()},
+        "metrics": dict(reading.metrics),
+        "flags": reading.flags,
+    }
+    return document, "" if reading.status == "ok" else reading.problem or reading.status

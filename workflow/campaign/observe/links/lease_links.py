@@ -1,0 +1,70 @@
+"""The links of one use of a lease: measured once, kept beside its records, and what readers of those should know of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign.config.resolve import Campaign
+from campaign.documents.record import Store, write_once
+from campaign.errors import RecordError
+from campaign.launch.protocol import Launcher
+from campaign.lease.names import Obtained
+from campaign.observe.links.expectation import flags
+from campaign.observe.links.stage import measure_links
+from campaign.observe.links.store import SCHEMA, When
+from campaign.paths import Results
+
+
+def asked_of(campaign: Campaign) -> tuple[When, ...]:
+    """When a campaign has links measured: as it says, or before its runs where it trains, since PyTorch is there then."""
+    if campaign.protocol.links.when is not None:
+        return campaign.protocol.links.when
+    return ("before",) if any(workload.kind == "train" for workload in campaign.workloads.values()) else ()
+
+
+@dataclass(frozen=True)
+class LinkStage:
+    """Measures the links of one use of a lease."""
+
+    campaign: Campaign
+    results: Results
+    store: Store
+    obtained: Obtained
+    lease: str
+
+    def look(self, launcher: Launcher, when: When, directory: Path, marker: str) -> tuple[str, tuple[str, ...]]:
+        """Hash of the document in shared/, and the flags of what is measured over these links.
+
+        What a former driver of this use has measured stands. LaunchError: the stage could not be run.
+        """
+        kept = self.results.links / f"{self.obtained.use}.{when}.json"
+        if not kept.exists():
+            write_once(kept, (json.dumps(self._measured(launcher, when, directory, marker), indent=1) + "\n").encode())
+        try:
+            name = str(json.loads(kept.read_bytes())["document"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RecordError(
+                f"{kept}: cannot be read ({error}); move it away, the links are then measured again"
+            ) from error
+        system = self.campaign.system
+        scale = system.emulation.scale if system.emulation and launcher.links and launcher.links["emulated"] else None
+        tolerance_pct = self.campaign.protocol.links.tolerance_pct
+        return name, flags(self.store.shared_document(name), system.links, scale, tolerance_pct)
+
+    def _measured(self, launcher: Launcher, when: When, directory: Path, marker: str) -> dict[str, Any]:
+        composition = self.obtained.composition
+        devices = [device.model for host in composition.hosts for device in host.devices if device.computes]
+        runs_on = self.campaign.device(devices[0]).runs_on if devices else "cpu"
+        log = self.results.logs / self.lease / f"links.{when}.log"
+        directory.mkdir(parents=True, exist_ok=True)
+        document = measure_links(launcher, composition, runs_on, self.campaign.protocol.links, directory, marker, log)
+        return {
+            "schema_version": SCHEMA,
+            "lease_id": self.obtained.use,
+            "lease": self.lease,
+            "when": when,
+            "document": self.store.share(document),
+        }

@@ -1,0 +1,61 @@
+"""One rank of the links stage: `python -m campaign.observe.links.rank`, or forked by `campaign.workloads.trainer.forkserver`.
+
+Environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, CAMPAIGN_SPEC (path of a LinkSpec as JSON), CAMPAIGN_OUT
+(directory of the results); GLOO_SOCKET_IFNAME is `lo` when it is not set and MASTER_ADDR is a loopback address.
+Leaves `rank<r>.json` (schema links-rank/1). Exit code 0: measured; 1: it failed on the way, and the file says how and holds what
+was measured before; 2: the environment or the specification is not valid.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import NoReturn
+
+from campaign.errors import ConfigError
+from campaign.observe.links.spec import read_spec, write_links
+from campaign.workloads.trainer.rank_environment import Place
+from campaign.workloads.trainer.rank_process import live
+from campaign.workloads.trainer.rank_result import result_path
+
+_ERROR_CHARACTERS = 500
+
+
+def main() -> NoReturn:
+    """Run this process as one rank and end it."""
+    live(_run)
+
+
+def _run(environment: Mapping[str, str]) -> int:
+    place = Place.from_environment(environment)
+    spec = read_spec(place.spec)
+    if len(spec.hosts) != place.world_size:
+        raise ConfigError(
+            f"{place.spec}: names the hosts of {len(spec.hosts)} ranks, and WORLD_SIZE is {place.world_size}"
+        )
+    # A result from an earlier attempt must not pass for this one's.
+    result_path(place.out, place.rank).unlink(missing_ok=True)
+    faulthandler.enable()
+    if place.world_size > 1 and place.local_ranks is not None:
+        # Without an interface gloo resolves the host's name, which need not lead to this host.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    from campaign.observe.links.rank_schedule import Session
+
+    session = Session(spec, place)
+    try:
+        session.run()
+    except Exception as error:
+        for line in traceback.format_exc().splitlines():
+            print(f"[rank{place.rank}]: {line}", file=sys.stderr)
+        write_links(place.out, session.result(f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS]))
+        return 1
+    write_links(place.out, session.result())
+    session.leave_group()
+    return 0
+
+
+if __name__ == "__main__":
+    main()

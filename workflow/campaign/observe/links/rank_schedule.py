@@ -1,0 +1,264 @@
+"""What a rank of the links stage does: takes its turn in every pair, size by size, for as long as the time lasts. Needs torch.
+
+One pair at a time: all other ranks wait for their turn, over gloo also where devices use NCCL, so that their devices are idle. Rank
+0 decides by its clock which sizes fit; every turn carries its decision, so that all ranks measure the same.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import combinations, permutations
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from campaign.errors import ConfigError
+from campaign.observe.links import host_device
+from campaign.observe.links.message_timing import Exchange
+from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
+from campaign.observe.links.time_budget import Forecast, ladder
+from campaign.workloads.trainer.rank_environment import Place
+
+_BUFFERS = 3  # of one size that a rank holds at most
+_ALL_OF_PAIRS = 2.0  # time of a size over that of its one-way messages, before one is known
+
+
+class Session:
+    """One rank. `run` measures; `result` is what there is, whatever ended it; then `leave_group`."""
+
+    def __init__(self, spec: LinkSpec, place: Place) -> None:
+        self.spec = spec
+        self.place = place
+        self.device = torch.device("cpu")
+        self._started_s = time.monotonic()
+        self._latency: list[PairTimes] = []
+        self._unidirectional: list[PairTimes] = []
+        self._bidirectional: list[PairTimes] = []
+        self._allreduce: list[CollectiveTimes] = []
+        self._host_device: tuple[CollectiveTimes, CollectiveTimes] | None = None
+        self._left_out: list[LeftOut] = []
+        self._forecast = Forecast()
+        self._share = _ALL_OF_PAIRS
+
+    def run(self) -> None:
+        """The whole measurement; raises what torch raises."""
+        torch.set_num_threads(1)
+        self.device = _device(self.spec.device, self.place.local_rank)
+        self._join_group()
+        self._exchange = Exchange(self.device)
+        self._measure_host_device()
+        if self.place.world_size == 1:
+            return
+        self._check_sum()
+        for number, (size, counts) in enumerate(ladder(self.spec.sizes_bytes)):
+            if not self._in_memory(size):
+                self._leave_out(size, "does not fit into the memory of a rank", counts)
+            elif not self._agree(number == 0 or self._in_time(size, counts)):
+                self._leave_out(size, f"would not fit into the {self.spec.budget_s:g} s of the stage", counts)
+            elif not (self._round(size, first=number == 0) if counts else self._scout(size)):
+                self._leave_out(size, f"stopped at the end of the {self.spec.budget_s:g} s of the stage", counts)
+
+    def result(self, error: str = "") -> RankLinks:
+        to_device, from_device = self._host_device or (None, None)
+        return RankLinks(
+            rank=self.place.rank,
+            world_size=self.place.world_size,
+            error=error,
+            backend="nccl" if self.device.type == "cuda" else "gloo",
+            torch_version=torch.__version__,
+            device_name=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU process",
+            took_s=time.monotonic() - self._started_s,
+            latency=tuple(self._latency),
+            unidirectional=tuple(self._unidirectional),
+            bidirectional=tuple(self._bidirectional),
+            allreduce=tuple(self._allreduce),
+            to_device=to_device,
+            from_device=from_device,
+            p2p=self._reaches(),
+            left_out=tuple(self._left_out),
+        )
+
+    def leave_group(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _join_group(self) -> None:
+        if self.place.world_size > 1:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo",
+                rank=self.place.rank,
+                world_size=self.place.world_size,
+                timeout=timedelta(seconds=self.spec.time_out_s),
+            )
+
+    def _agree(self, yes: bool) -> bool:
+        """Wait for all ranks, and do as rank 0 says."""
+        word = torch.tensor([int(yes and self.place.rank == 0)])
+        dist.all_reduce(word)
+        return bool(word.item())
+
+    def _turn(self, may_stop: bool) -> bool:
+        return self._agree(not may_stop or self._left_s() > 0)
+
+    def _left_s(self) -> float:
+        return self.spec.budget_s - (time.monotonic() - self._started_s)
+
+    def _in_time(self, size: int, counts: bool) -> bool:
+        times = (self.spec.warmup + self.spec.repeats) * self._share if counts else 1.0
+        return self._forecast.pass_s(size) * times <= self._left_s()
+
+    def _in_memory(self, size: int) -> bool:
+        """Whether all ranks have room."""
+        if self.device.type == "cuda":
+            free = torch.cuda.mem_get_info(self.device)[0]
+        else:
+            # Hosts whose devices are CPU processes can all be one machine.
+            free = _available_bytes() // self.place.world_size
+        word = torch.tensor([int(_BUFFERS * size > free)])
+        dist.all_reduce(word)
+        return not word.item()
+
+    def _leave_out(self, size: int, why: str, counts: bool) -> None:
+        # All ranks stop alike, but between two pairs: some have measured the size with some peers.
+        self._unidirectional = [each for each in self._unidirectional if each.size_bytes != size]
+        self._bidirectional = [each for each in self._bidirectional if each.size_bytes != size]
+        self._allreduce = [each for each in self._allreduce if each.size_bytes != size]
+        if counts:
+            self._left_out.append(LeftOut(size_bytes=size, why=why))
+
+    def _scout(self, size: int) -> bool:
+        """One message of a size that does not count, for every pair, so that the next can be foreseen."""
+        buffer = self._exchange.buffer(size)
+        started_s = time.monotonic()
+        for sender, receiver in permutations(range(self.place.world_size), 2):
+            if not self._turn(may_stop=True):
+                return False
+            if self.place.rank in (sender, receiver):
+                self._exchange.one_way(buffer, sender + receiver - self.place.rank, sends=self.place.rank == sender)
+        self._forecast.note(size, time.monotonic() - started_s)
+        return True
+
+    def _round(self, size: int, first: bool) -> bool:
+        """Everything of one size; False when the time is over. The first size is measured in any case: it tells the latency."""
+        started_s = time.monotonic()
+        if not self._one_way(size, first):
+            return False
+        one_way_s = time.monotonic() - started_s
+        if not (self._both_ways(size, first) and self._all_reduce(size, first)):
+            return False
+        self._forecast.note(size, one_way_s / (self.spec.warmup + self.spec.repeats))
+        self._share = max(1.0, (time.monotonic() - started_s) / one_way_s)
+        return not first or self._ping_pong(size)
+
+    def _one_way(self, size: int, first: bool) -> bool:
+        buffer, rank = self._exchange.buffer(size), self.place.rank
+        for sender, receiver in permutations(range(self.place.world_size), 2):
+            if not self._turn(may_stop=not first):
+                return False
+            if rank not in (sender, receiver):
+                continue
+            peer, sends = sender + receiver - rank, rank == sender
+            times = self._times(lambda: self._exchange.one_way(buffer, peer, sends=sends))  # noqa: B023
+            if sends:
+                self._unidirectional.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
+        return True
+
+    def _both_ways(self, size: int, first: bool) -> bool:
+        out, into, rank = self._exchange.buffer(size), self._exchange.buffer(size), self.place.rank
+        for pair in combinations(range(self.place.world_size), 2):
+            if not self._turn(may_stop=not first):
+                return False
+            if rank not in pair:
+                continue
+            peer = sum(pair) - rank
+            times = self._times(lambda: self._exchange.both_ways(out, into, peer))  # noqa: B023
+            if rank == pair[0]:
+                self._bidirectional.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
+        return True
+
+    def _ping_pong(self, size: int) -> bool:
+        buffer, rank = self._exchange.buffer(size), self.place.rank
+        for pair in permutations(range(self.place.world_size), 2):
+            self._turn(may_stop=False)
+            if rank not in pair:
+                continue
+            peer, begins = sum(pair) - rank, rank == pair[0]
+            times = self._times(lambda: self._exchange.ping_pong(buffer, peer, begins=begins))  # noqa: B023
+            if begins:
+                self._latency.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
+        return True
+
+    def _all_reduce(self, size: int, first: bool) -> bool:
+        buffer = self._exchange.buffer(size)
+        times = []
+        for _ in range(self.spec.warmup + self.spec.repeats):
+            if not self._turn(may_stop=not first):
+                return False
+            started_s = time.perf_counter()
+            dist.all_reduce(buffer)
+            self._exchange.synchronize()
+            times.append(time.perf_counter() - started_s)
+        self._allreduce.append(CollectiveTimes(size_bytes=size, times_s=tuple(times[self.spec.warmup :])))
+        return True
+
+    def _check_sum(self) -> None:
+        """The first collective on the devices makes their communicator, and shows that it adds up."""
+        ones = torch.ones(2, device=self.device)
+        dist.all_reduce(ones)
+        if found := [value for value in ones.tolist() if value != self.place.world_size]:
+            raise RuntimeError(f"an all-reduce of ones over {self.place.world_size} ranks gave {found[0]}")
+
+    def _times(self, sample: Callable[[], float]) -> tuple[float, ...]:
+        return tuple([sample() for _ in range(self.spec.warmup + self.spec.repeats)][self.spec.warmup :])
+
+    def _measure_host_device(self) -> None:
+        """One device at a time: those of a host share the way to its memory."""
+        most = host_device.LARGEST_BYTES if self.device.type == "cuda" else host_device.LARGEST_ON_CPU_BYTES
+        size = min(most, self.spec.sizes_bytes[-1])
+        for rank in range(self.place.world_size):
+            if self.place.world_size > 1:
+                self._turn(may_stop=False)
+            if rank == self.place.rank:
+                to_device, from_device = host_device.copies_s(self.device, size, self.spec.warmup, self.spec.repeats)
+                self._host_device = (
+                    CollectiveTimes(size_bytes=size, times_s=tuple(to_device)),
+                    CollectiveTimes(size_bytes=size, times_s=tuple(from_device)),
+                )
+
+    def _reaches(self) -> dict[int, bool]:
+        """By rank on the same host, where this process sees its device too."""
+        if self.device.type != "cuda" or torch.cuda.device_count() == 1:
+            return {}
+        mine, own = self.spec.hosts[self.place.rank], self.device.index
+        there = [rank for rank, host in enumerate(self.spec.hosts) if host == mine]
+        return {
+            rank: torch.cuda.can_device_access_peer(own, index)
+            for rank in there
+            if (index := own + rank - self.place.rank) != own and 0 <= index < torch.cuda.device_count()
+        }
+
+
+def _device(kind: str, local_rank: int) -> torch.device:
+    if kind == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    # One visible device: the launcher has bound each rank to its own. More: the local rank chooses.
+    index = 0 if count == 1 else local_rank
+    if index >= count:
+        raise ConfigError(
+            f"local rank {index} has no device of its own: this process sees {count} (driver, CUDA_VISIBLE_DEVICES)"
+        )
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

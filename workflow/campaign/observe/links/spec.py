@@ -1,0 +1,120 @@
+"""What a rank of the links stage is told, and what it leaves behind (`<out>/rank<r>.json`, schema links-rank/1). Without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from campaign.documents.record import write_once
+from campaign.errors import ConfigError, RecordError
+from campaign.workloads.trainer.rank_result import result_path
+
+_NUMBER_BYTES = 4  # of an fp32
+
+
+class LinkSpec(BaseModel):
+    """One measurement of links; hosts: by rank, those of its device."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hosts: tuple[str, ...] = Field(min_length=1)
+    sizes_bytes: tuple[int, ...] = Field(min_length=1)
+    repeats: int = Field(ge=1)
+    warmup: int = Field(ge=0)
+    budget_s: float = Field(gt=0)
+    device: Literal["cuda", "cpu"]
+    time_out_s: float = Field(gt=0, description="of one operation between ranks; waiting for a turn is one too")
+
+    @field_validator("sizes_bytes")
+    @classmethod
+    def _whole_numbers(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted({size // _NUMBER_BYTES * _NUMBER_BYTES for size in sizes}))
+
+
+class PairTimes(BaseModel):
+    """Times of messages of one size with one peer, one entry a repeat."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    peer: int = Field(ge=0)
+    size_bytes: int = Field(gt=0)
+    times_s: tuple[float, ...]
+
+
+class CollectiveTimes(BaseModel):
+    """Times of a collective over all ranks, by this rank's clock, one entry a repeat."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size_bytes: int = Field(gt=0)
+    times_s: tuple[float, ...]
+
+
+class LeftOut(BaseModel):
+    """A size that was not measured, for all pairs alike."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size_bytes: int
+    why: str
+
+
+class RankLinks(BaseModel):
+    """What one rank measured. Whatever exists on no device of its kind is absent.
+
+    latency: half a ping-pong that this rank began; unidirectional: messages that it sent, timed until the receiver's word that they
+    had arrived; bidirectional: both directions at once, by the lower rank of the two, timed until both had arrived.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal["links-rank/1"] = "links-rank/1"
+    rank: int = Field(ge=0)
+    world_size: int = Field(ge=1)
+    error: str = ""
+    backend: str = ""
+    torch_version: str = ""
+    device_name: str = ""
+    took_s: float = 0.0
+    latency: tuple[PairTimes, ...] = ()
+    unidirectional: tuple[PairTimes, ...] = ()
+    bidirectional: tuple[PairTimes, ...] = ()
+    allreduce: tuple[CollectiveTimes, ...] = ()
+    to_device: CollectiveTimes | None = None
+    from_device: CollectiveTimes | None = None
+    p2p: dict[int, bool] = Field(
+        default_factory=dict, description="by rank: whether this device reaches that one's memory"
+    )
+    left_out: tuple[LeftOut, ...] = Field(default=(), description="rank 0's word for all")
+
+
+def read_spec(path: Path) -> LinkSpec:
+    """ConfigError names the file and what is wrong in it."""
+    try:
+        return LinkSpec.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def write_links(out: Path, links: RankLinks) -> None:
+    """Write the file whole or not at all."""
+    content = links.model_dump_json(exclude_none=True)
+    write_once(result_path(out, links.rank), content.encode() + b"\n")
+
+
+def read_links(out: Path, world_size: int) -> tuple[RankLinks | None, ...]:
+    """Results by rank, None for a rank that left none; RecordError names a damaged file."""
+    results: list[RankLinks | None] = []
+    for rank in range(world_size):
+        path = result_path(out, rank)
+        try:
+            results.append(RankLinks.model_validate_json(path.read_bytes()))
+        except FileNotFoundError:
+            results.append(None)
+        except (OSError, ValidationError) as error:
+            raise RecordError(f"{path}: not a whole links-rank/1 result ({error})") from error
+    return tuple(results)

@@ -1,0 +1,144 @@
+"""The links stage: one program on every device of a composition, once; what it left becomes one document (links/1)."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from campaign.config.campaign_file import LinkMeasurement
+from campaign.errors import RecordError
+from campaign.fabrics.protocol import Composition
+from campaign.launch.device_masks import UsedDevices
+from campaign.launch.protocol import Launcher, Limits
+from campaign.observe.links import foreign
+from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
+from campaign.observe.links.spec import LinkSpec, RankLinks, read_links
+from campaign.workloads.protocol import Ended, Step
+
+TORCH = "torch"
+_TIME_OUT_S = 30.0  # beyond the budget: no rank waits longer for its turn
+_START_S = 120.0  # loading torch from a busy shared file system
+
+
+def measure_links(
+    launcher: Launcher,
+    composition: Composition,
+    runs_on: Literal["cuda", "cpu"],
+    settings: LinkMeasurement,
+    directory: Path,
+    marker: str,
+    log: Path,
+) -> dict[str, Any]:
+    """Measure the links between all devices of the composition; gives a document as `LinksDocument` describes it.
+
+    What fails in the measurement is a problem in the document; LaunchError (nothing could be started) passes. `directory` is the
+    stage's own, and empty afterwards; output is appended to `log`.
+    """
+    started_s = time.monotonic()
+    devices = described(composition)
+    spec = _spec(devices, runs_on, settings)
+    ranks: tuple[RankLinks | None, ...] = (None,) * len(devices)
+    problems: list[str] = []
+    if devices and TORCH in settings.tools:
+        stage = _Stage(launcher, directory, marker, log)
+        ranks, problems = stage.measure(spec, devices)
+    programs, absent = foreign.measure(launcher, composition, settings, directory, marker, log)
+    parts = measured(spec, devices, ranks)
+    document = LinksDocument(
+        **{**parts, "tools": (*parts["tools"], *programs)},
+        problems=(*problems, *absent) if devices else ("the composition has no devices",),
+        foreign=programs,
+        took_s=round(time.monotonic() - started_s, 3),
+    )
+    return document.model_dump(mode="json")
+
+
+def described(composition: Composition) -> list[MeasuredDevice]:
+    """Devices in the order of their ranks."""
+    return [
+        MeasuredDevice(
+            name=f"{host}.{device.kind}{index}",
+            host=host,
+            index=index,
+            attach="local" if device.local else "fabric",
+            fabric_id=device.fabric_id,
+            model=device.model,
+        )
+        for host, devices in UsedDevices(composition).by_host.items()
+        for index, device in enumerate(devices)
+    ]
+
+
+def _spec(devices: Sequence[MeasuredDevice], runs_on: Literal["cuda", "cpu"], settings: LinkMeasurement) -> LinkSpec:
+    return LinkSpec(
+        hosts=tuple(device.host for device in devices) or ("none",),
+        sizes_bytes=tuple(settings.sizes_bytes),
+        repeats=settings.repeats,
+        warmup=settings.warmup,
+        budget_s=settings.budget_s,
+        device=runs_on,
+        time_out_s=settings.budget_s + _TIME_OUT_S,
+    )
+
+
+@dataclass(frozen=True)
+class _Stage:
+    launcher: Launcher
+    directory: Path
+    marker: str
+    log: Path
+
+    def measure(
+        self, spec: LinkSpec, devices: Sequence[MeasuredDevice]
+    ) -> tuple[tuple[RankLinks | None, ...], list[str]]:
+        """Results by rank, and what went wrong."""
+        out = self.directory / TORCH
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        try:
+            path = out / "spec.json"
+            path.write_text(spec.model_dump_json())
+            step = Step(
+                (sys.executable, "-m", "campaign.observe.links.rank"),
+                {"CAMPAIGN_SPEC": str(path), "CAMPAIGN_OUT": str(out)},
+                {host: spec.hosts.count(host) for host in dict.fromkeys(spec.hosts)},
+                preload="campaign.workloads.trainer",
+            )
+            limit_s = 2 * spec.budget_s + _TIME_OUT_S + _START_S
+            ended = self.launcher.run(step, f"{self.marker}.{TORCH}", self.log, out, Limits(limit_s))
+            try:
+                ranks = read_links(out, len(devices))
+            except RecordError as error:
+                return (None,) * len(devices), [f"links: {error}"]
+            return ranks, _problems(ended, ranks, devices, limit_s)
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+
+
+def _problems(
+    ended: Ended, ranks: Sequence[RankLinks | None], devices: Sequence[MeasuredDevice], limit_s: float
+) -> list[str]:
+    if ended.timed_out:
+        return [f"the measurement was stopped after {limit_s:g} s, and nothing of it is kept"]
+    said = []
+    for number, (rank, device) in enumerate(zip(ranks, devices, strict=True)):
+        code = ended.codes[number] if number < len(ended.codes) else None
+        if rank is None:
+            said.append(f"rank {number} ({device.name}) left no result: {_end(code)}")
+        elif rank.error:
+            said.append(f"rank {number} ({device.name}) failed: {rank.error}")
+    return said
+
+
+def _end(code: int | None) -> str:
+    if code is None:
+        return "it was ended with the others"
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return f"exit code {code}, see the log"

@@ -1,0 +1,152 @@
+"""Telemetry of a driver's session: one sampler on every host, and of each run its samples, as a file and as metrics."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from campaign.observe.telemetry.integration import Window
+from campaign.observe.telemetry.samples import HostSamples, SampleFile, rows
+from campaign.observe.telemetry.summary import ONE_MACHINE, WHOLE_RUN, Used, summary
+
+if TYPE_CHECKING:
+    from campaign.fabrics.protocol import Composition
+    from campaign.launch.protocol import Launcher
+
+GAUGES = "CAMPAIGN_GAUGES"
+"""Variable with the directory in which programs publish values of their own (`campaign.observe.telemetry.sources.gauges`)."""
+_STARTS_S = 10.0  # a step of Slurm on many hosts begins within seconds
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What telemetry has to say of one run. written: whether there is a file of its samples."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    written: bool = False
+
+
+class Telemetry:
+    """Samplers beside all runs of a launcher. interval_s: between samples, None for no telemetry at all; directory: for the
+    samplers' files and the programs' gauges; seen by all hosts, emptied at the start, and gone at the end."""
+
+    def __init__(self, launcher: Launcher, composition: Composition, interval_s: float | None, directory: Path) -> None:
+        self._launcher, self._composition, self._interval_s, self._directory = (
+            launcher,
+            composition,
+            interval_s,
+            directory,
+        )
+        self._started = ExitStack()
+        self._since = 0.0
+        self._files: dict[str, SampleFile] = {}
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What every step is to have in its environment, for programs that publish values of their own."""
+        return {} if self._interval_s is None else {GAUGES: str(self._directory / "gauges")}
+
+    def __enter__(self) -> Telemetry:
+        if self._interval_s is None:
+            return self
+        shutil.rmtree(self._directory, ignore_errors=True)
+        with suppress(OSError):  # samples are then missing, and flagged
+            (self._directory / "gauges").mkdir(parents=True)
+        argv = [sys.executable, "-m", "campaign.observe.telemetry.sampler", "--host", "{host}"]
+        argv += ["--interval", f"{self._interval_s:g}", "--gauges", str(self._directory / "gauges")]
+        argv += ["--out", str(self._directory / "{host}.jsonl")]
+        hosts = self._started.enter_context(self._launcher.beside(argv, self._directory))
+        self._files = {host: SampleFile(self._directory / f"{host}.jsonl") for host in hosts}
+        self._since = time.time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._started.close()
+        if self._interval_s is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def keep(
+        self,
+        started: float,
+        ended: float,
+        steady: tuple[float, float] | None,
+        samples: float | None,
+        out: Path,
+        devices: Mapping[str, int] | None = None,
+    ) -> Summary:
+        """What was sampled from `started` to `ended` (Unix seconds), summed up over `steady`, or over all of it.
+
+        samples: that the run worked through in that window; out: the Parquet file, written once; devices: how many of each host's
+        devices the run used, `{}` for none that a sampler could see; None: all of the composition. Nothing is raised.
+        """
+        if self._interval_s is None:
+            return Summary()
+        window = Window(*(steady or (started, ended)))
+        first, last = min(started, window.start), max(ended, window.end)
+        seen = self._between(first, last)
+        hosts, silent = [each for each in seen.values() if each], [host for host, each in seen.items() if not each]
+        # A sampler that works has left two samples in a window of two intervals, once it has started.
+        expected = window.length_s > 2 * self._interval_s and window.start > self._since + _STARTS_S
+        flags = [f"telemetry: no samples of {host}" for host in silent if expected or hosts]
+        if not any(len(series.times) > 1 for host in hosts for series in host.series.values()):
+            return Summary({}, tuple(flags) if expected else ())
+        metrics, more = summary(hosts, window, self._used(devices), samples)
+        flags += more
+        if metrics and steady is None:
+            flags.append(WHOLE_RUN)
+        if not metrics and expected:
+            flags.append("telemetry: fewer than 2 samples in the window")
+        if metrics and len({host.machine for host in hosts}) < len(self._composition.hosts) - len(silent):
+            flags.append(ONE_MACHINE)
+        problem = write(out, hosts)
+        return Summary(metrics, tuple(flags + ([problem] if problem else [])), not problem)
+
+    def _between(self, first: float, last: float) -> dict[str, HostSamples | None]:
+        """What each sampler saw; None where it saw nothing. Samples are read once."""
+        seen: dict[str, HostSamples | None] = {}
+        for host, file in self._files.items():
+            file.read_on()
+            found = file.between(first, last)
+            file.forget(last)
+            seen[host] = found if found and found.series else None
+        return seen
+
+    def _used(self, counts: Mapping[str, int] | None) -> dict[str, Used]:
+        """Devices by sampler. Hosts without a sampler of their own are only names of the first one's machine."""
+        found: dict[str, list[str | None]] = {}
+        first = next(iter(self._files), "")
+        for host in self._composition.hosts:
+            # The first devices of a host are used first, and local ones come before those on the fabric.
+            ordered = sorted(host.devices, key=lambda device: not device.local)
+            used = ordered if counts is None else ordered[: counts.get(host.name, 0)]
+            sampler = host.name if host.name in self._files else first
+            found.setdefault(sampler, []).extend(device.host_id for device in used)
+        return {sampler: Used(tuple(names)) for sampler, names in found.items()}
+
+
+def write(out: Path, hosts: Sequence[HostSamples]) -> str:
+    """Write a run's samples as Parquet, all of them or nothing; a problem in words, which is no reason to lose the run."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    partial = out.with_name(f".{out.name}.partial")
+    text = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema(
+        [("time", pa.float64()), *((name, text) for name in ("host", "part", "quantity")), ("value", pa.float64())]
+    )
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pydict(rows(hosts), schema=schema), partial, compression="zstd")
+        partial.replace(out)
+    except (OSError, pa.ArrowException) as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        return f"telemetry: the samples could not be written ({getattr(error, 'strerror', None) or error})"
+    return ""

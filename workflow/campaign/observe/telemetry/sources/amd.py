@@ -1,0 +1,99 @@
+"""AMD devices, through AMD SMI where its package (amdsmi) is installed with the driver. Unverified on hardware.
+
+Source: AMD SMI Python API (ROCm documentation). The package gives the text `N/A` for what a device does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign.observe.telemetry.sources import Asked, Probe, Reading
+
+_MIB = 2**20
+_DRIVER = "/dev/kfd"
+Values = Iterator[tuple[str, Any]]
+Call = Callable[[Any, Any], Values]
+
+
+def _activity(smi: Any, handle: Any) -> Values:
+    found = smi.amdsmi_get_gpu_activity(handle)
+    yield "utilisation_pct", found["gfx_activity"]
+    yield "memory_access_pct", found["umc_activity"]
+
+
+def _memory(smi: Any, handle: Any) -> Values:
+    yield "memory_used_mib", smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM) / _MIB
+
+
+def _power(smi: Any, handle: Any) -> Values:
+    found = smi.amdsmi_get_power_info(handle)
+    now, mean = found.get("current_socket_power"), found.get("average_socket_power")
+    yield "power_w", now if isinstance(now, int | float) and now else mean
+
+
+def _energy(smi: Any, handle: Any) -> Values:
+    found = smi.amdsmi_get_energy_count(handle)
+    yield "energy_j", found["energy_accumulator"] * found["counter_resolution"] / 1e6  # microjoules
+
+
+def _temperature(smi: Any, handle: Any) -> Values:
+    yield (
+        "temperature_c",
+        smi.amdsmi_get_temp_metric(handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT),
+    )
+
+
+def _clocks(smi: Any, handle: Any) -> Values:
+    yield "clock_sm_mhz", smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)["clk"]
+    yield "clock_memory_mhz", smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.MEM)["clk"]
+
+
+def _ecc(smi: Any, handle: Any) -> Values:
+    found = smi.amdsmi_get_gpu_total_ecc_count(handle)
+    yield "ecc_corrected_count", found["correctable_count"]
+    yield "ecc_uncorrected_count", found["uncorrectable_count"]
+
+
+@dataclass
+class _Device:
+    """Some calls for one device; one that fails is not made again."""
+
+    smi: Any
+    handle: Any
+    part: str
+    calls: list[Call]
+
+    def read(self) -> Iterator[Reading]:
+        for call in tuple(self.calls):
+            try:
+                found = list(call(self.smi, self.handle))
+            except (self.smi.AmdSmiException, AttributeError, KeyError, TypeError):
+                self.calls.remove(call)
+                continue
+            for quantity, value in found:
+                if isinstance(value, int | float):
+                    yield self.part, quantity, float(value)
+
+
+def probes(smi: Any) -> list[Probe]:
+    """Probes through a module with AMD SMI's functions."""
+    try:
+        smi.amdsmi_init()
+        handles = {f"gpu:{smi.amdsmi_get_gpu_device_uuid(each)}": each for each in smi.amdsmi_get_processor_handles()}
+    except smi.AmdSmiException:
+        return []
+    fast = [_Device(smi, handle, part, [_activity, _memory, _power, _energy]) for part, handle in handles.items()]
+    return [*fast, *(_Device(smi, handle, part, [_temperature, _clocks, _ecc]) for part, handle in handles.items())]
+
+
+def open_probes(asked: Asked) -> Sequence[Probe]:
+    if not Path(_DRIVER).exists():
+        return []
+    try:
+        import amdsmi  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    except Exception:  # its import loads the driver's library, and fails in ways of its own where there is none
+        return []
+    return probes(amdsmi)

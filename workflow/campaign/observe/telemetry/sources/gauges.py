@@ -1,0 +1,77 @@
+"""What programs publish of themselves: files `<machine>.<pid>.json` in the directory of CAMPAIGN_GAUGES, while they run.
+
+A file is `{"started": N, "devices": {"host1/0": {"power_w": 250.0, "memory_mib": 1024.0, "utilisation_pct": 90.0}}}`: values of
+the moment by device, written at once (a temporary file, renamed). machine: /proc/sys/kernel/random/boot_id; started: the process's
+start in ticks since boot (field 22 of /proc/PID/stat), so that another process with its pid is not taken for it. A file whose
+process has ended counts no longer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from campaign.observe.telemetry.sources import Asked, Probe, Reading
+
+QUANTITIES = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisation_pct": "utilisation_pct"}
+
+
+def machine() -> str:
+    """What tells this machine, as it is running now, from all others; hosts that are emulated on it share it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def started_ticks(pid: int) -> int | None:
+    """When a live process began; None where there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    state, *words = stat.rpartition(b")")[2].split()
+    return None if state in (b"Z", b"X") else int(words[18])
+
+
+def readings(document: Mapping[str, Any]) -> Iterator[Reading]:
+    """What a published file says; ValueError, TypeError, AttributeError: it is none."""
+    for device, values in document["devices"].items():
+        for name, quantity in QUANTITIES.items():
+            if isinstance(values.get(name), int | float):
+                yield f"gauge:{device}", quantity, float(values[name])
+
+
+@dataclass
+class _Gauges:
+    directory: Path
+    prefix: str
+    known: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def read(self) -> Iterator[Reading]:
+        try:
+            names = [entry.name for entry in os.scandir(self.directory)]
+        except OSError:
+            return
+        for name in names:
+            pid = name.removeprefix(self.prefix).removesuffix(".json")
+            if not (name.startswith(self.prefix) and pid.isdigit()):
+                continue
+            try:
+                document = self._document(name)
+                if started_ticks(int(pid)) == document["started"]:
+                    yield from tuple(readings(document))
+            except (OSError, ValueError, TypeError, KeyError, AttributeError):
+                continue  # gone meanwhile, or not of a program that keeps to the format
+
+    def _document(self, name: str) -> Mapping[str, Any]:
+        path = self.directory / name
+        changed = path.stat().st_mtime_ns
+        if self.known.get(name, (None, {}))[0] != changed:
+            self.known[name] = (changed, json.loads(path.read_bytes()))
+        return self.known[name][1]
+
+
+def open_probes(asked: Asked) -> Sequence[Probe]:
+    return [_Gauges(asked.gauges, f"{machine()}.")] if asked.gauges else []

@@ -1,0 +1,210 @@
+"""What runs and leases have cost in time: what a forecast is learned from. Pure; as JSON it is `costs/1`.
+
+It stands in tables/costs.json (all records of a campaign) and in every manifest (what one lease measured just now).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from campaign.documents.cell import Cell, Configuration, Scalar
+from campaign.documents.record import Record
+
+SCHEMA = "costs/1"
+SHORTEST_S = 0.01
+"""Times are compared by their logarithm; what took less counts as this much."""
+
+Shape = Mapping[str, Scalar]
+
+
+@dataclass(frozen=True)
+class CellCost:
+    """Wall time of the runs of one cell: how many, and mean and standard deviation of ln(seconds).
+
+    believed: whether most of them were `ok`; a run that fails early says nothing of the cells beside it.
+    """
+
+    cell_id: str
+    shape: Shape
+    workload: str
+    batch: int
+    precision: str
+    options: Mapping[str, Scalar]
+    steps: int
+    runs: int
+    believed: bool
+    mean_log_s: float
+    sd_log_s: float
+
+
+@dataclass(frozen=True)
+class LeaseCost:
+    """Time that one use of a lease took beside its runs: composing, up to the first run, between two runs, from the last to the
+    release. None where it was not recorded."""
+
+    lease_id: str
+    shape: Shape
+    runs: int
+    compose_s: float | None
+    start_s: float | None
+    between_s: float | None
+    end_s: float | None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one campaign on one system has cost."""
+
+    campaign: str
+    system: str
+    cells: tuple[CellCost, ...] = ()
+    leases: tuple[LeaseCost, ...] = ()
+
+    @property
+    def runs(self) -> int:
+        return sum(cell.runs for cell in self.cells)
+
+    def document(self) -> dict[str, Any]:
+        """JSON-serialisable; `from_document` reads it."""
+        return {"schema_version": SCHEMA, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Span:
+    """One run in time, Unix seconds."""
+
+    cell_id: str
+    started: float
+    ended: float
+    ok: bool
+
+
+def from_document(document: Any) -> Costs | None:
+    """Costs as they were written down; None for anything else: a damaged file only makes a forecast coarser."""
+    try:
+        if document["schema_version"] != SCHEMA:
+            return None
+        cells = tuple(CellCost(**cell) for cell in document["cells"])
+        leases = tuple(LeaseCost(**lease) for lease in document["leases"])
+        costs = Costs(str(document["campaign"]), str(document["system"]), cells, leases)
+        numbers = [x for c in cells for x in (c.mean_log_s, c.sd_log_s, float(c.runs), math.log2(c.batch * c.steps))]
+        times = [x for each in leases for x in (each.compose_s, each.start_s, each.between_s, each.end_s)]
+        if all(map(math.isfinite, numbers)) and all(x is None or math.isfinite(x) for x in times):
+            return costs
+    except (KeyError, TypeError, ValueError):
+        pass
+    return None
+
+
+def cell_cost(
+    cell_id: str, shape: Shape, axes: tuple[str, int, str, Mapping[str, Scalar]], steps: int, spans: Sequence[Span]
+) -> CellCost:
+    """Of the runs of one cell. axes: workload, batch, precision, options; steps: warm-up and measured."""
+    logs = [math.log(max(SHORTEST_S, span.ended - span.started)) for span in spans]
+    workload, batch, precision, options = axes
+    return CellCost(
+        cell_id=cell_id,
+        shape=shape,
+        workload=workload,
+        batch=batch,
+        precision=precision,
+        options=dict(options),
+        steps=max(1, steps),
+        runs=len(spans),
+        believed=2 * sum(span.ok for span in spans) > len(spans),
+        mean_log_s=statistics.fmean(logs),
+        sd_log_s=statistics.stdev(logs) if len(logs) > 1 else 0.0,
+    )
+
+
+def lease_cost(document: Mapping[str, Any], spans: Iterable[Span]) -> LeaseCost | None:
+    """Of one use of a lease by its document and its runs; None where it never got ready or ran nothing."""
+    requested, ready, released = (_number(document.get(f"{name}_s")) for name in ("requested", "ready", "released"))
+    ordered = sorted(spans, key=lambda span: span.started)
+    shape = document.get("requested")
+    if ready is None or not ordered or not isinstance(shape, Mapping):
+        return None
+    gaps = [after.started - before.ended for before, after in itertools.pairwise(ordered)]
+    return LeaseCost(
+        lease_id=str(document["lease_id"]),
+        shape={name: value for name, value in shape.items() if name != "name"},
+        runs=len(ordered),
+        compose_s=None if requested is None else max(0.0, ready - requested),
+        start_s=max(0.0, ordered[0].started - ready),
+        between_s=max(0.0, statistics.fmean(gaps)) if gaps else None,
+        end_s=None if released is None else max(0.0, released - max(span.ended for span in ordered)),
+    )
+
+
+def actual_s(document: Mapping[str, Any]) -> float | None:
+    """How long one use of a lease took, from the request to its release; None while it is not over."""
+    requested, released = _number(document.get("requested_s")), _number(document.get("released_s"))
+    return None if requested is None or released is None else released - requested
+
+
+def costs_of(campaign: str, system: str, records: Iterable[Record], leases: Iterable[Mapping[str, Any]]) -> Costs:
+    """What a campaign's records and lease documents say. Runs that were only implied, or whose log
+    did not say how long they took, say nothing."""
+    by_cell: defaultdict[str, list[Span]] = defaultdict(list)
+    by_lease: defaultdict[str, list[Span]] = defaultdict(list)
+    one: dict[str, Record] = {}
+    for record in records:
+        if record.status == "implied" or record.ended <= record.started:
+            continue
+        span = Span(record.cell_id, record.started, record.ended, record.status == "ok")
+        by_cell[record.cell_id].append(span)
+        by_lease[record.lease_id].append(span)
+        one[record.cell_id] = record
+    cells = []
+    for name, spans in sorted(by_cell.items()):
+        cell = one[name].cell
+        axes = cell.workload, cell.batch, cell.precision, cell.options
+        cells.append(cell_cost(name, shape_of(cell), axes, steps_of(one[name].specification), spans))
+    found = (lease_cost(lease, by_lease.get(str(lease["lease_id"]), ())) for lease in leases)
+    return Costs(campaign, system, tuple(cells), tuple(each for each in found if each is not None))
+
+
+def costs_measured(
+    campaign: str, system: str, cells: Iterable[Cell], spans: Iterable[Span], leases: Iterable[Mapping[str, Any]]
+) -> Costs:
+    """What the runs of some cells took just now; which use of the lease they were of follows from when it was held."""
+    known = {cell.id: cell for cell in cells}
+    by_cell: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_cell[span.cell_id].append(span)
+    found = []
+    for name, mine in sorted(by_cell.items()):
+        if (cell := known.get(name)) is not None:
+            axes = cell.workload, cell.batch, cell.precision, cell.options
+            steps = cell.settings.warmup_steps + cell.settings.measured_steps
+            found.append(cell_cost(name, cell.configuration.shape(), axes, steps, mine))
+    everything = [span for mine in by_cell.values() for span in mine]
+    used = (lease_cost(lease, [span for span in everything if _within(lease, span)]) for lease in leases if lease)
+    return Costs(campaign, system, tuple(found), tuple(each for each in used if each is not None))
+
+
+def _within(lease: Mapping[str, Any], span: Span) -> bool:
+    ready, released = _number(lease.get("ready_s")), _number(lease.get("released_s"))
+    return ready is not None and ready <= span.started and (released is None or span.ended <= released)
+
+
+def shape_of(source: Any) -> dict[str, Scalar]:
+    """The shape (`Configuration.shape`) in what has its keys as attributes."""
+    names = (name for name in Configuration.__slots__ if name != "name")
+    return {name: getattr(source, name) for name in names}
+
+
+def steps_of(specification: Mapping[str, Any]) -> int:
+    """Warm-up and measured steps of a record's specification; 1 where it does not say."""
+    found = [specification.get(name) for name in ("warmup_steps", "measured_steps")]
+    return max(1, sum(value for value in found if isinstance(value, int)))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

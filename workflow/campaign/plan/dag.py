@@ -1,0 +1,292 @@
+"""What the Snakefile needs to know: the plan, the path of every lease's manifest, and who may run beside whom."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from campaign import files
+from campaign.config.fabric import fabric_of, unfit
+from campaign.config.load import files_of
+from campaign.config.resolve import Campaign, load_campaign
+from campaign.config.system_file import SlurmOptions
+from campaign.documents.cell import Configuration
+from campaign.documents.record import Store
+from campaign.documents.superseded import RecordedHosts
+from campaign.errors import ConfigError
+from campaign.files import content_hash
+from campaign.paths import Results
+from campaign.plan.budget import Budget, Choice, choose, kept_choice, parse_budget
+from campaign.plan.forecast import Forecaster
+from campaign.plan.history import document_of, forecast_document, read_costs
+from campaign.plan.matrix import Matrix, Removed, expand
+from campaign.plan.needless_runs import Known, implied_cells, read_known
+from campaign.plan.plan import Plan, PlannedLease, build_plan, host_count, isolation, missing_runs, wall_s
+from campaign.plan.ranking import Offer
+from campaign.slurm.options import person
+
+DEFAULT_CAMPAIGN = "config/campaign.yaml"
+RESULTS = "results"
+_KEYS = {
+    "campaign": "path of a campaign file",
+    "where": "expression that selects cells",
+    "archive": "path of an archive to report from",
+    "results": "directory of all results",
+    "launcher": "who starts runs: local or slurm; the system file says when left out",
+    "budget": "what may be spent on what is still to be measured, such as '500 device-hours' or '8 h'",
+    "learn_from": "archives and results directories to learn costs from, beside those below the results directory",
+    "skip_implied": "yes or no: whether batches that a smaller one implies to run out of memory are left out, as the campaign says",
+    "slurm": "what allocations ask of Slurm, such as {account: x, partition: y}",
+}
+
+
+# What a budget covers the levels of; other axes of a shape follow from these.
+_SHAPE = ("hosts", "devices_per_host", "devices_used", "device", "attach", "storage")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked Snakemake for with `--config`."""
+
+    campaign: Path
+    results: Path
+    where: str | None = None
+    archive: Path | None = None
+    launcher: str | None = None
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    run_implied: bool = False
+    budget: Budget | None = None
+    learn_from: tuple[Path, ...] = ()
+
+    def arguments(self) -> list[str]:
+        """What says which campaign is meant, as arguments of the scripts that measure and collect."""
+        where = [f"--where={self.where}"] if self.where else []
+        implied = ["--run-implied"] if self.run_implied else []
+        budget = [f"--budget={self.budget}"] if self.budget else []
+        return [f"--campaign={self.campaign}", f"--results={self.results}", *where, *implied, *budget]
+
+    def load(self) -> Campaign:
+        """The campaign as asked for."""
+        return load_campaign(self.campaign, self.launcher, self.slurm, run_implied=self.run_implied)
+
+
+def request(config: Mapping[str, Any]) -> Request:
+    """Type Snakemake's configuration at the door; ConfigError for a key that does not exist."""
+    for key in config:
+        if key not in _KEYS:
+            known = "; ".join(f"{name}: {meaning}" for name, meaning in _KEYS.items())
+            raise ConfigError(f"--config {key}: no such key; there are: {known}")
+    where = config.get("where")
+    archive = config.get("archive")
+    launcher = config.get("launcher")
+    if launcher not in (None, "local", "slurm"):
+        raise ConfigError(f"--config launcher: '{launcher}' is not one of local, slurm")
+    return Request(
+        Path(str(config.get("campaign", DEFAULT_CAMPAIGN))),
+        Path(str(config.get("results", RESULTS))),
+        None if where in (None, "") else str(where),
+        None if archive is None else Path(str(archive)),
+        launcher,
+        person(config.get("slurm")),
+        _is_no(config.get("skip_implied")),
+        parse_budget(str(config["budget"])) if config.get("budget") else None,
+        _paths(config.get("learn_from")),
+    )
+
+
+def _paths(value: object) -> tuple[Path, ...]:
+    """One path, or several: a list, or separated by commas."""
+    found = value if isinstance(value, list | tuple) else str(value or "").split(",")
+    return tuple(Path(str(each).strip()) for each in found if str(each).strip())
+
+
+def _is_no(value: object) -> bool:
+    """Whether a switch is off; `yes` leaves it to the campaign."""
+    if value is None or str(value).lower() in ("yes", "true"):
+        return False
+    if str(value).lower() in ("no", "false"):
+        return True
+    raise ConfigError(f"--config skip_implied: '{value}' is not one of yes, no")
+
+
+def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
+    """The plan against the records that are there; ConfigError when a configuration can never fit the pool."""
+    campaign = asked.load()
+    results = Results(asked.results, campaign.name)
+    store = Store(results.directory)
+    matrix = expand(campaign, asked.where, hosts=RecordedHosts(store))
+    known = read_known(campaign, store)
+    implied = implied_cells(campaign, store, matrix.cells, known)
+    forecaster = Forecaster(read_costs(results, asked.learn_from), campaign.system.name)
+    with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
+        why_not = unfit(fabric, campaign)
+
+        def planned(of: Matrix) -> Plan:
+            return build_plan(
+                campaign, of, known.measured, forecaster, known.stops, implied, where=asked.where, unfit=why_not
+            )
+
+        plan = planned(matrix)
+        if asked.budget:
+            choice = kept_choice(results.budget)
+            if choice is None or not choice.is_of(asked.budget, matrix.cells):
+                choice = _chosen(asked.budget, plan, matrix, known, forecaster)
+            cells = choice.chosen(matrix.cells)
+            gone = Removed(f"--budget {choice.budget}", choice.left_out, len(matrix.cells) - len(cells))
+            kept = Matrix(cells, (*matrix.removed, *([gone] if gone.cells else [])))
+            plan = replace(planned(kept), budget=choice)
+    if plan.unfit and not allow_unfit:
+        told = "\n".join(
+            f"{asked.campaign}: configuration {name} does not fit: {why}" for name, why in plan.unfit.items()
+        )
+        raise ConfigError(f"{told}\nremove the configuration, or correct the system file's hosts and pool")
+    return plan
+
+
+def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster: Forecaster) -> Choice:
+    works = [lease.work for lease in plan.leases]
+    to_do = {cell.id: count for work in works for cell, count in work.runs}
+    missing: dict[str, list[int]] = {cell.id: [] for cell in matrix.cells}
+    for cell, repetition in missing_runs(matrix.cells, known.measured, known.stops):
+        if len(missing[cell.id]) < to_do.get(cell.id, 0):
+            missing[cell.id].append(repetition)
+    recorded = Counter(cell for cell, _ in known.measured)
+    by_devices = budget.unit == "device-hours"
+    hosts = 1 if isolation(plan.campaign) == "machine" else host_count(plan.campaign)
+
+    def value(seconds: Sequence[float]) -> float:
+        each = list(zip((work.configuration for work in works), seconds, strict=True))
+        if by_devices:
+            return sum(configuration.devices * s for configuration, s in each) / 3600
+        return wall_s(plan.campaign, [(configuration, s) for configuration, s in each if s]) / 3600
+
+    def weight(configuration: Configuration) -> float:
+        if by_devices:
+            return configuration.devices / 3600
+        return (1 if hosts == 1 else min(configuration.hosts, hosts) / hosts) / 3600
+
+    return choose(
+        budget,
+        Offer(
+            cells=matrix.cells,
+            axes=("workload", "batch", "precision", *plan.campaign.file.axes.options, *_SHAPE, "configuration"),
+            recorded=recorded,
+            missing=missing,
+            works=works,
+            prices=forecaster.prices(works),
+            value=value,
+            weights=[weight(work.configuration) for work in works],
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Dag:
+    """The plan as the Snakefile sees it."""
+
+    asked: Request
+    plan: Plan
+
+    @property
+    def campaign(self) -> Campaign:
+        return self.plan.campaign
+
+    @cached_property
+    def results(self) -> Results:
+        return Results(self.asked.results, self.campaign.name)
+
+    @cached_property
+    def leases(self) -> dict[str, PlannedLease]:
+        return {lease.name: lease for lease in self.plan.leases}
+
+    @cached_property
+    def manifests(self) -> list[str]:
+        return [self.manifest(lease) for lease in self.plan.leases]
+
+    def manifest(self, lease: PlannedLease) -> str:
+        """Path of a lease's manifest: of the one that is there and complete, or of the one to be made.
+
+        The name follows from the set of runs, and from how often it was found incomplete. So a lease is measured again
+        exactly when a record is missing, whatever Snakemake remembers of earlier invocations.
+        """
+        directory = self.results.manifests / lease.name
+        number = 1
+        while (path := directory / f"{lease.digest}.{number}.json").exists():
+            if not lease.missing and _whole(path):
+                return str(path)
+            number += 1
+        return str(path)
+
+    @property
+    def digest(self) -> str:
+        """Changes exactly when the set of planned runs does."""
+        return content_hash([(lease.name, lease.digest) for lease in self.plan.leases])
+
+    @property
+    def files(self) -> list[str]:
+        """The YAML files that say what the campaign is, in its own words too."""
+        return [str(path) for path in files_of(self.campaign.file, self.asked.campaign)]
+
+    @property
+    def scarce(self) -> dict[str, int]:
+        """What leases share: hosts, and devices behind the fabric."""
+        pool = sum(entry.count for entry in self.campaign.system.pool if entry.kind not in ("nvme", "nic"))
+        return {"pool_hosts": host_count(self.campaign), "pool_devices": pool}
+
+    def pool_devices(self, lease: str) -> int:
+        """Devices that a lease takes out of the pool."""
+        configuration = self.leases[lease].configuration
+        return configuration.fabric_devices_per_host * configuration.hosts
+
+    def threads(self, lease: str, cores: int) -> int:
+        """Cores that a lease takes here: all of them where leases must not disturb each other, one a rank elsewhere."""
+        if isolation(self.campaign) == "machine":
+            return cores
+        if self.campaign.system.launcher != "local":
+            return 0
+        return min(cores, max(1, self.leases[lease].configuration.ranks))
+
+    def order(self, lease: str) -> int:
+        """Priority: leases run in the order of the plan."""
+        return self._priorities[lease]
+
+    @cached_property
+    def _priorities(self) -> dict[str, int]:
+        return {name: len(self.leases) - index for index, name in enumerate(self.leases)}
+
+    def forecast(self, lease: str) -> str:
+        """What is expected of a lease, as JSON: kept with what it then took."""
+        planned = self.leases[lease]
+        return json.dumps(forecast_document(planned.expected, planned.work.count)) if planned.work.count else ""
+
+    def keep_budget(self) -> None:
+        """Write down what the budget chose, before anything is measured: from now on the same budget means the same runs.
+
+        Without a budget everything is to be measured, and what an earlier one left out is left out no more.
+        """
+        if self.plan.budget is None:
+            self.results.budget.unlink(missing_ok=True)
+        elif kept_choice(self.results.budget) != self.plan.budget:
+            files.replace(self.results.budget, self.plan.budget.document())
+
+    def told(self) -> str:
+        """What a dry run says of every lease."""
+        lines = [lease.describe() for lease in self.plan.leases if lease.missing]
+        complete = len(self.plan.leases) - len(lines)
+        if complete:
+            lines.append(f"{complete} lease{'s' * (complete > 1)} complete: every run has a record")
+        return "\n".join(lines)
+
+
+def _whole(path: Path) -> bool:
+    return document_of(path).get("missing") == []
+
+
+def open_dag(asked: Request) -> Dag:
+    """The DAG for what was asked; a CampaignError is for the person, without a traceback."""
+    return Dag(asked, read_plan(asked))

@@ -1,0 +1,184 @@
+"""Where a forecast learns from: the costs of all campaigns below a results root, of archives and of other results; and where the
+forecast of a lease is kept until its manifest has it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from campaign.documents.record import Record
+from campaign.errors import ConfigError
+from campaign.files import read_document
+from campaign.paths import Results
+from campaign.plan.costs import Costs, costs_of, from_document
+from campaign.plan.forecast import Expected
+
+COSTS = "costs.json"
+"""In tables/ of a campaign's results."""
+
+_FORECAST = "forecast.json"
+
+
+def read_costs(results: Results, learn_from: Sequence[Path] = ()) -> list[Costs]:
+    """What this campaign, all others below the same root, and what is named have cost; damaged files only make it coarser.
+
+    ConfigError for a place to learn from that holds nothing.
+    """
+    found = [*_campaign(results.directory, manifests=True)]
+    if results.root.is_dir():
+        for directory in sorted(results.root.iterdir()):
+            if directory.is_dir() and directory != results.directory and not directory.name.startswith("."):
+                found += _campaign(directory)
+    for place in learn_from:
+        learned = _archive(place) if place.is_file() else [*_place(place)]
+        if not any(costs.runs for costs in learned):
+            raise ConfigError(
+                f"--learn-from {place}: holds no runs to learn from; give an archive (.zip), a campaign's results directory, or a "
+                "directory of such"
+            )
+        found += learned
+    return merged(found)
+
+
+def merged(found: Iterable[Costs]) -> list[Costs]:
+    """Every cell and every use of a lease once, as where most of its runs are known."""
+    sources = list(found)
+    most: dict[str, int] = {}
+    for costs in sources:
+        for cell in costs.cells:
+            most[cell.cell_id] = max(most.get(cell.cell_id, 0), cell.runs)
+    uses: set[tuple[str, str]] = set()
+    kept = []
+    for costs in sources:
+        cells = [cell for cell in costs.cells if most.get(cell.cell_id) == cell.runs]
+        for cell in cells:
+            del most[cell.cell_id]
+        leases = [each for each in costs.leases if (costs.campaign, each.lease_id) not in uses]
+        uses.update((costs.campaign, each.lease_id) for each in leases)
+        if cells or leases:
+            kept.append(replace(costs, cells=tuple(cells), leases=tuple(leases)))
+    return kept
+
+
+def _place(directory: Path) -> Iterator[Costs]:
+    """A campaign's results, or a directory of several."""
+    yield from _campaign(directory)
+    if directory.is_dir():
+        for inner in sorted(directory.iterdir()):
+            if inner.is_dir():
+                yield from _campaign(inner)
+
+
+def _campaign(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
+    """manifests: also those that the tables may not know yet."""
+    known = from_document(read_document(directory / "tables" / COSTS))
+    if known is not None:
+        yield known
+    if known is None or manifests:
+        for manifest in _manifests(directory):
+            if (costs := from_document(manifest.get("costs"))) is not None:
+                yield costs
+
+
+def _manifests(directory: Path) -> Iterator[dict[str, Any]]:
+    """Of each lease in turn."""
+    for path in sorted((directory / "manifests").glob("*/*.json"), key=lambda path: (path.parent.name, path.name)):
+        yield document_of(path)
+
+
+def _archive(path: Path) -> list[Costs]:
+    """From the tables of an archive, or from its records where it has none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if tables := [name for name in names if name.endswith(f"tables/{COSTS}")]:
+                costs = from_document(json.loads(archive.read(tables[0])))
+                return [costs] if costs else []
+            records = [
+                Record.model_validate_json(archive.read(name))
+                for name in names
+                if "records/" in name and name.endswith(".json")
+            ]
+            leases = [
+                json.loads(archive.read(name))
+                for name in names
+                if name.rpartition("/")[0].endswith("leases") and name.endswith(".json")
+            ]
+    except (OSError, ValueError, zipfile.BadZipFile, KeyError, RuntimeError) as error:
+        raise ConfigError(f"--learn-from {path}: is no archive that can be read ({error}); copy it again") from error
+    systems = {str(record.specification.get("system", {}).get("name", "")) for record in records}
+    return [
+        costs_of(
+            path.stem,
+            system,
+            (r for r in records if r.specification.get("system", {}).get("name", "") == system),
+            leases,
+        )
+        for system in sorted(systems)
+    ]
+
+
+def document_of(path: Path) -> dict[str, Any]:
+    """A manifest or lease document; empty for a file that is neither."""
+    document = read_document(path)
+    return document if isinstance(document.get("lease"), str) else {}
+
+
+def forecast_document(expected: Expected, runs: int) -> dict[str, Any]:
+    """A lease's forecast as its manifest keeps it. runs: how many runs it is of."""
+    return {
+        "runs": runs,
+        "expected_s": round(expected.expected_s, 3),
+        "low_s": None if expected.low_s is None else round(expected.low_s, 3),
+        "high_s": None if expected.high_s is None else round(expected.high_s, 3),
+        "runs_s": round(expected.runs_s, 3),
+        "basis": expected.basis,
+    }
+
+
+def begin(results: Results, lease: str, forecast: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Keep the forecast of a lease that is about to be measured; of one that was begun before, the one of then counts."""
+    path = results.work(lease) / _FORECAST
+    if (before := begun(results, lease)) is not None:
+        return {**before, "resumed": True}
+    if forecast is None:
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(forecast) + "\n")
+    return {**forecast, "resumed": False}
+
+
+def begun(results: Results, lease: str) -> dict[str, Any] | None:
+    """The forecast of a lease that is being measured."""
+    document = read_document(results.work(lease) / _FORECAST)
+    return document if isinstance(document.get("runs_s"), int | float) else None
+
+
+def end(results: Results, lease: str) -> None:
+    """The manifest has it now."""
+    (results.work(lease) / _FORECAST).unlink(missing_ok=True)
+
+
+def measured_forecasts(directory: Path) -> list[dict[str, Any]]:
+    """Forecast and actual duration of every lease that was measured with a forecast (`report_document.ForecastSaid`)."""
+    rows = []
+    for document in _manifests(directory):
+        forecast, actual = document.get("forecast"), document.get("actual")
+        if not isinstance(forecast, dict) or not isinstance(actual, dict) or actual.get("wall_s") is None:
+            continue
+        rows.append(
+            {
+                "lease": document["lease"],
+                "configuration": str(document.get("configuration", "")),
+                "runs_expected": forecast["runs"],
+                "runs": actual["runs"],
+                "uses": actual["uses"],
+                **{name: forecast[name] for name in ("expected_s", "low_s", "high_s", "basis", "resumed")},
+                "actual_s": actual["wall_s"],
+            }
+        )
+    return rows

@@ -1,0 +1,330 @@
+"""The matrix: every cell that a campaign asks for, and what was left out by which rule. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from campaign.config.launch_rules import launch_identity, objection
+from campaign.config.product import MAX_COMBINATIONS, product
+from campaign.config.resolve import Campaign
+from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar, Settings
+from campaign.documents.expression import Expression, parse
+from campaign.errors import ConfigError
+from campaign.files import content_hash
+from campaign.plan.selection import HostsOf, Selection, axis_names
+from campaign.workloads.trainer.options import COMMON_OPTIONS
+from campaign.workloads.trainer.spec import model_info
+from campaign.workloads.workload_file import TrainWorkload, WorkloadFile
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Cells that a rule removed."""
+
+    rule: str
+    why: str
+    cells: int
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All cells in the order of the axes, and what was removed from the full product."""
+
+    cells: tuple[Cell, ...]
+    removed: tuple[Removed, ...]
+
+
+def expand(
+    campaign: Campaign,
+    where: str | None = None,
+    configurations: Collection[str] | None = None,
+    hosts: HostsOf | None = None,
+) -> Matrix:
+    """The matrix of a campaign, of the subset `where` (an expression), or of some configurations only.
+
+    hosts: where there are records. Then `where` may name `host`, and selects the cells with a run on a host for which it holds.
+    ConfigError for expressions that name no axis, and when nothing is left to measure.
+    """
+    names = axis_names(campaign)
+    exclusions = [(parse(e.when, names, f"{campaign.path}: exclude"), e.why) for e in campaign.file.exclude]
+    chosen = Selection(campaign, where, hosts) if where else None
+    settings = _SettingsOf(campaign, names)
+    removed: Counter[tuple[str, str]] = Counter()
+    cells: dict[str, Cell] = {}
+    identity = _Identity(campaign)
+    for number, values in enumerate(_combinations(campaign, names, configurations), 1):
+        if number > MAX_COMBINATIONS:
+            raise ConfigError(f"{campaign.path}: axes: more than {MAX_COMBINATIONS} cells; split the campaign")
+        workload = campaign.workloads[values["workload"]]
+        if values["precision"] not in workload.precisions:
+            removed[f"{workload.name} with {values['precision']}", "the workload does not support this precision"] += 1
+            continue
+        cell = _cell(campaign, values)
+        axes = cell.axes() if exclusions or chosen or settings.overrides else {}
+        rule = next(((e.text, why) for e, why in exclusions if e(axes)), None)
+        if rule:
+            removed[rule] += 1
+            continue
+        measured = settings(axes)
+        if chosen is not None and not chosen(axes, partial(identity, cell, measured)):
+            removed[f"--where {where}", "not selected"] += 1
+            continue
+        identity.refuse(cell)
+        name = identity(cell, measured)
+        cells.setdefault(
+            name, Cell(name, cell.configuration, cell.workload, cell.batch, cell.precision, cell.options, measured)
+        )
+    if not cells and configurations is None:
+        said = f"{_told(removed) or 'the axes are empty'}{chosen.known() if chosen else ''}"
+        raise ConfigError(f"{campaign.path}: no cell is left to measure; {said}")
+    return Matrix(tuple(cells.values()), tuple(Removed(*rule, count) for rule, count in removed.items()))
+
+
+def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
+    """Everything that makes a cell what it is; its id is the hash of this (see `_Identity`)."""
+    return {
+        "system": _system_identity(campaign, cell.configuration, reads_storage(campaign, cell)),
+        "configuration": cell.configuration.shape(),
+        "workload": _workload_identity(campaign.workloads[cell.workload]),
+        "batch": cell.batch,
+        "precision": cell.precision,
+        "options": _options(campaign, cell),
+        "warmup_steps": cell.settings.warmup_steps,
+        "measured_steps": cell.settings.measured_steps,
+        "seed": cell.settings.seed,
+    }
+
+
+def cell_id(document: Mapping[str, Any]) -> str:
+    """Hash of a specification. Parts are hashed apart, so that 100,000 cells need not serialise their workload each."""
+    parts = dict(document)
+    for part in ("system", "configuration", "workload"):
+        parts[part] = content_hash(parts[part])
+    return content_hash(parts)
+
+
+def frontier_keys(campaign: Campaign) -> Callable[[Cell], str]:
+    """Gives the key of a cell: the hash of everything that its use of memory depends on but the batch.
+
+    So not of how many steps are run, nor of the seed; but of the limit that the campaign itself sets.
+    """
+    return _Identity(campaign).frontier
+
+
+def reads_storage(campaign: Campaign, cell: Cell) -> bool:
+    """Whether the cell's runs read their samples from the configuration's storage."""
+    workload = campaign.workloads[cell.workload]
+    return isinstance(workload, TrainWorkload) and {**workload.options, **cell.options}.get("input") == "storage"
+
+
+def _system_identity(campaign: Campaign, configuration: Configuration, from_storage: bool) -> dict[str, Any]:
+    device = campaign.device(configuration.device).model_dump(mode="json", include={"runs_on", "precisions"})
+    identity: dict[str, Any] = {"name": campaign.system.name, "device": device}
+    if launch := launch_identity(campaign.system, configuration):
+        identity["launch"] = launch
+    place = campaign.system.storage.get(configuration.storage) if from_storage else None
+    if place is not None and place.emulated_gb_per_s is not None:
+        identity["storage"] = {"emulated_gb_per_s": place.emulated_gb_per_s}
+    if campaign.system.emulation is not None:
+        links = campaign.system.links
+        identity["emulation"] = {
+            "scale": campaign.system.emulation.scale,
+            **{
+                f"{name}_gb_per_s": link and link.gb_per_s
+                for name, link in (("fabric", links.fabric), ("network", links.network))
+            },
+        }
+    return identity
+
+
+def _workload_identity(workload: WorkloadFile) -> dict[str, Any]:
+    # Words for people and the list of possible precisions may change without a new measurement. Options stand apart, with
+    # the values that the cell has: so an option may become an axis without measuring its default again.
+    # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
+    words = {"description", "precisions", "schema_version", "options"}
+    return workload.model_dump(mode="json", exclude=words, exclude_defaults=True)
+
+
+def _options(campaign: Campaign, cell: Cell) -> dict[str, Scalar]:
+    """Options as they count. What every `train` workload has counts where it is not the default: it may become an axis, or get new
+    company in a later version, without measuring anything again."""
+    workload = campaign.workloads[cell.workload]
+    options = {**workload.options, **cell.options}
+    if not isinstance(workload, TrainWorkload):
+        return options
+    defaults = model_info(workload.model).default_options
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in COMMON_OPTIONS or name not in defaults or value != defaults[name]
+    }
+
+
+class _Identity:
+    """`cell_id(specification(...))` with the parts that many cells share hashed once."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign = campaign
+        self._configurations = {
+            (c.name, from_storage): (content_hash(_system_identity(campaign, c, from_storage)), content_hash(c.shape()))
+            for c in campaign.configurations
+            for from_storage in (False, True)
+        }
+        self._workloads = {name: content_hash(_workload_identity(w)) for name, w in campaign.workloads.items()}
+        self._objections = {
+            (c.name, name): objection(campaign.system, c, workload)
+            for c in campaign.configurations
+            for name, workload in campaign.workloads.items()
+        }
+
+    def refuse(self, cell: Cell) -> None:
+        """ConfigError where the cell's workload cannot be started on its devices, or has nowhere to read from."""
+        if why := self._objections[cell.configuration.name, cell.workload]:
+            raise ConfigError(f"{self._campaign.path}: configuration '{cell.configuration.name}': {why}")
+        kind, system = cell.configuration.storage, self._campaign.system
+        if kind not in system.storage and reads_storage(self._campaign, cell):
+            raise ConfigError(
+                f"{self._campaign.path}: configuration '{cell.configuration.name}': with option input: storage, workload "
+                f"'{cell.workload}' reads its samples from storage '{kind}', and system '{system.name}' does not say where its "
+                f"hosts have that; add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system's file, or exclude "
+                "these cells"
+            )
+
+    def __call__(self, cell: Cell, settings: Settings) -> str:
+        return content_hash(
+            {
+                **self._without_batch(cell),
+                "batch": cell.batch,
+                "warmup_steps": settings.warmup_steps,
+                "measured_steps": settings.measured_steps,
+                "seed": settings.seed,
+            }
+        )
+
+    def frontier(self, cell: Cell) -> str:
+        return content_hash({**self._without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib})
+
+    def _without_batch(self, cell: Cell) -> dict[str, Any]:
+        system, configuration = self._configurations[cell.configuration.name, reads_storage(self._campaign, cell)]
+        return {
+            "system": system,
+            "configuration": configuration,
+            "workload": self._workloads[cell.workload],
+            "precision": cell.precision,
+            "options": _options(self._campaign, cell),
+        }
+
+
+class _SettingsOf:
+    """The protocol with the overrides that a cell's axis values select."""
+
+    def __init__(self, campaign: Campaign, names: Collection[str]) -> None:
+        protocol = campaign.protocol
+        self.path = campaign.path
+        self.default = Settings(
+            warmup_steps=protocol.warmup_steps,
+            measured_steps=protocol.measured_steps,
+            repetitions=protocol.repetitions,
+            repetitions_min=protocol.repetitions_min,
+            target_half_width_pct=protocol.target_half_width_pct,
+            seed=protocol.seed,
+            time_limit_s=protocol.time_limit_s,
+        )
+        fields = set(Settings.__dataclass_fields__) - {"seed"}
+        self.overrides: list[tuple[Expression, dict[str, Any]]] = [
+            (parse(override.when, names, f"{campaign.path}: overrides"), changes)
+            for override in campaign.file.overrides
+            if (changes := override.model_dump(include=fields, exclude_none=True))
+        ]
+
+    def __call__(self, axes: Mapping[str, Any]) -> Settings:
+        settings = self.default
+        for when, changes in self.overrides:
+            if when(axes):
+                settings = replace(settings, **changes)
+        if settings.target_half_width_pct is not None and settings.repetitions_min > settings.repetitions:
+            raise ConfigError(
+                f"{self.path}: protocol: repetitions_min is {settings.repetitions_min}, more than the most repetitions "
+                f"({settings.repetitions}); lower it, or raise repetitions"
+            )
+        return settings
+
+
+def _combinations(
+    campaign: Campaign, names: Collection[str], configurations: Collection[str] | None
+) -> Iterator[dict[str, Any]]:
+    """Axis values of every cell; configuration and workload first, since overrides of axes depend on them."""
+    axes = campaign.file.axes
+    chosen = [c for c in campaign.configurations if configurations is None or c.name in configurations]
+    everything: dict[str, Sequence[Any]] = {
+        "configuration": chosen,
+        "workload": axes.workload,
+        "batch": axes.batch,
+        "precision": axes.precision,
+        **axes.options,
+    }
+    zips = campaign.file.zip
+    where = f"{campaign.path}"
+    if configurations is not None and any("configuration" in names for names in zips):
+        # A zip refers to positions in the whole list.
+        everything["configuration"] = campaign.configurations
+    head = {"configuration", "workload"}
+    for together in zips:
+        head |= set(together) if head & set(together) else set()
+    unknown = [name for together in zips for name in together if name not in everything]
+    if unknown:
+        raise ConfigError(f"{where}: zip: '{unknown[0]}' is no axis; there are: {', '.join(everything)}")
+    overrides = [
+        (parse(o.when, _shape_only(names), f"{where}: overrides (with axes)"), o.axes)
+        for o in campaign.file.overrides
+        if o.axes is not None
+    ]
+    first = {name: values for name, values in everything.items() if name in head}
+    rest_zips = [together for together in zips if not set(together) & head]
+    for values in product(first, [together for together in zips if set(together) <= head], where):
+        if configurations is not None and values["configuration"].name not in configurations:
+            continue
+        rest = {name: values_ for name, values_ in everything.items() if name not in head}
+        for when, changed in overrides:
+            replaced = changed.model_dump(exclude_none=True)
+            if when({**_shape_axes(values["configuration"]), "workload": values["workload"]}):
+                if clash := set(replaced) - set(rest):
+                    raise ConfigError(
+                        f"{where}: overrides: {', '.join(clash)} is zipped with the workload or configuration"
+                    )
+                rest.update(replaced)
+        for more in product(rest, rest_zips, where):
+            yield {**values, **more}
+
+
+def _shape_only(names: Collection[str]) -> frozenset[str]:
+    return frozenset(names) & (set(SHAPE_AXES) | {"configuration", "workload"})
+
+
+def _shape_axes(configuration: Configuration) -> dict[str, Any]:
+    return Cell("", configuration, "", 1, "").axes()
+
+
+def _cell(campaign: Campaign, values: Mapping[str, Any]) -> Cell:
+    options = {name: values[name] for name in campaign.file.axes.options}
+    return Cell("", values["configuration"], values["workload"], values["batch"], values["precision"], options)
+
+
+def _told(removed: Counter[tuple[str, str]]) -> str:
+    return "; ".join(f"{count} removed by '{rule}' ({why})" for (rule, why), count in removed.items())
+
+
+def run_set_digest(cells: Sequence[Cell]) -> str:
+    """Hash of the runs that a lease is to hold: changes exactly when a cell, a repetition or what ends them is added or removed."""
+    return content_hash(json.dumps(sorted((cell.id, _repetitions(cell.settings)) for cell in cells)), 12)
+
+
+def _repetitions(settings: Settings) -> object:
+    if settings.target_half_width_pct is None:
+        return settings.repetitions
+    return settings.repetitions_min, settings.repetitions, settings.target_half_width_pct

@@ -1,0 +1,210 @@
+"""The out-of-memory frontier: once a batch ran out of memory, larger ones that are otherwise equal are known to.
+
+Memory grows with the batch, and everything else that it depends on is in the key (`matrix.frontier_keys`), so a changed workload,
+device or precision is tried again. What is known of a key stands beside the records in small files, whose names say it all:
+`limits/<first two digits>/<key>.<batch>.<out|fits>.<cell id>.<repetition>.json`. A file counts while the record that it names is
+there and says so; it is written before that record, so that no crash loses it. `fits`: a run that contradicts a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from campaign.config.resolve import Campaign
+from campaign.documents.cell import Cell
+from campaign.documents.record import Failure, Record, RecordedCell, Store, write_once
+from campaign.errors import RecordError
+from campaign.plan.matrix import expand, frontier_keys, specification
+
+Key = tuple[str, int]
+
+OUT_OF_MEMORY = ("oom_device", "oom_host")
+
+CONTRADICTS = "memory: a smaller batch ran out of it"
+
+_NAME = re.compile(r"([0-9a-f]{20})\.(\d{1,9})\.(out|fits)\.([0-9a-f]{20})\.(\d{1,6})\.json")
+
+
+def implied_by(batch: int, ran_out: Iterable[int], fits: Iterable[int]) -> int | None:
+    """The smallest batch whose lack of memory implies that of `batch`; None where nothing does.
+
+    ran_out, fits: batches of otherwise equal cells that ran out of memory, and that did not. One that ran out although the same or
+    a larger one fitted is evidence of nothing.
+    """
+    largest = max(fits, default=0)
+    return min((each for each in ran_out if largest < each < batch), default=None)
+
+
+def without_batch(cell: Cell) -> Hashable:
+    """What a cell shares, in one campaign, with those that differ from it in their batch alone."""
+    return cell.configuration.name, cell.workload, cell.precision, *sorted(cell.options.items())
+
+
+@dataclass
+class _Known:
+    """What is known of one key: the run that shows it, by batch."""
+
+    ran_out: dict[int, Key] = field(default_factory=dict)
+    fits: dict[int, Key] = field(default_factory=dict)
+
+
+class Frontier:
+    """What the records of one results directory imply for the cells of a campaign."""
+
+    def __init__(self, campaign: Campaign, store: Store) -> None:
+        self.campaign = campaign
+        self.store = store
+        self.directory = store.results / "limits"
+        self._hash = frontier_keys(campaign)
+        self._keys: dict[Hashable, str] = {}
+        self._shards: dict[str, dict[str, list[tuple[int, str, Key]]]] = {}
+        self._known: dict[str, _Known] = {}
+        self._batches: dict[str, dict[str, list[Cell]]] = {}
+
+    def key(self, cell: Cell) -> str:
+        """Hashed once for all batches: there may be 100,000 cells."""
+        alike = without_batch(cell)
+        found = self._keys.get(alike)
+        if found is None:
+            found = self._keys[alike] = self._hash(cell)
+        return found
+
+    def implying(self, cell: Cell) -> Key | None:
+        """The run that implies that the cell runs out of memory; None where none does, or the campaign asks for the run itself."""
+        if not self.campaign.protocol.skip_implied or not self._shard(key := self.key(cell)).get(key):
+            return None
+        known = self._of(key, cell)
+        batch = implied_by(cell.batch, known.ran_out, known.fits)
+        return None if batch is None else known.ran_out[batch]
+
+    def evidence(self, cell: Cell) -> Record | None:
+        """The record of that run."""
+        run = self.implying(cell)
+        return run and self.store.read(*run)
+
+    def contradicts(self, cell: Cell) -> bool:
+        """Whether the cell, which has just run well, is as large as one that ran out of memory."""
+        key = self.key(cell)
+        return bool(self._shard(key).get(key)) and any(batch <= cell.batch for batch in self._of(key, cell).ran_out)
+
+    def note(self, cell: Cell, record: Record) -> None:
+        """Take in what a run says, before its record is written."""
+        key = self.key(cell)
+        files = self._shard(key).get(key, [])
+        if record.status in OUT_OF_MEMORY:
+            self._write(key, cell, "out", record)
+            if key in self._known:
+                self._known[key].ran_out.setdefault(cell.batch, record.key)
+        elif (cell.batch, "out", record.key) in files:
+            # The record was moved away, and the run ended otherwise this time.
+            self._path(key, cell.batch, "out", record.key).unlink(missing_ok=True)
+            files.remove((cell.batch, "out", record.key))
+            self._known.pop(key, None)
+            self.store.forget_implied_by(*record.key)
+        if record.status == "ok" and files:
+            self._write(key, cell, "fits", record)
+            if key in self._known:
+                self._known[key].fits.setdefault(cell.batch, record.key)
+
+    def _write(self, key: str, cell: Cell, kind: str, record: Record) -> None:
+        files = self._shard(key).setdefault(key, [])
+        if any(batch == cell.batch and each == kind and evidence[0] == cell.id for batch, each, evidence in files):
+            return
+        words = {"cell": cell.label(), "status": record.status, "run": f"{record.cell_id}.{record.repetition}"}
+        path = self._path(key, cell.batch, kind, record.key)
+        write_once(path, (json.dumps(words, ensure_ascii=False) + "\n").encode())
+        files.append((cell.batch, kind, record.key))
+
+    def _path(self, key: str, batch: int, kind: str, evidence: Key) -> Path:
+        return self.directory / key[:2] / f"{key}.{batch}.{kind}.{evidence[0]}.{evidence[1]}.json"
+
+    def _shard(self, key: str) -> dict[str, list[tuple[int, str, Key]]]:
+        """Everything that names say in the directory of a key: read once."""
+        shard = self._shards.get(key[:2])
+        if shard is None:
+            shard = self._shards[key[:2]] = {}
+            for name in _names(self.directory / key[:2]):
+                if match := _NAME.fullmatch(name):
+                    evidence = (match[4], int(match[5]))
+                    shard.setdefault(match[1], []).append((int(match[2]), match[3], evidence))
+        return shard
+
+    def _of(self, key: str, cell: Cell) -> _Known:
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        known = self._known[key] = _Known()
+        for batch, kind, evidence in self._shard(key)[key]:
+            status = self._status(evidence)
+            if kind == "out" and status in OUT_OF_MEMORY:
+                known.ran_out.setdefault(batch, evidence)
+            elif kind == "fits" and status == "ok":
+                known.fits.setdefault(batch, evidence)
+        if known.ran_out:
+            known.fits.update(self._fitted(key, cell, min(known.ran_out)))
+        return known
+
+    def _fitted(self, key: str, cell: Cell, smallest: int) -> Mapping[int, Key]:
+        """Batches of the campaign's own cells that fitted, from the smallest one that did not on."""
+        runs = (
+            (other.batch, (other.id, repetition))
+            for other in self._alike(cell.configuration.name).get(key, ())
+            if other.batch >= smallest
+            for repetition in range(1, other.settings.repetitions + 1)
+        )
+        return {batch: run for batch, run in runs if self._status(run) == "ok"}
+
+    def _status(self, run: Key) -> str:
+        """Of a run that was started; empty without a record."""
+        return self.store.read(*run).status if self.store.path(*run).exists() else ""
+
+    def _alike(self, configuration: str) -> dict[str, list[Cell]]:
+        """All cells of a configuration by key, whatever was asked for this time."""
+        cells = self._batches.get(configuration)
+        if cells is None:
+            cells = self._batches[configuration] = {}
+            for each in expand(self.campaign, None, {configuration}).cells:
+                cells.setdefault(self.key(each), []).append(each)
+        return cells
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise RecordError(f"{directory}: cannot be listed ({error.strerror}); fix its permissions") from error
+
+
+def implied_record(campaign: Campaign, as_used: str, cell: Cell, repetition: int, evidence: Record) -> Record:
+    """The record of a run that is not started. as_used: hash of the campaign; hardware and lease are those of the evidence."""
+    now = time.time()
+    memory = "host" if evidence.status == "oom_host" else "device"
+    line = evidence.failure.evidence or evidence.failure.reason if evidence.failure else evidence.status
+    run = f"{evidence.cell_id}.{evidence.repetition}"
+    return Record(
+        cell_id=cell.id,
+        repetition=repetition,
+        cell=RecordedCell.of(cell),
+        specification=specification(campaign, cell),
+        status="implied",
+        failure=Failure(
+            reason=f"batch {evidence.cell.batch} already ran out of {memory} memory",
+            evidence=f"{run}: {line}",
+        ),
+        started=now,
+        ended=now,
+        lease_id=evidence.lease_id,
+        hosts=evidence.hosts,
+        composition=evidence.composition,
+        environment=evidence.environment,
+        campaign=as_used,
+        implied_by=run,
+    )

@@ -1,0 +1,343 @@
+"""The plan: the matrix in the order of its leases, costed before anything runs. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from campaign.config.campaign_file import Protocol
+from campaign.config.resolve import Campaign
+from campaign.config.shapes import Impossible
+from campaign.documents.cell import Cell, Configuration
+from campaign.plan.budget import Choice
+from campaign.plan.forecast import NOTHING, Expected, Forecast, Forecaster, Work
+from campaign.plan.matrix import Matrix, Removed, run_set_digest
+from campaign.plan.repetitions import Reached, least, likely, planned, said, usual
+from campaign.wording import duration
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class PlannedLease:
+    """One lease: a composition and the cells to be measured on it."""
+
+    name: str
+    configuration: Configuration
+    cells: tuple[Cell, ...]
+    digest: str
+    runs: int
+    missing: int
+    missing_least: int
+    implied: int
+    cells_missing: int
+    expected: Expected
+    """Its duration, composing included."""
+    expected_least_s: float
+    often: str
+    """How many repetitions a cell is reckoned with, where a target makes that differ."""
+    work: Work
+    """What the duration is of."""
+    fewest: Work
+    """What the least duration is of."""
+    over: Mapping[str, int]
+    """Repetitions of the cells that a target ended before their most, by cell id."""
+
+    @property
+    def expected_s(self) -> float:
+        return self.expected.expected_s
+
+    @property
+    def basis(self) -> str:
+        """What the duration rests on."""
+        return f"{self.expected.basis}{self.often}"
+
+    @property
+    def to_start(self) -> bool:
+        """Whether there is anything that hardware is needed for."""
+        return self.missing > self.implied
+
+    @property
+    def needs_fabric(self) -> bool:
+        return needs_fabric(self.configuration)
+
+    def describe(self) -> str:
+        """What a dry run says about it."""
+        if not self.missing:
+            return f"{self.name}: all {self.runs} runs have a record"
+        runs, times = str(self.missing), f"about {duration(self.expected_s)}{within(self.expected)}"
+        if self.missing_least < self.missing:
+            runs = f"{self.missing_least} to {self.missing}"
+            each = sorted({said(cell.settings) for cell in self.cells if "-" in said(cell.settings)})
+            runs += f" ({', '.join(each).replace('-', ' to ')} repetitions a cell)"
+            times = f"at least {duration(self.expected_least_s)}, {times}"
+        implied = f"; {self.implied} of them are recorded without a start: smaller batches ran out of memory" * bool(
+            self.implied
+        )
+        return (
+            f"{self.name}: measure {runs} of {self.runs} runs of {len(self.cells)} cells that have no record, on "
+            f"{self.devices()}{implied}; {times} ({self.basis})"
+        )
+
+    def repetitions(self, cell: Cell) -> int:
+        """How many repetitions a cell of the lease is to have: at most, where a target may end it."""
+        return self.over.get(cell.id, cell.settings.repetitions)
+
+    def devices(self) -> str:
+        """The devices that the composition takes, in words."""
+        return self.configuration.words()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An ordered, costed matrix."""
+
+    campaign: Campaign
+    where: str | None
+    leases: tuple[PlannedLease, ...]
+    removed: tuple[Removed, ...]
+    impossible: tuple[Impossible, ...]
+    unfit: Mapping[str, str]
+    """Configurations that do not fit the pool, and why."""
+    forecast: Forecast
+    """Durations of the leases, and of all of them together."""
+    learned_from: str = ""
+    """What the durations were learned from, in words; empty where they are assumed."""
+    budget: Choice | None = None
+    """What a budget chose of the matrix, where one was given."""
+
+    @property
+    def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
+        return ((lease, cell) for lease in self.leases for cell in lease.cells)
+
+    @property
+    def runs(self) -> int:
+        return sum(lease.runs for lease in self.leases)
+
+    @property
+    def missing(self) -> int:
+        return sum(lease.missing for lease in self.leases)
+
+    @property
+    def missing_least(self) -> int:
+        """Of the missing runs, those that no target can make needless."""
+        return sum(lease.missing_least for lease in self.leases)
+
+    @property
+    def recompositions(self) -> int:
+        """Leases still to be measured for which the fabric has to move devices."""
+        return sum(lease.needs_fabric for lease in self.leases if lease.to_start)
+
+    @property
+    def recompositions_least(self) -> int:
+        """Distinct compositions that need the fabric: no order and no sharing could do with fewer."""
+        return len({lease.configuration.name for lease in self.leases if lease.to_start and lease.needs_fabric})
+
+    @property
+    def device_hours(self) -> float:
+        return self.forecast.device_s.expected_s / 3600
+
+    @property
+    def wall_s(self) -> float:
+        """Expected duration: one lease at a time, or packed onto the hosts, as the isolation permits."""
+        return wall_s(
+            self.campaign, [(lease.configuration, lease.expected_s) for lease in self.leases if lease.missing]
+        )
+
+    @property
+    def wall_range_s(self) -> tuple[float, float] | None:
+        """Interval of the duration: that of the sum of all leases, in proportion. None without anything to learn from."""
+        total = self.forecast.total
+        if total.low_s is None or total.high_s is None or total.expected_s <= 0:
+            return None
+        return self.wall_s * total.low_s / total.expected_s, self.wall_s * total.high_s / total.expected_s
+
+
+def wall_s(campaign: Campaign, leases: Sequence[tuple[Configuration, float]]) -> float:
+    """Duration of leases of so many seconds, in this order, where the isolation permits it at once."""
+    if isolation(campaign) == "machine":
+        return sum(seconds for _, seconds in leases)
+    return _packed([(configuration.hosts, seconds) for configuration, seconds in leases], host_count(campaign))
+
+
+def within(expected: Expected) -> str:
+    """' (1 min to 3 min)': the interval in words; empty without one."""
+    if expected.low_s is None or expected.high_s is None or expected.expected_s <= 0:
+        return ""
+    return f" ({duration(expected.low_s)} to {duration(expected.high_s)})"
+
+
+def needs_fabric(configuration: Configuration) -> bool:
+    return configuration.fabric_devices_per_host > 0 or configuration.storage == "fabric-nvme"
+
+
+def host_count(campaign: Campaign) -> int:
+    return sum(len(group.names()) for group in campaign.system.hosts)
+
+
+def isolation(campaign: Campaign) -> str:
+    """The protocol's isolation; by default hosts are their own where they are real, and share a machine where they are not."""
+    one_machine = campaign.system.launcher == "local" or campaign.system.emulation is not None
+    return campaign.protocol.isolation or ("machine" if one_machine else "host")
+
+
+def build_plan(
+    campaign: Campaign,
+    matrix: Matrix,
+    measured: Collection[Key],
+    forecaster: Forecaster | None = None,
+    stops: Mapping[str, Reached] | None = None,
+    implied: Collection[str] = (),
+    *,
+    where: str | None = None,
+    unfit: Callable[[Configuration], str | None] = lambda _: None,
+) -> Plan:
+    """Order the cells into leases and cost them.
+
+    measured: keys of the runs that have a record. stops: what ended cells before their most repetitions. implied: ids of cells
+    whose missing runs are not started. unfit: says why a configuration does not fit the pool, or None.
+    """
+    known = forecaster or Forecaster()
+    ended = stops or {}
+    in_the_middle = usual(ended.values())
+    spared = set(implied)
+    groups: dict[str, list[Cell]] = defaultdict(list)
+    for cell in matrix.cells:
+        groups[lease_name(campaign.protocol, cell)].append(cell)
+    position = {c.name: index for index, c in enumerate(campaign.configurations)}
+    leases = [_lease(name, cells, measured, ended, spared, in_the_middle) for name, cells in groups.items()]
+    # Compositions of one configuration are neighbours, local ones (which need no fabric) come first, and what is moved
+    # from one to the next stays small.
+    leases.sort(
+        key=lambda lease: (
+            lease.needs_fabric,
+            lease.configuration.storage,
+            lease.configuration.device,
+            lease.configuration.fabric_devices_per_host * lease.configuration.hosts,
+            position[lease.configuration.name],
+        )
+    )
+    leases, forecast = _costed(leases, known)
+    names = dict.fromkeys(lease.configuration.name for lease in leases)
+    by_name = {c.name: c for c in campaign.configurations}
+    reasons = {name: why for name in names if (why := unfit(by_name[name]))}
+    return Plan(
+        campaign, where, tuple(leases), matrix.removed, campaign.impossible, reasons, forecast, known.learned_from
+    )
+
+
+def _costed(leases: Sequence[PlannedLease], forecaster: Forecaster) -> tuple[list[PlannedLease], Forecast]:
+    """The leases with what they will take, and with the least where targets may end cells."""
+    forecast = forecaster.forecast([lease.work for lease in leases])
+    least: Sequence[Expected] = forecast.leases
+    if any(lease.missing_least < lease.missing for lease in leases):
+        least = forecaster.forecast([lease.fewest for lease in leases]).leases
+    return [
+        replace(lease, expected=expected, expected_least_s=fewest.expected_s)
+        for lease, expected, fewest in zip(leases, forecast.leases, least, strict=True)
+    ], forecast
+
+
+def lease_name(protocol: Protocol, cell: Cell) -> str:
+    """Name of the lease that a cell belongs to; a safe file name."""
+    match protocol.lease_per:
+        case "configuration":
+            return cell.configuration.name
+        case "workload":
+            return f"{cell.configuration.name}--{cell.workload}"
+        case "cell":
+            return f"{cell.configuration.name}--{cell.id[:12]}"
+
+
+def missing_runs(
+    cells: Sequence[Cell], measured: Collection[Key], stops: Mapping[str, Reached] | None = None
+) -> list[tuple[Cell, int]]:
+    """Runs without a record, but those of cells that a target ended. With a target: the most that there may be."""
+    ended = stops or {}
+    return [
+        (cell, repetition)
+        for cell in cells
+        for repetition in range(1, planned(cell.settings, cell.id, measured, ended.get(cell.id)) + 1)
+        if (cell.id, repetition) not in measured
+    ]
+
+
+def _lease(
+    name: str,
+    cells: list[Cell],
+    measured: Collection[Key],
+    stops: Mapping[str, Reached],
+    implied: Collection[str],
+    in_the_middle: int | None,
+) -> PlannedLease:
+    missing = missing_runs(cells, measured, stops)
+    to_start = [(cell, repetition) for cell, repetition in missing if cell.id not in implied] if implied else missing
+    configuration = cells[0].configuration
+    fewest, probable = _range(to_start, in_the_middle)
+    often = ""
+    if len(fewest) < len(to_start):
+        often = (
+            "; the most repetitions" if in_the_middle is None else f"; {in_the_middle} repetitions a cell, as so far"
+        )
+    over = {
+        cell.id: count
+        for cell in cells
+        if cell.id in stops
+        and (count := planned(cell.settings, cell.id, measured, stops[cell.id])) < cell.settings.repetitions
+    }
+    return PlannedLease(
+        name=name,
+        configuration=configuration,
+        cells=tuple(cells),
+        digest=run_set_digest(cells),
+        runs=sum(over.get(cell.id, cell.settings.repetitions) for cell in cells),
+        missing=len(missing),
+        missing_least=len(missing) - len(to_start) + len(fewest),
+        implied=len(missing) - len(to_start),
+        cells_missing=len({cell.id for cell, _ in missing}),
+        expected=NOTHING,
+        expected_least_s=0.0,
+        often=often,
+        work=_work(name, configuration, probable),
+        fewest=_work(name, configuration, fewest),
+        over=over,
+    )
+
+
+def _range(
+    missing: list[tuple[Cell, int]], in_the_middle: int | None
+) -> tuple[list[tuple[Cell, int]], list[tuple[Cell, int]]]:
+    """Of missing runs, those that it takes at least, and those that it will probably take."""
+    if all(cell.settings.target_half_width_pct is None for cell, _ in missing):
+        return missing, missing
+    fewest: list[tuple[Cell, int]] = []
+    probable: list[tuple[Cell, int]] = []
+    for _, group in itertools.groupby(missing, key=lambda run: run[0].id):
+        runs = list(group)
+        settings = runs[0][0].settings
+        fewest += runs[: least(settings, len(runs))]
+        probable += runs[: likely(settings, len(runs), in_the_middle)]
+    return fewest, probable
+
+
+def _work(lease: str, configuration: Configuration, runs: Sequence[tuple[Cell, int]]) -> Work:
+    counts: dict[str, tuple[Cell, int]] = {}
+    for cell, _ in runs:
+        counts[cell.id] = (cell, counts[cell.id][1] + 1 if cell.id in counts else 1)
+    return Work(lease, configuration, tuple(counts.values()), needs_fabric(configuration))
+
+
+def _packed(jobs: Sequence[tuple[int, float]], hosts: int) -> float:
+    """Duration of (hosts, seconds) jobs started in order as soon as enough hosts are free."""
+    free = [0.0] * hosts
+    end = 0.0
+    for needed, seconds in jobs:
+        taken = [heapq.heappop(free) for _ in range(min(needed, hosts))]
+        finished = max(taken) + seconds
+        end = max(end, finished)
+        for _ in taken:
+            heapq.heappush(free, finished)
+    return end

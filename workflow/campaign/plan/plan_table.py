@@ -1,0 +1,151 @@
+"""The plan as programs and people read it: a document, rows of text, counts by axis. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from campaign.documents.plan import (
+    PLAN_SCHEMA,
+    AxisLearned,
+    BudgetDocument,
+    Counts,
+    ImpossibleShape,
+    LeaseCost,
+    PlanDocument,
+    RemovedCells,
+    Totals,
+)
+from campaign.plan.budget import Choice
+from campaign.plan.plan import Plan, isolation
+from campaign.plan.repetitions import said
+
+
+def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
+    """For every axis and value: how many cells and runs."""
+    names = ["configuration", "workload", "batch", "precision", *plan.campaign.file.axes.options]
+    cells: dict[str, Counter[str]] = {name: Counter() for name in names}
+    runs: dict[str, Counter[str]] = {name: Counter() for name in names}
+    for lease, cell in plan.cells:
+        values = {
+            "configuration": cell.configuration.name,
+            "workload": cell.workload,
+            "batch": cell.batch,
+            "precision": cell.precision,
+            **cell.options,
+        }
+        for name in names:
+            cells[name][str(values[name])] += 1
+            runs[name][str(values[name])] += lease.repetitions(cell)
+    return {
+        name: {value: {"cells": count, "runs": runs[name][value]} for value, count in cells[name].items()}
+        for name in names
+    }
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON (`plan/1`); estimates carry what they rest on."""
+    document = PlanDocument(
+        campaign=plan.campaign.name,
+        system=plan.campaign.system.name,
+        where=plan.where,
+        totals=Totals(
+            cells=sum(len(lease.cells) for lease in plan.leases),
+            runs=plan.runs,
+            runs_without_record=plan.missing,
+            runs_without_record_least=plan.missing_least,
+            runs_implied=sum(lease.implied for lease in plan.leases),
+            cells_without_record=sum(lease.cells_missing for lease in plan.leases),
+            leases=len(plan.leases),
+            recompositions=plan.recompositions,
+            recompositions_least=plan.recompositions_least,
+            device_hours=round(plan.device_hours, 4),
+            device_hours_low=_hours(plan.forecast.device_s.low_s),
+            device_hours_high=_hours(plan.forecast.device_s.high_s),
+            wall_s=round(plan.wall_s, 1),
+            wall_low_s=_rounded(plan.wall_range_s and plan.wall_range_s[0]),
+            wall_high_s=_rounded(plan.wall_range_s and plan.wall_range_s[1]),
+            learned_from=plan.learned_from,
+            isolation=isolation(plan.campaign),
+        ),
+        budget=_budget(plan.budget) if plan.budget else None,
+        axes={
+            axis: {value: Counts(**counts) for value, counts in values.items()}
+            for axis, values in counts_per_axis(plan).items()
+        },
+        removed=tuple(RemovedCells(rule=r.rule, why=r.why, cells=r.cells) for r in plan.removed),
+        impossible=tuple(ImpossibleShape(shape=i.shape, why=i.why) for i in plan.impossible),
+        does_not_fit=dict(plan.unfit),
+        leases=tuple(
+            LeaseCost(
+                lease=lease.name,
+                order=order,
+                configuration=lease.configuration.name,
+                devices=lease.devices(),
+                cells=len(lease.cells),
+                runs=lease.runs,
+                runs_without_record=lease.missing,
+                runs_without_record_least=lease.missing_least,
+                runs_implied=lease.implied,
+                expected_s=round(lease.expected_s, 1),
+                expected_low_s=_rounded(lease.expected.low_s),
+                expected_high_s=_rounded(lease.expected.high_s),
+                expected_least_s=round(lease.expected_least_s, 1),
+                basis=lease.basis,
+                run_set=lease.digest,
+            )
+            for order, lease in enumerate(plan.leases, 1)
+        ),
+    )
+    return document.model_dump(mode="json")
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def _hours(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds / 3600, 4)
+
+
+def _budget(choice: Choice) -> BudgetDocument:
+    return BudgetDocument(
+        budget=choice.budget,
+        runs=choice.runs,
+        cost=round(choice.cost, 4),
+        runs_left_out=choice.runs_left_out,
+        cells_left_out=choice.cells_left_out,
+        next_cost=None if choice.next_cost is None else round(choice.next_cost, 4),
+        information_pct=round(choice.share_pct, 2),
+        information_before_pct=round(choice.share_before_pct, 2),
+        axes=tuple(AxisLearned(**asdict(axis)) for axis in choice.axes),
+    )
+
+
+def plan_rows(plan: Plan) -> Iterator[list[str]]:
+    """Every cell as one row of text, header first (`plan.tsv`)."""
+    options = list(plan.campaign.file.axes.options)
+    yield ["schema", "order", "lease", "cell_id", "configuration", "hosts", "devices_per_host", "devices_used", "ranks", "attach",
+           "storage", "device", "workload", "batch", "batch_global", "precision", *options, "repetitions"]  # fmt: skip
+    for order, lease in enumerate(plan.leases, 1):
+        c = lease.configuration
+        head = [PLAN_SCHEMA, str(order), lease.name]
+        shape = [
+            c.name,
+            *map(str, (c.hosts, c.devices_per_host, c.devices_used, c.ranks)),
+            c.attach,
+            c.storage,
+            c.device,
+        ]
+        for cell in lease.cells:
+            values = [cell.workload, str(cell.batch), str(cell.batch_global), cell.precision]
+            yield [
+                *head,
+                cell.id,
+                *shape,
+                *values,
+                *(str(cell.options[o]) for o in options),
+                said(cell.settings),
+            ]

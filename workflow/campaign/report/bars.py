@@ -1,0 +1,210 @@
+"""What was sampled beside runs, summed up by cell and drawn as bars: the same for utilisation, transfer rates and energy.
+
+One row a quantity and cell: mean over the cell's believed runs, with its interval. Drawn is, of each workload, the batch, precision
+and options that were sampled on the most configurations; everything is in the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign import statistics, wording
+from campaign.report import figure_coverage, plot
+from campaign.report.figure import Drawing, FigureData, page_table
+from campaign.statistics import comparable_cells
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A column of the runs table, what it is in words, the unit it is told in, and the divisor to that unit."""
+
+    column: str
+    says: str
+    unit: str
+    divisor: float = 1.0
+
+
+# A rate of so few of the first is told in the others, with the factor to them.
+_SMALLER = {"GB/s": (("MB/s", 1e3), ("kB/s", 1e6)), "MB/s": (("kB/s", 1e3),)}
+
+MOST_CONFIGURATIONS = 24
+"""Of one picture; beyond, bars are no longer read."""
+_CELL = ("cell_id", "configuration", "workload", "batch", "precision", "state", "n_planned")
+
+
+def rows_of(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
+    """One row a quantity and cell that has a believed run with a value, in the order of quantities, then of the plan.
+
+    Columns: those of the cell, `n_ok` (runs with a value), `mean`, `sd`, `ci_low`, `ci_high`, `quantity` and `unit`. A value that
+    is missing is absent, never zero. Empty without any.
+    """
+    runs = data.runs[data.runs["status"] == "ok"]
+    cells = data.cells[[*_CELL, *comparable_cells.option_columns(data.cells)]]
+    found = []
+    for each in quantities:
+        if each.column not in runs or not runs[each.column].notna().any():
+            continue
+        values = runs[each.column] / each.divisor
+        unit, factor = told_in(each.unit, float(values.max()))
+        groups = (factor * values).groupby(runs["cell_id"], sort=False)
+        table = pd.DataFrame({"n_ok": groups.count(), "mean": groups.mean(), "sd": groups.std()}).reset_index()
+        table = table[table["n_ok"] > 0].assign(quantity=each.says, unit=unit)
+        found.append(cells.merge(table, on="cell_id"))
+    found = [table for table in found if len(table)]
+    if not found:
+        return pd.DataFrame()
+    rows = pd.concat(found, ignore_index=True)
+    rows["ci_low"], rows["ci_high"] = statistics.student_interval(rows["mean"], rows["sd"], rows["n_ok"])
+    return rows
+
+
+def told_in(unit: str, largest: float) -> tuple[str, float]:
+    """The unit that a rate is told in when it is at most so large, and the factor to it: 0.00004 GB/s is 40 kB/s."""
+    units = [(unit, 1.0), *_SMALLER.get(unit, ())]
+    # Zero is zero in any.
+    return next((each for each in units if each[1] * largest >= 0.1), units[-1] if largest else units[0])
+
+
+def told(value: float, unit: str) -> str:
+    """A value in the unit that suits it: '3.10 GB/s', '41.2 kB/s'."""
+    suits, factor = told_in(unit, abs(value))
+    return f"{wording.number(factor * value)} {suits}"
+
+
+def told_beside(value: float, unit: str) -> str:
+    """A value whose unit is said beside it; with another one where it is too small for that: '3.10', '41.2 kB/s'."""
+    return told(value, unit) if 0 < abs(value) < 1e-3 else wording.number(value)
+
+
+def drawing(
+    data: FigureData,
+    rows: pd.DataFrame,
+    name: tuple[str, str],
+    what: str,
+    remarks: str = "",
+    first: tuple[str, ...] = (),
+) -> Drawing:
+    """Bars of the rows: a panel a quantity, a group a configuration, a bar a workload.
+
+    name: anchor and title; what: of the caption, a sentence that says what a value is of; remarks: further sentences of the
+    caption; first: findings that stand before the ranges of the quantities.
+    """
+    options = comparable_cells.option_columns(rows)
+    drawn = chosen(rows)
+    findings = (*first, *ranges(drawn))
+    axes = ["workload", "batch", "precision", *options]
+    kinds = drawn.drop_duplicates(axes).to_dict("records")
+    of_which = sorted({wording.describe(row, axes) for row in kinds})
+    # Panels have ranges of their own.
+    cut = next((said for _, group in drawn.groupby("quantity") if (said := plot.cut(group, plot.RATE))), "")
+    more = drawn["configuration"].nunique() - MOST_CONFIGURATIONS
+    left_out = f" {wording.plural(more, 'further configuration')} in the data table only." if more > 0 else ""
+    others = " Other batches and precisions are in the data table." if len(drawn) < len(rows) else ""
+    caption = (
+        f"{wording.runs_behind(list(drawn['n_ok']))} a bar, {wording.interval_of(wording.by_runs(drawn['n_ok']))}. {what} {remarks}"
+        f"Drawn: {'; '.join(of_which)}.{others}{left_out}{cut} "
+        f"Protocol: {wording.protocol(data.protocol)}."
+    )
+    svg = picture(first_configurations(drawn), *name, wording.alternative(findings), data.style)
+    # Ten thousand cells are of few workloads and batches: those are put into words once.
+    same = rows.groupby(axes, sort=False, dropna=False)
+    words = [wording.describe(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")]
+    asked = rows[["configuration", "quantity", "unit", "mean", "ci_low", "ci_high", "n_ok"]]
+    table = page_table(
+        asked.assign(words=np.array(words, dtype=object)[same.ngroup().to_numpy()]),
+        {
+            "What": lambda row: f"{row['quantity']} ({row['unit']})",
+            "Configuration": lambda row: row["configuration"],
+            "Workload": lambda row: row["words"],
+            "Mean": lambda row: told_beside(row["mean"], row["unit"]),
+            "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"]),
+            "Runs": lambda row: wording.count(row["n_ok"]),
+        },
+    )
+    covered = figure_coverage.of_cells(data.cells, rows["cell_id"])
+    return Drawing(
+        svg=svg,
+        caption=caption,
+        alt=wording.alternative(findings),
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
+
+
+def first_configurations(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of as many configurations as a picture can show, spread over the plan, which has like ones beside each other."""
+    names = rows["configuration"].unique()
+    places = np.unique(np.linspace(0, len(names) - 1, min(MOST_CONFIGURATIONS, len(names))).round().astype(int))
+    return rows[rows["configuration"].isin(names[places])]
+
+
+def chosen(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each workload the batch, precision and options that were sampled on the most configurations, the largest batch first."""
+    axes = ["batch", "precision", *comparable_cells.option_columns(rows)]
+    kept = []
+    for _, of_workload in rows.groupby("workload", sort=False):
+        groups = of_workload.groupby(axes, sort=False, dropna=False)
+        kept.append(max((group for _, group in groups), key=_rank))
+    return pd.concat(kept).sort_index()
+
+
+def _rank(group: pd.DataFrame) -> tuple[int, float, tuple[int, str]]:
+    precision, name = comparable_cells.precision_rank(group["precision"].iloc[0])
+    return group["configuration"].nunique(), float(group["batch"].iloc[0]), (-precision, name)
+
+
+def ranges(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The range of each quantity over configurations and workloads, as sentences."""
+    said = []
+    for quantity, group in rows.groupby("quantity", sort=False):
+        ordered = group.sort_values("mean", kind="stable")
+        low, high = ordered.iloc[0], ordered.iloc[-1]
+        least, most = (told(row["mean"], row["unit"]) for row in (low, high))
+        name = f"{str(quantity)[0].upper()}{str(quantity)[1:]}"
+        if least == most:
+            said.append(f"{name}: {least} {'everywhere' if len(group) > 1 else f'({_where(low, rows)})'}.")
+        else:
+            said.append(f"{name}: from {least} ({_where(low, rows)}) to {most} ({_where(high, rows)}).")
+    return tuple(said)
+
+
+def _where(row: Any, rows: pd.DataFrame) -> str:
+    named = ["workload"] if rows["workload"].nunique() > 1 else []
+    return ", ".join([str(row["configuration"]), *(wording.describe(row, [name]) for name in named)])
+
+
+def picture(rows: pd.DataFrame, anchor: str, title: str, alt: str, style: Path) -> str:
+    """The bars as SVG."""
+    with plot.style(style):
+        workloads = list(rows["workload"].unique())
+        configurations = list(rows["configuration"].unique())
+        bars = plot.Bars({name: name for name in workloads})
+        panels = list(rows.groupby("quantity", sort=False))[: plot.MOST_PANELS]
+        longest = max(len(name) for name in configurations)
+        figure, axes = plot.grid(len(panels), height_in=2.1 + 0.055 * min(longest, 30))
+        for (quantity, group), (only,) in zip(panels, axes, strict=True):
+            plot.title(only, str(quantity))
+            by_place = {(row["configuration"], row["workload"]): row for row in group.to_dict("records")}
+            groups = [
+                (name, [(each, by_place[name, each]) for each in workloads if (name, each) in by_place])
+                for name in configurations
+            ]
+            bars.draw(only, [(label, pairs) for label, pairs in groups if pairs], lambda row: "")
+            only.tick_params(axis="x", rotation=90)
+            only.set_ylabel(group["unit"].iloc[0])
+            if group["unit"].iloc[0] == "%":
+                only.set_ylim(0, max(100.0, math.ceil(float(group["mean"].max()))))
+            elif not group["mean"].any():
+                only.set_ylim(0, 1)
+        if len(workloads) > 1:
+            bars.legend(figure)
+        return plot.to_svg(figure, anchor, title, alt)

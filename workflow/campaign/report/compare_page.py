@@ -1,0 +1,179 @@
+"""The page of a comparison: words and rows for reports/compare.html.j2, in the report's style."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign import wording
+from campaign.insight.compare.comparing import Comparison
+from campaign.insight.compare.matching import NAMES
+from campaign.paths import REPORTS
+from campaign.report.page_document import PublishedSaid
+from campaign.report.published_section import published
+from campaign.report.templates import filled, inline
+from campaign.statistics import SIGNIFICANT
+from campaign.statistics.verdict import p_value
+
+# A page is for reading: the largest changes first, the rest is in the JSON document.
+ROWS_ON_PAGE = 300
+# Points in the picture; more would cover each other.
+POINTS = 60
+_WIDTH_IN = 9.6
+
+
+def compare_page(comparison: Comparison, back: str = "") -> str:
+    """The page as HTML. back: address of the page that it was asked for from, where there is one."""
+    return filled("compare.html.j2", {**_context(comparison), "back": back})
+
+
+def claims_page(name: str, said: Mapping[str, Any]) -> str:
+    """The page of a campaign beside published claims; said: `campaign.insight.published.said.held_against`."""
+    return filled("claims.html.j2", {"name": name, "published": published(PublishedSaid.model_validate(said), ())})
+
+
+def _context(comparison: Comparison) -> dict[str, Any]:
+    rows = by_change(comparison.rows)
+    compared = rows[rows["ratio"].notna()]
+    return {
+        "base": comparison.base,
+        "other": comparison.other,
+        "counts": _counts(comparison),
+        "findings": findings(comparison),
+        "gate": {
+            "rules": comparison.rules,
+            "broken": [(each.rule, each.where, each.change) for each in comparison.broken],
+        },
+        "svg": _picture(compared, comparison) if len(compared) else "",
+        "points": min(POINTS, len(compared)),
+        "means": [_mean(row) for row in comparison.means.to_dict("records")],
+        "rows": [_row(row) for row in compared.head(ROWS_ON_PAGE).to_dict("records")],
+        "rows_left_out": max(0, len(compared) - ROWS_ON_PAGE),
+        "changed": [
+            (row["cell"], row["base_outcome"], row["outcome"])
+            for row in comparison.changed.head(ROWS_ON_PAGE).to_dict("records")
+        ],
+        "changed_total": len(comparison.changed),
+        "only": [
+            (side, len(cells), [(row["cell"], row["state"]) for row in cells.head(ROWS_ON_PAGE).to_dict("records")])
+            for side, cells in ((comparison.base, comparison.only_base), (comparison.other, comparison.only_other))
+            if len(cells)
+        ],
+        "surroundings": [
+            (each.what, each.base or wording.NONE, each.other or wording.NONE) for each in comparison.surroundings
+        ],
+        "caption": _caption(comparison),
+    }
+
+
+def by_change(rows: pd.DataFrame) -> pd.DataFrame:
+    """The largest change first."""
+    size = np.abs(np.log(rows["ratio"].where(rows["ratio"] > 0)))
+    return rows.assign(_size=size).sort_values("_size", ascending=False, kind="stable").drop(columns="_size")
+
+
+def _counts(comparison: Comparison) -> list[tuple[str, str]]:
+    says = comparison.rows["says"]
+    return [
+        ("cells in both", f"{len(comparison.rows):,}"),
+        ("compared", f"{comparison.compared:,}"),
+        ("faster", f"{int((says == 'faster').sum()):,}"),
+        ("slower", f"{int((says == 'slower').sum()):,}"),
+        ("ended otherwise", f"{len(comparison.changed):,}"),
+        ("only in one", f"{len(comparison.only_base) + len(comparison.only_other):,}"),
+    ]
+
+
+def findings(comparison: Comparison) -> list[str]:
+    """The means of workloads, the largest change, and what matching had to assume, as sentences."""
+    told = [
+        f"{row['workload']}: {_mean_words(row)}."
+        for row in comparison.means.to_dict("records")
+        if row["cells"] > 1 or len(comparison.means) == 1
+    ]
+    certain = comparison.rows[comparison.rows["p_holm"] < SIGNIFICANT]
+    if len(certain):
+        first = by_change(certain).head(1).to_dict("records")[0]
+        told.append(f"Largest change: {_change(first)} ({first['cell']}).")
+    elif comparison.compared:
+        told.append("No cell’s change can be told from none after Holm.")
+    named = int((comparison.rows["by"] == NAMES).sum())
+    if named:
+        told.append(f"{wording.plural(named, 'cell')} matched by names alone: the hardware or the options differ.")
+    return told
+
+
+def _mean_words(row: Mapping[Any, Any]) -> str:
+    noun = wording.plural(int(row["cells"]), "cell")
+    change = _change(row)
+    none = "" if not row["p"] >= SIGNIFICANT else ", not distinguishable from none"
+    return f"throughput changed by {change} on average over {noun}{none}"
+
+
+def _change(row: Mapping[Any, Any]) -> str:
+    value, low, high = (100 * (row[name] - 1) for name in ("ratio", "low", "high"))
+    return wording.with_interval(value, low, high, wording.percent)
+
+
+def _mean(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    between = wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent)
+    return row["workload"], f"{row['cells']:,}", wording.percent(100 * (row["ratio"] - 1)), between
+
+
+def _row(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    return (
+        row["cell"],
+        wording.rate(row["base_mean"]),
+        wording.rate(row["mean"]),
+        wording.percent(100 * (row["ratio"] - 1)),
+        wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent),
+        p_value(row["p_holm"]),
+        f"{row['base_n']} / {row['n']}{', paired' if row['paired'] else ''}",
+        f"{row['says']}{'; by names: ' + row['differs'] if row['by'] == NAMES else ''}",
+    )
+
+
+def _caption(comparison: Comparison) -> str:
+    counts = [*comparison.rows["base_n"], *comparison.rows["n"]]
+    paired = int(comparison.rows["paired"].sum())
+    how = (
+        f"; {wording.plural(paired, 'cell')} paired by block"
+        if paired
+        else "; no run shares a block with one of the other"
+    )
+    return (
+        f"Change of mean throughput of {comparison.other} against {comparison.base}, with its 95 % interval (log ratio of means, "
+        f"Welch t{how}); {wording.runs_behind(counts)} a cell and side. p-values are adjusted by Holm over all compared cells."
+    )
+
+
+def _picture(rows: pd.DataFrame, comparison: Comparison) -> str:
+    """Changes with intervals, the largest at the top; colours by workload."""
+    from campaign.report import plot
+
+    shown = rows.head(POINTS).iloc[::-1]
+    workloads = sorted(shown["workload"].unique())
+    with plot.style(REPORTS / "style.mplstyle"):
+        figure, ((axes,),) = plot.grid(1, height_in=0.8 + 0.2 * len(shown))
+        figure.set_size_inches(_WIDTH_IN, figure.get_size_inches()[1])
+        axes.axvline(0, color=plot.INK, linewidth=0.9)
+        handles = [_points(axes, shown, workload, plot.look(place)) for place, workload in enumerate(workloads)]
+        axes.set_yticks(range(len(shown)), list(shown["cell"]), fontsize=7.5)
+        axes.set_ylim(-0.7, len(shown) - 0.3)
+        axes.grid(visible=True, axis="x")
+        axes.set_xlabel("change of throughput (%)")
+        plot.legend(figure, handles)
+        return inline(
+            plot.to_svg(figure, "compare", "Changes of throughput", wording.alternative(findings(comparison)))
+        )
+
+
+def _points(axes: Any, shown: pd.DataFrame, workload: str, look: Any) -> Any:
+    own = np.flatnonzero((shown["workload"] == workload).to_numpy())
+    change, low, high = (100 * (shown[name].to_numpy()[own] - 1) for name in ("ratio", "low", "high"))
+    reach = np.nan_to_num(np.vstack([change - low, high - change]), posinf=0.0)
+    how = {"fmt": look.marker, "color": look.colour, "markersize": 4.5, "capsize": 2}
+    return axes.errorbar(change, own, xerr=reach, label=workload, **how)

@@ -1,0 +1,126 @@
+"""Every planned cell and what became of it, as the page says it: the coverage table and the failed runs with their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from campaign import wording
+from campaign.statistics.comparable_cells import naming_columns
+from campaign.tables.build import STATES, tally
+
+# Up to so many planned cells the page has a row for each; beyond, one for each configuration and workload.
+CELLS_ON_PAGE = 200
+# Failed runs have a row each, with the path of their log.
+FAILED_ON_PAGE = 500
+
+
+def coverage(cells: pd.DataFrame) -> dict[str, Any]:
+    """Every planned cell and what became of it; grouped when there are too many for a page."""
+    if len(cells) > CELLS_ON_PAGE:
+        return _grouped(cells)
+    axes = naming_columns(cells)
+    headings = (
+        "Cell",
+        "State",
+        "Runs",
+        "Mean (samples/s)",
+        "95 % interval",
+        "Median",
+        "95 % interval ",
+        "CV",
+        "Why, and flags",
+    )
+    rows = [
+        (
+            wording.describe(row, axes),
+            row["state"],
+            f"{row['n_ok']} of {row['n_planned']}",
+            wording.rate(row["mean"]),
+            wording.between(row["ci_low"], row["ci_high"], wording.rate),
+            wording.rate(row["median"]),
+            wording.between(row["median_low"], row["median_high"], wording.rate),
+            wording.percent(row["cv_pct"]),
+            "; ".join(part for part in (_why(row), _outliers(row)) if part),
+        )
+        for row in cells.to_dict("records")
+    ]
+    intervals = (
+        "Throughput is the mean and the median over believed runs, each with its 95 % interval: of the mean"
+        f"{wording.made_by(cells['interval_method'])}, of the median{wording.made_by(cells['median_method'])}."
+    )
+    return {"unit": "cell", "intervals": intervals, "headings": headings, "rows": rows}
+
+
+def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
+    """Every run of a planned cell that is not believed, and where its log is, in the order of the plan."""
+    axes = naming_columns(cells)
+    words = {row["cell_id"]: wording.describe(row, axes) for row in cells.to_dict("records")}
+    places = {name: place for place, name in enumerate(words)}
+    failed = runs[~runs["status"].isin(("ok", "implied")) & runs["cell_id"].isin(cells["cell_id"])]
+    failed = failed.assign(place=failed["cell_id"].map(places)).sort_values(["place", "repetition"], kind="stable")
+    rows = [
+        (
+            words[row["cell_id"]],
+            row["repetition"],
+            row["status"],
+            row["log"] or "none: nothing was started",
+            row["failure_reason"],
+        )
+        for row in failed.head(FAILED_ON_PAGE).to_dict("records")
+    ]
+    headings = ("Cell", "Repetition", "Status", "Log", "Why")
+    return {"headings": headings, "rows": rows, "total": f"{len(failed):,}", "left_out": f"{len(failed) - len(rows):,}"}
+
+
+def _grouped(cells: pd.DataFrame) -> dict[str, Any]:
+    known = states_of(cells)
+    headings = ("Configuration and workload", "State", "Cells", *map(str.capitalize, known), "Why, and flags")
+    rows = []
+    for (configuration, workload), group in cells.groupby(["configuration", "workload"], sort=False):
+        counts = group["state"].value_counts()
+        states = [name for name in known if name in counts]
+        short = (group["n_failed"] + group["n_implied"] + group["n_missing"]) > 0
+        reasons = [_why(row) for row in group[short].to_dict("records")]
+        rows.append(
+            (
+                f"{configuration}, {workload}",
+                states[0] if len(states) == 1 else "partly",
+                f"{len(group):,}",
+                *(f"{int(counts.get(name, 0)):,}" for name in known),
+                tally(reasons),
+            )
+        )
+    return {"unit": "configuration and workload", "intervals": "", "headings": headings, "rows": rows}
+
+
+def states_of(cells: pd.DataFrame) -> list[str]:
+    """The states to count: `implied` only where there are such cells."""
+    return [name for name in STATES if name != "implied" or (cells["state"] == name).any()]
+
+
+def state_counts(cells: pd.DataFrame) -> list[tuple[str, str]]:
+    """Cells by what became of them."""
+    found = cells["state"].value_counts()
+    return [(name, f"{int(found.get(name, 0)):,}") for name in states_of(cells)]
+
+
+def _why(row: Mapping[Any, Any]) -> str:
+    """Reasons of failed and missing runs, flags, and what ended the repetitions, of one cell."""
+    word = "failed" if row["n_failed"] else "not run"
+    parts = [
+        f"{word}: {row['failures']} ({row['failure_reasons']})" if row["failure_reasons"] else "",
+        f"{word}: {row['failures']}" if row["failures"] and not row["failure_reasons"] else "",
+        f"missing: {row['missing_reasons']}" if row["n_missing"] else "",
+        f"flags: {row['flags']}" if row["flags"] else "",
+        f"ended: {row['stopped']}" if row["stopped"] else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _outliers(row: Mapping[Any, Any]) -> str:
+    """Which runs of a cell lie far from the others."""
+    word = "outlier" if row["n_outliers"] == 1 else "outliers"
+    return f"{word}, counted: repetition {wording.minus(row['outliers'])}" if row["n_outliers"] else ""

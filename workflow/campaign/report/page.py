@@ -1,0 +1,183 @@
+"""The report page: words and numbers for the template, made from the tables, the leases and the finished figures.
+
+`build_context` is pure and computes everything; the template only lays out. The page is one file: no script, no request,
+no clock. All text that comes from campaigns, hosts or logs is escaped by the template.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import ValidationError
+
+from campaign import wording
+from campaign.documents.record import IMPORTED
+from campaign.errors import RecordError, first_problem
+from campaign.report.compositions_section import compositions, idle
+from campaign.report.coverage_section import coverage, failed_runs, state_counts
+from campaign.report.figure_names import in_page_order
+from campaign.report.page_document import ContextDocument, Excluded, HostLeftOut
+from campaign.report.published_section import beside, published
+from campaign.report.recommendation_section import recommended
+from campaign.report.templates import filled, inline
+
+# Of each figure, in the summary; beside the figure are all.
+FINDINGS_IN_SUMMARY = 2
+
+_SCHEDULERS = {
+    IMPORTED: "not known: the runs were made without this program",
+    "slurm": "Slurm: every allocation was a Slurm job, every run a step in it",
+    "local": "none: drivers and runs were processes of the machine that the campaign was started on",
+}
+
+
+def assemble(
+    runs: pd.DataFrame,
+    cells: pd.DataFrame,
+    leases: Sequence[Mapping[str, Any]],
+    context_document: Mapping[str, Any],
+    drawings: Mapping[str, Mapping[str, Any]],
+    recommendation: Mapping[str, Any] | None = None,
+) -> str:
+    """The report as HTML. drawings: by figure name, the document of its JSON file with the picture under `svg`; recommendation: as
+    `report_recommendation.read_recommendation` gives it.
+
+    Raises RecordError when the context document is not as ContextDocument says.
+    """
+    return render(build_context(runs, cells, leases, context_document, drawings, recommendation))
+
+
+def write_report(out: Path, page: str) -> None:
+    """Write the page; RecordError when that is not possible."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"{out}: the report could not be written ({error.strerror})") from error
+
+
+def read_drawings(files: Iterable[tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
+    """Finished figures by file name, from their (svg, json) files."""
+    drawings = {}
+    for svg, words in files:
+        try:
+            drawings[svg.stem] = {**json.loads(words.read_bytes()), "svg": svg.read_text(encoding="utf-8")}
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{words}: the figure cannot be read ({error}); delete it and run again") from error
+    return drawings
+
+
+def build_context(
+    runs: pd.DataFrame,
+    cells: pd.DataFrame,
+    leases: Sequence[Mapping[str, Any]],
+    context_document: Mapping[str, Any],
+    drawings: Mapping[str, Mapping[str, Any]],
+    recommendation: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything the template lays out, already in words. See `assemble` for arguments and errors."""
+    try:
+        said = ContextDocument.model_validate(context_document)
+    except ValidationError as error:
+        raise RecordError(f"report context: {first_problem(error)}") from error
+    ordered = [drawings[name] for name in in_page_order(drawings)]
+    shown = [
+        {**drawing, "svg": inline(drawing["svg"]), "published": beside(said.published, drawing["anchor"])}
+        for drawing in ordered
+        if drawing["shown"]
+    ]
+    return {
+        "campaign": said.campaign,
+        "protocol": wording.protocol(said.campaign.protocol),
+        "system": said.system,
+        "notes": said.notes,
+        "counts": _counts(runs, cells, said.excluded),
+        "remarks": _remarks(runs, cells, said.hosts_left_out),
+        "findings": [
+            {**drawing, "findings": drawing["findings"][:FINDINGS_IN_SUMMARY]}
+            for drawing in shown
+            if drawing["findings"]
+        ],
+        "coverage": coverage(cells),
+        "failed": failed_runs(runs, cells),
+        "excluded": said.excluded,
+        "sections": shown,
+        "left_out": [drawing for drawing in ordered if not drawing["shown"]],
+        "compositions": compositions(leases),
+        "idle": idle(runs, cells),
+        "hosts_left_out": said.hosts_left_out,
+        "scheduler": _scheduler(said.launchers),
+        "flags": _flags(runs, said.flags),
+        "campaign_yaml": said.campaign_yaml,
+        "software": said.software,
+        "environments": {name: _json(document) for name, document in sorted(said.environments.items())},
+        "schema_versions": sorted(said.schema_versions.items()),
+        "recommendation": recommended(recommendation),
+        "recommendation_svg": inline(recommendation["svg"]) if recommendation else "",
+        "published": published(said.published, {drawing["anchor"] for drawing in shown}),
+    }
+
+
+def render(context: Mapping[str, Any]) -> str:
+    """The page for a context made by `build_context`: one file, no script, no request, no clock."""
+    return filled("report.html.j2", context)
+
+
+def _counts(runs: pd.DataFrame, cells: pd.DataFrame, excluded: Iterable[Excluded]) -> list[tuple[str, str]]:
+    return [
+        ("planned", f"{len(cells):,}"),
+        *state_counts(cells),
+        ("excluded", f"{sum(rule.cells for rule in excluded):,}"),
+        ("runs", f"{len(runs):,}"),
+    ]
+
+
+def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[HostLeftOut]) -> list[str]:
+    """What the counts alone would hide."""
+    short = int(((cells["state"] == "measured") & (cells["n_ok"] < cells["n_planned"])).sum())
+    alone = int((cells["n_ok"] == 1).sum())
+    strangers = int((~runs["cell_id"].isin(cells["cell_id"])).sum())
+    said = []
+    if short:
+        said.append(f"{wording.plural(short, 'measured cell')} with fewer believed runs than planned.")
+    if alone:
+        said.append(f"{wording.plural(alone, 'cell')} with one believed run only, so without an interval.")
+    if outliers := int(cells["n_outliers"].sum()):
+        of = wording.plural(int((cells["n_outliers"] > 0).sum()), "cell")
+        said.append(
+            f"{wording.plural(outliers, 'run')} of {of} far from the other runs of the cell (by a rule that says so of 1 cell "
+            "in 100 by chance): counted like any other, named in tables/cells.csv."
+        )
+    if strangers:
+        said.append(f"{wording.plural(strangers, 'run')} of cells that this campaign does not plan, left out.")
+    if hosts_left_out:
+        names = ", ".join(each.host for each in hosts_left_out)
+        said.append(f"{wording.plural(len(hosts_left_out), 'host')} failed, left out of further allocations: {names}.")
+    return said
+
+
+def _flags(runs: pd.DataFrame, meanings: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    """Flag, its meaning, and how many runs and cells carry it."""
+    carried = runs.loc[runs["flags"] != "", ["cell_id", "flags"]]
+    single = carried.assign(flag=carried["flags"].str.split(", ")).explode("flag")
+    return [
+        (str(flag), meanings.get(str(flag), ""), f"{len(group):,}", f"{group['cell_id'].nunique():,}")
+        for flag, group in single.groupby("flag", sort=True)
+    ]
+
+
+def _scheduler(launchers: Mapping[str, int]) -> str:
+    """Who started the runs; with their numbers when it was more than one."""
+    said = [
+        _SCHEDULERS.get(name, name) + (f" ({wording.plural(runs, 'run')})" if len(launchers) > 1 else "")
+        for name, runs in sorted(launchers.items())
+    ]
+    return "; ".join(said)
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False)

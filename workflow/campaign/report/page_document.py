@@ -1,0 +1,121 @@
+"""What the report page is told beside tables, leases and figures: a closed document, checked before anything is laid out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+"""The verdict on a claim that the campaign says nothing of."""
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CampaignSaid(_Closed):
+    """What the campaign says of itself."""
+
+    name: str
+    title: str
+    question: str
+    system: str
+    baseline: str
+    protocol: dict[str, Any]
+
+
+class SystemSaid(_Closed):
+    name: str
+    description: str = ""
+    fabric: str = Field(description="the kind of fabric")
+
+
+class Excluded(_Closed):
+    """A rule of the campaign that took cells out of the matrix, why, and how many."""
+
+    rule: str
+    why: str
+    cells: int
+
+
+class HostLeftOut(_Closed):
+    """A host that failed under an allocation, so that the campaign asks for it no more."""
+
+    host: str
+    why: str
+
+
+class Software(_Closed):
+    name: str
+    version: str
+
+
+class PublishedDocument(_Closed):
+    """A publication that the campaign is held against."""
+
+    name: str
+    title: str
+    authors: str
+    venue: str = ""
+    doi: str = ""
+    note: str = ""
+
+
+class PublishedClaim(_Closed):
+    """One claim of a publication beside what was measured here, both in words (`campaign.insight.published.said`)."""
+
+    id: str
+    document: str
+    where: str
+    figure: str = Field(default="", description="anchor of the figure that shows the same quantity")
+    says: str
+    published: str = Field(description="the printed number; empty where the claim is a direction")
+    told: str = Field(default="", description="what it says with its number, where the words do not hold that")
+    conditions: str
+    note: str = ""
+    verdict: Literal["agrees", "differs", "undecided", "not measured here"]
+    other: tuple[str, ...] = Field(default=(), description="conditions here that are not the document's")
+    other_program: bool = Field(default=False, description="whether the program is the only one of these")
+    here: str = ""
+    of: str = Field(default="", description="which cells it is of")
+    reason: str = Field(default="", description="why there is nothing here")
+    cells: tuple[str, ...] = ()
+
+
+class PublishedSaid(_Closed):
+    documents: tuple[PublishedDocument, ...] = ()
+    claims: tuple[PublishedClaim, ...] = ()
+
+
+class ForecastSaid(_Closed):
+    """What was expected of a lease before it was measured, and what it took. Intervals are null where the plan assumed."""
+
+    lease: str
+    configuration: str
+    runs_expected: int
+    runs: int
+    uses: int = Field(description="how often the lease was composed for it")
+    expected_s: float
+    low_s: float | None
+    high_s: float | None
+    basis: str
+    resumed: bool = Field(description="whether it was begun before by a process that was killed")
+    actual_s: float
+
+
+class ContextDocument(_Closed):
+    """What the page needs beside tables, leases and figures. Unknown keys are errors."""
+
+    campaign: CampaignSaid
+    campaign_yaml: str
+    system: SystemSaid
+    notes: tuple[str, ...] = Field(default=(), description="what every reader should know, e.g. what is emulated")
+    excluded: tuple[Excluded, ...] = ()
+    hosts_left_out: tuple[HostLeftOut, ...] = ()
+    launchers: dict[str, int] = Field(default_factory=dict, description="how many runs each launcher started")
+    software: tuple[Software, ...] = ()
+    environments: dict[str, dict[str, Any]] = Field(default_factory=dict, description="by hash")
+    schema_versions: dict[str, str] = Field(default_factory=dict)
+    flags: dict[str, str] = Field(default_factory=dict, description="what a flag of a run means")
+    published: PublishedSaid = PublishedSaid()
+    forecast: tuple[ForecastSaid, ...] = ()

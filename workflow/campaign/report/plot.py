@@ -1,0 +1,347 @@
+"""How a figure looks: panels, the encodings of series, and SVG that is the same byte for byte and fits any page.
+
+Ink is `currentColor` and the background is transparent, so a picture inlined in a page follows its light or dark theme.
+Series differ in colour *and* marker or hatch; colours are those of Okabe & Ito (2008), "Color Universal Design".
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.style
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MplFigure
+from matplotlib.patches import Patch
+
+from campaign import wording
+from campaign.report import svg
+
+# Never used as a colour of its own: every occurrence becomes currentColor. Must equal the ink of style.mplstyle.
+INK = "#010203"
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+# Lines only: a dotted hatch is a hundred times larger as SVG.
+HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
+
+# Small multiples beyond this many are no longer read; the rest is in the data table.
+MOST_PANELS = 12
+# Lines or groups of one panel that a reader can still tell apart: as many as there are colours.
+MOST_SERIES = len(COLOURS)
+# In one panel, words above more bars than this, or labels below more groups, would cover each other.
+_LEGIBLE_BARS = 60
+_LEGIBLE_LABELS = 30
+_COLUMNS = 3
+_TITLE_CHARACTERS = 36
+_PT_PER_IN = 72
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one series is told from the others."""
+
+    colour: str
+    marker: str
+    hatch: str
+
+
+@dataclass(frozen=True)
+class Medium:
+    """What figures are drawn for. widths_in: of a figure with one, two, and more panels in a row; scale: of heights, against the
+    page's; style: what differs from the page's style; directory, formats: where else each figure is saved, and as what."""
+
+    widths_in: tuple[float, float, float]
+    scale: float = 1.0
+    style: Path | None = None
+    directory: Path | None = None
+    formats: tuple[str, ...] = ()
+
+
+PAGE = Medium((5.95, 7.87, 9.6))
+COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
+
+
+def paper(style: Path, directory: Path, formats: Sequence[str]) -> Medium:
+    """For a paper of two columns: one panel fits into a column, more take both."""
+    widths_in = COLUMN_IN, BOTH_COLUMNS_IN, BOTH_COLUMNS_IN
+    return Medium(widths_in, BOTH_COLUMNS_IN / PAGE.widths_in[-1], style, directory, tuple(formats))
+
+
+_medium: ContextVar[Medium] = ContextVar("medium", default=PAGE)
+
+
+@contextmanager
+def drawn_for(medium: Medium) -> Iterator[None]:
+    """Figures drawn inside are drawn for this medium."""
+    token = _medium.set(medium)
+    try:
+        yield
+    finally:
+        _medium.reset(token)
+
+
+def small_pt() -> float:
+    """The size of words beside marks, in points; for use inside `style`."""
+    return float(mpl.rcParams["font.size"]) / 1.2
+
+
+def look(position: int) -> Look:
+    """The look of the n-th series; 36 differ in colour and marker together."""
+    shifted = (position + position // len(COLOURS)) % len(MARKERS)
+    return Look(COLOURS[position % len(COLOURS)], MARKERS[shifted], HATCHES[shifted])
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One of the small multiples: its rows, and what tells it from the other panels."""
+
+    label: str
+    rows: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Rows in small multiples. `common`: what all panels share, in words; `left_out`: how many are not drawn."""
+
+    shown: tuple[Panel, ...]
+    common: str
+    left_out: int
+    series: str = ""
+    """How many series are drawn of how many, where it is not all."""
+
+    def sentence(self) -> str:
+        """For the caption, after a space: what holds for all panels, and how many are in the table only; '' for neither."""
+        said = f" Everywhere: {self.common}." if self.common else ""
+        more = f" {wording.plural(self.left_out, 'further panel')} in the data table only." if self.left_out else ""
+        part = f" Drawn: {self.series}; the others are in the data table." if self.series else ""
+        return said + more + part
+
+
+def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), series: str = "") -> Panels:
+    """Split rows by the columns `by`, in the order of first appearance; labels name only what differs between panels.
+
+    of_axes: those of `by` that are names of axes (a kind of cost): they stand at the axes, so no value of theirs is common.
+    series: a column of numbers of which `MOST_SERIES` are drawn, evenly from the smallest to the largest.
+    """
+    values = sorted(rows[series].unique()) if series else []
+    if len(values) > MOST_SERIES:
+        places = np.linspace(0, len(values) - 1, MOST_SERIES).round().astype(int)
+        rows = rows[rows[series].isin([values[place] for place in places])]
+    different = [column for column in by if rows[column].nunique() > 1]
+    first = rows.iloc[0]
+    same = [column for column in by if column not in different and column not in of_axes]
+    groups = rows.groupby(list(by), sort=False)
+    shown = [
+        Panel(wording.describe(group.iloc[0], different), group.reset_index(drop=True))
+        for position, (_, group) in enumerate(groups)
+        if position < MOST_PANELS
+    ]
+    of = f"{MOST_SERIES} of {len(values):,} values of {series}" if len(values) > MOST_SERIES else ""
+    return Panels(tuple(shown), wording.describe(first, same), groups.ngroups - len(shown), of)
+
+
+@contextmanager
+def style(path: Path) -> Iterator[None]:
+    """Matplotlib with the report's style and nothing of the user's."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        matplotlib.style.use([each for each in (path, _medium.get().style) if each])
+        yield
+
+
+def grid(count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)) -> tuple[MplFigure, list[list[Axes]]]:
+    """A figure for `count` panels, each a column of axes that share x with the given relative heights.
+
+    Returns the figure and, for each panel, its axes from top to bottom.
+    """
+    columns = min(count, _COLUMNS)
+    rows = math.ceil(count / columns)
+    medium = _medium.get()
+    size_in = medium.widths_in[columns - 1], medium.scale * (rows * height_in + 0.5)
+    figure = MplFigure(figsize=size_in, layout="constrained")
+    outer = figure.add_gridspec(rows, columns)
+    cells: list[list[Axes]] = []
+    for position in range(count):
+        inner = outer[position // columns, position % columns].subgridspec(len(heights), 1, height_ratios=heights)
+        top = figure.add_subplot(inner[0])
+        cells.append([top, *(figure.add_subplot(inner[i], sharex=top) for i in range(1, len(heights)))])
+        for axes in cells[-1][:-1]:
+            axes.tick_params(labelbottom=False)
+    return figure, cells
+
+
+def title(axes: Axes, label: str) -> None:
+    """A panel's title, broken into lines where the panel ends."""
+    axes.set_title("\n".join(textwrap.wrap(label, _TITLE_CHARACTERS)))
+
+
+def is_left(position: int) -> bool:
+    """Whether a panel is the first of its row, the one that carries the label of the y axis."""
+    return position % _COLUMNS == 0
+
+
+def legend(figure: MplFigure, handles: Sequence[Any]) -> None:
+    """One legend for the whole figure, above its panels, in as many columns as fit."""
+    widest = max(len(str(handle.get_label())) for handle in handles)
+    # A character is about 0.61 of its size wide; nine more are taken by the key and the space between columns.
+    room = figure.get_size_inches()[0] * _PT_PER_IN / (0.61 * float(mpl.rcParams["legend.fontsize"]))
+    in_one_row = sum(len(str(handle.get_label())) + 9 for handle in handles) <= room
+    columns = len(handles) if in_one_row else max(1, min(len(handles), int(room / (widest + 9))))
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns, alignment="left")
+
+
+def gap(axes: Axes, x: float, words: str) -> None:
+    """Mark where a planned value is not: a cross on the axis and, above it, the class of what happened."""
+    across = axes.get_xaxis_transform()
+    axes.plot([x], [0.03], marker="x", color=INK, markersize=5, linestyle="", transform=across, clip_on=False, zorder=5)
+    axes.text(x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=small_pt(), zorder=5)
+
+
+def why_not(row: Any) -> str:
+    """Why a cell has no value: what became of its runs in words, 'no rate' (ok, but nothing to rate) or 'missing'."""
+    if row["failures"]:
+        return wording.statuses(str(row["failures"]))
+    return "missing" if row["state"] == "missing" else "no rate"
+
+
+def errors(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
+    """How far the interval of a value reaches below and above it; nan without one."""
+    if not (math.isfinite(row[low]) and math.isfinite(row[high])):
+        return math.nan, math.nan
+    return max(0.0, row[value] - row[low]), max(0.0, row[high] - row[value])
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns that hold a value and its interval."""
+
+    value: str
+    low: str
+    high: str
+
+
+RATE = Columns("mean", "ci_low", "ci_high")
+
+
+def range_of(rows: pd.DataFrame, columns: Columns) -> tuple[float, float]:
+    """The range to draw: all values and their intervals, but no further beyond the values than 0.6 of the largest.
+
+    With two runs a 95 % interval can be a hundred times its value; the values must stay readable beside it.
+    """
+    value = rows[columns.value]
+    room = 0.6 * float(value.abs().max())
+    low = max(float(rows[columns.low].min(skipna=True)), float(value.min()) - room)
+    high = min(float(rows[columns.high].max(skipna=True)), float(value.max()) + room)
+    # Without any interval both are nan, and the values are the range.
+    return (low if low == low else float(value.min())), (high if high == high else float(value.max()))
+
+
+def cut(rows: pd.DataFrame, columns: Columns) -> str:
+    """For the caption: that some intervals are wider than the picture, where they are."""
+    low, high = range_of(rows, columns)
+    wider = bool((rows[columns.low] < low).any() or (rows[columns.high] > high).any())
+    return " Intervals wider than a picture are cut there and whole in the table." if wider else ""
+
+
+def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look, hollow: bool = False) -> None:
+    """Markers with intervals at x for the rows that have a value; rows without an interval get a marker alone."""
+    value = rows[columns.value].to_numpy(dtype=float)
+    bars = [value - rows[columns.low].to_numpy(dtype=float), rows[columns.high].to_numpy(dtype=float) - value]
+    fill = "none" if hollow else look.colour
+    axes.errorbar(x, value, bars, color=look.colour, marker=look.marker, markerfacecolor=fill, linestyle="")
+
+
+def to_svg(figure: MplFigure, anchor: str, title: str, alt: str) -> str:
+    """The figure as an `svg` element: ids prefixed by the anchor, ink as currentColor, named for screen readers."""
+    medium = _medium.get()
+    if medium.directory:
+        _settle(figure)
+        for kind in medium.formats:
+            # Without a date, the same figure is the same file.
+            metadata = {"Title": title, **({"CreationDate": None} if kind == "pdf" else {"Date": None})}
+            figure.savefig(medium.directory / f"{anchor}.{kind}", format=kind, metadata=metadata)
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return svg.adapted(buffer.getvalue(), INK, anchor, title, alt)
+
+
+def _settle(figure: MplFigure) -> None:
+    """Lay out for good, on round positions: the layout's last digits differ between processes."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(number, 4) for number in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
+
+
+def _top(row: Any) -> float:
+    """Where a bar with its interval ends; 0 without a value."""
+    return float(max((each for each in (row["mean"], row["ci_high"]) if each == each), default=0.0))
+
+
+class Bars:
+    """Grouped bars of throughput: one look for each series over all panels, intervals, words above, gaps named."""
+
+    def __init__(self, series: Mapping[Any, str]) -> None:
+        self.series = dict(series)
+        self.looks = {key: look(position) for position, key in enumerate(series)}
+
+    def _how(self, key: Any) -> dict[str, Any]:
+        each = self.looks[key]
+        return {"facecolor": each.colour, "hatch": each.hatch, "edgecolor": INK, "linewidth": 0.7}
+
+    def draw(self, axes: Axes, groups: Sequence[tuple[str, Sequence[tuple[Any, Any]]]], words: Any) -> None:
+        """Each group is its label and its (series, cell) pairs; `words(cell)` goes above the bar."""
+        width = 0.84 / max(len(pairs) for _, pairs in groups)
+        legible = sum(len(pairs) for _, pairs in groups) <= _LEGIBLE_BARS
+        drawn = pd.DataFrame([row for _, pairs in groups for _, row in pairs])
+        highest = range_of(drawn, RATE)[1]
+        written = 0
+        # Words wider than a bar would stand on the intervals beside it.
+        size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
+        narrow = size_pt * width / (len(groups) + 0.2) < 1.5 * small_pt()
+        bars: dict[Any, list[tuple[float, float, float, float]]] = {}
+        for position, (_, pairs) in enumerate(groups):
+            for index, (key, row) in enumerate(pairs):
+                x = position + (index - (len(pairs) - 1) / 2) * width
+                if not row["n_ok"]:
+                    gap(axes, x, why_not(row))
+                    continue
+                below, above = errors(row, "mean", "ci_low", "ci_high")
+                bars.setdefault(key, []).append((x, row["mean"], below, above))
+                if legible and (said := words(row)):
+                    beside = [pairs[at][1] for at in (index - 1, index, index + 1) if 0 <= at < len(pairs)]
+                    self._above(axes, x, max(map(_top, beside)) if narrow else _top(row), highest, said)
+                    written = max(written, len(said))
+        # A series at once: matplotlib takes as long for one bar as for hundreds.
+        for key, numbers in bars.items():
+            at, height, *interval = np.array(numbers).T
+            how: dict[str, Any] = {**self._how(key), "ecolor": INK, "error_kw": {"elinewidth": 1.0}}
+            axes.bar(at, height, width * 0.94, yerr=interval, **how)
+        step = math.ceil(len(groups) / _LEGIBLE_LABELS)
+        axes.set_xticks(range(0, len(groups), step), [label for label, _ in groups[::step]])
+        axes.set_xlim(-0.6, len(groups) - 0.4)
+        if highest > 0:
+            # Room for what is written upright above the tallest bar.
+            axes.set_ylim(0, 1.05 * highest * (1.0 + 0.045 * written))
+
+    @staticmethod
+    def _above(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
+        # An interval that leaves the picture has no end to write above: the words go beside it.
+        aside = 5 if top > highest else 0
+        how: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": small_pt()}
+        axes.annotate(words, (x, min(top, highest)), xytext=(aside, 3), textcoords="offset points", **how)
+
+    def legend(self, figure: MplFigure) -> None:
+        legend(figure, [Patch(label=label, **self._how(key)) for key, label in self.series.items()])

@@ -1,0 +1,95 @@
+"""What pages say of published claims: the sentences beside a figure, and the table 'Published and here'."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from campaign import wording
+from campaign.insight.published import NOT_HERE
+from campaign.report.page_document import PublishedClaim, PublishedDocument, PublishedSaid
+
+OTHER = "other conditions"
+OTHER_PROGRAM = "with another program"
+
+
+def beside(said: PublishedSaid, anchor: str) -> list[dict[str, str]]:
+    """The claims that a figure shows the quantity of and that were measured here: what was published, what is here, the verdict."""
+    return [_sentence(claim) for claim in said.claims if claim.figure == anchor and claim.verdict != NOT_HERE]
+
+
+def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
+    """The whole section: documents, a row for each claim that was measured, and those that were not with the reason.
+
+    shown: anchors of the figures in the page, which rows link to.
+    """
+    measured = [claim for claim in said.claims if claim.verdict != NOT_HERE]
+    others = [claim for claim in said.claims if claim.verdict == NOT_HERE]
+    return {
+        "documents": [
+            {"name": each.name, "cited": cited(each), "note": f"{each.note[:1].upper()}{each.note[1:]}"}
+            for each in said.documents
+        ],
+        "rows": [{**_sentence(claim), "link": claim.figure if claim.figure in shown else ""} for claim in measured],
+        "not_here": [(claim.says, f"{claim.document}, {claim.where}", claim.reason) for claim in others],
+        "counts": _counts(said),
+    }
+
+
+def cited(document: PublishedDocument) -> str:
+    """'Authors: Title. Venue, doi 10.1145/...'"""
+    where = ", ".join(filter(None, [document.venue, f"doi {document.doi}" if document.doi else ""]))
+    return f"{document.authors}: {document.title}{'.' if where else ''} {where}".rstrip()
+
+
+def verdict_of(claim: PublishedClaim) -> str:
+    """The verdict as pages show it: 'agrees', 'agrees, with another program', 'other conditions'."""
+    if claim.other_program:
+        return f"{claim.verdict}, {OTHER_PROGRAM}"
+    return OTHER if claim.other else claim.verdict
+
+
+def _sentence(claim: PublishedClaim) -> dict[str, str]:
+    return {
+        "says": claim.says,
+        "source": f"{claim.document}, {claim.where}",
+        "told": claim.told or claim.says,
+        "number": claim.published,
+        "conditions": claim.conditions,
+        "here": claim.here,
+        "of": claim.of,
+        "verdict": verdict_of(claim),
+        "state": OTHER.replace(" ", "-") if claim.other and not claim.other_program else claim.verdict,
+        "judged": _judged(claim),
+        "note": claim.note,
+    }
+
+
+def _judged(claim: PublishedClaim) -> str:
+    """The conditions that are not the document's, and under others than the program what the verdict would be; '' for none."""
+    if not claim.other or claim.other_program:
+        return "; ".join(claim.other)
+    words = {"agrees": "it agrees", "differs": "it differs", "undecided": "nothing is decided"}
+    return f"{'; '.join(claim.other)}; {words[claim.verdict]}"
+
+
+def _counts(said: PublishedSaid) -> str:
+    """'31 claims: 8 agree, 3 agree with another program, 2 differ, 6 were measured under other conditions, 12 were not measured
+    here.'"""
+    verdicts = [verdict_of(claim) for claim in said.claims]
+    words = {
+        **_also_with_another_program("agrees", "agrees", "agree"),
+        **_also_with_another_program("differs", "differs", "differ"),
+        **_also_with_another_program("undecided", "is undecided", "are undecided"),
+        OTHER: ("was measured under other conditions", "were measured under other conditions"),
+        NOT_HERE: ("was not measured here", "were not measured here"),
+    }
+    told = [f"{n:,} {one if n == 1 else many}" for name, (one, many) in words.items() if (n := verdicts.count(name))]
+    return f"{wording.plural(len(verdicts), 'claim')}: {', '.join(told)}." if verdicts else ""
+
+
+def _also_with_another_program(verdict: str, one: str, many: str) -> dict[str, tuple[str, str]]:
+    return {
+        verdict: (one, many),
+        f"{verdict}, {OTHER_PROGRAM}": (f"{one} {OTHER_PROGRAM}", f"{many} {OTHER_PROGRAM}"),
+    }

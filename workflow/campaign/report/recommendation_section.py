@@ -1,0 +1,122 @@
+"""The section 'What to build' in words for the template, from a recommendation document. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from campaign import wording
+from campaign.errors import RecordError, first_problem
+from campaign.insight.recommend.document import UNKNOWN, Answer, Choice, RecommendationDocument
+
+# Of one objective; a campaign of many workloads and precisions has more in its recommendation.json.
+ANSWERS_ON_PAGE = 40
+ANSWERS_IN_SUMMARY = 6
+FILE = "recommendation.json"
+
+_HEADINGS = ("For", "Build", "Gives", "Tied with")
+
+
+def read_recommendation(directory: Path) -> dict[str, Any] | None:
+    """The document in a directory, its picture under `svg`; None where there is none. RecordError where it cannot be read."""
+    path = directory / FILE
+    if not path.exists():
+        return None
+    try:
+        return {"document": json.loads(path.read_bytes()), "svg": path.with_suffix(".svg").read_text(encoding="utf-8")}
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read ({error}); delete it and run again") from error
+
+
+def recommended(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What the template lays out; None without a recommendation. RecordError when the document is not as it should be."""
+    if given is None:
+        return None
+    try:
+        document = RecommendationDocument.model_validate(given["document"])
+    except ValidationError as error:
+        raise RecordError(f"recommendation: {first_problem(error)}") from error
+    objectives = list(dict.fromkeys(answer.objective for answer in document.answers))
+    return {
+        "basis": document.basis,
+        "constraints": document.constraints,
+        "objectives": [
+            _objective([answer for answer in document.answers if answer.objective == objective])
+            for objective in objectives
+        ],
+        "models": [
+            {"sentence": model.sentence, "parameters": _parameters(document, place)}
+            for place, model in enumerate(document.models)
+        ],
+        "figure": document.figure,
+    }
+
+
+def _objective(answers: Sequence[Answer]) -> dict[str, Any]:
+    shown = answers[:ANSWERS_ON_PAGE]
+    return {
+        "objective": answers[0].objective,
+        "meaning": f"{answers[0].meaning[:1].upper()}{answers[0].meaning[1:]}",
+        "headings": _HEADINGS,
+        "rows": [_row(answer) for answer in shown],
+        "summary": [_in_summary(answer) for answer in answers[:ANSWERS_IN_SUMMARY]],
+        "left_out": len(answers) - len(shown),
+        "beyond": [_beyond(answer.about, answer.beyond) for answer in shown if answer.beyond],
+        "evidence": [
+            (answer.about, each.words, each.cell_id, wording.plural(each.runs, "run"), answer.choice.predicted)
+            for answer in shown
+            if answer.choice
+            for each in answer.choice.evidence
+        ],
+    }
+
+
+def _row(answer: Answer) -> tuple[str, str, str, str]:
+    choice = answer.choice
+    if choice is None:
+        return answer.about, "no answer", f"{answer.sentences[0].rstrip('.')}{_further(answer)}", wording.NONE
+    return answer.about, _built(choice), f"{choice.said}; {_known_by(choice)}{_further(answer)}", answer.tied_words()
+
+
+def _in_summary(answer: Answer) -> str:
+    """One answer as a finished sentence: of ties only what there is to say."""
+    choice = answer.choice
+    if choice is None:
+        return f"{answer.sentences[0].rstrip('.')}{_further(answer)}."
+    tied = f"; tied with {answer.tied_words()}" if answer.tied_total else ""
+    return (
+        f"{answer.about}: {choice.configuration} ({choice.words}), {choice.batches}: {choice.said}, {_known_by(choice)}"
+        f"{tied if answer.comparable else f'; ties {UNKNOWN}'}{_further(answer)}."
+    )
+
+
+def _further(answer: Answer) -> str:
+    if answer.beyond is None:
+        return ""
+    return f"; {'what is better' if answer.choice else 'what would do'} is extrapolated: see below"
+
+
+def _beyond(about: str, choice: Choice) -> str:
+    return f"{about}: {_built(choice)}, {choice.said}. Extrapolated: {choice.extrapolated}."
+
+
+def _built(choice: Choice) -> str:
+    return f"{choice.configuration}: {choice.words}; {choice.batches}"
+
+
+def _known_by(choice: Choice) -> str:
+    runs = sum(each.runs for each in choice.evidence)
+    how = (
+        f"measured, {wording.plural(runs, 'run')}"
+        if choice.measured
+        else f"predicted from {wording.plural(choice.evidence_total, 'cell')}, not measured"
+    )
+    return how if choice.memory == "fits" else f"{how}; whether the batch fits is not known"
+
+
+def _parameters(document: RecommendationDocument, place: int) -> list[tuple[str, str, str, str]]:
+    return [(each.name, each.value, each.interval, each.start) for each in document.models[place].parameters]

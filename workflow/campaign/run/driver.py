@@ -1,0 +1,76 @@
+"""The driver: inside an allocation, measures every run of a lease that has no record, and writes each record once.
+
+It is what submitit submits. It can be killed at any moment: the next driver of the lease goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from campaign import files
+from campaign.errors import CampaignError, LaunchError, unwritable
+from campaign.run.session import Assignment, Done, Session
+from campaign.slurm import restarts
+
+
+class Stopped(BaseException):
+    """The driver was told to stop; the run under way leaves no record."""
+
+
+@dataclass(frozen=True)
+class Driven:
+    """How a driver ended. error: what stopped it before every run had a record; measured: runs that got one; use: of the lease."""
+
+    error: CampaignError | None = None
+    measured: tuple[tuple[str, int], ...] = ()
+    use: str = ""
+
+
+@dataclass(frozen=True)
+class Driver(Assignment):
+    """What measures an assignment. Picklable."""
+
+    def __call__(self) -> Driven:
+        """Measure what is missing; returns when all runs have a record or something stops it."""
+        _leave_terminal()
+        done = Done()
+        error: CampaignError | None = None
+        try:
+            restarts.check(self.results, self.lease)
+            with files.held(self.results.work(self.lease) / "driver.lock"):
+                Session(self, done).run()
+        except CampaignError as failure:
+            error = failure
+        except OSError as failure:
+            error = unwritable(failure, self.results.directory)
+        except Stopped:
+            if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+                # Cancelled, or to be started again? Slurm knows; a result would say that the job is over.
+                raise
+            error = LaunchError(f"the driver of {self.lease} was told to stop")
+        return Driven(error, tuple(done.measured), done.use)
+
+    def checkpoint(self, *_: Any) -> Any:
+        """submitit's hook for a time limit or preemption: the same driver again goes on with what has no record."""
+        from submitit.helpers import DelayedSubmission
+
+        # submitit counts the time limits of a job; preemptions without end are not for it to stop.
+        restarts.check_another()
+        return DelayedSubmission(self)
+
+
+def _leave_terminal() -> None:
+    """A session of its own: the terminal's Ctrl-C and hang-up are not for the driver; SIGTERM ends it in good order."""
+    if os.getpgid(0) != os.getpid():
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _stop)
+
+
+def _stop(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; the ranks are ended on the way out
+    raise Stopped

@@ -1,0 +1,389 @@
+"""One lease from end to end: compose, submit the driver, show progress, verify, release, and write the manifest.
+
+This is what the DAG's `measure` job and `campaign run` both do. It can be killed at any moment; the same call again adopts
+the lease and the driver, and measures nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from campaign import files
+from campaign.config.fabric import fabric_of
+from campaign.config.resolve import Campaign, load_campaign
+from campaign.config.system_file import SlurmOptions
+from campaign.documents.cell import Cell
+from campaign.documents.record import Record, Store, write_once
+from campaign.documents.superseded import RecordedHosts
+from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
+from campaign.fabrics.protocol import Fabric
+from campaign.lease.journal import Journal, is_owned
+from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
+from campaign.lease.names import journals, lease_document, lease_id, lease_of, reconcile_orphans, request, use_number
+from campaign.paths import Results, machine_lock
+from campaign.plan import history
+from campaign.plan.budget import kept_choice
+from campaign.plan.costs import actual_s, costs_measured
+from campaign.plan.history import document_of
+from campaign.plan.matrix import run_set_digest
+from campaign.plan.needless_runs import read_known, settle
+from campaign.plan.plan import isolation, missing_runs
+from campaign.plan.run_order import lease_cells
+from campaign.processes.signals import deferred, interruptible
+from campaign.run.preflight import not_emulated, preflight
+from campaign.run.progress import note
+from campaign.run.wait_for_driver import Driving, Left
+from campaign.slurm.changed_hosts import Changed
+from campaign.slurm.commands import Slurm
+from campaign.slurm.failed_hosts import Excluded
+from campaign.slurm.strategies import Strategy, open_strategy
+from campaign.submit import open_submitter
+
+MANIFEST = "manifest/1"
+_RETRY_S = 1.0
+_POWER_DOWN_S = 120.0  # from the end of a job to the release of what Slurm had composed for it
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What to measure. run_set: digest of the runs as planned; a campaign file that was edited meanwhile is refused.
+
+    budget: only what it chose, as plan/budget.json says; forecast: what is expected of the lease (`history.forecast_document`).
+    """
+
+    campaign_path: Path
+    lease: str
+    results_root: Path
+    run_set: str
+    where: str | None = None
+    launcher: str | None = None
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    run_implied: bool = False
+    budget: str | None = None
+    forecast: Mapping[str, Any] | None = None
+
+
+def measure(what: Measurement, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Measure every run of a lease that has no record; gives the manifest, which the caller writes.
+
+    Apparatus failures are tried again up to the protocol's `attempts`; what is then still missing stands in the manifest
+    with its reason, and raises nothing: the report shows it, and the same command again measures it.
+    """
+    campaign = load_campaign(what.campaign_path, what.launcher, what.slurm, run_implied=what.run_implied)
+    results = Results(what.results_root, campaign.name)
+    limits = _limits(results, what.budget)
+    cells = lease_cells(campaign, what.lease, what.where, RecordedHosts(Store(results.directory)), limits)
+    if run_set_digest(cells) != what.run_set:
+        raise ConfigError(f"{what.campaign_path}: was changed while the campaign ran; start the same command again")
+    try:
+        with (
+            interruptible(),
+            files.held(
+                results.work(what.lease) / "measure.lock",
+                lambda who: say(f"{what.lease}: waiting for {who}, which measures it already"),
+            ),
+        ):
+            return _Measuring(what, campaign, results, cells, limits, say).run()
+    except OSError as error:
+        raise unwritable(error, results.directory) from error
+
+
+def _limits(results: Results, budget: str | None) -> Mapping[str, int] | None:
+    if budget is None:
+        return None
+    if (choice := kept_choice(results.budget)) is None or choice.budget != budget:
+        raise ConfigError(
+            f"{results.budget}: does not say what the budget of {budget} chose; start the same command again"
+        )
+    return choice.limits
+
+
+class _Measuring:
+    """One call of `measure`, under the lease's lock."""
+
+    def __init__(
+        self,
+        what: Measurement,
+        campaign: Campaign,
+        results: Results,
+        cells: list[Cell],
+        limits: Mapping[str, int] | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self.what = what
+        self.campaign = campaign
+        self.results = results
+        self.cells = cells
+        self.say = say
+        self.store = Store(results.directory)
+        self.uses: list[str] = []
+        self.problems: list[str] = []
+        self.forecast: dict[str, Any] | None = None
+        self.submitter = open_submitter(campaign, results, self.tell)
+        self.strategy: Strategy = open_strategy(campaign.system, Slurm(results.slurm / "commands.jsonl"), self.tell)
+        self.excluded = Excluded(results.slurm)
+        self.changed = Changed(results.slurm)
+        mine = None if limits is None else {cell.id: limits[cell.id] for cell in cells}
+        self.driving = Driving(
+            campaign, results, self.store, what.lease, what.where, self.submitter, say, self.exclude, mine
+        )
+
+    def run(self) -> dict[str, Any]:
+        self.keep_last_use()
+        self.settle()
+        if self.missing():
+            preflight(self.campaign)
+            if remark := not_emulated(self.campaign):
+                self.tell(remark)
+            self.forecast = history.begin(self.results, self.what.lease, self.what.forecast)
+            with self.isolated():
+                self.persist()
+        else:
+            # Killed after its last record, while releasing: what it held is still to be released.
+            self.submitter.stop(self.what.lease)
+            with self.fabric() as fabric:
+                self.end_orphans(fabric)
+        return self.manifest()
+
+    def fabric(self) -> AbstractContextManager[Fabric]:
+        return fabric_of(self.campaign.system, self.results.system_state(self.campaign.system.name))
+
+    def end_orphans(self, fabric: Fabric, but: Collection[str] = ()) -> None:
+        """Release what dead processes left on the fabric, and keep the documents of this campaign's leases."""
+        for orphan in reconcile_orphans(
+            fabric, self.what.results_root, self.campaign.system.name, dry_run=False, skip=but
+        ):
+            self.tell(f"{orphan.lease_id} had no owner any more: {orphan.outcome} {', '.join(orphan.devices)}")
+            lease = lease_of(self.results, orphan.lease_id)
+            if lease is not None:
+                self.keep(lease, self.journal(orphan.lease_id))
+        for name, hosts in self.changed.read().items():
+            # Begun by a process that died, and nobody's lease any more: the scheduler is still to be told.
+            if name not in but and self.journal(name).state in (None, "RELEASED") and not is_owned(self.leases, name):
+                self.restore(name, hosts)
+
+    def restore(self, name: str, hosts: Collection[str]) -> None:
+        """Have the scheduler's hosts as they were before a lease; written down until it is done."""
+        self.strategy.end(hosts, name)
+        self.changed.remove(name)
+
+    @property
+    def leases(self) -> Path:
+        return journals(self.results, self.campaign.system.name)
+
+    def journal(self, name: str) -> Journal:
+        return Journal(self.leases, name)
+
+    def keep(self, lease: str, journal: Journal) -> None:
+        """The lease's document beside the records that refer to it, written once it is over."""
+        use = f"{journal.lease_id}.{use_number(journal)}"
+        document = lease_document(journal.document(), lease, use)
+        write_once(self.results.leases / f"{use}.json", (json.dumps(document, indent=1) + "\n").encode())
+
+    def keep_last_use(self) -> None:
+        """The document of a use that failed, or whose process died before it could write it."""
+        journal = self.journal(lease_id(self.results, self.what.lease))
+        if journal.state in ("RELEASED", "LEAKED"):
+            self.keep(self.what.lease, journal)
+
+    def tell(self, message: str) -> None:
+        self.say(f"{self.what.lease}: {message}")
+
+    def missing(self) -> list[tuple[Cell, int]]:
+        known = read_known(self.campaign, self.store)
+        return missing_runs(self.cells, known.measured, known.stops)
+
+    def settle(self) -> None:
+        """What needs no run is known before anything is composed for it."""
+        told: list[Record] = []
+
+        def tell(cell: Cell, record: Record, cell_done: bool) -> None:
+            told.append(record)
+            note(self.results, self.what.lease, cell, record, cell_done=cell_done)
+
+        settle(self.campaign, self.store, self.missing(), tell)
+        if told:
+            self.tell(
+                f"runs that are not started, because smaller batches ran out of memory: {len(told)} "
+                "('--config skip_implied=no' starts them)"
+            )
+
+    def isolated(self) -> Any:
+        """Alone on the machine where leases would disturb each other, also against other campaigns."""
+        if isolation(self.campaign) != "machine":
+            return nullcontext()
+        return files.held(
+            machine_lock(),
+            lambda who: self.tell(f"waiting for {who}, which measures on this machine"),
+        )
+
+    def persist(self) -> None:
+        """Try until nothing is missing, or the apparatus has failed too often."""
+        for attempt in range(1, self.campaign.protocol.attempts + 1):
+            before = len(self.missing())
+            try:
+                self.attempt()
+            except (FabricError, LaunchError) as error:
+                self.keep_last_use()
+                if isinstance(error, HostFailed):
+                    self.exclude(error.hosts)
+                if not self.missing():
+                    self.tell(str(error))
+                    return
+                self.problems.append(str(error))
+                self.tell(f"attempt {attempt} of {self.campaign.protocol.attempts} failed: {error}")
+                time.sleep(_RETRY_S)
+                continue
+            if not self.missing():
+                return
+            if len(self.missing()) == before:
+                self.problems.append("the driver ended without measuring anything")
+
+    def exclude(self, hosts: Mapping[str, str]) -> None:
+        for host, why in hosts.items():
+            path = self.excluded.add(host, why, self.what.lease)
+            self.tell(f"{host} is left out from now on: {why} ('rm {path}' takes it back)")
+
+    def attempt(self) -> None:
+        """Compose, measure, release: once."""
+        with self.fabric() as fabric:
+            mine = request(
+                self.campaign,
+                self.results,
+                self.what.lease,
+                self.cells[0].configuration,
+                self.excluded.leave(self.campaign.system),
+            )
+            self.end_orphans(fabric, but=(mine.lease_id,))
+            if self.strategy.composed_by_slurm:
+                self.drive_on_demand()
+                return
+
+            def change(hosts: Collection[str]) -> None:
+                if self.campaign.system.launcher == "slurm":
+                    self.changed.add(mine.lease_id, hosts)
+                self.strategy.begin(hosts, mine.lease_id)
+
+            try:
+                lease = acquire(
+                    fabric,
+                    mine,
+                    self.leases,
+                    wait_s=self.campaign.protocol.compose_wait_s,
+                    poll_s=0.2,
+                    on_wait=lambda message: self.tell(f"waiting in turn: {message}"),
+                    before_compose=change,
+                )
+            except BaseException:
+                with deferred():
+                    self.restore(mine.lease_id, self.changed.read().get(mine.lease_id, ()))
+                raise
+            self.use(fabric, lease)
+
+    def drive_on_demand(self) -> None:
+        """Measure on what Slurm has composed for the driver's job, and releases after it."""
+        try:
+            self.driving.drive(None, None, len(self.missing()))
+        finally:
+            if use := self.driving.use:
+                self.uses.append(use)
+                journal = self.journal(use.rpartition(".")[0])
+                until = time.monotonic() + _POWER_DOWN_S
+                while Journal(self.leases, journal.lease_id).state != "RELEASED" and time.monotonic() < until:
+                    time.sleep(self.submitter.look_s)
+                self.keep(self.what.lease, Journal(self.leases, journal.lease_id))
+
+    def use(self, fabric: Fabric, lease: Lease) -> None:
+        """Measure on a composition, and release it; left as it is for the next invocation when the driver goes on alone."""
+        use = f"{lease.id}.{use_number(lease.journal)}"
+        hosts = [host.name for host in lease.composition.hosts]
+        self.uses.append(use)
+        try:
+            begin_use(lease)
+            self.strategy.announce(lease.composition, lease.id)
+            self.driving.drive(lease, use, len(self.missing()))
+            self.believe(fabric, lease, use)
+        except Left:
+            lease.ownership.close()
+            raise
+        except BaseException as error:
+            try:
+                if isinstance(error, LaunchError):
+                    words = self.portable(str(error))
+                    lease.journal.note(
+                        fault={"operation": "allocation", "error": type(error).__name__, "message": words}
+                    )
+            finally:
+                self.release(fabric, lease, hosts)
+            raise
+        self.release(fabric, lease, hosts)
+
+    def release(self, fabric: Fabric, lease: Lease, hosts: list[str]) -> None:
+        with deferred():
+            try:
+                self.strategy.begin(hosts, lease.id)
+            except LaunchError as error:
+                # Devices that nobody releases are worse than a scheduler that does not know yet.
+                self.tell(f"releasing all the same: {error}")
+            document = release(fabric, lease)
+            self.keep(self.what.lease, lease.journal)
+            self.restore(lease.id, hosts)
+        if document["leaked"]:
+            self.tell(f"the fabric would not release {', '.join(document['leaked'])}; see 'campaign release'")
+
+    def believe(self, fabric: Fabric, lease: Lease, use: str) -> None:
+        """Look at the composition again: what was measured on one that broke meanwhile is put aside, and measured again."""
+        problems = check(fabric, lease)
+        if not problems:
+            return
+        aside = self.results.directory / "put-aside" / use
+        aside.mkdir(parents=True, exist_ok=True)
+        for cell in self.cells:
+            for repetition in range(1, cell.settings.repetitions + 1):
+                path = self.store.path(cell.id, repetition)
+                if path.exists() and self.store.read(cell.id, repetition).lease_id == use:
+                    path.rename(aside / path.name)
+        raise FabricError(
+            f"the composition broke while it was measured ({'; '.join(problems)}); its records are in {aside}"
+        )
+
+    def manifest(self) -> dict[str, Any]:
+        """What became of the lease's runs."""
+        known = read_known(self.campaign, self.store)
+        missing = missing_runs(self.cells, known.measured, known.stops)
+        problems = [self.portable(problem) for problem in self.problems]
+        history.end(self.results, self.what.lease)
+        return {
+            "schema_version": MANIFEST,
+            "lease": self.what.lease,
+            "configuration": self.cells[0].configuration.name,
+            "run_set": self.what.run_set,
+            "runs": sum(known.planned(cell) for cell in self.cells),
+            "missing": [[cell.id, repetition] for cell, repetition in missing],
+            "reason": problems[-1] if missing and problems else "",
+            "problems": problems,
+            "uses": self.uses,
+            "forecast": self.forecast,
+            **self.took(),
+        }
+
+    def took(self) -> dict[str, Any]:
+        """What the lease's uses and runs took: to hold against the forecast, and to learn the next one from."""
+        uses = [document_of(self.results.leases / f"{use}.json") for use in self.uses]
+        times = [seconds for use in uses if (seconds := actual_s(use)) is not None]
+        whole = len(times) == len(self.uses) and bool(times)
+        spans = self.driving.spans
+        actual = {"runs": len(spans), "uses": len(uses), "wall_s": round(sum(times), 3) if whole else None}
+        found = costs_measured(self.campaign.name, self.campaign.system.name, self.cells, spans, uses)
+        return {"actual": actual, "costs": found.document()}
+
+    def portable(self, message: str) -> str:
+        """Paths in the results directory relative to it: the report and archives outlive the place where they were made."""
+        directory = self.results.directory
+        return message.replace(f"{directory.resolve()}/", "").replace(f"{directory}/", "")

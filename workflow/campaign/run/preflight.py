@@ -1,0 +1,64 @@
+"""What can be known to fail before anything is composed."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+
+from campaign.config.resolve import Campaign
+from campaign.errors import ConfigError
+from campaign.launch.emulation.network import availability
+from campaign.slurm.options import merged, sbatch_parameters
+from campaign.workloads.workload_file import CommandWorkload, TrainWorkload
+
+
+def _preflight_slurm(campaign: Campaign) -> None:
+    if shutil.which("sbatch") is None or shutil.which("srun") is None:
+        raise ConfigError(
+            f"system {campaign.system.name}: launcher slurm: there is no sbatch on this machine; start the campaign on a login "
+            "node (or load the module that brings Slurm's commands). 'snakemake --profile local' measures on this machine, and "
+            "'campaign cluster up' starts a Slurm of one's own to learn with"
+        )
+    if campaign.system.slurm.strategy == "dynamic" and campaign.system.slurm.slurmd is None:
+        raise ConfigError(
+            f"system {campaign.system.name}: slurm: strategy dynamic needs 'slurmd', the site's commands that stop and start a "
+            "host's slurmd"
+        )
+    # An override or option that means nothing is named before anything is composed.
+    for configuration in campaign.configurations:
+        options = merged(campaign.system, configuration, campaign.person)
+        sbatch_parameters(campaign.name, campaign.system, configuration, options, time_min=1)
+
+
+def preflight(campaign: Campaign) -> None:
+    """ConfigError for what this machine lacks: Slurm's commands, or the programs and packages that it is to run itself."""
+    if campaign.file.imported:
+        raise ConfigError(
+            f"campaign {campaign.name}: its records were imported from logs, and nothing of it is measured here; import more logs "
+            "with 'campaign import', or write a campaign of your own for a system and workloads that can be run"
+        )
+    if campaign.system.launcher == "slurm":
+        _preflight_slurm(campaign)
+        return
+    problems = []
+    for workload in campaign.workloads.values():
+        program = workload.command[0] if isinstance(workload, CommandWorkload) else "{"
+        if "{" not in program and not shutil.which(program):
+            problems.append(
+                f"workload {workload.name}: command: '{program}' is not a program on this machine; "
+                "install it, or give its full path"
+            )
+        if isinstance(workload, TrainWorkload) and importlib.util.find_spec("torch") is None:
+            problems.append(
+                f"workload {workload.name}: torch is not installed; pip install 'composable-campaign[train]'"
+            )
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def not_emulated(campaign: Campaign) -> str:
+    """What to tell a person where hosts are to be emulated on this machine, and it cannot; otherwise empty."""
+    if campaign.system.emulation is None or campaign.system.launcher != "local":
+        return ""
+    why = availability().reason
+    return why and f"links are not emulated, so attachment and the spread over hosts will make no difference: {why}"

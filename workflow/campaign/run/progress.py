@@ -1,0 +1,117 @@
+"""Progress of a campaign for people: what is done, what ran last, how long it will take."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from campaign.documents.cell import Cell
+from campaign.documents.record import Record
+from campaign.paths import Results
+from campaign.wording import duration
+
+_LINE_S = 2.0  # a line at most every two seconds: 5,000 short runs must not be 5,000 lines
+
+
+class Progress:
+    """Prints a line now and then while the driver of one lease works."""
+
+    def __init__(self, results: Results, lease: str, missing: int, say: Callable[[str], None]) -> None:
+        self.lease = lease
+        self.say = say
+        self.missing = missing
+        self.done_here = 0
+        self.started = time.time()
+        self.shown = 0.0
+        self.totals = _totals(results)
+
+    def show(self, line: Mapping[str, Any]) -> None:
+        """Take in one line of the driver's progress."""
+        if line["lease"] == self.lease:
+            self.done_here += 1
+            self.missing -= line.get("left_out", 0)
+        if self.totals:
+            self.totals["runs"] -= line.get("left_out", 0)
+            self.totals["runs_done"] += 1
+            self.totals["cells_done"] += bool(line["cell_done"])
+        last = self.done_here >= self.missing
+        if line["lease"] != self.lease or (time.time() - self.shown < _LINE_S and not last):
+            return
+        self.shown = time.time()
+        self.say(self.text(line))
+
+    def text(self, line: Mapping[str, Any]) -> str:
+        totals = self.totals or {"runs": self.missing, "runs_done": self.done_here, "cells": 0, "cells_done": 0}
+        rate = line["throughput_per_s"]
+        what = f"{rate:.4g} samples/s" if rate is not None and line["status"] == "ok" else line["status"]
+        cells = f" · cells {totals['cells_done']}/{totals['cells']}" if totals["cells"] else ""
+        per_run_s = (time.time() - self.started) / max(1, self.done_here)
+        left_s = per_run_s * max(0, totals["runs"] - totals["runs_done"])
+        return (
+            f"[{totals['runs_done']}/{totals['runs']} runs{cells}] {self.lease} · {line['what']}: {what}"
+            f" · about {duration(left_s)} left"
+        )
+
+
+def note(results: Results, lease: str, cell: Cell, record: Record, *, cell_done: bool) -> None:
+    """One line for whoever shows progress; a lost line is no harm, so it is not forced to disk."""
+    line = {
+        "time_s": record.ended,
+        "lease": lease,
+        "cell": record.cell_id,
+        "repetition": record.repetition,
+        "what": f"{record.cell.workload} · batch {record.cell.batch} · {record.cell.precision}",
+        "status": record.status,
+        "throughput_per_s": record.throughput_per_s,
+        "wall_s": record.ended - record.started,
+        "workload": record.cell.workload,
+        "cell_done": cell_done,
+        # Repetitions that its target makes needless.
+        "left_out": max(0, cell.settings.repetitions - record.repetition) if cell_done and record.stopped else 0,
+    }
+    with suppress(OSError), results.progress.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _totals(results: Results) -> dict[str, int] | None:
+    """Totals of the plan, with what has been done since it was written; None where there is no plan."""
+    path = results.plan / "plan.json"
+    try:
+        totals = json.loads(path.read_bytes())["totals"]
+        since = path.stat().st_mtime
+        lines = (
+            [json.loads(line) for line in results.progress.read_text().splitlines()]
+            if results.progress.exists()
+            else []
+        )
+    except (OSError, ValueError, KeyError):
+        return None
+    done = [line for line in lines if line["time_s"] >= since]
+    return {
+        "runs": totals["runs"] - sum(line.get("left_out", 0) for line in done),
+        "cells": totals["cells"],
+        "runs_done": totals["runs"] - totals["runs_without_record"] + len(done),
+        "cells_done": totals["cells"] - totals["cells_without_record"] + sum(line["cell_done"] for line in done),
+    }
+
+
+def progress_since(path: Path, offset: int) -> tuple[list[Mapping[str, Any]], int]:
+    """Whole lines of a progress file from `offset` on, and the offset behind them."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            content = file.read()
+    except FileNotFoundError:
+        return [], offset
+    whole = content[: content.rfind(b"\n") + 1]
+    lines = []
+    for line in whole.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue  # torn by a crash: progress is for the eye only
+    return lines, offset + len(whole)

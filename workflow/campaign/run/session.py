@@ -1,0 +1,304 @@
+"""A driver at work on one composition: its links, then run after run, each from nothing to its record."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from campaign.config.resolve import from_document
+from campaign.documents.cell import Cell
+from campaign.documents.record import Failure, Record, RecordedCell, Store, is_full
+from campaign.documents.superseded import RecordedHosts
+from campaign.errors import LaunchError, RecordError
+from campaign.fabrics.protocol import Composition
+from campaign.files import content_hash
+from campaign.launch import open_launcher
+from campaign.launch.emulated_links import NOT_EMULATED
+from campaign.launch.protocol import Launcher, Limits
+from campaign.lease.names import Obtained, obtained_on_demand
+from campaign.observe.links.lease_links import LinkStage, asked_of
+from campaign.observe.links.store import When
+from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
+from campaign.paths import Results
+from campaign.plan.matrix import specification
+from campaign.plan.needless_runs import read_known
+from campaign.plan.oom_frontier import CONTRADICTS, Frontier, implied_record
+from campaign.plan.plan import missing_runs
+from campaign.plan.repetitions import Repetitions
+from campaign.plan.run_order import lease_cells, ordered
+from campaign.processes.marked import kill_marked
+from campaign.processes.signals import deferred
+from campaign.run.environment import environment_document
+from campaign.run.progress import note
+from campaign.run.software import software_document
+from campaign.slurm.options import is_pinned
+from campaign.workloads import open_workload
+from campaign.workloads.logs import Log
+from campaign.workloads.peak_rates import peak_tflops
+from campaign.workloads.protocol import Ended, Outcome, Run, Storage
+
+_UNWRITABLE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """All runs of one lease; paths are absolute.
+
+    campaign: hash of the campaign as used; lease_id: of this use of the lease; mismatches: how the composition differs from
+    what was requested, which every record of it says; limits: repetitions by cell id, where a budget chose. Without lease_id
+    and composition, Slurm had the hosts composed for the driver, which finds out.
+    """
+
+    results: Results
+    campaign: str
+    lease: str
+    where: str | None
+    lease_id: str | None
+    composition: Composition | None
+    mismatches: tuple[str, ...]
+    limits: Mapping[str, int] | None = None
+
+
+@dataclass
+class Done:
+    """What a session has done by now, whatever ends it."""
+
+    measured: list[tuple[str, int]] = field(default_factory=list)
+    use: str = ""
+
+
+class Session:
+    """One driver at work."""
+
+    def __init__(self, assigned: Assignment, done: Done) -> None:
+        self.assigned = assigned
+        self.done = done
+        self.results = assigned.results
+        self.store = Store(assigned.results.directory)
+        self.campaign = from_document(self.store.shared_document(assigned.campaign))
+        self.work = assigned.results.work(assigned.lease)
+        self.mark = assigned.results.run_mark(assigned.lease)
+        self.environment = self.store.share(environment_document())
+        self.workloads = {name: open_workload(file) for name, file in self.campaign.workloads.items()}
+        self.software: dict[str, str] = {}
+        self.frontier = Frontier(self.campaign, self.store)
+        self.repetitions = Repetitions(self.store, implied=self.campaign.protocol.skip_implied)
+
+    def run(self) -> None:
+        # A killed driver may have left processes that would disturb what is measured now.
+        kill_marked(self.mark)
+        assigned = self.assigned
+        cells = lease_cells(self.campaign, assigned.lease, assigned.where, RecordedHosts(self.store), assigned.limits)
+        known = read_known(self.campaign, self.store)
+        todo = ordered(missing_runs(cells, known.measured, known.stops), self.campaign, self.assigned.lease)
+        left = Counter(cell.id for cell, _ in todo)
+        self.obtained = self.arrive()
+        self.done.use = self.obtained.use
+        launcher = open_launcher(self.campaign.system.launcher, self.campaign.system, self.obtained.composition)
+        self.emulated_links = launcher.links
+        links = {} if self.emulated_links is None else {"links": self.emulated_links}
+        document = {"schema_version": "composition/1", **self.obtained.composition.document(), **links}
+        self.composition = self.store.share(document)
+        try:
+            with self.watching(launcher) as self.telemetry:
+                self.links, self.link_flags = self.look_at_links(launcher, "before", todo)
+                for cell, repetition in todo:
+                    if self.repetitions.is_over(cell):
+                        continue
+                    record = self.implied(cell, repetition) or self.measure(launcher, cell, repetition)
+                    with deferred():  # what has been measured shall also have its record
+                        record = self.keep(cell, record)
+                    self.done.measured.append(record.key)
+                    left[cell.id] -= 1
+                    cell_done = self.repetitions.is_over(cell, record) or left[cell.id] == 0
+                    note(self.results, self.assigned.lease, cell, record, cell_done=cell_done)
+                self.look_at_links(launcher, "after", todo)
+        finally:
+            launcher.close()
+
+    def watching(self, launcher: Launcher) -> AbstractContextManager[Telemetry | None]:
+        """Samplers on every host, for as long as runs are measured."""
+        interval_s = self.campaign.protocol.telemetry_s
+        if interval_s is None:
+            return nullcontext()
+        return Telemetry(launcher, self.obtained.composition, interval_s, self.work / "telemetry")
+
+    def look_at_links(self, launcher: Launcher, when: When, todo: Sequence[object]) -> tuple[str, tuple[str, ...]]:
+        """Measure the composition's links, where that is asked for and not done yet: hash of the document, flags of its runs."""
+        if not todo or when not in asked_of(self.campaign):
+            return "", ()
+        stage = LinkStage(self.campaign, self.results, self.store, self.obtained, self.assigned.lease)
+        return stage.look(launcher, when, self.work / "links" / when, f"{self.mark}links.{when}")
+
+    def arrive(self) -> Obtained:
+        """The composition that the driver stands on. In an allocation, its devices are looked at before anything runs on them."""
+        assigned, system = self.assigned, self.campaign.system
+        if assigned.lease_id is None or assigned.composition is None:
+            obtained = obtained_on_demand(self.results, system.name, os.environ.get("SLURM_JOB_ID", ""))
+        else:
+            obtained = Obtained(assigned.lease_id, assigned.composition, assigned.mismatches)
+        if system.launcher != "slurm":
+            return obtained
+        from campaign.slurm.allocation import hosts_of_allocation, placed
+        from campaign.slurm.verify import verify
+
+        if not is_pinned(system):
+            obtained = replace(obtained, composition=placed(obtained.composition, hosts_of_allocation()))
+        verify(system, obtained.composition, self.work)
+        return obtained
+
+    def implied(self, cell: Cell, repetition: int) -> Record | None:
+        """The record of a run that need not be started, because a smaller batch ran out of memory."""
+        evidence = self.frontier.evidence(cell)
+        return evidence and implied_record(self.campaign, self.assigned.campaign, cell, repetition, evidence)
+
+    def measure(self, launcher: Launcher, cell: Cell, repetition: int) -> Record:
+        """One run, from nothing to its record."""
+        name = f"{cell.id}.{repetition}"
+        runs_on = self.campaign.device(cell.configuration.device).runs_on
+        workload = self.workloads[cell.workload]
+        log = self.results.logs / self.assigned.lease / f"{name}.log"
+        directory = self.work / "runs" / name
+        directory.mkdir(parents=True, exist_ok=True)
+        run = Run(
+            cell,
+            repetition,
+            self.obtained.composition,
+            directory,
+            runs_on,
+            storage=self._storage(cell),
+            peak_tflops=self._peak_tflops(cell),
+            launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
+        )
+        try:
+            objection = self._device_objection(cell) or workload.objection(cell, runs_on)
+            if objection:
+                now = time.time()
+                ended, outcome = Ended((), now, now), Outcome("unsupported", Failure(reason=objection))
+            else:
+                log.unlink(missing_ok=True)  # of an attempt that left no record
+                self._software(cell)
+                limits = Limits(cell.settings.time_limit_s, self.campaign.protocol.memory_limit_mib)
+                step = workload.step(run)
+                if self.telemetry is not None:
+                    step = replace(step, environment={**self.telemetry.environment, **step.environment})
+                ended = launcher.run(step, f"{self.mark}{name}", log, directory, limits)
+                outcome = workload.read(run, ended, Log(log))
+        except LaunchError as error:
+            if log.exists():
+                error.with_log(log)
+            raise
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        if outcome.status != "ok" and is_full(self.results.directory):
+            raise RecordError(
+                f"{self.results.directory}: the disk is full, so that a run could not write what it has to say; free space, "
+                "then run the same command again: finished records are kept"
+            )
+        return self._record(run, ended, outcome, log, self._samples(run, ended, outcome))
+
+    def _software(self, cell: Cell) -> str:
+        """Hash of what a foreign program's own environment holds, found out before its first run; LaunchError: it is not there."""
+        key = content_hash([cell.workload, dict(cell.options)])
+        if key not in self.software:
+            document = software_document(self.campaign.workloads[cell.workload], cell.options, self.results.images)
+            self.software[key] = "" if document is None else self.store.share(document)
+        return self.software[key]
+
+    def _storage(self, cell: Cell) -> Storage | None:
+        place = self.campaign.system.storage.get(cell.configuration.storage)
+        return None if place is None else Storage(Path(place.path), place.emulated_gb_per_s)
+
+    def _peak_tflops(self, cell: Cell) -> float | None:
+        model = cell.configuration.device
+        device = self.campaign.device(model)
+        own: Mapping[str, float] = {str(name): peak for name, peak in device.peak_tflops.items()}
+        if cell.precision in own or device.runs_on == "cpu":  # one that is emulated has only the name of a device
+            return own.get(cell.precision)
+        return peak_tflops(model, device.reported_as, cell.precision)
+
+    def _samples(self, run: Run, ended: Ended, outcome: Outcome) -> Summary:
+        """What the hosts' samplers saw of the run; kept beside its record."""
+        if self.telemetry is None or not ended.codes:
+            return Summary({}, (), False)
+        rate = outcome.throughput_per_s if outcome.status == "ok" else None
+        samples = rate * (outcome.steady[1] - outcome.steady[0]) if rate and outcome.steady else None
+        out = self.results.telemetry(run.cell.id, run.repetition)
+        devices = (
+            run.ranks_by_host if run.runs_on == "cuda" else {}
+        )  # beside cores that stand for devices there may be real ones
+        return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices)
+
+    def keep(self, cell: Cell, record: Record) -> Record:
+        """Write a record, with what it says beside the others; gives it.
+
+        A shared file system that is away for a moment shall cost no measurement.
+        """
+        if record.status == "ok" and self.frontier.contradicts(cell):
+            record = record.model_copy(update={"flags": (*record.flags, CONTRADICTS)})
+        record = record.model_copy(update={"stopped": self.repetitions.why_last(cell, record)})
+        patience_s = _UNWRITABLE_S if self.campaign.system.launcher == "slurm" else 0.0
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                self.frontier.note(cell, record)
+                self.repetitions.begin(cell)
+                self.store.write(record)
+                return record
+            except RecordError as error:
+                if time.monotonic() >= until:
+                    raise
+                print(f"trying again for {patience_s:g} s: {error}", flush=True)
+                time.sleep(1.0)
+
+    def _device_objection(self, cell: Cell) -> str | None:
+        device = self.campaign.device(cell.configuration.device)
+        if device.precisions is None or cell.precision in device.precisions:
+            return None
+        return f"{cell.configuration.device} does {', '.join(device.precisions)} only, says the system file"
+
+    def _record(self, run: Run, ended: Ended, outcome: Outcome, log: Path, samples: Summary) -> Record:
+        cell = run.cell
+        out = self.results.telemetry(cell.id, run.repetition)
+        flags = [
+            *outcome.flags,
+            *ended.flags,
+            *samples.flags,
+            *(f"composition: {mismatch}" for mismatch in self.obtained.mismatches),
+        ]
+        flags += self.link_flags
+        if self.emulated_links is not None and self.emulated_links["emulated"] is None:
+            flags.append(NOT_EMULATED)
+        if run.runs_on == "cpu" and cell.configuration.ranks > len(os.sched_getaffinity(0)):
+            flags.append("oversubscribed: more ranks than cores")
+        return Record(
+            cell_id=cell.id,
+            repetition=run.repetition,
+            cell=RecordedCell.of(cell),
+            specification=specification(self.campaign, cell),
+            status=outcome.status,
+            failure=outcome.failure,
+            started=ended.started,
+            ended=ended.ended,
+            lease_id=self.obtained.use,
+            hosts=tuple(host.name for host in run.composition.hosts),
+            composition=self.composition,
+            environment=self.environment,
+            campaign=self.assigned.campaign,
+            throughput_per_s=outcome.throughput_per_s,
+            step_times_s=outcome.step_times_s,
+            window_s=outcome.window_s,
+            metrics={**samples.metrics, **outcome.metrics},
+            phases_s=dict(outcome.phases_s),
+            links=self.links,
+            software=self._software(cell) if ended.codes else "",
+            telemetry=str(out.relative_to(self.results.directory)) if samples.written else "",
+            flags=tuple(flags),
+            log=str(log.relative_to(self.results.directory)) if ended.codes else "",
+        )

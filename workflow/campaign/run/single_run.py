@@ -1,0 +1,257 @@
+"""One workload outside any campaign: run once on this machine, or only read from a log that was saved."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from campaign.config.campaign_file import CampaignFile
+from campaign.config.load import Loaded, config_directories, load_workload_file, validate
+from campaign.config.resolve import Campaign, resolve
+from campaign.config.system_file import SystemFile
+from campaign.config.yaml_file import YamlFile, read_yaml
+from campaign.documents.cell import Cell, Scalar
+from campaign.documents.record import Failure
+from campaign.errors import ConfigError, nearest
+from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.launch import open_launcher
+from campaign.launch.protocol import Limits
+from campaign.plan.matrix import expand
+from campaign.run.software import software_document
+from campaign.workloads import open_workload
+from campaign.workloads.failures import classify
+from campaign.workloads.logs import Log
+from campaign.workloads.parsers import PARSERS, Reading, Scope, read_log
+from campaign.workloads.protocol import Ended, Outcome, Run
+from campaign.workloads.suggestions import hints
+from campaign.workloads.workload_file import CommandWorkload, WorkloadFile
+
+HERE = Path("config/campaign.yaml")
+"""Workloads are looked for where a campaign of this name would find them."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of one run. Steps are those of the workload; options replace its defaults."""
+
+    batch: int = 1
+    precision: str | None = None
+    devices: int = 1
+    hosts: int = 1
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+    warmup_steps: int = 5
+    measured_steps: int = 10
+    time_limit_s: float = 900.0
+
+
+def workload_names() -> list[str]:
+    """Names of all workload files that can be found from here."""
+    return sorted({path.stem for place in config_directories(HERE) for path in (place / "workloads").glob("*.yaml")})
+
+
+def find_workload(name: str) -> Loaded[WorkloadFile]:
+    """A workload by its file, or by its name under config/workloads."""
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        return load_workload_file(name, HERE)
+    source = read_yaml(path)
+    return Loaded(cast(WorkloadFile, validate(source, "workload", path.stem)), source)
+
+
+def this_machine(devices: int) -> SystemFile:
+    """A system of this machine alone, whose devices are ranks on its cores."""
+    cores = len(os.sched_getaffinity(0))
+    host = {"name": "here", "cores": cores, "devices": [{"model": "cpu-rank", "count": devices}]}
+    document = {"name": "this-machine", "fabric": {"kind": "simulated"}, "hosts": [host]}
+    return SystemFile.model_validate({**document, "devices": {"cpu-rank": {"runs_on": "cpu"}}})
+
+
+def campaign_of(
+    workload: Loaded[WorkloadFile], wish: Wish, system: SystemFile | None, launcher: Literal["local", "slurm"] = "local"
+) -> Campaign:
+    """A campaign of a single cell, checked as any other; ConfigError says what does not fit."""
+    here = system or this_machine(wish.devices)
+    used = here.model_copy(update={"launcher": launcher, "emulation": None})
+    model = next((group.model for host in used.hosts for group in host.devices), None)
+    attach = "local" if model else "fabric"
+    model = model or next((group.model for group in used.pool if group.kind == "gpu"), None)
+    shape = {"name": "once", "hosts": [wish.hosts], "devices_per_host": [wish.devices], "attach": [attach]}
+    precision = wish.precision or workload.model.precisions[0]
+    if precision not in workload.model.precisions:
+        known = ", ".join(workload.model.precisions)
+        raise ConfigError(f"workload '{workload.model.name}' does not support '{precision}'; it does {known}")
+    document = {
+        "name": "once",
+        "system": used.name,
+        "configurations": [{**shape, **({"device": [model]} if model else {})}],
+        "axes": {
+            "workload": [workload.model.name],
+            "batch": [wish.batch],
+            "precision": [precision],
+            "options": {name: [value] for name, value in wish.options.items()},
+        },
+        "protocol": {
+            "warmup_steps": wish.warmup_steps,
+            "measured_steps": wish.measured_steps,
+            "time_limit_s": wish.time_limit_s,
+        },
+    }
+    asked = cast(CampaignFile, validate(YamlFile(Path("once"), document, {}), "campaign"))
+    return resolve(Path("once"), asked, used, {workload.model.name: workload.model})
+
+
+def only_cell(campaign: Campaign) -> Cell:
+    """The one cell of such a campaign."""
+    if campaign.impossible:
+        raise ConfigError(f"{campaign.system.name}: {campaign.impossible[0].why}")
+    (cell,) = expand(campaign).cells
+    return cell
+
+
+def run_of(campaign: Campaign, cell: Cell, directory: Path, launcher: Literal["local", "slurm"] = "local") -> Run:
+    """The run of such a cell, on hosts of made-up names."""
+    names = [f"host{number}" for number in range(1, cell.configuration.hosts + 1)]
+    composition = Composition(tuple(ComposedHost(name, 1, 1.0, ()) for name in names))
+    runs_on = campaign.device(cell.configuration.device).runs_on
+    return Run(cell, 1, composition, directory, runs_on, launcher=launcher)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one run or one log gave. reading: of a built-in parser, which also reads matrices and curves."""
+
+    workload: str
+    outcome: Outcome
+    reading: Reading | None = None
+    log: Path | None = None
+    command: tuple[str, ...] = ()
+    wall_s: float | None = None
+    software: Mapping[str, Any] | None = None
+    hints: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """JSON-able; what is not known is absent."""
+        outcome = self.outcome
+        rows: dict[str, Any] = {
+            "workload": self.workload,
+            "status": outcome.status,
+            "failure": outcome.failure.model_dump(mode="json") if outcome.failure else None,
+            "throughput_per_s": outcome.throughput_per_s,
+            "steps": _steps(outcome),
+            "phases_s": dict(outcome.phases_s),
+            "metrics": dict(outcome.metrics),
+            "flags": list(outcome.flags),
+            "matrices": {} if self.reading is None else {n: vars(m) for n, m in self.reading.matrices.items()},
+            "curves": {} if self.reading is None else {n: vars(c) for n, c in self.reading.curves.items()},
+            "wall_s": self.wall_s,
+            "command": list(self.command),
+            "software": self.software,
+            "log": str(self.log) if self.log else None,
+            "hints": list(self.hints),
+        }
+        return {name: value for name, value in rows.items() if value not in (None, {}, [])}
+
+
+def _steps(outcome: Outcome) -> dict[str, float]:
+    steps = [step for rank in outcome.step_times_s for step in rank]
+    if not steps:
+        return {}
+    measured = max(map(len, outcome.step_times_s))
+    return {
+        "ranks": len(outcome.step_times_s),
+        "measured": measured,
+        "median_s": statistics.median(steps),
+        "shortest_s": min(steps),
+        "longest_s": max(steps),
+    }
+
+
+def run_once(workload: Loaded[WorkloadFile], wish: Wish, system: SystemFile | None, log: Path) -> Found:
+    """Run a workload once here with the local launcher; its output is in `log`. LaunchError: it could not be started."""
+    campaign = campaign_of(workload, wish, system)
+    cell = only_cell(campaign)
+    file = workload.model
+    measured = open_workload(file)
+    with tempfile.TemporaryDirectory(prefix="campaign-run-") as scratch:
+        run = run_of(campaign, cell, Path(scratch))
+        if why := measured.objection(cell, run.runs_on):
+            raise ConfigError(f"workload '{file.name}': {why}")
+        software = software_document(file, cell.options, log.parent)
+        step = measured.step(run)
+        launcher = open_launcher("local", campaign.system, run.composition)
+        try:
+            ended = launcher.run(step, f"once-{uuid.uuid4().hex}", log, run.directory, Limits(wish.time_limit_s))
+        finally:
+            launcher.close()
+        text = Log(log)
+        outcome = measured.read(run, ended, text)
+    parser = file.parser if isinstance(file, CommandWorkload) else None
+    reading = read_log(parser, text, _scope(wish)) if parser else None
+    nothing = outcome.status == "incomplete" and isinstance(file, CommandWorkload)
+    return Found(
+        file.name,
+        outcome,
+        reading,
+        log,
+        step.argv,
+        ended.ended - ended.started,
+        software,
+        tuple(hints(text, parser, file.parsers)) if nothing and isinstance(file, CommandWorkload) else (),
+    )
+
+
+def _scope(wish: Wish) -> Scope:
+    ranks = wish.devices * wish.hosts
+    return Scope(ranks, wish.hosts, wish.batch, wish.batch * ranks, wish.warmup_steps, wish.measured_steps)
+
+
+def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None) -> Found:
+    """What the workload (or the built-in parser) of that name reads from a saved log, which does not say how the program ended."""
+    if not log.is_file():
+        raise ConfigError(f"{log}: no such file")
+    text = Log(log)
+    if name in PARSERS and name not in workload_names():
+        return _read_by_parser(name, name, text, log, scope)
+    if name not in workload_names() and Path(name).suffix not in (".yaml", ".yml"):
+        known = sorted({*workload_names(), *PARSERS})
+        raise ConfigError(f"'{name}' is neither a workload nor a parser; {nearest(name, known)}")
+    workload = find_workload(name)
+    file = workload.model
+    if not isinstance(file, CommandWorkload):
+        raise ConfigError(f"workload '{file.name}' ({file.kind}) gives its numbers in files of its own, not in its log")
+    if file.parser is not None:
+        return _read_by_parser(file.name, file.parser, text, log, scope)
+    wish = Wish(scope.batch or 1, precision, scope.ranks or 1)
+    campaign = campaign_of(workload, wish, None, "slurm")
+    run = run_of(campaign, only_cell(campaign), log.parent)
+    outcome = open_workload(file).read(run, Ended((0,), 0.0, 0.0), text)
+    told = tuple(hints(text, None, file.parsers)) if outcome.status == "incomplete" else ()
+    return Found(file.name, outcome, log=log, hints=told)
+
+
+def _read_by_parser(workload: str, parser: str, text: Log, log: Path, scope: Scope) -> Found:
+    reading = read_log(parser, text, scope)
+    failure = None if reading.status == "ok" else Failure(reason=reading.problem, evidence=text.tail())
+    outcome = Outcome(
+        reading.status,
+        failure,
+        reading.throughput_per_s,
+        reading.step_times_s,
+        metrics=reading.metrics,
+        steady=reading.steady,
+        flags=reading.flags,
+    )
+    told: list[str] = []
+    if reading.status != "ok":
+        # Its exit code was not saved: only what the log itself says of a failure counts.
+        cause = classify(text, (1,), timed_out=False, killed_by_us=False)
+        told += [f"the log says why: {cause[1].reason}: {cause[1].evidence}"] if cause and cause[0] != "crashed" else []
+    if reading.status == "incomplete":
+        told += hints(text, parser, ())
+    return Found(workload, outcome, reading, log, hints=tuple(told))

@@ -1,0 +1,196 @@
+"""The software environment that a foreign program has of its own: whether it is there, and what is in it, for its records.
+
+Looked at once a session on the host of the driver, before the first run that needs it. What cannot be found out is absent.
+Apptainer, conda and modules were not tried here with real ones: their documented answers are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from campaign.documents.cell import Scalar
+from campaign.errors import LaunchError
+from campaign.processes.command import ask
+from campaign.workloads.launching import filled, search_path, software_words
+from campaign.workloads.workload_file import CommandWorkload, Container, Software, WorkloadFile
+
+SCHEMA = "software/1"
+_ANSWER_S = 120.0  # an environment on a busy shared file system
+_BLOCK_BYTES = 4 << 20
+_PACKAGES = "import json, importlib.metadata as m; print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
+_LOADED = 'printf "campaign:%s\\n" "$LOADEDMODULES"'
+# Old Tcl modules end well whatever they could not load.
+_NO_MODULE = re.compile(r"Unable to locate a modulefile|ERROR:105|module\(s\) (?:are unknown|cannot be loaded)", re.I)
+_HAS_VERSION = ("mpirun", "horovodrun")
+
+
+def software_document(file: WorkloadFile, options: Mapping[str, Scalar], kept: Path) -> dict[str, Any] | None:
+    """What a workload's runs with these options are started in; None where that is what the host has anyway.
+
+    kept: directory for what is dear to find out (digests of images). LaunchError: it is not there, and what to do.
+    """
+    if not isinstance(file, CommandWorkload):
+        return None
+    software = None
+    if file.software is not None:
+        software = filled(file.software, {**file.options, **options}, f"workload {file.name}")
+    elif file.launch not in _HAS_VERSION:
+        return None
+    where = f"workload '{file.name}'"
+    document = {"schema_version": SCHEMA, **({} if software is None else describe(software, kept, where))}
+    if file.launch in _HAS_VERSION:
+        document["launcher"] = _launcher(file.launch, software, where)
+    return document
+
+
+def describe(software: Software, kept: Path, where: str = "software") -> dict[str, Any]:
+    """What is in a software environment, JSON-able; LaunchError when it is not there."""
+    if software.conda is not None:
+        return _conda(software.conda, where)
+    if software.apptainer is not None:
+        return _container(software.apptainer, kept, where)
+    if software.venv is not None:
+        return _venv(software.venv, where)
+    return _modules(software, where)
+
+
+def image_digest(image: Path, kept: Path) -> str:
+    """SHA-256 of a file in hex. An unchanged one (path, size, time of change) is not read twice."""
+    status = image.stat()
+    state = [status.st_size, status.st_mtime_ns]
+    memory = kept / "images.json"
+    known: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        known = json.loads(memory.read_text())
+    name = str(image.resolve())
+    entry = known.get(name) if isinstance(known, dict) else None
+    if isinstance(entry, dict) and entry.get("state") == state and isinstance(entry.get("sha256"), str):
+        return str(entry["sha256"])
+    digest = hashlib.sha256()
+    with image.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    _keep(memory, {**(known if isinstance(known, dict) else {}), name: {"state": state, "sha256": digest.hexdigest()}})
+    return digest.hexdigest()
+
+
+def _keep(memory: Path, known: Mapping[str, Any]) -> None:
+    # It only saves time: where it cannot be written, the image is read again.
+    with suppress(OSError):
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=memory.parent, prefix=".images.", delete=False) as file:
+            json.dump(known, file)
+        Path(file.name).replace(memory)
+
+
+def _conda(name: str, where: str) -> dict[str, Any]:
+    _program("conda", where, "load or install it, or give the environment as `venv`")
+    code, out, words = _ask(["conda", "list", "--json", "-p" if "/" in name else "-n", name])
+    if code != 0:
+        raise _missing(where, f"the conda environment '{name}'", out + words, "create it, or correct `software.conda`")
+    document: dict[str, Any] = {"kind": "conda", "environment": name}
+    with suppress(ValueError, TypeError, KeyError):
+        document["packages"] = {
+            package["name"]: " ".join(filter(None, (package["version"], package.get("build_string"))))
+            for package in json.loads(out)
+        }
+    return document
+
+
+def _container(container: Container, kept: Path, where: str) -> dict[str, Any]:
+    image = Path(container.image)
+    _program(container.program, where, "install it, or say `program: singularity` where that is its name")
+    if "://" in container.image:
+        raise LaunchError(
+            f"{where}: '{container.image}' is an address, which may mean another image tomorrow; fetch it once with "
+            f"`{container.program} pull IMAGE.sif {container.image}`, and give that file as software.apptainer.image"
+        )
+    if not image.exists():
+        raise LaunchError(
+            f"{where}: the image '{image}' is not there on {os.uname().nodename}; build or copy it, or correct "
+            "software.apptainer.image"
+        )
+    document: dict[str, Any] = {"kind": "apptainer", "image": str(image)}
+    if image.is_file():  # else a sandbox
+        try:
+            document["sha256"] = image_digest(image, kept)
+        except OSError as error:
+            raise LaunchError(f"{where}: the image '{image}' cannot be read ({error.strerror})") from error
+    code, out, _ = _ask([container.program, "inspect", "--json", str(image)])
+    if code == 0:
+        with suppress(ValueError, TypeError, KeyError):
+            document["labels"] = dict(json.loads(out)["data"]["attributes"]["labels"])
+    words = software_words(Software(apptainer=container.model_copy(update={"binds": ()})), cuda=False)
+    return document | _python_packages([*words, "python3"])
+
+
+def _venv(directory: str, where: str) -> dict[str, Any]:
+    python = Path(directory) / "bin/python"
+    if not python.exists():
+        raise LaunchError(
+            f"{where}: '{directory}' is no virtual environment on {os.uname().nodename} (it has no bin/python); create it with "
+            f"`python -m venv {directory}`, or correct software.venv"
+        )
+    return {"kind": "venv", "directory": directory, **_python_packages([str(python)])}
+
+
+def _modules(software: Software, where: str) -> dict[str, Any]:
+    names = software.modules or ()
+    told = " ".join(names)
+    code, out, words = _ask([*software_words(software, cuda=False), "bash", "-c", _LOADED])
+    if code != 0 or _NO_MODULE.search(words):
+        raise _missing(where, f"the modules '{told}'", words, "see `module avail`, or correct `software.modules`")
+    document: dict[str, Any] = {"kind": "modules", "modules": list(names)}
+    loaded = [line.removeprefix("campaign:") for line in out.splitlines() if line.startswith("campaign:")]
+    if loaded and loaded[-1]:
+        document["loaded"] = loaded[-1].split(":")
+    return document
+
+
+def _python_packages(python: Sequence[str]) -> dict[str, Any]:
+    code, out, _ = _ask([*python, "-c", _PACKAGES])
+    with suppress(ValueError, TypeError, IndexError):
+        packages = json.loads(out.strip().splitlines()[-1])
+        if code == 0 and packages:
+            return {"packages": dict(sorted(packages.items()))}
+    return {}
+
+
+def _launcher(program: str, software: Software | None, where: str) -> str:
+    """The first line that the launcher says of its version."""
+    outside = None if software is not None and software.apptainer is not None else software
+    path = search_path(outside, os.environ.get("PATH", os.defpath))
+    argv = [*software_words(outside, cuda=False), program, "--version"]
+    code, out, words = _ask(argv, {} if path is None else {"PATH": path})
+    said = next((line.strip() for line in (out + words).splitlines() if line.strip()), "")
+    if code != 0:
+        raise _missing(where, program, out + words, "install or load it, or choose another `launch`")
+    return said
+
+
+def _program(name: str, where: str, remedy: str) -> None:
+    if shutil.which(name) is None:
+        raise LaunchError(f"{where}: {name} is not on the PATH of {os.uname().nodename}; {remedy}")
+
+
+def _missing(where: str, what: str, words: str, remedy: str) -> LaunchError:
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    said = f" ({' '.join(lines)[-300:]})" if lines else ""
+    return LaunchError(f"{where}: {what} cannot be used on {os.uname().nodename}{said}; {remedy}")
+
+
+def _ask(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    """Exit code, output and complaints; code 127 for a program that is not there, 124 for one that does not answer."""
+    try:
+        return ask(argv, {**os.environ, **(variables or {})}, _ANSWER_S)
+    except OSError as error:
+        return 127, "", f"{argv[0]}: {error.strerror}"

@@ -1,0 +1,144 @@
+"""Has a lease measured by a driver: finds the one that is still there or submits one, waits for it, and tells how it goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from campaign import files
+from campaign.config.resolve import Campaign
+from campaign.documents.record import Store, is_full
+from campaign.errors import HostFailed, LaunchError, RecordError
+from campaign.fabrics.control.credentials import withheld
+from campaign.lease.lifecycle import Lease
+from campaign.paths import Results
+from campaign.plan.costs import Span
+from campaign.processes.signals import Interrupted, asked_again
+from campaign.run.driver import Driven, Driver
+from campaign.run.progress import Progress, progress_since
+from campaign.submit import Submission, Submitter
+
+_ASK_S = 5.0  # for a second Ctrl-C
+
+
+class Left(Interrupted):
+    """Told to go while the driver can go on alone: it, and its composition, are left as they are."""
+
+
+@dataclass
+class Driving:
+    """All drivers of one lease, in one call of `measure`.
+
+    exclude: is told of hosts that failed, and why; limits: what a budget chose of the lease's cells; spans: when runs ran;
+    use: of the lease by the last driver.
+    """
+
+    campaign: Campaign
+    results: Results
+    store: Store
+    lease: str
+    where: str | None
+    submitter: Submitter
+    say: Callable[[str], None]
+    exclude: Callable[[Mapping[str, str]], None]
+    limits: Mapping[str, int] | None = None
+    spans: list[Span] = field(default_factory=list)
+    use: str = ""
+
+    def tell(self, message: str) -> None:
+        self.say(f"{self.lease}: {message}")
+
+    def drive(self, lease: Lease | None, use: str | None, runs: int) -> None:
+        """Find the driver of this lease or submit one, and wait for it.
+
+        runs: that have no record. No lease: Slurm has it composed for the driver, which finds out the use (`self.use`).
+        """
+        self.use = ""
+        self.results.progress.parent.mkdir(parents=True, exist_ok=True)
+        offset = self.results.progress.stat().st_size if self.results.progress.exists() else 0
+        found = self.submitter.find(self.lease)
+        if found and found.use() != use:
+            self.tell("stopping its former driver, whose composition is gone")
+            self.submitter.stop(self.lease)
+            found = None
+        if found:
+            self.tell(f"found its driver still there (job {found.job_id})")
+        try:
+            with withheld(self.campaign.system.fabric):
+                submitted = found or self.submitter.submit(
+                    Driver(
+                        results=Results(self.results.root.resolve(), self.campaign.name),
+                        campaign=self.store.share(self.campaign.document()),
+                        lease=self.lease,
+                        where=self.where,
+                        lease_id=use,
+                        composition=lease.composition if lease else None,
+                        mismatches=lease.mismatches if lease else (),
+                        limits=self.limits,
+                    )
+                )
+            driven = self.wait(submitted, offset, runs)
+        except Interrupted as interrupted:
+            if self.submitter.outlives and self.submitter.find(self.lease) and not self.cancelled(interrupted):
+                raise Left from None
+            self.submitter.stop(self.lease)
+            raise
+        except BaseException:
+            self.submitter.stop(self.lease)
+            raise
+        self.submitter.forget(self.lease)
+        self.use = driven.use
+        if isinstance(driven.error, LaunchError):
+            raise driven.error.with_log(submitted.log_file)
+        if driven.error:
+            raise driven.error
+        self.store.await_records(driven.measured, self.submitter.latency_s)
+
+    def wait(self, submitted: Submission, offset: int, runs: int) -> Driven:
+        """Until the driver has left its result, telling how it goes."""
+        progress = Progress(self.results, self.lease, runs, self.say)
+        words = ""
+        while True:
+            # The result after the fate: a driver that ends in between has left its result by then.
+            fate = self.submitter.fate(submitted)
+            driven = submitted.result()
+            lines, offset = progress_since(self.results.progress, offset)
+            for line in lines:
+                if line["lease"] == self.lease and line["status"] != "implied":
+                    ended = float(line["time_s"])
+                    self.spans.append(Span(line["cell"], ended - line["wall_s"], ended, line["status"] == "ok"))
+                progress.show(line)
+            if driven is not None:
+                return driven
+            if fate.words and fate.words != words:
+                words = fate.words
+                self.tell(words)
+            if fate.alive:
+                self.exclude(fate.failed_hosts)
+            if not fate.alive and is_full(self.results.directory):
+                raise RecordError(
+                    f"{self.results.directory}: the disk is full, which ended the driver of {self.lease}; free space, "
+                    "then run the same command again: finished records are kept"
+                )
+            if not fate.alive:
+                raise HostFailed(
+                    f"the driver of {self.lease} is gone without a result{f' ({fate.words})' if fate.words else ''} "
+                    f"(log: {submitted.log_file})",
+                    fate.failed_hosts,
+                )
+            time.sleep(self.submitter.look_s)
+
+    def cancelled(self, interrupted: Interrupted) -> bool:
+        """Whether the jobs are to be ended: only by a second Ctrl-C, and the first one to be asked speaks for all."""
+        if not interrupted.by_terminal:
+            return False
+        with files.attempt(self.results.slurm / "asking.lock") as first:
+            if first:
+                self.tell(
+                    f"Ctrl-C: jobs stay in Slurm, and the same command picks them up; Ctrl-C again within {_ASK_S:g} s cancels them"
+                )
+            cancel = asked_again(_ASK_S)
+            if first:
+                self.tell("cancelling" if cancel else "left running; 'campaign status' shows them")
+        return cancel

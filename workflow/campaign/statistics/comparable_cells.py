@@ -1,0 +1,288 @@
+"""Which cells are compared with which: otherwise equal cells that differ in one thing.
+
+Every function takes the cells table and gives its rows that take part, each beside the cell it is measured against:
+`against_configuration`, `against_mean`, .., and what their comparison says:
+
+ratio, ratio_low, ratio_high: mean over reference mean, 95 %; paired by block where `runs` (of
+`campaign.statistics.pairing.blocks`) has enough
+pairs of the two cells, which `paired`, `n_pairs` and `method` say. p: of the hypothesis that there is no effect (ratio 1; for
+scaling, the ideal speed-up). p_holm: the same, adjusted by Holm over all rows that a function gives, which is one figure; n_tests:
+how many comparisons these are.
+least_detectable_pct: how large an effect had to be to be found in 80 of 100 campaigns like this one.
+
+A planned cell without a believed run keeps its row, with nan, so that a figure can show the gap. Pairs come from the
+shape of the hardware alone, never from the names of configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from campaign import statistics, wording
+from campaign.statistics import pairing
+
+KIND = ("workload", "precision", "device", "attach", "storage")
+SHAPE = ("hosts", "devices_per_host", "local_devices_per_host", "devices_used", "device", "attach", "storage")
+
+# From the most digits to the fewest: the first one in a campaign is what the others are compared with.
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp16-o2", "fp8", "int8")
+
+
+def option_columns(cells: pd.DataFrame) -> list[str]:
+    """The columns of workload options, which are axes like any other."""
+    return [str(name) for name in cells.columns if str(name).startswith("option_")]
+
+
+def naming_columns(cells: pd.DataFrame) -> list[str]:
+    """The columns that say to a reader which cell it is: `wording.describe` puts them into words."""
+    return ["configuration", "workload", "batch", "precision", *option_columns(cells)]
+
+
+def precision_rank(precision: str) -> tuple[int, str]:
+    """Sort key: known precisions from the most digits to the fewest, then unknown ones by name."""
+    return (PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS), precision)
+
+
+def against(
+    cells: pd.DataFrame,
+    equal: Sequence[str],
+    reference: pd.Series[bool],
+    runs: pd.DataFrame | None = None,
+    scaled: bool = False,
+) -> pd.DataFrame:
+    """Every row beside the measured reference row that has the same values in the columns `equal`.
+
+    scaled: no effect means as many times the reference's throughput as there are times its devices.
+    """
+    keys = list(equal)
+    measured = cells[reference & (cells["n_ok"] > 0)].drop_duplicates(keys)
+    taken = {
+        "cell_id": "against_cell",
+        "configuration": "against_configuration",
+        "mean": "against_mean",
+        "sd": "against_sd",
+        "n_ok": "against_n",
+        "ranks": "against_ranks",
+        "hosts": "against_hosts",
+    }
+    # Columns that are keys are carried under a second name, hence a copy instead of a rename.
+    side = measured[keys].assign(**{new: measured[old] for old, new in taken.items()})
+    rows = cells.merge(side, on=keys, how="left", validate="many_to_one")
+    names = ["against_cell", "against_mean", "against_sd", "against_n"]
+    found = pairing.ratios(rows, rows[names].set_axis(list(pairing.SIDE), axis="columns"), runs)
+    value, low, high = found.of.bounds()
+    p = found.of.p(rows["ranks"] / rows["against_ranks"] if scaled else 1.0)
+    return rows.assign(
+        ratio=value,
+        ratio_low=low,
+        ratio_high=high,
+        n_pairs=found.pairs,
+        paired=found.paired,
+        method=pd.Series(found.method, index=rows.index, dtype="str"),
+        p=p,
+        p_holm=statistics.holm(p),
+        n_tests=int(np.isfinite(p).sum()),
+        least_detectable_pct=found.of.least_detectable_pct(),
+    )
+
+
+def one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
+    """Rows whose tests are one figure's: p_holm over all of them. What is left of a larger family is a family of its own."""
+    p = np.concatenate([rows["p"].to_numpy(dtype=np.float64) for rows in frames])
+    adjusted, tests = statistics.holm(p), int(np.isfinite(p).sum())
+    ends = np.cumsum([len(rows) for rows in frames])[:-1]
+    parts = np.split(adjusted, ends)
+    return tuple(
+        rows.assign(p_holm=part, n_tests=tests).reset_index(drop=True) for rows, part in zip(frames, parts, strict=True)
+    )
+
+
+def in_words(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with two more columns for people: `shape` ('2 of 4 devices') and `attached` ('hybrid (2 of 4 local)')."""
+    records = rows.to_dict("records")
+    said = {"shape": [wording.shape(row) for row in records], "attached": [wording.attached(row) for row in records]}
+    return rows.assign(**{name: pd.Series(words, index=rows.index, dtype="str") for name, words in said.items()})
+
+
+def _unique(cells: pd.DataFrame, keys: Sequence[str], smallest: Sequence[str]) -> pd.DataFrame:
+    """One row for each combination of keys: a measured one before one that is not, then the smallest."""
+    order = cells.assign(_unmeasured=cells["n_ok"] == 0)
+    order = order.sort_values([*keys, "_unmeasured", *smallest], kind="stable", ignore_index=True)
+    return order.drop_duplicates(list(keys), ignore_index=True).drop(columns="_unmeasured")
+
+
+def _first_measured(cells: pd.DataFrame, keys: Sequence[str]) -> pd.Series[bool]:
+    """True for the first measured row of each group, in the order of the rows."""
+    measured = cells[cells["n_ok"] > 0]
+    return cells.index.to_series().isin(measured.drop_duplicates(list(keys)).index)
+
+
+def _levels(cells: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Series[int]:
+    """For every row, how many different values of `column` were measured among rows with equal keys."""
+    values = cells[column].where(cells["n_ok"] > 0)
+    return values.groupby([cells[key] for key in keys], sort=False).transform("nunique")
+
+
+def varied(cells: pd.DataFrame, equal: Sequence[str], column: str) -> pd.DataFrame:
+    """Cells, measured or not, of which an otherwise equal one (columns `equal`) was planned with another value of `column`.
+
+    One of each value, as comparisons take them: a measured one, with the fewest devices a host.
+    """
+    rows = _unique(cells, [*equal, column], ["devices_per_host"])
+    return rows[rows[column].groupby([rows[key] for key in equal], sort=False).transform("nunique") >= 2]
+
+
+def scaling(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """More devices, the same batch each: speed-up (`ratio`) and `efficiency_pct` against the fewest devices measured.
+
+    `compact` marks the row with the fewest hosts at a device count; several hosts at one count are all kept. Of
+    compositions with as many hosts, the one with the fewest idle devices is taken. What was planned at two device counts is kept
+    where it was measured at one or at none, as a gap, but for a campaign that measured nothing at two.
+    """
+    panel = [*KIND, *option_columns(cells)]
+    equal = [*panel, "batch"]
+    rows = _unique(cells, [*equal, "ranks", "hosts"], ["devices_per_host"])
+    counts = rows["ranks"].groupby([rows[key] for key in equal], sort=False).transform("nunique")
+    compared = bool((_levels(rows, equal, "ranks") >= 2).any())
+    rows = rows[(counts >= 2) & compared].sort_values([*equal, "ranks", "hosts"], ignore_index=True)
+    paired = against(rows, equal, _first_measured(rows, equal), runs, scaled=True)
+    ideal = paired["ranks"] / paired["against_ranks"]
+    at_count = [*equal, "ranks"]
+    measured_here = _levels(paired, at_count, "hosts") > 0
+    compact = _first_measured(paired, at_count) | (~measured_here & ~paired.duplicated(at_count))
+    return paired.assign(
+        compact=compact,
+        ideal=ideal,
+        efficiency_pct=100 * paired["ratio"] / ideal,
+        efficiency_low=100 * paired["ratio_low"] / ideal,
+        efficiency_high=100 * paired["ratio_high"] / ideal,
+    )
+
+
+def speedup_by_batch(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Speed-up of one device count over the smallest, for several batches; the reference count is the same for all."""
+    rows = scaling(cells, runs)
+    rows = rows[rows["compact"]].reset_index(drop=True)
+    panel = [*KIND, *option_columns(cells)]
+    compared = rows["against_ranks"].where(_levels(rows, [*panel, "batch"], "ranks") >= 2)
+    fewest = compared.groupby([rows[key] for key in panel], sort=False).transform("min")
+    like = (rows["against_ranks"] == fewest) | rows["against_ranks"].isna()
+    rows = rows[like & (rows["ranks"] > fewest)].reset_index(drop=True)
+    rows = rows.assign(ideal=rows["ranks"] / rows.groupby(panel, sort=False)["against_ranks"].transform("min"))
+    keys = [*panel, "ranks"]
+    return one_family(rows[_levels(rows, keys, "batch") >= 2])[0]
+
+
+def batch_effect(speedups: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The speed-up of the largest batch over that of the smallest, for each device count: `change_pct` and its bounds.
+
+    speedups: rows of `speedup_by_batch`; the columns of the smallest batch keep their names, those of the largest end in `_large`.
+    """
+    measured = speedups[speedups["ratio"].notna()].sort_values("batch", kind="stable")
+    series = [*KIND, *option_columns(speedups), "ranks"]
+    largest = measured.drop_duplicates(series, keep="last")
+    ends = measured.drop_duplicates(series).merge(largest, on=series, suffixes=("", "_large"))
+    ends = ends[ends["batch"] < ends["batch_large"]].reset_index(drop=True)
+
+    def side(prefix: str, end: str) -> pd.DataFrame:
+        named = {"": pairing.SIDE, "against_": ("cell", "mean", "sd", "n")}[prefix]
+        return ends[[f"{prefix}{name}{end}" for name in named]].set_axis(list(pairing.SIDE), axis="columns")
+
+    at_count = pairing.ratios(side("", "_large"), side("", ""), runs)
+    at_fewest = pairing.ratios(side("against_", "_large"), side("against_", ""), runs)
+    # Both device counts are compositions of their own, so nothing is shared between the two.
+    change = at_count.of.over(at_fewest.of)
+    value, low, high = change.bounds()
+    p = change.p()
+    return ends.assign(
+        change_pct=100 * (value - 1),
+        change_low=100 * (low - 1),
+        change_high=100 * (high - 1),
+        p=p,
+        p_holm=statistics.holm(p),
+        n_tests=int(np.isfinite(p).sum()),
+        least_detectable_pct=change.least_detectable_pct(),
+    )
+
+
+def node_spread(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Equally many devices on more hosts: `drop_pct` of throughput against the fewest hosts (one, where measured)."""
+    equal = [*KIND, *option_columns(cells), "batch", "ranks"]
+    rows = _unique(cells, [*equal, "hosts"], ["devices_per_host"])
+    rows = rows[_levels(rows, equal, "hosts") >= 2].reset_index(drop=True)
+    paired = against(rows, equal, _first_measured(rows, equal), runs)
+    return paired.assign(
+        drop_pct=100 * (1 - paired["ratio"]),
+        drop_low=100 * (1 - paired["ratio_high"]),
+        drop_high=100 * (1 - paired["ratio_low"]),
+    )
+
+
+def part_of_host(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Some of a host's devices in use (k of n): throughput against the smallest host, and the spread over hosts.
+
+    case_cv_pct: sd over mean of the compositions' mean throughput at equal devices used (n - 1), nan for one composition.
+    """
+    equal = [*KIND, *option_columns(cells), "batch", "hosts", "devices_used"]
+    rows = _unique(cells, [*equal, "devices_per_host"], ["local_devices_per_host"])
+    part = (rows["devices_used"] < rows["devices_per_host"]) & (rows["n_ok"] > 0)
+    groups = [rows[key] for key in equal]
+    rows = rows[part.groupby(groups, sort=False).transform("any").astype(bool)].reset_index(drop=True)
+    paired = against(rows, equal, _first_measured(rows, equal), runs)
+    means = paired.groupby(equal, sort=False)["mean"]
+    return paired.assign(case_cv_pct=100 * means.transform("std") / means.transform("mean"))
+
+
+def precision(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The same cell in several precisions: speed-up (`ratio`) over the campaign's precision with the most digits."""
+    equal = [*SHAPE, *option_columns(cells), "workload", "batch"]
+    groups = [cells[key] for key in equal]
+    planned = cells["precision"].groupby(groups, sort=False).transform("nunique")
+    measured = (cells["n_ok"] > 0).groupby(groups, sort=False).transform("any").astype(bool)
+    rows = cells[(planned >= 2) & measured].reset_index(drop=True)
+    reference = min(rows["precision"].unique(), key=precision_rank, default="")
+    places = {name: place for place, name in enumerate(sorted(rows["precision"].unique(), key=precision_rank))}
+    rows = rows.assign(_place=rows["precision"].map(places))
+    rows = rows.sort_values([*equal, "_place"], kind="stable", ignore_index=True).drop(columns="_place")
+    return against(rows, equal, rows["precision"] == reference, runs).assign(reference=reference)
+
+
+def overhead(cells: pd.DataFrame, baseline: str, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Cells attached or stored otherwise than the baseline configuration: `overhead_pct`, the increase of time.
+
+    The reference of a cell is the equal cell (hosts, devices, workload, batch, precision, options) that is attached and
+    stored as the baseline is. Rows without such a reference keep nan. No rows when the baseline is not in the cells.
+    """
+    base = cells[cells["configuration"] == baseline]
+    attach, storage = ("", "") if base.empty else base.iloc[0][["attach", "storage"]]
+    equal = ["hosts", "devices_per_host", "devices_used", "device", "workload", "batch", "precision"]
+    equal += option_columns(cells)
+    comparable = cells.iloc[:0] if base.empty else cells
+    rows = _unique(comparable, [*equal, "attach", "storage", "local_devices_per_host"], ["ranks"])
+    reference = (rows["attach"] == attach) & (rows["storage"] == storage)
+    paired = against(rows, equal, reference, runs)
+    paired = one_family(paired[~reference.to_numpy()])[0]
+    return paired.assign(
+        overhead_pct=100 * (1 / paired["ratio"] - 1),
+        overhead_low=100 * (1 / paired["ratio_high"] - 1),
+        overhead_high=100 * (1 / paired["ratio_low"] - 1),
+    )
+
+
+def composition_times(leases: pd.DataFrame) -> pd.DataFrame:
+    """Leases that got ready, by configuration: mean of each phase (they add up to the mean total), and the total's range."""
+    ready = leases[leases["compose_s"].notna()]
+    groups = ready.groupby("configuration", sort=False)
+    phases = groups[["fabric_s", "visible_s", "readying_s", "compose_s", "held_s", "release_s"]].mean()
+    extremes = groups["compose_s"].agg(["min", "max", "count"])
+    table = phases.assign(
+        compose_min_s=extremes["min"],
+        compose_max_s=extremes["max"],
+        leases=extremes["count"].astype("int64"),
+        operations=groups["operations"].sum(),
+        retries=groups["retries"].sum(),
+    )
+    return table.reset_index()

@@ -1,0 +1,135 @@
+"""What the numbers of a comparison allow to say, in words: that there is a difference, none larger than so much, or nothing.
+
+Rows are those of `campaign.statistics.comparable_cells`: p, p_holm, n_tests, paired, least_detectable_pct. A difference
+counts when it stands among
+all comparisons of its figure (Holm, 5 %); an interval is of one comparison by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign import statistics, wording
+from campaign.statistics import SIGNIFICANT, pairing
+
+# Wider than that, an interval around none excludes nothing that anybody would believe.
+_SAYS_NOTHING_PCT = 100.0
+
+
+def differs(row: Mapping[Any, Any]) -> bool:
+    """Whether there is a difference, among all comparisons of the figure."""
+    return bool(row["p_holm"] < SIGNIFICANT)
+
+
+def no_larger_than(low_pct: float, high_pct: float) -> float:
+    """The largest difference, in percent, that an interval of a difference still holds."""
+    return max(abs(low_pct), abs(high_pct))
+
+
+def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
+    """What follows the number of a comparison in a sentence: '' where it is a difference, else what can be said instead.
+
+    low_pct, high_pct: bounds of the difference, 95 %. '' as well without an interval, which the number says itself.
+    """
+    if differs(row) or not math.isfinite(row["p"]):
+        return ""
+    if row["p"] < SIGNIFICANT:
+        return f", which is not certain among all {int(row['n_tests']):,} comparisons here (p = {p_value(row['p_holm'])} by Holm)"
+    largest = no_larger_than(low_pct, high_pct)
+    if largest > _SAYS_NOTHING_PCT:
+        return f": too few or too uneven runs to tell; {_detectable(row['least_detectable_pct'])} would have been found"
+    return f": no difference larger than {wording.percent(largest, _decimals(largest))}"
+
+
+def speed_ups(rows: pd.DataFrame, named: Sequence[str]) -> str:
+    """The smallest and the largest ratio of several comparisons, with intervals and which cells (columns `named`) they are of.
+
+    rows: at least one, each with a ratio.
+    """
+    ordered = rows.sort_values("ratio", kind="stable")
+    ends: list[Any] = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+    words = []
+    for row in ends:
+        low, high = row["ratio_low"], row["ratio_high"]
+        said = wording.with_interval(row["ratio"], low, high, wording.times, wording.describe(row, named))
+        words.append(said + doubt(row, 100 * (low - 1), 100 * (high - 1)))
+    return ", up to ".join(words)
+
+
+def together(rows: pd.DataFrame, low: str, high: str) -> str:
+    """Of several comparisons of which none is a difference: how large any of them can be at most; '' where one differs.
+
+    low, high: the columns with the bounds of the difference in percent.
+    """
+    tested = rows[rows["p"].notna()]
+    if len(tested) < 2 or (tested["p_holm"] < SIGNIFICANT).any():
+        return ""
+    largest = max(no_larger_than(*bounds) for bounds in zip(tested[low], tested[high], strict=True))
+    if largest > _SAYS_NOTHING_PCT:
+        return ""
+    size = wording.percent(largest, _decimals(largest))
+    return (
+        f"none of {len(tested):,} cells is shown to differ, and no difference is larger than {size} (each at 95\u202f%)"
+    )
+
+
+def p_value(p: float) -> str:
+    """'0.034', '< 0.001', '–'."""
+    if not math.isfinite(p):
+        return wording.NONE
+    return "< 0.001" if p < 0.001 else wording.number(p, 2)
+
+
+def _how(row: Mapping[Any, Any]) -> str:
+    """How a comparison was made, for a table: 'paired, 5 blocks', 'not paired', or why it was not."""
+    if row["paired"]:
+        return f"paired, {wording.plural(int(row['n_pairs']), 'block')}"
+    return {statistics.LOG_RATIO: "not paired"}.get(row["method"], str(row["method"]))
+
+
+def detectable(row: Mapping[Any, Any]) -> str:
+    """The least detectable difference of a row, for a table."""
+    least = row["least_detectable_pct"]
+    return wording.percent(least, _decimals(least)) if math.isfinite(least) else wording.NONE
+
+
+def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> str:
+    """For a caption: how many cells were compared with the reference (in words), how, and how many differ."""
+    tested = rows[rows["p"].notna()]
+    order = f" {pairing.SEQUENTIAL}" if protocol.get("order") == "sequential" else ""
+    if tested.empty:
+        return f"No comparison with {reference} has an interval.{order}"
+    found = int((tested["p_holm"] < SIGNIFICANT).sum())
+    methods = tested["method"].str.removesuffix(", 95 %").value_counts(sort=False)
+    made = "; ".join(f"{method}: {count:,}" for method, count in methods.items())
+    said = (
+        f"{found:,} of {wording.plural(len(tested), 'cell')} {'is' if len(tested) == 1 else 'are'} shown to differ from {reference}"
+        f" ({made}; 5\u202f% for all together, Holm)."
+    )
+    least = tested["least_detectable_pct"].replace(np.inf, np.nan).median()
+    if math.isfinite(least):
+        detected = wording.percent(least, _decimals(least))
+        said += f" The median comparison would find a difference of {detected} in 80 of 100 cases."
+    return said + order
+
+
+def _detectable(least: float) -> str:
+    return f"a difference of {wording.percent(least, 0)}" if math.isfinite(least) else "no difference of any size"
+
+
+def _decimals(pct: float) -> int:
+    """One decimal, and a second one for what would be 0.0 or say too little."""
+    return 2 if pct < 0.5 else 1
+
+
+# For the table of a figure, after the columns of the ratio.
+COLUMNS: dict[str, Callable[[Any], str]] = {
+    "p (Holm)": lambda row: p_value(row["p_holm"]),
+    "Detectable": detectable,
+    "Compared": _how,
+}

@@ -1,0 +1,156 @@
+"""Batches: one sbatch each, a job or an array, of which none is lost and none is made twice.
+
+A batch is written down (`batches/<token>.json`) before sbatch is called, and the token is part of the job's comment: so whoever
+comes after a crash finds the job. All of this is only done under the campaign's `submit.lock`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+from campaign import files
+from campaign.errors import LaunchError
+from campaign.files import read_document
+from campaign.paths import Results
+from campaign.run.driver import Driver
+from campaign.slurm import jobs
+from campaign.slurm.commands import Slurm
+from campaign.slurm.poll import Poll, Snapshot
+from campaign.slurm.refusal import Refusal, parse_refusal
+from campaign.submit.protocol import driver_in
+
+_SBATCH_S = 15.0  # as long as an sbatch may be on its way after its caller was killed
+
+
+class Unanswered(LaunchError):
+    """Slurm cannot be asked just now what became of a batch."""
+
+
+class Batches:
+    """The batches of one campaign, in the directory that its processes share."""
+
+    def __init__(self, results: Results, directory: Path, slurm: Slurm, poll: Poll) -> None:
+        self.results = results
+        self.directory = directory / "batches"
+        self.slurm = slurm
+        self.poll = poll
+
+    def submit(self, drivers: Sequence[Driver], parameters: dict[str, Any], comment: str) -> Refusal | None:
+        """One sbatch for these drivers; None once the job of each is written down, otherwise why Slurm took none of them."""
+        token = secrets.token_hex(8)
+        folder = self.directory / token
+        folder.mkdir(parents=True)
+        files.replace(
+            folder.with_suffix(".json"), {"leases": [driver.lease for driver in drivers], "time_s": time.time()}
+        )
+        started_s, ticks_s, code = time.time(), time.monotonic(), 1
+        try:
+            job_ids = submit(folder, drivers, parameters, f"{comment} token={token}")
+            code = 0
+        except Unanswered as error:
+            return Refusal("transient", str(error))
+        except LaunchError as error:
+            refusal = parse_refusal(str(error))
+            if refusal.kind in ("wait", "mistake"):
+                self._discard(folder)
+            # Otherwise Slurm may have taken it all the same, and the answer was lost: `recover` looks for it.
+            return refusal
+        finally:
+            argv = ("sbatch", parameters["job_name"], str(len(drivers)))
+            self.slurm.note(argv, started_s, time.monotonic() - ticks_s, code)
+        self._write_down(folder, job_ids)
+        return None
+
+    def recover(self) -> None:
+        """Finish the batches that a process began which was killed, or got no answer. Unanswered: that has to wait."""
+        for intent in sorted(self.directory.glob("*.json")):
+            document = read_document(intent)
+            if not document or "written" in document:
+                continue
+            time.sleep(max(0.0, min(_SBATCH_S, document["time_s"] + _SBATCH_S - time.time())))
+            folder = intent.with_suffix("")
+            job_id = self._job_of(folder)
+            if job_id is None:
+                self._discard(folder)
+                continue
+            leases = document["leases"]
+            job_ids = [job_id] if len(leases) == 1 else [f"{job_id}_{index}" for index in range(len(leases))]
+            place_pickles(folder, dict(zip(leases, job_ids, strict=True)))
+            self._write_down(folder, job_ids)
+
+    def unseen(self, snapshot: Snapshot) -> int:
+        """Jobs that were submitted after a look at the queue, so that it does not show them."""
+        documents = [document for path in self.directory.glob("*.json") if (document := read_document(path))]
+        return sum(
+            job_id not in snapshot.jobs
+            for document in documents
+            if document.get("written_s", 0.0) >= snapshot.asked_s
+            for job_id in document["written"]
+        )
+
+    def _job_of(self, folder: Path) -> str | None:
+        """The job (or the array) that was submitted from a folder, if any."""
+        for log in folder.glob("*_log.out"):
+            return log.name.split("_")[0]
+        snapshot = self.poll.snapshot(fresh=True)
+        if not snapshot.reachable:
+            raise Unanswered(
+                f"Slurm does not answer ({snapshot.problem}), so it is not known whether a job was submitted"
+            )
+        for job in snapshot.jobs.values():
+            if f"token={folder.name}" in job.comment:
+                return job.job_id.split("_")[0]
+        return None
+
+    def _write_down(self, folder: Path, job_ids: Sequence[str]) -> None:
+        intent = folder.with_suffix(".json")
+        document = json.loads(intent.read_bytes())
+        for lease, job_id in zip(document["leases"], job_ids, strict=True):
+            self.poll.watch(job_id)
+            jobs.write(self.results, jobs.Submitted(lease, job_id, str(folder), document["time_s"]))
+        files.replace(intent, {**document, "written": list(job_ids), "written_s": time.time()})
+
+    def _discard(self, folder: Path) -> None:
+        """A batch that Slurm knows nothing of."""
+        folder.with_suffix(".json").unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def submit(folder: Path, drivers: Sequence[Driver], parameters: dict[str, Any], comment: str) -> list[str]:
+    """One sbatch through submitit; gives the job ids as squeue shows them. LaunchError: what sbatch said.
+
+    Unanswered: it said nothing that can be understood, and may have submitted them.
+    """
+    import submitit
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    # The batch script becomes the driver: so the warning before a time limit reaches it.
+    executor = submitit.SlurmExecutor(folder=folder, python=f"exec {shlex.quote(sys.executable)}")
+    executor.update_parameters(**parameters, comment=comment)
+    try:
+        with redirect_stderr(io.StringIO()):  # submitit prints what sbatch said; so do we, once
+            return [str(job.job_id) for job in executor.submit_array(list(drivers))]
+    except FailedSubmissionError as error:  # sbatch has ended well, and said something else than the number of a job
+        raise Unanswered(str(error).splitlines()[0]) from error
+    except (FailedJobError, OSError) as error:
+        raise LaunchError(str(error)) from error
+
+
+def place_pickles(folder: Path, job_ids: dict[str, str]) -> None:
+    """Give the drivers that submitit wrote the names under which their jobs look for them (they look for a minute)."""
+    for path in folder.glob("*.pkl"):
+        if path.name.endswith("_submitted.pkl"):
+            continue
+        driver = driver_in(path)
+        if driver is not None and driver.lease in job_ids:
+            path.rename(folder / f"{job_ids[driver.lease]}_submitted.pkl")

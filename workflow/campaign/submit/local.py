@@ -1,0 +1,126 @@
+"""Drivers as processes of this machine, started by submitit's local executor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from campaign import files
+from campaign.config.resolve import Campaign
+from campaign.paths import Results
+from campaign.processes.marked import kill_marked
+from campaign.run.driver import Driver
+from campaign.submit.protocol import Fate, Submission
+
+_STOP_S = 20.0  # from SIGTERM to the end of the driver
+_KILL_S = 10.0  # from SIGKILL to the end of what does not hang in the kernel
+_LOOKS = 3  # a process that is just being started has no command line for an instant
+_LOOK_S = 0.1
+_FOREVER_MIN = 60 * 24 * 365  # submitit's local executor ends a job after five minutes unless told otherwise
+
+
+class LocalSubmitter:
+    """See `protocol.Submitter`. A driver is a process of this machine, found by its command line."""
+
+    look_s = 0.05
+    outlives = False
+    latency_s = 0.0
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+
+    def submit(self, driver: Driver) -> Submission:
+        import submitit
+
+        folder = _folder(driver.results, driver.lease)
+        executor = submitit.LocalExecutor(folder=folder)
+        executor.update_parameters(timeout_min=_FOREVER_MIN, tasks_per_node=1)
+        with _deaf_to_terminal():
+            job = executor.submit(driver)
+        return Submission(driver.lease, str(job.job_id), folder)
+
+    def find(self, lease: str) -> Submission | None:
+        folder = _folder(self.results, lease)
+        # While a process is being started it has no command line for an instant.
+        for _, job_id in sorted(_starting_or_running(folder).items()) if folder.exists() else ():
+            return Submission(lease, job_id, folder)
+        return None
+
+    def fate(self, submission: Submission) -> Fate:
+        lock = self.results.work(submission.lease) / "driver.lock"
+        return Fate(files.is_held(lock) or bool(_starting_or_running(_folder(self.results, submission.lease))))
+
+    def stop(self, lease: str) -> None:
+        folder = _folder(self.results, lease)
+        deadline = time.time() + _STOP_S
+        # Again and again: a driver that is just starting misses the first signals, and those after the first do nothing.
+        while (pids := _starting_or_running(folder)) and time.time() < deadline + _KILL_S:
+            for pid in pids:
+                _signal(pid, signal.SIGTERM if time.time() < deadline else signal.SIGKILL)
+            time.sleep(0.1)
+        kill_marked(self.results.run_mark(lease))
+
+    def forget(self, lease: str) -> None:
+        """A process that has ended is not found again."""
+
+
+def open_submitter(campaign: Campaign, results: Results, say: Callable[[str], None]) -> LocalSubmitter:
+    return LocalSubmitter(results)
+
+
+def _folder(results: Results, lease: str) -> Path:
+    """submitit's folder of one lease; being in a command line, it also tells whose driver a process is."""
+    return (results.work(lease) / "submitit").resolve()
+
+
+def _starting_or_running(folder: Path) -> dict[int, str]:
+    """`_processes`, believed to be none only after several looks."""
+    for _ in range(_LOOKS):
+        if found := _processes(folder):
+            return found
+        time.sleep(_LOOK_S)
+    return {}
+
+
+def _processes(folder: Path) -> dict[int, str]:
+    """Live processes (submitit's controllers, and drivers) of a folder, and the job of each."""
+    found: dict[int, str] = {}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            arguments = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+            if os.fsencode(folder) not in arguments:
+                continue
+            variables = Path(entry.path, "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # ended meanwhile, or somebody else's
+        if b"submitit.local._local" in arguments:
+            found[int(entry.name)] = entry.name
+        elif b"submitit.core._submit" in arguments:
+            name = b"SUBMITIT_LOCAL_JOB_ID="
+            job_id = next((value[len(name) :] for value in variables if value.startswith(name)), b"")
+            found[int(entry.name)] = job_id.decode()
+    return found
+
+
+@contextmanager
+def _deaf_to_terminal() -> Iterator[None]:
+    """What is started inside ignores Ctrl-C and hang-up: a driver outlives the terminal, and is stopped by us alone."""
+    before = {name: signal.signal(name, signal.SIG_IGN) for name in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

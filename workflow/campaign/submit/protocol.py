@@ -1,0 +1,110 @@
+"""What every way to start drivers offers: a driver that was submitted is found again, whatever became of whoever submitted it."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from campaign.errors import LaunchError
+from campaign.run.driver import Driven, Driver
+
+_WHOLE_S = 120.0  # until a file that was renamed into its place is seen whole on every host
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A driver on its way: the id of its job, and the folder where submitit leaves its result."""
+
+    lease: str
+    job_id: str
+    folder: Path
+
+    @property
+    def result_file(self) -> Path:
+        return self.folder / f"{self.job_id}_0_result.pkl"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / f"{self.job_id}_0_log.err"
+
+    def use(self) -> str | None:
+        """The use of the lease that the driver was submitted for; None when that cannot be found out any more."""
+        driver = driver_in(self.folder / f"{self.job_id}_submitted.pkl")
+        return driver.lease_id if driver else None
+
+    def result(self) -> Driven | None:
+        """What the driver returned, or None while it has not; LaunchError when it ended with an exception."""
+        try:
+            kind, value = pickle.loads(self.result_file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # whatever the remains of a pickle lead to
+            if self._is_young():  # not yet whole on a shared file system
+                return None
+            raise LaunchError(
+                f"the result of the driver of {self.lease} cannot be read ({error!r}): {self.result_file}"
+            ) from error
+        if kind == "error":
+            last = [line for line in str(value).splitlines() if line.strip()][-1:] or ["without a word"]
+            raise LaunchError(f"the driver of {self.lease} failed: {last[0].strip()} (log: {self.log_file})")
+        if not isinstance(value, Driven):
+            raise LaunchError(f"the driver of {self.lease} left an unexpected result in {self.result_file}")
+        return value
+
+    def _is_young(self) -> bool:
+        try:
+            return time.time() - self.result_file.stat().st_mtime < _WHOLE_S
+        except OSError:
+            return True
+
+
+@dataclass(frozen=True)
+class Fate:
+    """How a driver without a result is doing.
+
+    words: for people ("pending: Priority"); failed_hosts: hosts that ended it, or that it was taken from, and why, where known.
+    """
+
+    alive: bool
+    words: str = ""
+    failed_hosts: dict[str, str] = field(default_factory=dict)
+
+
+class Submitter(Protocol):
+    """Starts the drivers of one campaign's leases."""
+
+    look_s: float
+    """Seconds between two looks at a driver."""
+    outlives: bool
+    """Whether a driver can be left alone when whoever waits for it goes."""
+    latency_s: float
+    """How late the records of a driver may be seen here."""
+
+    def submit(self, driver: Driver) -> Submission:
+        """Start a driver; returns once it is certain to be found again. LaunchError, ConfigError: it was refused."""
+
+    def find(self, lease: str) -> Submission | None:
+        """The driver of this lease that is still alive, or that ended without anybody to read its result."""
+
+    def fate(self, submission: Submission) -> Fate:
+        """How the driver is doing; only to be asked after looking for its result."""
+
+    def stop(self, lease: str) -> None:
+        """End all drivers of a lease in good order, and everything they started, whatever it takes."""
+
+    def forget(self, lease: str) -> None:
+        """Its result was read; nothing will look for this driver again."""
+
+
+def driver_in(pickled: Path) -> Driver | None:
+    """The driver in a file that submitit wrote; None for a file that is not there or not whole."""
+    from submitit.helpers import DelayedSubmission
+
+    try:
+        driver = DelayedSubmission.load(pickled).function
+    except Exception:  # whatever the remains of a pickle lead to
+        return None
+    return driver if isinstance(driver, Driver) else None

@@ -1,0 +1,100 @@
+"""What the processes of a campaign tell each other about submissions, in files of the directory that they share.
+
+`requests/<lease>.pkl`: a lease asks for an allocation; `requests/<lease>.refused`: Slurm's answer to it, when that was no;
+`waits.json`: what all of them wait for, when Slurm takes no more jobs just now.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign.errors import ConfigError, LaunchError
+from campaign.files import read_document, replace
+from campaign.run.driver import Driver
+
+MANY = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one lease asks for. parameters: see `slurm.options.sbatch_parameters`."""
+
+    driver: Driver
+    parameters: dict[str, Any]
+
+
+class Requests:
+    """Requests, refusals and waits of one campaign. poll_s: how long a wait lasts, at most."""
+
+    def __init__(self, directory: Path, poll_s: float) -> None:
+        self.directory = directory / "requests"
+        self.waits = directory / "waits.json"
+        self.poll_s = poll_s
+
+    def ask(self, asked: Asked) -> None:
+        """Ask, and forget what was answered to an earlier request."""
+        path = self._path(asked.driver.lease)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".refused").unlink(missing_ok=True)
+        temporary = path.with_suffix(".new")
+        temporary.write_bytes(pickle.dumps(asked))
+        temporary.replace(path)
+
+    def withdraw(self, lease: str) -> None:
+        self._path(lease).unlink(missing_ok=True)
+
+    def is_open(self, lease: str) -> bool:
+        return self._path(lease).exists()
+
+    def open(self) -> Iterator[tuple[str, Asked | None]]:
+        """All leases that ask, in the order of their names; None for a request that cannot be read."""
+        for path in sorted(self.directory.glob("*.pkl")):
+            yield path.stem, _load(path)
+
+    def refuse(self, leases: Collection[str], words: str, *, mistake: bool) -> None:
+        """Answer no. mistake: of a person, which trying again does not mend."""
+        for lease in leases:
+            replace(self._path(lease).with_suffix(".refused"), {"words": words, "mistake": mistake})
+
+    def is_refused(self, lease: str) -> bool:
+        return self._path(lease).with_suffix(".refused").exists()
+
+    def raise_refusal(self, lease: str) -> None:
+        """ConfigError or LaunchError, when the lease's request was refused; once."""
+        path = self._path(lease).with_suffix(".refused")
+        if document := read_document(path):
+            path.unlink(missing_ok=True)
+            raise (ConfigError if document["mistake"] else LaunchError)(document["words"])
+
+    def wait(self, words: str, most: int = MANY) -> None:
+        """Nobody is to try again before the next look. most: as many jobs as are then to be tried at once."""
+        replace(self.waits, {"words": words, "until_s": time.time() + self.poll_s, "most": most})
+
+    def waiting(self) -> tuple[str, float]:
+        """What everybody waits for, and for how long still (s); empty and 0 when somebody may try."""
+        document = read_document(self.waits)
+        left_s = document.get("until_s", 0.0) - time.time()
+        # Clocks of login nodes differ: nobody waits longer than from one look to the next.
+        return (document["words"], left_s) if 0 < left_s <= self.poll_s else ("", 0.0)
+
+    def at_once(self) -> int:
+        """How many jobs to try at once: fewer than are asked for after Slurm refused more. Ends the wait."""
+        most = int(read_document(self.waits).get("most", MANY))
+        self.waits.unlink(missing_ok=True)
+        return most
+
+    def _path(self, lease: str) -> Path:
+        return self.directory / f"{lease}.pkl"
+
+
+def _load(path: Path) -> Asked | None:
+    try:
+        asked = pickle.loads(path.read_bytes())
+    except Exception:  # whatever the remains of a pickle lead to
+        return None
+    return asked if isinstance(asked, Asked) else None

@@ -1,0 +1,373 @@
+"""Drivers as Slurm jobs, submitted by submitit: one allocation a lease, and one array for the leases whose allocations are alike.
+
+Each lease has a process of its own that asks; whoever of them gets the lock submits for all that ask at that moment. When Slurm
+takes no more jobs, all of them wait together, and one of them tries again after a while.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from campaign import files
+from campaign.config.resolve import Campaign
+from campaign.documents.record import Store
+from campaign.documents.superseded import RecordedHosts
+from campaign.errors import LaunchError
+from campaign.lease.names import lease_id
+from campaign.paths import Results
+from campaign.plan.forecast import ASSUMED_RUN_S
+from campaign.plan.history import begun
+from campaign.plan.needless_runs import read_known
+from campaign.plan.plan import missing_runs
+from campaign.plan.run_order import lease_cells
+from campaign.run.driver import Driver
+from campaign.slurm import jobs
+from campaign.slurm.commands import Slurm
+from campaign.slurm.failed_hosts import Excluded
+from campaign.slurm.job_state import QUEUED, Verdict, judge
+from campaign.slurm.options import is_pinned, merged, sbatch_parameters, time_limit_min
+from campaign.slurm.parse import HOST_FORMAT, Host, parse_show_config, parse_sinfo
+from campaign.slurm.poll import Poll, Snapshot
+from campaign.slurm.refusal import Refusal
+from campaign.slurm.strategies import open_strategy
+from campaign.submit.batches import Batches, Unanswered
+from campaign.submit.protocol import Fate, Submission, driver_in
+from campaign.submit.requests import MANY, Asked, Requests
+
+_GATHER_S = 0.5  # for others that ask at the same time
+_ASK_S = 0.1
+_STOP_S = 90.0  # KillWait, and a slow epilog
+_STOP_LOOK_S = 10.0
+_LOOK_S = 0.5
+_BROKEN = ("down", "drain", "fail", "inval", "reboot")
+
+
+class SlurmSubmitter:
+    """See `protocol.Submitter`. All processes of a campaign share `results.slurm`."""
+
+    outlives = True
+
+    def __init__(self, campaign: Campaign, results: Results, say: Callable[[str], None]) -> None:
+        self.campaign = campaign
+        self.settings = campaign.system.slurm
+        self.results = results
+        self.say = say
+        self.directory = results.slurm.resolve()
+        self.slurm = Slurm(self.directory / "commands.jsonl")
+        self.poll = Poll(self.directory, self.slurm, self.settings.poll_s)
+        self.batches = Batches(results, self.directory, self.slurm, self.poll)
+        self.requests = Requests(self.directory, self.settings.poll_s)
+        self.look_s = min(_LOOK_S, self.settings.poll_s)
+        self.latency_s = self.settings.latency_s
+        self._missing_since: dict[str, float | None] = {}
+        self._stuck: dict[str, float] = {}  # since when it has been seen that they cannot start
+        self._ran_on: dict[str, tuple[str, ...]] = {}
+
+    # -- asking ------------------------------------------------------------------------------------------------------------
+
+    def submit(self, driver: Driver) -> Submission:
+        if (there := self._submitted(driver.lease)) is not None:
+            raise LaunchError(
+                f"job {there.job_id} of an earlier driver is still there; 'scancel {there.job_id}' ends it"
+            )
+        asked = Asked(driver, self.parameters(driver))
+        self.requests.ask(asked)
+        told = ""
+        try:
+            while (found := self._submitted(driver.lease)) is None:
+                self.requests.raise_refusal(driver.lease)
+                with files.attempt(self.directory / "submit.lock") as leads:
+                    if leads:
+                        self._lead(driver.lease)
+                words, left_s = self.requests.waiting()
+                if words and words != told:
+                    told = words
+                    self.say(words)
+                time.sleep(max(_ASK_S, left_s))
+            return found
+        finally:
+            self.requests.withdraw(driver.lease)
+
+    def parameters(self, driver: Driver) -> dict[str, Any]:
+        """What sbatch is told of this lease (`slurm.options`)."""
+        store = Store(self.results.directory)
+        cells = lease_cells(self.campaign, driver.lease, driver.where, RecordedHosts(store), driver.limits)
+        known = read_known(self.campaign, store)
+        missing = missing_runs(cells, known.measured, known.stops)
+        expected_s = self._expected_s(driver.lease, len(missing))
+        configuration = cells[0].configuration
+        system = self.campaign.system
+        pinned = is_pinned(system) and driver.composition is not None
+        strategy = open_strategy(system, self.slurm, self.say)
+        return sbatch_parameters(
+            self.campaign.name,
+            system,
+            configuration,
+            merged(system, configuration, self.campaign.person),
+            time_min=time_limit_min(expected_s, sum(cell.settings.time_limit_s for cell, _ in missing)),
+            hosts=[host.name for host in driver.composition.hosts] if pinned and driver.composition else (),
+            excluded=() if pinned else Excluded(self.directory).read(),
+            # By the lease's own id, as `begin` was told it; the driver's is that of this use of it.
+            further=strategy.options(lease_id(self.results, driver.lease)),
+        )
+
+    def _expected_s(self, lease: str, runs: int) -> float:
+        """What so many runs of a lease will take, by the forecast that was made when it was begun."""
+        forecast = begun(self.results, lease)
+        if forecast is None or not forecast["runs"]:
+            return runs * ASSUMED_RUN_S
+        return float(forecast["runs_s"] * min(1.0, runs / forecast["runs"]))
+
+    def _lead(self, lease: str) -> None:
+        """Submit for everybody who asks, unless all wait or the lease has its answer; under the lock."""
+        if self.requests.waiting()[0] or self.requests.is_refused(lease) or self._submitted(lease) is not None:
+            return
+        if not self.requests.is_open(lease):
+            raise LaunchError(
+                f"{lease}: its request is gone though it is still asking; does the file system of {self.directory} lock files "
+                "for all its hosts?"
+            )
+        time.sleep(_GATHER_S)
+        try:
+            self.batches.recover()
+        except Unanswered as error:
+            self.requests.wait(str(error))
+            return
+        for group in self._alike():
+            if not self._submit_group(group):
+                return
+
+    def _alike(self) -> list[list[Asked]]:
+        """What is asked for, by what can be one array."""
+        alike: dict[str, list[Asked]] = defaultdict(list)
+        for lease, asked in self.requests.open():
+            asker_lives = files.is_held(self.results.work(lease) / "measure.lock")
+            if asked is None or not asker_lives or self._submitted(lease) is not None:
+                self.requests.withdraw(lease)
+            else:
+                # Equal but for their time limits: the longest of them is enough for all.
+                alike[json.dumps({**asked.parameters, "time": None}, sort_keys=True)].append(asked)
+        return list(alike.values())
+
+    def _submit_group(self, group: Sequence[Asked]) -> bool:
+        """Submit what is alike, in as few arrays as Slurm takes; False when what is left has to wait."""
+        most = self.requests.at_once()
+        while group:
+            room = self._room()
+            if room < 1:
+                self.requests.wait(
+                    f"max_jobs is {self.settings.max_jobs}, and so many jobs are queued; waiting until some have ended",
+                    most,
+                )
+                return False
+            size = min(len(group), room, most)
+            size = max(1, min(size, self._array_size())) if size > 1 else 1
+            chunk = [asked for asked in group[:size] if self.requests.is_open(asked.driver.lease)]
+            if not chunk:
+                group = group[size:]
+                continue
+            longest = max(chunk, key=lambda asked: asked.parameters["time"])
+            refusal = self.batches.submit([asked.driver for asked in chunk], longest.parameters, self._comment(longest))
+            if refusal is None:
+                most = min(2 * most, MANY)
+            elif refusal.kind == "wait" and size > 1:
+                most = size // 2  # a limit may leave room for some of them
+                continue
+            elif refusal.kind in ("wait", "transient"):
+                self.requests.wait(refusal.words, most)
+                return False
+            else:
+                self._refuse(chunk, refusal)
+            for asked in chunk:
+                self.requests.withdraw(asked.driver.lease)
+            group = group[size:]
+        return True
+
+    def _room(self) -> int:
+        """How many more jobs the campaign's own limit leaves room for."""
+        limit = self.settings.max_jobs
+        if limit is None:
+            return MANY
+        snapshot = self.poll.snapshot()
+        queued = sum(job.active and job.name.startswith(f"{self.campaign.name}/") for job in snapshot.jobs.values())
+        return limit - queued - self.batches.unseen(snapshot)
+
+    def _array_size(self) -> int:
+        """Most tasks of one array; asked once a campaign."""
+        path = self.directory / "controller.json"
+        try:
+            return int(json.loads(path.read_bytes())["array_size_max"])
+        except (OSError, ValueError, KeyError, TypeError):
+            answer = self.slurm("scontrol", "show", "config")
+        if not answer.ok:
+            return 1
+        known = asdict(parse_show_config(answer.out))
+        files.replace(path, known)
+        return int(known["array_size_max"])
+
+    def _comment(self, asked: Asked) -> str:
+        """What a job says of itself to a ResumeProgram."""
+        words = {
+            "campaign": self.campaign.path.resolve(),
+            "results": self.results.root.resolve(),
+            "configuration": asked.parameters["job_name"].partition("/")[2],
+            "python": sys.executable,
+        }
+        return " ".join(f"{name}={value}" for name, value in words.items())
+
+    def _refuse(self, chunk: Sequence[Asked], refusal: Refusal) -> None:
+        """Tell those who asked; they raise it."""
+        mistake = refusal.kind == "mistake"
+        words = f"sbatch refused {chunk[0].parameters['job_name']}: {refusal.words}"
+        if mistake:
+            words = f"system {self.campaign.system.name}: slurm: {refusal.words}{self._allowed(refusal)}"
+        self.requests.refuse([asked.driver.lease for asked in chunk], words, mistake=mistake)
+
+    def _allowed(self, refusal: Refusal) -> str:
+        if refusal.key != "partition":
+            return ""
+        there = sorted({name.strip("*") for name in self.slurm("sinfo", "--noheader", "--format=%P").out.split()})
+        return f"; partitions here: {', '.join(there)}" if there else ""
+
+    # -- finding again -----------------------------------------------------------------------------------------------------
+
+    def find(self, lease: str) -> Submission | None:
+        told = ""
+        # Nobody is kept from asking while somebody submits, or what is asked for at one time would not be one array.
+        while self.requests.is_open(lease) or jobs.is_begun(self.results, lease):
+            try:
+                with files.held(self.directory / "submit.lock"):
+                    # Of a process that died asking: for another use of the lease, perhaps.
+                    self.requests.withdraw(lease)
+                    self.batches.recover()
+            except Unanswered as error:
+                if str(error) != told:
+                    told = str(error)
+                    self.say(told)
+                time.sleep(self.settings.poll_s)
+        found = self._submitted(lease)
+        if found is None or found.result_file.exists():
+            return found
+        # The shared look will do for a job that it shows alive: a campaign that is picked up is not to ask once for each lease.
+        if self._verdict(found).alive or self._verdict(found, fresh=True).alive:
+            return found
+        self.forget(lease)
+        return None
+
+    def _submitted(self, lease: str) -> Submission | None:
+        job = jobs.read(self.results, lease)
+        return Submission(lease, job.job_id, Path(job.folder)) if job else None
+
+    # -- watching and ending -----------------------------------------------------------------------------------------------
+
+    def _verdict(self, submission: Submission, *, fresh: bool = False) -> Verdict:
+        snapshot = self.poll.snapshot(fresh=fresh)
+        job = jobs.read(self.results, submission.lease)
+        verdict = judge(
+            submission.job_id,
+            snapshot,
+            result_there=submission.result_file.exists(),
+            submitted_s=job.submitted_s if job else 0.0,
+            now=time.time(),
+            latency_s=self.latency_s,
+            first_missing_s=self._missing_since.get(submission.job_id),
+        )
+        self._missing_since[submission.job_id] = verdict.missing_since_s
+        if verdict.stuck:
+            return self._patient(submission.job_id, verdict, snapshot)
+        self._stuck.pop(submission.job_id, None)
+        return verdict
+
+    def _patient(self, job_id: str, verdict: Verdict, snapshot: Snapshot) -> Verdict:
+        """A pending job is given up only when all looks of a while find that it cannot start.
+
+        To a controller that has just restarted all hosts are down until it hears from them.
+        """
+        first_s = self._stuck.setdefault(job_id, snapshot.asked_s)
+        gives_up = snapshot.asked_s > first_s and snapshot.asked_s - first_s >= self.latency_s
+        return replace(verdict, alive=False) if gives_up else verdict
+
+    def fate(self, submission: Submission) -> Fate:
+        verdict = self._verdict(submission)
+        words = f"job {submission.job_id}: {verdict.words}"
+        if verdict.done:
+            return Fate(True, words)
+        if not verdict.alive:
+            return Fate(False, words, self._broken(submission, verdict))
+        failed = self._unwell(self._left_behind(submission, verdict))
+        # What Slurm has put back into the queue it starts on other hosts, unless it is told which.
+        return Fate(not (failed and is_pinned(self.campaign.system)), words, failed)
+
+    def _left_behind(self, submission: Submission, verdict: Verdict) -> Collection[str]:
+        """Hosts that a job ran on until Slurm put it back into the queue; told once."""
+        if verdict.state == "RUNNING":
+            self._ran_on[submission.job_id] = verdict.hosts
+        return self._ran_on.pop(submission.job_id, ()) if verdict.state in QUEUED else ()
+
+    def _broken(self, submission: Submission, verdict: Verdict) -> dict[str, str]:
+        """Hosts of a job that ended without a result that Slurm itself finds unwell, and in which way."""
+        driver = driver_in(submission.folder / f"{submission.job_id}_submitted.pkl")
+        hosts = set(verdict.hosts)
+        if driver and driver.composition and is_pinned(self.campaign.system):
+            hosts |= {host.name for host in driver.composition.hosts}
+        return self._unwell(hosts)
+
+    def _unwell(self, hosts: Collection[str]) -> dict[str, str]:
+        """Those of some hosts that Slurm itself finds unwell, and in which way."""
+        if not hosts:
+            return {}
+        answer = self.slurm("sinfo", "--noheader", "--Node", f"--nodes={','.join(sorted(hosts))}", HOST_FORMAT)
+        return {
+            host.name: f"Slurm says {_complaint(host)}"
+            for host in parse_sinfo(answer.out)
+            if host.name in hosts and (not host.responding or any(word in host.state.lower() for word in _BROKEN))
+        }
+
+    def stop(self, lease: str) -> None:
+        self.requests.withdraw(lease)
+        try:
+            with files.held(self.directory / "submit.lock"):
+                self.batches.recover()
+        except Unanswered as error:
+            self.say(f"{error}; the same command again looks for it")
+        found = self._submitted(lease)
+        if found is None or self._ended(found):
+            self.forget(lease)
+        else:
+            self.say(f"job {found.job_id} is still there after {_STOP_S:g} s; 'scancel {found.job_id}' ends it")
+
+    def _ended(self, submission: Submission) -> bool:
+        """Cancel a job and wait for its end. False: it could not be had."""
+        cancelled, pause_s, until = False, _ASK_S, time.monotonic() + _STOP_S
+        while not submission.result_file.exists():
+            cancelled = cancelled or self.slurm("scancel", submission.job_id).ok
+            answer = self.slurm("squeue", "--noheader", f"--jobs={submission.job_id}", "--format=%T")
+            if not answer.out.strip() if answer.ok else "Invalid job id" in answer.err:
+                return True
+            if time.monotonic() > until:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _STOP_LOOK_S)
+        return True
+
+    def forget(self, lease: str) -> None:
+        found = self._submitted(lease)
+        if found is not None:
+            self.poll.forget(found.job_id)
+            jobs.remove(self.results, lease)
+
+
+def _complaint(host: Host) -> str:
+    words = host.state if host.responding else f"{host.state}, not responding"
+    return f"{words}: {host.reason}" if host.reason else words
+
+
+def open_submitter(campaign: Campaign, results: Results, say: Callable[[str], None]) -> SlurmSubmitter:
+    return SlurmSubmitter(campaign, results, say)

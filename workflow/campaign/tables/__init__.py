@@ -1,0 +1,1 @@
+"""Tables made from records: the source of everything that is shown."""

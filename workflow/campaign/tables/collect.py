@@ -1,0 +1,170 @@
+"""From a results directory to its tables and the words beside them. Needs no hardware and no system, so it works on archives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from campaign.config.resolve import Campaign
+from campaign.documents.record import Record, Store
+from campaign.documents.superseded import RecordedHosts
+from campaign.errors import RecordError
+from campaign.observe.links.store import links_of_uses
+from campaign.plan.budget import kept_choice
+from campaign.plan.costs import costs_of
+from campaign.plan.history import COSTS
+from campaign.plan.matrix import Matrix, expand
+from campaign.plan.needless_runs import Known, read_known
+from campaign.plan.plan import Key, lease_name
+from campaign.slurm.failed_hosts import Excluded
+from campaign.tables.context import context_document
+
+if TYPE_CHECKING:  # it brings pandas
+    from campaign.tables.idle_time import Busy
+    from campaign.tables.table_files import Tables
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Everything right of the record, before tables are made."""
+
+    campaign: Campaign
+    matrix: Matrix
+    records: list[Record]
+    leases: list[dict[str, Any]]
+    reasons: Mapping[str, str]
+    """Why a lease's runs have no record, by lease."""
+    store: Store
+    beside: Sequence[Busy] = ()
+    """What else the leases of these records were busy with: runs of cells that are not asked for."""
+    links: Sequence[Mapping[str, Any]] = ()
+    """What was measured of the links of these leases (`campaign.observe.links.lease_links`), with the configuration of each."""
+    known: Known = field(default_factory=Known)
+    """What has a record, and what ended cells before their most repetitions."""
+    hosts_left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why a host that failed is not asked for any more, by host."""
+
+
+def gather(campaign: Campaign, directory: Path, where: str | None = None, store: Store | None = None) -> Collected:
+    """Read what the results directory holds of the campaign's cells; RecordError names a damaged file.
+
+    store: of that directory, where one has read records already.
+    """
+    store = store or Store(directory)
+    matrix = expand(campaign, where, hosts=RecordedHosts(store))
+    known = read_known(campaign, store)
+    present = known.measured
+    wanted = sorted(key for key in _keys(matrix) if key in present)
+    records = list(_sharing(store.read(*key) for key in wanted))
+    used = {record.lease_id for record in records}
+    names = {lease_name(campaign.protocol, cell) for cell in matrix.cells}
+    leases = [
+        lease
+        for path in sorted((directory / "leases").glob("*.json"))
+        if (lease := _document(path))["lease_id"] in used or lease.get("lease") in names
+    ]
+    leases.sort(key=lambda lease: (lease.get("requested_s") or 0.0, lease["lease_id"]))
+    others = (store.read(*key) for key in sorted(present.difference(wanted)))
+    beside = [(other.lease_id, other.started, other.ended) for other in others if other.lease_id in used]
+    configurations = {record.lease_id: record.cell.configuration for record in records}
+    links = [
+        {**each, "configuration": configurations[each["lease_id"]]}
+        for each in links_of_uses(directory, store)
+        if each["lease_id"] in configurations
+    ]
+    left_out = Excluded(directory / "slurm").read()
+    return Collected(campaign, matrix, records, leases, _reasons(directory), store, beside, links, known, left_out)
+
+
+def _sharing(records: Iterable[Record]) -> Iterator[Record]:
+    """Records that hold what all runs of a cell have in common once: it is most of a record."""
+    first: Record | None = None
+    for record in records:
+        if first is None or record.cell_id != first.cell_id:
+            first = record
+        cell = first.cell if record.cell == first.cell else record.cell
+        yield record.model_copy(update={"cell": cell, "specification": first.specification})
+
+
+def _keys(matrix: Matrix) -> Iterator[Key]:
+    for cell in matrix.cells:
+        for repetition in range(1, cell.settings.repetitions + 1):
+            yield cell.id, repetition
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RecordError(
+            f"{path}: cannot be read ({error}); move it away, its lease is then shown as unknown"
+        ) from error
+    if (
+        not isinstance(document, dict)
+        or not isinstance(document.get("lease_id"), str)
+        or not isinstance(document.get("requested_s"), int | float | None)
+    ):
+        raise RecordError(f"{path}: is not a lease document; move it away, its lease is then shown as unknown")
+    return document
+
+
+def _reasons(directory: Path) -> dict[str, str]:
+    reasons = {}
+    for path in sorted(
+        (directory / "manifests").glob("*/*.json"), key=lambda path: (path.parent.name, path.stat().st_mtime)
+    ):
+        try:
+            document = json.loads(path.read_bytes())
+            reasons[document["lease"]] = document["reason"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{path}: not a manifest ({error!r}); delete it, it is made again") from error
+    return reasons
+
+
+def tables_of(collected: Collected) -> Tables:
+    """All tables of what was gathered."""
+    from campaign.tables.build import PlannedCell, cells_table, runs_table
+    from campaign.tables.table_files import Tables
+    from campaign.tables.time_series import sampled
+
+    runs = runs_table(collected.records, collected.beside)
+    present = {record.key for record in collected.records}
+    budget = kept_choice(collected.store.results / "plan" / "budget.json")
+    planned = []
+    for cell in collected.matrix.cells:
+        lease = lease_name(collected.campaign.protocol, cell)
+        repetitions = collected.known.planned(cell)
+        why = collected.reasons.get(lease) or (
+            "no log of it was imported" if collected.campaign.file.imported else "not measured yet"
+        )
+        paid = repetitions if budget is None else budget.limits.get(cell.id, 0)
+        missing = {
+            r: why if budget is None or r <= paid else budget.left_out
+            for r in range(1, repetitions + 1)
+            if (cell.id, r) not in present
+        }
+        planned.append(PlannedCell(cell, repetitions, lease, missing))
+    cells = cells_table(planned, runs)
+    store, order = collected.store, [cell.id for cell in collected.matrix.cells]
+    telemetry = sampled(collected.records, store.results, store.shared_document, order)
+    tables = Tables(runs, cells, collected.leases, collected.links, context_document(collected), telemetry)
+    if not collected.campaign.references:
+        return tables
+    from campaign.insight.published.said import held_against
+
+    published = held_against(collected.campaign.references, tables)
+    return replace(tables, context={**tables.context, "published": published})
+
+
+def collect(collected: Collected, out: Path) -> None:
+    """Write tables/: runs and cells (Parquet and CSV), telemetry (Parquet), leases.json, links.json, context.json; and costs.json,
+    what forecasts learn from."""
+    from campaign.tables.table_files import write
+
+    write(tables_of(collected), out)
+    campaign = collected.campaign
+    found = costs_of(campaign.name, campaign.system.name, collected.records, collected.leases)
+    (out / COSTS).write_text(json.dumps(found.document()) + "\n", encoding="utf-8")

@@ -1,0 +1,186 @@
+"""What the report page is told beside tables and figures, from the records and the campaign alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from campaign.config import launch_rules
+from campaign.config.resolve import Campaign
+from campaign.documents.record import IMPORTED
+from campaign.documents.record import SCHEMA as RECORD_SCHEMA
+from campaign.documents.superseded import all_set_aside
+from campaign.fabrics import adapters
+from campaign.launch.emulated_links import FLAGS as LINK_FLAGS
+from campaign.launch.emulated_links import said
+from campaign.plan.history import measured_forecasts
+from campaign.plan.matrix import Matrix
+from campaign.plan.oom_frontier import CONTRADICTS
+from campaign.plan.repetitions import said as often
+
+if TYPE_CHECKING:
+    from campaign.tables.collect import Collected
+
+FLAGS = {
+    "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
+    CONTRADICTS: "it ran, though an otherwise equal cell with a smaller batch, or this one, ran out of memory before",
+    IMPORTED: "it was read from a log that was made without this program; hardware and software are as its map states them",
+    "exit_hang": "a rank measured well, then did not exit by itself and was ended",
+    "storage emulated": "samples were read no faster than the system file says, in place of a link that is not there",
+    "storage is the host's memory": "the storage's file system keeps its files in memory, so that nothing was read from a device",
+    **LINK_FLAGS,
+}
+
+# What a caption says of the protocol; time limits and the like change no number.
+_PROTOCOL = ("warmup_steps", "measured_steps", "repetitions", "order", "seed")
+
+
+def context_document(collected: Collected) -> dict[str, Any]:
+    """JSON-serialisable; its form is `report_document.ContextDocument`."""
+    campaign, records = collected.campaign, collected.records
+    shared = {name for record in records for name in (record.environment, record.software) if name}
+    environments = {name: collected.store.shared_document(name) for name in sorted(shared)}
+    hosts = [environments[name] for name in {record.environment for record in records}]
+    software = {(name, version) for document in hosts for name, version in document.get("packages", {}).items()}
+    document = campaign.document()
+    flags = {flag for record in records for flag in record.flags}
+    return {
+        "campaign": {
+            "name": campaign.name,
+            "title": campaign.file.title or campaign.name,
+            "question": campaign.file.question,
+            "system": campaign.system.name,
+            "baseline": baseline(campaign),
+            "protocol": {
+                name: document["campaign"]["protocol"][name]
+                for name in _PROTOCOL
+                if not (campaign.file.imported and name == "seed")  # stands for one that nobody knows
+            },
+        },
+        "campaign_yaml": yaml.safe_dump(
+            {key: value for key, value in document.items() if key != "references"},
+            sort_keys=False,
+            allow_unicode=True,
+            width=100,
+        ),
+        "system": {
+            "name": campaign.system.name,
+            "description": campaign.system.description,
+            "fabric": "not known (imported)" if campaign.file.imported else str(campaign.system.fabric.get("kind", "")),
+        },
+        "notes": [
+            *campaign.system.notes,
+            *_unverified(campaign),
+            *launch_rules.said(campaign.system, campaign.configurations),
+            *_emulation(campaign),
+            *_links(collected),
+            *_emulated_links(collected),
+            *_targets(collected.matrix),
+            *_set_aside(collected),
+        ],
+        "excluded": [
+            *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
+            *({"rule": f"configuration {i.shape}", "why": i.why, "cells": 0} for i in campaign.impossible),
+        ],
+        "hosts_left_out": [{"host": host, "why": why} for host, why in sorted(collected.hosts_left_out.items())],
+        "launchers": _launchers(collected),
+        "software": [{"name": name, "version": version} for name, version in sorted(software)],
+        "environments": environments,
+        "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
+        "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
+        "forecast": measured_forecasts(collected.store.results),
+    }
+
+
+def _targets(matrix: Matrix) -> list[str]:
+    """What a reader of an interval should know where it was waited for."""
+    asked = {
+        (often(s), s.target_half_width_pct)
+        for cell in matrix.cells
+        if (s := cell.settings).target_half_width_pct is not None
+    }
+    return [
+        f"Cells with {times.replace('-', ' to ')} repetitions ended once the 95 % interval of their mean throughput was within "
+        f"±{target:g} % of it, or with the most of them. An interval that was waited for covers the true mean less often than its "
+        "name says: simulated, in 90 to 95 of 100 cells."
+        for times, target in sorted(asked)
+    ]
+
+
+def _set_aside(collected: Collected) -> list[str]:
+    """What was measured again: its first records are kept, and take part in nothing."""
+    asked = {cell.id for cell in collected.matrix.cells}
+    times = [(t, sum(cell_id in asked for cell_id, _ in t.runs)) for t in all_set_aside(collected.store.results)]
+    return [
+        f"{count} records of runs with {each.where} were set aside at {each.when} (UTC), to measure these runs again; they are "
+        f"kept in superseded/{each.when}/ of the results, and no number here holds them."
+        for each, count in times
+        if count
+    ]
+
+
+def _launchers(collected: Collected) -> dict[str, int]:
+    """Runs by launcher, as the campaign was when they were measured: a profile may have chosen another than the system file."""
+    runs: Counter[str] = Counter()
+    if collected.campaign.file.imported:
+        return {IMPORTED: len(collected.records)}
+    for name, count in Counter(record.campaign for record in collected.records).items():
+        runs[collected.store.shared_document(name)["system"]["launcher"]] += count
+    return dict(runs)
+
+
+def baseline(campaign: Campaign) -> str:
+    """The configuration that overheads refer to: as named, or the largest local one on the fewest hosts."""
+    if campaign.file.baseline:
+        return campaign.file.baseline
+    local = [
+        c for c in campaign.configurations if c.attach == "local" and c.storage == "local"
+    ] or campaign.configurations
+    return max(local, key=lambda c: (c.ranks, -c.hosts)).name
+
+
+def _unverified(campaign: Campaign) -> list[str]:
+    kind = str(campaign.system.fabric["kind"])
+    adapter = adapters().get(kind)
+    if adapter is None or not adapter.unverified:
+        return []
+    return [f"The fabric adapter '{kind}' is unverified: {adapter.unverified}."]
+
+
+def _emulation(campaign: Campaign) -> list[str]:
+    models = sorted({c.device for c in campaign.configurations if campaign.device(c.device).runs_on == "cpu"})
+    return [
+        f"Each device of model '{model}' is emulated by one process on a CPU core: the numbers compare compositions of this "
+        "machine, they are not those of GPUs."
+        for model in models
+    ]
+
+
+def _links(collected: Collected) -> list[str]:
+    """The system's links as its file gives them: what a reader holds an overhead against."""
+    kinds = {"local": "between devices of a host", "fabric": "to devices behind the fabric", "network": "between hosts"}
+    said = []
+    for name, meaning in kinds.items():
+        link = getattr(collected.campaign.system.links, name)
+        if link is not None:
+            latency = "" if link.latency_us is None else f", {link.latency_us:g} µs"
+            source = f" ({link.source})" if link.source else ""
+            said.append(f"{meaning} {link.gb_per_s:g} GB/s one way{latency}{source}")
+    measured = "" if collected.links else ", not measured"
+    return [f"Links by the system file{measured}: {'; '.join(said)}."] if said else []
+
+
+def _emulated_links(collected: Collected) -> list[str]:
+    """What became of the links that the system file asks to emulate, as the records say it."""
+    if collected.campaign.system.emulation is None:
+        return []
+    runs: dict[str, tuple[dict[str, Any], int]] = {}
+    for name, count in Counter(record.composition for record in collected.records).items():
+        links = collected.store.shared_document(name).get("links")
+        if links is not None:
+            key = json.dumps(links, sort_keys=True)
+            runs[key] = (links, runs.get(key, (links, 0))[1] + count)
+    return [said(links, count, len(collected.records)) for _, (links, count) in sorted(runs.items())]

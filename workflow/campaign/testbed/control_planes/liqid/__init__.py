@@ -1,0 +1,20 @@
+"""An emulated Liqid Matrix, REST v2, over a rack: groups, machines, edit modes, and nothing connected before it is reprogrammed.
+
+Strict: every request needs its digest key, objects must be echoed whole, one machine is edited at a time, a device is in one place.
+Written from the public SDKs (3.2.0) and their recorded requests; no real Matrix was at hand.
+"""
+
+from __future__ import annotations
+
+from campaign.testbed.control_planes.liqid.dialect import Behaviour, LiqidDialect
+
+__all__ = ["Behaviour", "LiqidDialect", "open_dialect"]
+
+from typing import Any
+
+from campaign.testbed.control_planes.rack import Rack
+
+
+def open_dialect(rack: Rack, **options: Any) -> LiqidDialect:
+    """options: the fields of `Behaviour`."""
+    return LiqidDialect(rack, Behaviour(**options))

@@ -1,0 +1,240 @@
+"""What a Matrix knows and allows: devices, groups, machines, and the two kinds of editing. Speaks no JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from campaign.testbed.control_planes.rack import Rack, RackDevice, RackError
+
+MACH_ID_MAX = 0x3FFF
+TYPES = {"gpu": "gpu", "nvme": "targ", "nic": "link", "fpga": "fpga"}
+"""Liqid's type of a device, by the rack's kind; compute devices are `comp`."""
+
+
+class Refusal(Exception):
+    """What the Matrix answers with an error. Nothing was changed."""
+
+    def __init__(self, message: str, code: int = 400, type_: str = "BAD_REQUEST") -> None:
+        super().__init__(message)
+        self.code = code
+        self.type = type_
+
+
+@dataclass
+class MatrixDevice:
+    """One device; without group it is in the system's free pool, without machine in the free pool of its group."""
+
+    name: str
+    dev_type: str
+    number: int
+    part: RackDevice | None
+    model: str
+    shelf: int
+    slot: int
+    group: int | None = None
+    machine: int | None = None
+    text: str = ""
+
+    @property
+    def dev_id(self) -> str:
+        return f"0x{self.number:08x}"
+
+
+@dataclass
+class MatrixGroup:
+    number: int
+    name: str
+    editing: bool = False
+    pending: dict[str, bool] = field(default_factory=dict)  # device -> added (True) or removed
+
+
+@dataclass
+class MatrixMachine:
+    number: int
+    group: int
+    name: str
+    comp_name: str
+    mtime: str | None = None
+    pending: dict[str, bool] = field(default_factory=dict)
+
+
+class Matrix:
+    """See the methods for the rules. `computes`: the compute device's name of each host."""
+
+    def __init__(self, rack: Rack, computes: Mapping[str, str], groups: Sequence[str]) -> None:
+        self.rack = rack
+        self.hosts = {computes.get(host, host): host for host in rack.hosts}
+        self.devices: dict[str, MatrixDevice] = {}
+        for index, name in enumerate(self.hosts):
+            self.devices[name] = MatrixDevice(name, "comp", index + 1, None, "compute", 0, index + 1)
+        shelves = {drawer: n for n, drawer in enumerate(dict.fromkeys(d.drawer for d in rack.devices.values()), 1)}
+        for index, part in enumerate(rack.devices.values()):
+            self.devices[part.name] = MatrixDevice(
+                part.name, TYPES[part.kind], 0x1001 + index, part, part.model, shelves[part.drawer], part.slot
+            )
+        self.groups = {number: MatrixGroup(number, name) for number, name in enumerate(groups, 1)}
+        self.machines: dict[int, MatrixMachine] = {}
+        self.editing: int | None = None
+
+    # -- groups ------------------------------------------------------------------------------------------------------------
+
+    def group(self, number: object) -> MatrixGroup:
+        if not isinstance(number, int) or number not in self.groups:
+            raise Refusal(f"Group {number} does not exist", 404, "NOT_FOUND")
+        return self.groups[number]
+
+    def add_group(self, number: object, name: object) -> MatrixGroup:
+        if not isinstance(number, int) or number <= 0 or number in self.groups:
+            raise Refusal(f"Group id {number} is not usable")
+        if not isinstance(name, str) or not name or name in {group.name for group in self.groups.values()}:
+            raise Refusal(f"Group name {name!r} is not usable")
+        self.groups[number] = MatrixGroup(number, name)
+        return self.groups[number]
+
+    def remove_group(self, number: int) -> None:
+        group = self.group(number)
+        if any(device.group == number for device in self.devices.values()) or group.editing:
+            raise Refusal(f"Group {number} is not empty")
+        del self.groups[number]
+
+    def edit_pool(self, number: object) -> None:
+        group = self.group(number)
+        if group.editing:
+            raise Refusal(f"Group {number} is already being edited", 409, "CONFLICT")
+        group.editing = True
+
+    def finish_pool(self, number: object, *, keep: bool) -> None:
+        """keep: what was added and removed happens; else it is forgotten."""
+        group = self.group(number)
+        if not group.editing:
+            raise Refusal(f"Group {number} is not in edit mode")
+        for name, added in group.pending.items() if keep else ():
+            self.devices[name].group = group.number if added else None
+        group.pending.clear()
+        group.editing = False
+
+    def pool(self, number: object, name: object, *, add: bool) -> None:
+        group, device = self.group(number), self.device(name)
+        if not group.editing:
+            raise Refusal(f"Group {number} is not in edit mode")
+        if any(device.name in other.pending for other in self.groups.values()):
+            raise Refusal(f"Device {name} is already part of an edit")
+        if add and device.group is not None:
+            raise Refusal(f"Device {name} belongs to group {device.group} already")
+        if not add and (device.group != group.number or device.machine is not None):
+            raise Refusal(f"Device {name} is not in the free pool of group {number}")
+        group.pending[device.name] = add
+
+    # -- machines ----------------------------------------------------------------------------------------------------------
+
+    def machine(self, number: object) -> MatrixMachine:
+        if not isinstance(number, int) or number not in self.machines:
+            raise Refusal(f"Machine {number} does not exist", 404, "NOT_FOUND")
+        return self.machines[number]
+
+    def add_machine(self, number: object, group: object, name: object, comp_name: object) -> MatrixMachine:
+        self.group(group)
+        if not isinstance(number, int) or not 1 <= number <= MACH_ID_MAX or number in self.machines:
+            raise Refusal(f"Machine id {number} is not usable")
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9]+", name):
+            raise Refusal(f"Machine name {name!r} must be letters and digits", 422, "UNPROCESSABLE")
+        if name in {machine.name for machine in self.machines.values()}:
+            raise Refusal(f"Machine name {name} exists already")
+        assert isinstance(group, int)  # group() refuses anything else
+        self.machines[number] = MatrixMachine(number, group, name, str(comp_name or name), "2026-01-01T00:00:00")
+        return self.machines[number]
+
+    def remove_machine(self, number: int) -> None:
+        """Its devices go to the free pool of its group, not to that of the system."""
+        self.machine(number)
+        self._not_edited(number)
+        for device in self.devices.values():
+            if device.machine == number:
+                device.machine = None
+                if device.part is not None:
+                    self.rack.detach(device.part.name)
+        del self.machines[number]
+
+    def edit_machine(self, number: object) -> None:
+        machine = self.machine(number)
+        if self.editing is not None:
+            self._not_edited(self.editing)
+        self.editing = machine.number
+
+    def _not_edited(self, number: int) -> None:
+        if self.editing == number:
+            raise Refusal(f"Machine 0x{number:04x} is already being edited", 409, "CONFLICT")
+
+    def _edited(self, number: object) -> MatrixMachine:
+        machine = self.machine(number)
+        if self.editing != machine.number:
+            raise Refusal(f"Machine 0x{machine.number:04x} is not being edited")
+        return machine
+
+    def cancel_machine(self, number: object) -> None:
+        self._edited(number).pending.clear()
+        self.editing = None
+
+    def relate(self, number: object, name: object, *, add: bool) -> None:
+        machine, device = self._edited(number), self.device(name)
+        if device.name in machine.pending:
+            raise Refusal(f"Device {name} is already part of the edit")
+        if add and (device.group != machine.group or device.machine is not None):
+            raise Refusal(f"Device {name} is not in the free pool of group {machine.group}")
+        if not add and device.machine != machine.number:
+            raise Refusal(f"Device {name} is not in machine 0x{machine.number:04x}")
+        machine.pending[device.name] = add
+
+    def reprogram(self, number: object) -> None:
+        """The commit: devices are connected and disconnected now, all or none."""
+        machine = self._edited(number)
+        inside = {name for name, device in self.devices.items() if device.machine == machine.number}
+        inside |= {name for name, added in machine.pending.items() if added}
+        inside -= {name for name, added in machine.pending.items() if not added}
+        computes = [name for name in inside if self.devices[name].dev_type == "comp"]
+        if len(computes) > 1:
+            raise Refusal(f"Machine 0x{machine.number:04x} would have {len(computes)} compute devices")
+        host = self.hosts[computes[0]] if computes else None
+        self._cabled(inside, host)
+        for name, added in machine.pending.items():
+            self.devices[name].machine = machine.number if added else None
+        for device in self.devices.values():
+            if device.part is not None and (device.name in inside or device.name in machine.pending):
+                if host is not None and device.name in inside:
+                    self.rack.attach(device.part.name, host)
+                else:
+                    self.rack.detach(device.part.name)
+        machine.comp_name = computes[0] if computes else machine.name
+        machine.pending.clear()
+        self.editing = None
+
+    def _cabled(self, inside: set[str], host: str | None) -> None:
+        for name in sorted(inside):
+            part = self.devices[name].part
+            if part is None or host is None:
+                continue
+            if "broken" in part.quirks:
+                raise Refusal(f"Device {name} did not come up", 500, "INTERNAL")
+            if part.drawer not in self.rack.hosts[host].drawers:
+                raise Refusal(str(RackError(f"{host} is not cabled to {part.drawer}")))
+
+    # -- devices -----------------------------------------------------------------------------------------------------------
+
+    def device(self, name: object) -> MatrixDevice:
+        if not isinstance(name, str) or name not in self.devices:
+            raise Refusal(f"Device {name} does not exist", 404, "NOT_FOUND")
+        return self.devices[name]
+
+    def described(self, dev_type: str, dev_id: str) -> MatrixDevice:
+        """A device by type and id. Raises Refusal when there is none."""
+        for device in self.devices.values():
+            if device.dev_type == dev_type and device.dev_id == dev_id.lower():
+                return device
+        raise Refusal(f"Device {dev_type} {dev_id} does not exist", 404, "NOT_FOUND")
+
+    @property
+    def quiet(self) -> bool:
+        """True while nothing at all is in edit mode."""
+        return self.editing is None and not any(group.editing for group in self.groups.values())

@@ -1,0 +1,185 @@
+"""What the chassis does, whatever protocol it is asked in: ports, zones, the rules of modes, counters and a log of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from campaign.testbed.control_planes.rack import Rack, RackDevice, RackError
+from campaign.testbed.control_planes.redfish_zones.options import Mode, Options
+
+SLOTS = 8
+HOSTS_IN_ADVANCED = 3
+
+
+class Refused(Exception):
+    """A change that is not allowed. message_id: of Redfish's Base registry; status: of HTTP."""
+
+    def __init__(self, status: int, message_id: str, message: str, arguments: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message_id = message_id
+        self.arguments = list(arguments)
+
+
+@dataclass
+class Port:
+    """One host port and its zone. number counts from 1."""
+
+    name: str
+    number: int
+    host: str | None
+    description: str
+
+    @property
+    def zone(self) -> str:
+        return str(self.number)
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """origin: what it is about, below the fabric (`Endpoints/gpu1`)."""
+
+    number: int
+    created: str
+    severity: str
+    message: str
+    message_id: str
+    origin: str
+
+
+class Switching:
+    """Zones over a rack. Which port a device is on is kept here; which host has it is the rack's truth."""
+
+    def __init__(self, rack: Rack, options: Options) -> None:
+        self.rack = rack
+        self.options = options
+        self.drawers = (
+            [] if options.variant == "gigaio" else list(dict.fromkeys(["drawer1", "drawer2", *_drawers(rack)]))
+        )
+        self.modes: dict[str, Mode] = {drawer: options.modes.get(drawer, "advanced") for drawer in self.drawers}
+        self.ports = {port.name: port for port in self._cabled(options)}
+        self.log: list[LogEntry] = []
+        self.errors: dict[str, tuple[int, int]] = {}  # device -> correctable, uncorrectable
+        self._port_of: dict[str, str] = {}
+        if unknown := set(options.modes) - set(self.drawers):
+            raise ValueError(
+                f"modes: no drawer {', '.join(sorted(unknown))}; there are {', '.join(self.drawers) or 'none'}"
+            )
+        if self.drawers and (beyond := [device.name for device in rack.devices.values() if device.slot > SLOTS]):
+            raise ValueError(f"a drawer has {SLOTS} slots; no room for {', '.join(beyond)}")
+
+    def _cabled(self, options: Options) -> list[Port]:
+        names = list(self.rack.hosts)
+        if self.drawers:
+            hosts = options.ports or dict(zip(("H1", "H2", "H3", "H4"), names, strict=False))
+            known = ["H1", "H2", "H3", "H4"]
+        else:
+            hosts = options.ports or {f"port{17 + index}": name for index, name in enumerate(names)}
+            known = list(hosts)
+        if wrong := [port for port, host in hosts.items() if port not in known or host not in names]:
+            raise ValueError(f"ports: {', '.join(wrong)}: ports are {', '.join(known)}, hosts {', '.join(names)}")
+        return [
+            Port(name, index + 1, hosts.get(name), options.descriptions.get(name, f"Zone of host port {name}"))
+            for index, name in enumerate(known)
+        ]
+
+    # -- looking -----------------------------------------------------------------------------------------------------------
+
+    def port_of(self, device: RackDevice) -> Port | None:
+        """The port whose zone a device is in: the one it was put in, or the first of its host."""
+        if device.attached_to is None:
+            return None
+        port = self.ports.get(self._port_of.get(device.name, ""))
+        if port is not None and port.host == device.attached_to:
+            return port
+        return next((port for port in self.ports.values() if port.host == device.attached_to), None)
+
+    def zones(self) -> dict[str, list[RackDevice]]:
+        """Devices by port."""
+        found: dict[str, list[RackDevice]] = {name: [] for name in self.ports}
+        for device in self.rack.devices.values():
+            port = self.port_of(device)
+            if port is not None:
+                found[port.name].append(device)
+        return found
+
+    def reaching(self, drawer: str) -> list[str]:
+        """Ports that reach a drawer in its mode, in the order of its connections."""
+        cabled = [
+            port.name for port in self.ports.values() if port.host and drawer in self.rack.hosts[port.host].drawers
+        ]
+        if self.modes[drawer] == "advanced":
+            return cabled
+        index = self.drawers.index(drawer)
+        own = [name for name in cabled if self.ports[name].number in (2 * index + 1, 2 * index + 2)]
+        return (own or cabled)[: 1 if self.modes[drawer] == "standard_one_host" else 2]
+
+    def violation(self, attached: Mapping[str, str]) -> str | None:
+        """The rule that having devices on ports (device -> port) would break."""
+        sharing: dict[str, set[str]] = {}
+        for name, port in attached.items():
+            device, host = self.rack.devices[name], self.ports[port].host
+            if not self.drawers:
+                continue
+            mode, reaching = self.modes[device.drawer], self.reaching(device.drawer)
+            if mode == "standard_two_hosts":
+                connection = (device.slot - 1) // (SLOTS // 2)
+                reaching = reaching[connection : connection + 1]
+            if port not in reaching:
+                return f"port {port} does not reach slot {device.slot} of {device.drawer} in mode {mode}"
+            sharing.setdefault(device.drawer, set()).add(str(host))
+            if len(sharing[device.drawer]) > HOSTS_IN_ADVANCED:
+                return f"more than {HOSTS_IN_ADVANCED} hosts would hold devices of {device.drawer}"
+        return None
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def check(self, port: Port, wanted: Sequence[str]) -> None:
+        """Raises Refused when the zone of a port cannot be made of these devices."""
+        now = {name: owner.name for name, device in self.rack.devices.items() if (owner := self.port_of(device))}
+        for name in wanted:
+            if now.get(name, port.name) != port.name:
+                raise Refused(409, "ResourceInUse", f"{name} is in the zone of host port {now[name]}.")
+        if wanted and port.host is None:
+            raise Refused(400, "ActionNotSupported", f"No host is connected to host port {port.name}.")
+        after = {name: owner for name, owner in now.items() if owner != port.name} | dict.fromkeys(wanted, port.name)
+        if rule := self.violation(after):
+            raise Refused(400, "PropertyValueConflict", f"Not allowed: {rule}.", ("Endpoints", "Mode"))
+
+    def put(self, port: Port, wanted: Sequence[str], description: str | None) -> None:
+        """Make the zone of a port of just these devices; all or nothing. Raises Refused."""
+        self.check(port, wanted)
+        before = [device.name for device in self.zones()[port.name]]
+        try:
+            for name in wanted:
+                if name not in before:
+                    self.rack.attach(name, str(port.host))
+                    self._port_of[name] = port.name
+                    self.note(
+                        "OK", f"{name} assigned to host port {port.name}", "ZoneEndpointAdded", f"Endpoints/{name}"
+                    )
+        except RackError as error:
+            for name in wanted:
+                if name not in before and self._port_of.get(name) == port.name:
+                    self.rack.detach(name)
+            raise Refused(400, "PropertyValueConflict", f"Not allowed: {error}.", ("Endpoints", "Cabling")) from error
+        for name in before:
+            if name not in wanted:
+                self.rack.detach(name)
+                self._port_of.pop(name, None)
+                self.note(
+                    "OK", f"{name} removed from host port {port.name}", "ZoneEndpointRemoved", f"Endpoints/{name}"
+                )
+        if description is not None and description != port.description:
+            port.description = description
+            self.note("OK", f"zone {port.zone} described anew", "ResourceChanged", f"Zones/{port.zone}")
+
+    def note(self, severity: str, message: str, message_id: str, origin: str) -> None:
+        created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.log.append(LogEntry(len(self.log) + 1, created, severity, message, message_id, origin))
+
+
+def _drawers(rack: Rack) -> list[str]:
+    return [device.drawer for device in rack.devices.values()]

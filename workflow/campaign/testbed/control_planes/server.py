@@ -1,0 +1,236 @@
+"""An emulated control plane as a real HTTP server, with TLS, a log of what it was asked, and faults on the wire."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+import trustme
+
+from campaign.testbed.control_planes.faults import Fault, Faults
+from campaign.testbed.control_planes.rack import Rack
+
+_BODY_MAX = 8 * 1024 * 1024
+HOSTS_PATH = "/_hosts/"
+"""What hosts enumerate, for host agents of kind `http`: GET `/_hosts/NAME/devices`, POST `/_hosts/NAME/rescan`."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request. body: parsed JSON, None where there is none; text: as it came; query: the last value of each name."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: Any
+    text: str
+    time_s: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """body: dict or list is sent as JSON, str as it is (with `headers`' content type), None as nothing."""
+
+    status: int = 200
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Dialect(Protocol):
+    """One emulated protocol over a rack; called by one thread at a time."""
+
+    rack: Rack
+
+    def answer(self, asked: Asked) -> Reply | None:
+        """Whatever the real service would say (None: it ends the connection); never raises for anything that a client can send."""
+
+
+class Server:
+    """A dialect, served until closed. `log`: every request in its order; `url`, `ca_file`: what a client needs."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        directory: Path | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: bool = True,
+    ) -> None:
+        """directory: where the certificate of the server's own authority is written (`ca.pem`); needed for TLS."""
+        self.dialect = dialect
+        self.faults = Faults()
+        self.log: list[Asked] = []
+        self._lock = threading.Lock()
+        self._last: dict[str, Reply] = {}
+        self._http = _Http((host, port), _handler(self))
+        self.ca_file: Path | None = None
+        if tls:
+            if directory is None:
+                raise ValueError("a directory for the certificate is needed")
+            self.ca_file = self._secure(directory, host)
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://{host}:{self._http.server_address[1]}"
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+
+    def _secure(self, directory: Path, host: str) -> Path:
+        authority = trustme.CA()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(host, "localhost").configure_cert(context)
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / "ca.pem"
+        authority.cert_pem.write_to_path(str(path))
+        # The handshake is the handler thread's: a client that does not shake hands must not stop the others.
+        self._http.tls = context
+        return path
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def changing(self) -> list[Asked]:
+        """The requests that were not reads."""
+        return [asked for asked in self.log if asked.method not in ("GET", "HEAD", "OPTIONS")]
+
+    def respond(self, asked: Asked) -> tuple[Reply | None, Fault | None]:
+        """The answer, None for a connection that just ends, and the fault that is still to be committed while it is sent."""
+        with self._lock, self.dialect.rack.lock:
+            self.log.append(asked)
+            if asked.path.startswith(HOSTS_PATH):
+                return self._host(asked), None
+            fault = self.faults.strike(asked.method, asked.path)
+            if fault is not None:
+                match fault.kind:
+                    case "drop_before":
+                        return None, None
+                    case "status":
+                        return Reply(fault.status, fault.body), None
+                    case "lie":
+                        return Reply(fault.status if fault.status != 500 else 200, fault.body or None), None
+                    case "html":
+                        page = "<html><body><h1>Internal Server Error</h1></body></html>"
+                        return Reply(500, page, {"Content-Type": "text/html"}), None
+                    case "stale" if (old := self._last.get(asked.path)) is not None:
+                        return old, None
+            reply = self.dialect.answer(asked)
+            if asked.method == "GET" and reply is not None:
+                self._last[asked.path] = reply
+            if fault is not None and fault.kind == "drop_after":
+                return None, None
+            if fault is not None and fault.kind == "status_after":
+                return Reply(fault.status, fault.body), None
+            return reply, fault
+
+    def _host(self, asked: Asked) -> Reply:
+        name, _, what = asked.path.removeprefix(HOSTS_PATH).partition("/")
+        rack = self.dialect.rack
+        if name not in rack.hosts or (asked.method, what) not in (("GET", "devices"), ("POST", "rescan")):
+            return Reply(404, {"error": f"no {asked.method} {asked.path}; hosts are {', '.join(rack.hosts)}"})
+        if what == "rescan":
+            rack.rescan(name)
+            return Reply(204)
+        return Reply(200, rack.enumerated(name))
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+    tls: ssl.SSLContext | None = None
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if self.tls is not None:
+            request.settimeout(30)
+            try:
+                request = self.tls.wrap_socket(request, server_side=True)
+                request.settimeout(None)
+            except (OSError, ssl.SSLError):
+                return
+        super().finish_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is nothing to report."""
+
+
+def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        server_version = "campaign-emulator"
+        sys_version = ""
+        # Headers and body are two writes; with Nagle's algorithm the second waits 40 ms for the client's delayed acknowledgement.
+        disable_nagle_algorithm = True
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """The server keeps a log of its own."""
+
+        def _serve(self) -> None:
+            length = min(int(self.headers.get("Content-Length") or 0), _BODY_MAX)
+            text = self.rfile.read(length).decode(errors="replace")
+            split = urlsplit(self.path)
+            try:
+                body = json.loads(text) if text else None
+            except ValueError:
+                body = None
+            query = dict(parse_qsl(split.query, keep_blank_values=True))
+            asked = Asked(self.command, split.path, query, dict(self.headers.items()), body, text)
+            reply, fault = server.respond(asked)
+            if reply is None:
+                self.close_connection = True
+                return
+            self._send(reply, fault)
+
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve
+
+        def _send(self, reply: Reply, fault: Fault | None) -> None:
+            if fault is not None and fault.kind == "delay":
+                time.sleep(fault.delay_s)
+            content = _content(reply.body)
+            self.send_response(reply.status)
+            kind = "text/plain" if isinstance(reply.body, str) else "application/json"
+            headers = {"Content-Type": kind, **reply.headers} if content else dict(reply.headers)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            if reply.status != 204:
+                self.send_header("Content-Length", str(len(content)))
+            if self.close_connection:
+                # A client that asked for it need not remember that it did, and would use the connection again.
+                self.send_header("Connection", "close")
+            self.end_headers()
+            if self.command == "HEAD" or reply.status == 204:
+                return
+            with suppress(OSError):
+                if fault is not None and fault.kind == "garbage":
+                    self.wfile.write(content[: len(content) // 2])
+                    self.close_connection = True
+                elif fault is not None and fault.kind == "slow":
+                    for index in range(len(content)):
+                        self.wfile.write(content[index : index + 1])
+                        self.wfile.flush()
+                        time.sleep(fault.delay_s)
+                else:
+                    self.wfile.write(content)
+
+    return Handler
+
+
+def _content(body: Any) -> bytes:
+    if body is None:
+        return b""
+    return body.encode() if isinstance(body, str) else json.dumps(body).encode()

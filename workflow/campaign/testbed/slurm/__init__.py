@@ -1,0 +1,1 @@
+"""A whole Slurm on emulated hosts of one Linux machine: for tests, demonstrations and learning."""

@@ -1,0 +1,242 @@
+"""A whole Slurm on one machine: `up`, `status`, `down`, and a host that comes back with other devices.
+
+Hosts are network namespaces with shaped links; all daemons and jobs share process ids and mounts of their own, under one
+keeper. So its ports collide with nobody's, `/etc` is never touched, and `down` is the end of one process, which the kernel
+makes the end of all. From outside one interface is visible, over which Slurm's commands reach the controller with the
+SLURM_CONF of `environment`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.errors import LaunchError
+from campaign.launch.emulation.cluster import DESCRIPTION, Cluster, ClusterSpec, environment
+from campaign.launch.emulation.namespaces import end, tool
+from campaign.testbed.slurm import daemons, emulated_network, files
+from campaign.testbed.slurm.requirements import check
+
+_SLURMDBD_PORT = 6819
+_READY = frozenset({"idle", "mixed", "allocated", "completing"})
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """One host in Slurm's own words: state as `sinfo` gives it, and Gres."""
+
+    name: str
+    state: str
+    gres: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job as `squeue` gives it; place: its hosts, or in parentheses why it waits."""
+
+    job_id: str
+    name: str
+    state: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """cluster: None when nothing is up in the directory; missing: daemons that should run and do not."""
+
+    cluster: Cluster | None
+    running: tuple[daemons.Running, ...] = ()
+    hosts: tuple[HostStatus, ...] = ()
+    missing: tuple[str, ...] = ()
+    jobs: tuple[JobStatus, ...] = ()
+
+
+def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Cluster:
+    """Bring a cluster up; `say` is told every stage.
+
+    LaunchError: something is missing, in the way, or did not start; then nothing runs and only the logs are left. A process that is
+    killed on the way takes what it has started with it.
+    """
+    directory = directory.absolute()
+    files.check_length(directory, [host.name for host in spec.hosts])
+    check(spec.accounting)
+    lock = files.lock(directory)
+    try:
+        files.prepare(directory)
+        keeper, cluster = emulated_network.hosts(directory, spec, lock)
+        try:
+            os.pwrite(lock, f"{keeper.held.pid}\n".encode(), 0)
+            say(f"hosts: {', '.join(host.name for host in spec.hosts)}; controller at {cluster.control_address}")
+            files.write(cluster)
+            _start(cluster, say)
+            (directory / DESCRIPTION).write_text(cluster.model_dump_json(indent=2))
+            keeper.keep()
+        except BaseException:
+            keeper.close()
+            emulated_network.unlinked(cluster.interface)
+            files.clear(directory)
+            raise
+    finally:
+        os.close(lock)
+    say(f"up; SLURM_CONF={cluster.slurm_conf}")
+    return cluster
+
+
+def down(directory: Path) -> bool:
+    """Stop everything of the cluster in a directory and remove its files but for the logs. False: nothing was up.
+
+    Power off, not a shutdown: jobs die, and the accounting with them.
+    """
+    directory = directory.absolute()
+    pid = files.keeper(directory)
+    if pid is not None:
+        end(pid)
+        with suppress(FileNotFoundError):
+            emulated_network.unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text()).interface)
+    files.clear(directory)
+    return pid is not None
+
+
+def status(directory: Path) -> Status:
+    """What is up in a directory. Asks Slurm, so it takes as long as the controller does (at most 10 s)."""
+    directory = directory.absolute()
+    if files.keeper(directory) is None:
+        return Status(None)
+    cluster = find(directory)
+    found = daemons.running(cluster)
+    named = {process.host or process.daemon for process in found}
+    base = ["munged", *(["mariadbd", "slurmdbd"] if cluster.spec.accounting else []), "slurmctld"]
+    hosts = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
+    missing = [name for name in base if name not in named] + [
+        f"slurmd of {name}" for name in hosts if name not in named
+    ]
+    # Without its controller, Slurm's commands only wait.
+    answers = "slurmctld" in named
+    return Status(
+        cluster,
+        found,
+        _sinfo(cluster) if answers else (),
+        tuple(missing),
+        parse_squeue(_slurm(cluster, "squeue", "--noheader", "--format=%i|%T|%R|%j")) if answers else (),
+    )
+
+
+def find(directory: Path) -> Cluster:
+    """The cluster that is up in a directory; LaunchError: there is none."""
+    directory = directory.absolute()
+    try:
+        if files.keeper(directory) is not None:
+            return Cluster.model_validate_json((directory / DESCRIPTION).read_text())
+    except FileNotFoundError as error:
+        raise LaunchError(f"{directory}: the cluster is just coming up or going down") from error
+    raise LaunchError(f"{directory}: no cluster is up here; `campaign cluster up` starts one")
+
+
+def register(cluster: Cluster, host: str, devices: int) -> None:
+    """Let a dynamic host come back with another number of devices, as after a recomposition.
+
+    LaunchError: the host is not dynamic, has jobs, has not so many device files, or does not come back.
+    """
+    described = cluster.spec.host(host)
+    if described.registration != "dynamic":
+        raise LaunchError(
+            f"{host} is in slurm.conf as {described.registration}; only a dynamic host can come back with other devices"
+        )
+    if devices > described.slots:
+        raise LaunchError(f"{host} has device files for {described.slots} devices, not {devices}: raise devices_max")
+    if jobs := _slurm(cluster, "squeue", "--noheader", "--states=R,S", f"--nodelist={host}", "--format=%A").split():
+        raise LaunchError(f"{host} has jobs: {', '.join(jobs)}; drain it, and wait until they are over")
+    if daemons.of(cluster, "slurmd", host):
+        daemons.stop(cluster, "slurmd", host)
+
+    def forgotten() -> bool:
+        # Refused for as long as a job completes.
+        _slurm(cluster, "scontrol", "delete", f"nodename={host}")
+        return host not in {known.name for known in _sinfo(cluster)}
+
+    daemons.wait(forgotten, f"the controller does not let go of {host}", cluster, "slurmctld", "slurmctld")
+    daemons.start(cluster, "slurmd", host, devices)
+    _wait_for_hosts(cluster, {host})
+
+
+def _start(cluster: Cluster, say: Say) -> None:
+    directory = cluster.directory
+    daemons.start(cluster, "munged")
+    if cluster.spec.accounting:
+        say("database: being made")
+        _make_database(cluster)
+        daemons.start(cluster, "mariadbd")
+        socket = directory / "run" / "mariadb.sock"
+        daemons.wait(lambda: daemons.listens(socket), "the database does not answer", cluster, "mariadb", "mariadbd")
+    munge = directory / "run" / "munge.sock"
+    daemons.wait(lambda: daemons.listens(munge), "munged does not answer", cluster, "munged", "munged")
+    if cluster.spec.accounting:
+        say("slurmdbd: starting")
+        daemons.start(cluster, "slurmdbd")
+        address = cluster.control_address
+        daemons.wait(
+            lambda: daemons.serves(address, _SLURMDBD_PORT), "slurmdbd does not answer", cluster, "slurmdbd", "slurmdbd"
+        )
+    say("slurmctld: starting")
+    daemons.start(cluster, "slurmctld")
+    daemons.wait(lambda: _pings(cluster), "slurmctld does not answer", cluster, "slurmctld", "slurmctld")
+    started = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
+    say(f"slurmd: starting on {len(started)} hosts")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda host: daemons.start(cluster, "slurmd", host), started))
+    _wait_for_hosts(cluster, set(started))
+
+
+def _make_database(cluster: Cluster) -> None:
+    argv = [tool("mariadb-install-db"), f"--defaults-file={cluster.directory}/etc/my.cnf"]
+    options = ["--user=root", "--auth-root-authentication-method=normal", "--skip-test-db"]
+    done = subprocess.run([*argv, *options], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LaunchError(f"the database could not be made: {(done.stderr or done.stdout).strip()[-400:]}")
+
+
+def _pings(cluster: Cluster) -> bool:
+    return "is UP" in _slurm(cluster, "scontrol", "ping")
+
+
+def _wait_for_hosts(cluster: Cluster, names: set[str]) -> None:
+    def ready() -> bool:
+        return names <= {host.name for host in _sinfo(cluster) if host.state.rstrip("*~#$@+-") in _READY}
+
+    # The first host's log is shown: hosts are alike, and what is wrong with one mostly is with all.
+    first = min(names, default="")
+    daemons.wait(
+        ready, f"not all of {', '.join(sorted(names))} became idle", cluster, f"slurmd-{first}", "slurmd", first or None
+    )
+
+
+def _sinfo(cluster: Cluster) -> tuple[HostStatus, ...]:
+    return parse_sinfo(_slurm(cluster, "sinfo", "--noheader", "--Node", "--format=%N|%T|%G"))
+
+
+def parse_sinfo(text: str) -> tuple[HostStatus, ...]:
+    """Hosts from `sinfo --noheader --Node --format='%N|%T|%G'`."""
+    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 2]
+    return tuple(HostStatus(*row) for row in rows)
+
+
+def parse_squeue(text: str) -> tuple[JobStatus, ...]:
+    """Jobs from `squeue --noheader --format='%i|%T|%R|%j'`; the name is last, as it may hold anything."""
+    rows = [line.strip().split("|", 3) for line in text.splitlines() if line.count("|") >= 3]
+    return tuple(JobStatus(job_id, name, state, place) for job_id, state, place, name in rows)
+
+
+def _slurm(cluster: Cluster, *argv: str) -> str:
+    """What one of Slurm's commands prints; nothing when it fails: a controller that does not answer is a state, not an error."""
+    surroundings = {**os.environ, **environment(cluster)}
+    with suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(argv, capture_output=True, text=True, env=surroundings, timeout=10, check=False)
+        return done.stdout
+    return ""

@@ -1,0 +1,171 @@
+"""The cluster's daemons: starting them in their namespaces, finding them, waiting for them.
+
+Nothing is believed of pid files: a daemon of the cluster is a process in its namespace of process ids, whatever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from campaign.errors import LaunchError
+from campaign.launch.emulation.cluster import Cluster, environment
+from campaign.launch.emulation.namespaces import tool
+from campaign.launch.emulation.topology import HOME
+
+Daemon = Literal["munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd"]
+DAEMONS: tuple[Daemon, ...] = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd")
+_PATIENCE_S = 30.0
+_APPEARS_S = 1.0
+_LOG_LINES = 6
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A daemon that runs; host: for slurmd, the host it is of; pid: as seen from outside the cluster."""
+
+    daemon: Daemon
+    host: str | None
+    pid: int
+
+
+def running(cluster: Cluster) -> tuple[Running, ...]:
+    """Every daemon of the cluster that runs now, in the order they start."""
+    wanted = cluster.held.pid_namespace
+    pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    found = [process for pid in pids if _namespace(pid) == wanted and (process := _identified(pid)) is not None]
+    return tuple(sorted(found, key=lambda process: (DAEMONS.index(process.daemon), process.host or "", process.pid)))
+
+
+def _identified(pid: int) -> Running | None:
+    try:
+        comm = Path(f"/proc/{pid}/comm").read_text().strip()
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None  # it ended meanwhile
+    daemon = next((name for name in DAEMONS if name == comm), None)
+    # A process without arguments has ended, and waits for its parent.
+    if daemon is None or arguments == [b""]:
+        return None
+    host = arguments[arguments.index(b"-N") + 1].decode() if b"-N" in arguments else None
+    return Running(daemon, host, pid)
+
+
+def _namespace(pid: int) -> int | None:
+    try:
+        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
+    except OSError:
+        return None
+
+
+def of(cluster: Cluster, daemon: Daemon, host: str | None = None) -> tuple[Running, ...]:
+    """The running processes of one daemon, of one host where that is given."""
+    return tuple(found for found in running(cluster) if found.daemon == daemon and host in (None, found.host))
+
+
+def start(cluster: Cluster, daemon: Daemon, host: str | None = None, devices: int | None = None) -> None:
+    """Start a daemon; a slurmd needs its host, and devices where it registers with another number than the specification's.
+
+    Returns before the daemon serves. LaunchError: it could not be executed.
+    """
+    argv = _argv(cluster, daemon, host, devices)
+    name = daemon if host is None else f"{daemon}-{host}"
+    with cluster.log(f"{name}.out").open("ab") as log:
+        done = subprocess.run(
+            [*cluster.held.prefix(host or HOME), "setsid", "--fork", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={"PATH": _PATH, "LANG": "C.UTF-8", **environment(cluster)},
+            check=False,
+        )
+    if done.returncode:
+        raise LaunchError(f"{name} could not be started: {_tail(cluster, name)}")
+    # Until the process has taken its program's name: `wait` would take it for gone.
+    deadline_s = time.monotonic() + _APPEARS_S
+    while not of(cluster, daemon, host) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+
+
+def _argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int | None) -> list[str]:
+    directory, program = cluster.directory, tool(daemon)
+    if daemon == "munged":
+        files = ("key-file", "etc/munge.key"), ("socket", "run/munge.sock"), ("pid-file", "run/munge.pid")
+        others = ("log-file", "log/munged.log"), ("seed-file", "run/munge.seed")
+        options = [f"--{option}={directory / path}" for option, path in (*files, *others)]
+        # Forced: its checks of owners refuse a directory under a temporary one.
+        return [program, "--foreground", "--force", *options]
+    if daemon == "mariadbd":
+        return [program, f"--defaults-file={directory}/etc/my.cnf"]
+    if daemon != "slurmd":
+        return [program, "-D"]
+    if host is None:
+        raise LaunchError("a slurmd is of a host: say which")
+    described = cluster.spec.host(host)
+    if described.registration == "cloud":
+        # -b: a host that was up before it was asked for would not count as resumed.
+        return [program, "-D", "-b", "-N", host]
+    if described.registration != "dynamic":
+        return [program, "-D", "-N", host]
+    count = described.devices if devices is None else devices
+    gres = f" Gres={cluster.spec.gres(count)}" if count else ""
+    shape = f"CPUs={cluster.spec.cpus} RealMemory={cluster.spec.memory_mib} Feature=composed{gres}"
+    return [program, "-D", "-N", host, "-Z", "--conf", shape]
+
+
+def stop(cluster: Cluster, daemon: Daemon, host: str | None = None, number: int = signal.SIGTERM) -> None:
+    """Signal a daemon and wait until it is gone; LaunchError: it did not run, or does not end."""
+    processes = of(cluster, daemon, host)
+    if not processes:
+        raise LaunchError(f"{daemon}{f' of {host}' if host else ''} does not run in {cluster.directory}")
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+    wait(lambda: not of(cluster, daemon, host), f"{daemon} does not end on signal {number}", cluster, daemon)
+
+
+def wait(
+    ready: Callable[[], bool],
+    complaint: str,
+    cluster: Cluster,
+    name: str,
+    needs: Daemon | None = None,
+    host: str | None = None,
+) -> None:
+    """Until `ready`; LaunchError with the end of the daemon's log after 30 s, or as soon as the daemon it needs is gone."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while not ready():
+        gone = needs is not None and not of(cluster, needs, host)
+        if gone or time.monotonic() > deadline_s:
+            raise LaunchError(f"{complaint}{' (it ended)' if gone else ''}: {_tail(cluster, name)}")
+        time.sleep(0.05)
+
+
+def _tail(cluster: Cluster, name: str) -> str:
+    lines: list[str] = []
+    for file in (cluster.log(name), cluster.log(f"{name}.out")):
+        with suppress(OSError):
+            lines += file.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    return f"{cluster.log(name)} ends with: " + " | ".join(lines or ["nothing"])
+
+
+def listens(path: Path) -> bool:
+    """Whether somebody serves a local socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
+
+
+def serves(address: str, port: int) -> bool:
+    """Whether somebody serves a port."""
+    with socket.socket() as client:
+        client.settimeout(1)
+        return client.connect_ex((address, port)) == 0

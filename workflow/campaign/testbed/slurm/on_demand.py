@@ -1,0 +1,34 @@
+"""What a cluster's ResumeProgram has composed for jobs, as its notes say: it outlives the cluster on the fabric."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_NOTES = Path("state/compositions/jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemand:
+    """A composition of one job, in the words of `campaign release`."""
+
+    job_id: str
+    configuration: str
+    campaign: str
+    results: str
+    python: str
+
+    def release(self) -> str:
+        """Release it; says what became of it."""
+        argv = [self.python, "-m", "campaign.cli.main", "release", self.configuration, "--campaign", self.campaign]
+        argv += ["--results", self.results, "--name", f"job-{self.job_id}"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return (done.stdout if done.returncode == 0 else done.stderr).strip()
+
+
+def on_demand(directory: Path) -> tuple[OnDemand, ...]:
+    """All compositions that the cluster in this directory has for jobs."""
+    notes = sorted(path for path in (directory / _NOTES).glob("[0-9]*") if path.is_dir())
+    fields = ("configuration", "campaign", "results", "python")
+    return tuple(OnDemand(note.name, *((note / field).read_text().strip() for field in fields)) for note in notes)

@@ -1,0 +1,129 @@
+"""The cluster that a system file describes: its hosts, their own devices, and a port for every device that can be attached."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from campaign.config.system_file import HostGroup, SystemFile
+from campaign.documents.cell import Configuration
+from campaign.errors import ConfigError, FabricError
+from campaign.fabrics import open_fabric
+from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request
+from campaign.launch.emulation.cluster import ClusterHost, ClusterSpec, Registration
+from campaign.launch.emulation.topology import LinkRates
+
+_REGISTRATIONS: dict[str, Registration] = {
+    "static": "static",
+    "reservation": "static",
+    "dynamic": "dynamic",
+    "resume": "cloud",
+}
+_DEVICE = "gpu"
+
+
+def cluster_of(system: SystemFile, accounting: bool = True, slurm_conf: tuple[str, ...] = ()) -> ClusterSpec:
+    """What `campaign cluster up` brings up for a system.
+
+    Hosts that stay as they are in Slurm (static, cloud) offer their own devices and all that could be attached; dynamic ones begin
+    with their own. slurm_conf: further lines of slurm.conf. ConfigError: the system is none that one machine can stand for.
+    """
+    kind, _, model = system.slurm.gres.partition(":")
+    if kind != _DEVICE:
+        raise ConfigError(
+            f"system {system.name}: slurm.gres is '{system.slurm.gres}'; an emulated cluster has only 'gpu'"
+        )
+    partitions = [options.partition for options in (system.slurm, *system.slurm.overrides) if options.partition]
+    first, *others = dict.fromkeys(partitions or ["main"])
+    lines = [f"PartitionName={name} MaxTime=INFINITE State=UP Nodes=ALL" for name in others]
+    groups = [(group, name) for group in system.hosts for name in group.names()]
+    hosts = tuple(
+        _host(group, name, ports, system) for (group, name), ports in zip(groups, _ports(system), strict=True)
+    )
+    try:
+        return ClusterSpec(
+            hosts=hosts,
+            partition=first,
+            device=model or None,
+            model=_reported_as(system),
+            # Every device needs a CPU for its rank.
+            cpus=max(max(group.cores for group in system.hosts), *(host.slots for host in hosts)),
+            memory_mib=round(min(group.memory_gib for group in system.hosts) * 1024),
+            accounting=accounting,
+            rates=_rates(system),
+            slurm_conf=(*lines, *slurm_conf),
+        )
+    except ValueError as error:
+        raise ConfigError(f"system {system.name} cannot be a cluster on one machine: {error}") from error
+
+
+def _host(group: HostGroup, name: str, ports: int, system: SystemFile) -> ClusterHost:
+    own = sum(device.count for device in group.devices if device.kind == _DEVICE)
+    registration = _REGISTRATIONS[system.slurm.strategy]
+    return ClusterHost(
+        name=name,
+        devices=own if registration == "dynamic" else own + ports,
+        devices_max=own + ports,
+        fabric_ports=ports,
+        registration=registration,
+    )
+
+
+def _rates(system: SystemFile) -> LinkRates:
+    if system.emulation is None:
+        return LinkRates()
+    fabric, network = system.links.fabric, system.links.network
+    return LinkRates(
+        fabric_gb_per_s=fabric.gb_per_s if fabric else None,
+        network_gb_per_s=network.gb_per_s if network else None,
+        scale=system.emulation.scale,
+    )
+
+
+def _reported_as(system: SystemFile) -> str:
+    """What the cluster calls its devices, all of which are of one gres."""
+    models = [device.model for group in system.hosts for device in group.devices if device.kind == _DEVICE]
+    models += [entry.model for entry in system.pool if entry.kind == _DEVICE]
+    names = list(dict.fromkeys(models)) or [_DEVICE]
+    if len(names) > 1:
+        raise ConfigError(
+            f"system {system.name}: has devices of {len(names)} models ({', '.join(names)}); "
+            "all devices of an emulated cluster are alike"
+        )
+    known = system.devices.get(names[0])
+    return (known and known.reported_as) or names[0]
+
+
+def _ports(system: SystemFile) -> list[int]:
+    """How many devices of the pool can be attached to each host at once, as the fabric's own rules have it."""
+    names = [name for group in system.hosts for name in group.names()]
+    pool = [entry for entry in system.pool if entry.kind == _DEVICE]
+    if not pool:
+        return [0] * len(names)
+    hosts = [
+        HostSpec(
+            name, group.cores, group.memory_gib, tuple(DeviceSpec(d.kind, d.model, d.count) for d in group.devices)
+        )
+        for group in system.hosts
+        for name in group.names()
+    ]
+    entries = [PoolSpec(entry.kind, entry.model, entry.count, entry.drawer) for entry in system.pool]
+    options = {key: value for key, value in system.fabric.items() if key != "kind"}
+    with tempfile.TemporaryDirectory() as state:
+        fabric = open_fabric(system.fabric["kind"], options, hosts, entries, Path(state))
+        try:
+            return [_attachable(fabric, name, pool[0].model, sum(entry.count for entry in pool)) for name in names]
+        finally:
+            fabric.close()
+
+
+def _attachable(fabric: Fabric, host: str, model: str, most: int) -> int:
+    empty = fabric.inventory().freed()
+    for count in range(most, 0, -1):
+        wanted = Configuration("ports", 1, count, 0, count, model, "fabric", "local")
+        try:
+            fabric.select(Request("ports", "cluster", "cluster", wanted, (host,)), empty)
+        except FabricError:
+            continue
+        return count
+    return 0

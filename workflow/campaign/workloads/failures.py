@@ -1,0 +1,265 @@
+"""Why a run failed, from what it printed and how its ranks ended. Pure text work.
+
+The first signature in the log wins: what fails first is the cause, and the other ranks' complaints about it are consequences.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from campaign.documents.record import Failure, Status
+from campaign.errors import LaunchError
+
+_EVIDENCE_CHARACTERS = 500
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_LABEL = re.compile(r"^ *(\d{1,6}): ")
+# srun --label; mpirun --tag-output, horovodrun; torchrun.
+_AT = r"^(?: *\d+: |\[[^\]\s]{1,60}\]<std(?:out|err)>: ?|\[default\d+\]: ?)?"
+_RANK = re.compile(
+    r"\[rank ?(\d+)\]|Rank (\d+)\]|\btask (\d+):|\[(?:[^\]\s]*,)?(\d+)\]<std(?:out|err)>|\[default(\d+)\]:"
+)
+_OOM_KILLER = "killed by SIGKILL from outside: most likely the kernel's out-of-memory killer"
+_KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
+_ENDED_BY_US = _KILLED | {-signal.SIGTERM, 128 + signal.SIGTERM}
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    status: Status
+    reason: str
+    pattern: re.Pattern[str]
+
+
+def _signature(status: Status, reason: str, *patterns: str) -> _Signature:
+    return _Signature(status, reason, re.compile("|".join(patterns), re.MULTILINE))
+
+
+_MEMORY_ENDED = (
+    r"Detected \d+ oom[-_]kill event",
+    # Where Slurm counts instead of the kernel; the word between changed with its releases.
+    r"[Ee]xceeded (?:(?:job|step|task) )?memory limit",
+)
+MEMORY_ENDED = re.compile("|".join(_MEMORY_ENDED))
+"""What Slurm says when it or the kernel has ended a step for its memory."""
+
+_CAUSES = (
+    _signature(
+        "oom_device",
+        "the device's memory was not enough",
+        # Only the common prefix: the class and the words after it changed with nearly every release of torch.
+        r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate",
+        r"CUBLAS_STATUS_ALLOC_FAILED",
+        r"CUDNN_STATUS_ALLOC_FAILED",
+        r"Cuda failure (?:2 )?'out of memory'",
+        r"CUDA error: out of memory",
+        r"CUDA failure \S+ 'out of memory'",  # nccl-tests
+        r"OOM when allocating tensor[^\n]*device:GPU",
+    ),
+    _signature(
+        "oom_host",
+        "the host's memory was not enough",
+        *_MEMORY_ENDED,
+        r"srun: error: [^\n]*: Out Of Memory",
+        r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
+        r"std::bad_alloc",
+        _AT + r"(?:\[rank ?\d+\]: ?)?(?:(?:\w+\.)*_ArrayMemoryError|MemoryError)\b",
+    ),
+    _signature(
+        "comm_timeout",
+        "a collective operation waited longer than its limit",
+        # Not the bare words: dumps of the environment hold NCCL and TIMEOUT in abundance.
+        r"Watchdog caught collective operation timeout: Work\w+\(SeqNum=\d+",
+        r"Timed out waiting \d+ms for (?:send|recv) operation",
+        r"Timed out after \d+ seconds waiting for clients",
+        r"(?:wait|get) timeout after \d+ms, keys",
+        r"The client socket has timed out after \d+",
+        r"Gloo connectFullMesh failed[^\n]*[Tt]imed? ?out",
+    ),
+    _signature(
+        "comm_error",
+        "the communication library failed",
+        r"ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|ncclInvalidArgument",
+        r"gloo::EnforceNotMet",
+        r"Received data size doesn't match expected size",
+        r"enforce fail at [^\n]*gloo[^\n]*",
+    ),
+    _signature("time_limit", "still running at its time limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*"),
+)
+# What a rank says when another one has gone: the cause only if nothing else can be found.
+_LOST_PEER = _signature(
+    "comm_error",
+    "the connection to another rank was lost",
+    r"Connection closed by peer",
+    r"Connection reset by peer",
+    r"Connection refused",
+    r"Gloo connectFullMesh failed",
+    r"ncclRemoteError",
+    r"Broken pipe",
+)
+# Slurm cancels a step also because one of its ranks failed, so that a cancelled step alone says nothing.
+_APPARATUS = re.compile(
+    r"\*\*\* (?:(?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ DUE TO (PREEMPTION|NODE FAILURE)|JOB \S+ ON \S+ CANCELLED AT \S+) \*\*\*"
+)
+_STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*")
+_SRUN_TASK = re.compile(r"srun: error: [^\s:]+: tasks? (\d+)[^:\n]*: (?!Terminated)([^\n]+)")
+_KILLED_LINE = re.compile(_AT + r"Killed *$|line \d+: +\d+ Killed\b", re.MULTILINE)
+_EXCEPTION = re.compile(
+    _AT + r"(?:\[rank ?\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): ?[^\n]*$", re.MULTILINE
+)
+_LAST_ERROR = re.compile(r"Last error:[^\n]*\n[^\n]*")
+
+SIGNS = (
+    b"out of memory", b"OOM when", b"_ALLOC_FAILED", b"oom_kill", b"oom-kill", b"emory limit", b"Out Of Memory",
+    b"DefaultCPUAllocator", b"bad_alloc", b"MemoryError", b"Watchdog caught", b"Timed out", b"timeout after", b"has timed out",
+    b"connectFullMesh", b"ncclSystem", b"ncclUnhandled", b"ncclInternal", b"ncclInvalid", b"ncclRemote", b"EnforceNotMet",
+    b"Received data size", b"enforce fail", b"CANCELLED AT", b"Connection closed", b"Connection reset", b"Connection refused",
+    b"Broken pipe", b"srun: error", b"Killed", b"Last error:", b"Error:", b"Exception:", b"Interrupt:", b"Exit:",
+)  # fmt: skip
+"""Bytes of which every line that `classify` looks for holds at least one."""
+
+
+class Text(Protocol):
+    """A log that may be long."""
+
+    def excerpt(self) -> str:
+        """Every line that holds one of SIGNS, as far as bounded memory allows, and the end."""
+
+
+def clean(log_text: str) -> str:
+    """The log as lines: carriage returns become line ends, terminal codes go."""
+    return _ANSI.sub("", log_text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def classify(
+    text: str | Text,
+    exit_codes: Sequence[int | None],
+    *,
+    timed_out: bool,
+    killed_by_us: bool,
+    memory_limit_hit: bool = False,
+) -> tuple[Status, Failure] | None:
+    """Why the run is not ok, or None when every rank ended with 0 and no limit was hit; only then is the log not looked at.
+
+    exit_codes: by rank, negative for a signal, None where not known. killed_by_us: the launcher ended ranks itself, so that their
+    SIGKILL says nothing. memory_limit_hit: the run's memory limit was hit.
+    Raises LaunchError when Slurm cancelled, preempted or lost the run: that is not the subject's doing and makes no record.
+    """
+    if not timed_out and not memory_limit_hit and exit_codes and all(code == 0 for code in exit_codes):
+        return None
+    log = clean(text if isinstance(text, str) else text.excerpt())
+    if memory_limit_hit:
+        rank = _first(exit_codes, _KILLED)
+        told = MEMORY_ENDED.search(log)
+        evidence = _line_at(log, told) if told else _ends(exit_codes)
+        return "oom_host", Failure(reason="the run's memory limit was hit", evidence=evidence, rank=rank)
+    if found := _earliest(log, len(exit_codes)):
+        return found
+    if timed_out:
+        return "time_limit", Failure(reason="still running at its time limit", evidence=_last_line(log))
+    if not killed_by_us and (cancelled := _APPARATUS.search(log)):
+        raise _cancelled(log, cancelled)
+    return _from_ends(log, exit_codes, killed_by_us)
+
+
+def _cancelled(log: str, match: re.Match[str]) -> LaunchError:
+    why = (match[1] if match.re is _APPARATUS and match[1] else "cancelled from outside").lower()
+    return LaunchError(f"Slurm ended the run ({why}): {_line_at(log, match)}; run the same command again to measure it")
+
+
+def _earliest(log: str, ranks: int) -> tuple[Status, Failure] | None:
+    matches = [
+        (match.start(), order, match) for order, cause in enumerate(_CAUSES) if (match := cause.pattern.search(log))
+    ]
+    if not matches:
+        return None
+    _, order, match = min(matches, key=lambda found: found[:2])
+    cause = _CAUSES[order]
+    evidence = _line_at(log, match)
+    if cause.status == "comm_error" and (last := _LAST_ERROR.search(log, match.start())):
+        evidence = f"{evidence[: _EVIDENCE_CHARACTERS // 2]}\n{last[0]}"
+        if "out of memory" in last[0]:
+            cause = _CAUSES[0]
+    return cause.status, Failure(reason=cause.reason, evidence=_trim(evidence), rank=_rank_of(evidence, ranks))
+
+
+def _from_ends(log: str, exit_codes: Sequence[int | None], killed_by_us: bool) -> tuple[Status, Failure]:
+    """From exit codes and uncaught exceptions, when no signature of a known cause is in the log."""
+    ranks = len(exit_codes)
+    telling = [None if killed_by_us and code in _ENDED_BY_US else code for code in exit_codes]
+    killed = None if killed_by_us else _KILLED_LINE.search(log)
+    rank = _first(telling, _KILLED)
+    if rank is not None or killed:
+        return "oom_host", Failure(
+            reason=_OOM_KILLER, evidence=_line_at(log, killed) if killed else _ends(exit_codes), rank=rank
+        )
+    own = next((found for found in _EXCEPTION.finditer(log) if not _LOST_PEER.pattern.search(found[0])), None)
+    if own:
+        evidence = _line_at(log, own)
+        reason = f"ended with {own[1].rpartition('.')[2]}"
+        return "crashed", Failure(reason=reason, evidence=evidence, rank=_rank_of(evidence, ranks))
+    lost = _LOST_PEER.pattern.search(log)
+    if task := _SRUN_TASK.search(log):
+        if task[2].strip() == "Killed" and not killed_by_us:
+            return "oom_host", Failure(reason=_OOM_KILLER, evidence=_line_at(log, task), rank=int(task[1]))
+        return "crashed", Failure(
+            reason=f"rank {task[1]}: {task[2].strip()}", evidence=_line_at(log, task), rank=int(task[1])
+        )
+    # The rank that lost its peer ends with an exception, so with 1; whoever ended in another way was lost.
+    for rank, code in enumerate(telling):
+        if code and (lost is None or code != 1):
+            return "crashed", Failure(reason=_how(rank, code), evidence=_last_line(log) or _ends(exit_codes), rank=rank)
+    if lost:
+        evidence = _line_at(log, lost)
+        return _LOST_PEER.status, Failure(reason=_LOST_PEER.reason, evidence=evidence, rank=_rank_of(evidence, ranks))
+    if not killed_by_us and (cancelled := _STEP_CANCELLED.search(log)):
+        raise _cancelled(log, cancelled)
+    reason = (
+        "ended by its launcher before it had finished" if killed_by_us else "did not end, or how it ended is not known"
+    )
+    return "crashed", Failure(reason=reason, evidence=_ends(exit_codes))
+
+
+def _first(exit_codes: Sequence[int | None], wanted: set[int]) -> int | None:
+    return next((rank for rank, code in enumerate(exit_codes) if code in wanted), None)
+
+
+def _how(rank: int, code: int) -> str:
+    number = -code if code < 0 else code - 128
+    if number in {member.value for member in signal.Signals}:
+        return f"rank {rank} was ended by {signal.Signals(number).name}"
+    return f"rank {rank} ended with exit code {code}"
+
+
+def _ends(exit_codes: Sequence[int | None]) -> str:
+    return "exit codes by rank: " + ", ".join("unknown" if code is None else str(code) for code in exit_codes)
+
+
+def _rank_of(evidence: str, ranks: int) -> int | None:
+    """The rank a line names; a number beyond the ranks is none. One exit code may be that of srun, so of any number of ranks."""
+    named = _RANK.search(evidence)
+    number = next((group for group in named.groups() if group), None) if named else None
+    if number is None and (label := _LABEL.match(evidence)):
+        number = label[1]
+    if number is None or int(number) >= ranks > 1:
+        return None
+    return int(number)
+
+
+def _line_at(log: str, match: re.Match[str]) -> str:
+    """The whole line of a match; of a very long one the part that begins at the match."""
+    start = log.rfind("\n", 0, match.start()) + 1
+    end = log.find("\n", match.end())
+    line = log[start : end if end >= 0 else len(log)]
+    return _trim(line if len(line) <= _EVIDENCE_CHARACTERS else log[match.start() :].partition("\n")[0])
+
+
+def _last_line(log: str) -> str:
+    return _trim(log.rstrip().rpartition("\n")[2])
+
+
+def _trim(text: str) -> str:
+    return text.strip()[:_EVIDENCE_CHARACTERS]

@@ -1,0 +1,195 @@
+"""What a program printed, read in pieces: a log of any size costs the memory of a few of its lines.
+
+A line ends at a line feed or, as progress bars have it, at a carriage return. Terminal codes are no part of a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
+from os import SEEK_END
+from pathlib import Path
+from typing import BinaryIO
+
+from campaign.workloads.failures import SIGNS
+
+# What fits into a core's cache is read three times as fast as what does not.
+_CHUNK_BYTES = 128 << 10
+_WHOLE_BYTES = 4 << 20
+_LINE_BYTES = 16 << 20
+_TAIL_BYTES = 256 << 10
+_PAIRS_LOOKED_AT = 100
+_SIGN_LINES = 100
+_SIGN_LINE_BYTES = 4 << 10
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+class Log:
+    """A log file, or its bytes. It is read anew by every call, and by nothing before."""
+
+    def __init__(self, source: Path | bytes) -> None:
+        self._source = source
+
+    @classmethod
+    def of(cls, text: str) -> Log:
+        """A log that is no file."""
+        return cls(text.encode(errors="replace"))
+
+    def chunks(self) -> Iterator[bytes]:
+        """Whole lines as they were printed, some 128 KiB at a time. Only the last chunk may end without a line end.
+
+        A line of more than 16 MiB is no line of text, and is left out.
+        """
+        held: list[bytes] = []  # what no line end has come for yet
+        skipping = False
+        with self._opened() as file:
+            while block := file.read(_CHUNK_BYTES):
+                cut = _cut(block)
+                if not cut:
+                    if not skipping:
+                        held.append(block)
+                        skipping = sum(map(len, held)) > _LINE_BYTES
+                    if skipping:
+                        held.clear()
+                    continue
+                whole = block[_first_end(block) : cut] if skipping else b"".join([*held, block[:cut]])
+                skipping = False
+                if whole:
+                    yield whole
+                held = [block[cut:]]
+        if rest := b"".join(held):
+            yield rest
+
+    def lines(
+        self, needles: Sequence[bytes] = (), rows: re.Pattern[bytes] | None = None, *, whole: bool = False
+    ) -> Iterator[str]:
+        """Lines without their ends; with `needles` or `rows` only those that hold a needle or in which `rows` is found.
+
+        rows: begins with a line feed, as every line does here. whole: leave out a last line that has no end.
+        """
+        for chunk in self._plain():
+            if whole and not chunk.endswith(b"\n"):
+                chunk = chunk[: chunk.rfind(b"\n") + 1]
+            wanted = _lines(chunk) if not needles and rows is None else _found(chunk, needles, rows)
+            for line in wanted:
+                yield line.decode(errors="replace")
+
+    def excerpt(self) -> str:
+        """What is needed to say why a run failed: the first lines that show any sign of it, and the end of the log.
+
+        The whole text where that is less than 4 MiB.
+        """
+        with self._opened() as file:
+            begin = file.read(_WHOLE_BYTES)
+            if len(begin) < _WHOLE_BYTES:
+                return begin.decode(errors="replace")
+        left = dict.fromkeys(SIGNS, _SIGN_LINES)
+        signs: list[bytes] = []
+        tail = b""
+        for chunk in self._plain():
+            signs += _signs(chunk, left)
+            tail = (tail + chunk)[-_TAIL_BYTES:]
+        return b"\n".join([*signs, tail[tail.find(b"\n") + 1 :]]).decode(errors="replace")
+
+    def head(self) -> bytes:
+        """The first MiB, as it was printed."""
+        with self._opened() as file:
+            return file.read(1 << 20)
+
+    def tail(self, characters: int = 400) -> str:
+        """The end of the log, as evidence."""
+        with self._opened() as file:
+            size = file.seek(0, SEEK_END)
+            file.seek(max(0, size - 4 * characters))
+            return plain(file.read()).decode(errors="replace").strip()[-characters:]
+
+    def _opened(self) -> BinaryIO:
+        return BytesIO(self._source) if isinstance(self._source, bytes) else self._source.open("rb")
+
+    def _plain(self) -> Iterator[bytes]:
+        """Chunks in which every line ends with a line feed only, and which have no terminal codes."""
+        for chunk in self.chunks():
+            yield plain(chunk)
+
+
+def plain(chunk: bytes) -> bytes:
+    """Lines as a person sees them: carriage returns of progress bars end a line, colours are gone."""
+    if b"\x1b" in chunk:
+        chunk = _ANSI.sub(b"", chunk)
+    if b"\r" in chunk:
+        if _has_pairs(chunk):
+            chunk = chunk.replace(b"\r\n", b"\n")
+        chunk = chunk.replace(b"\r", b"\n")
+    return chunk
+
+
+def _has_pairs(chunk: bytes) -> bool:
+    """Whether lines end with CR LF, by the first of them: to look for the pair in an epoch of bars takes longer than all the rest.
+
+    Where it is wrong, an empty line more comes out.
+    """
+    at = -1
+    for _ in range(_PAIRS_LOOKED_AT):
+        at = chunk.find(b"\n", at + 1)
+        if at < 0:
+            return False
+        if chunk[at - 1 : at] == b"\r":
+            return True
+    return False
+
+
+def _cut(text: bytes) -> int:
+    """Behind the last line end; a carriage return at the very end may be half of one."""
+    at = text.rfind(b"\n")
+    return at + 1 if at >= 0 else text.rfind(b"\r", 0, len(text) - 1) + 1
+
+
+def _first_end(text: bytes) -> int:
+    ends = [at for at in (text.find(b"\n"), text.find(b"\r")) if at >= 0]
+    return min(ends) + 1
+
+
+def _lines(chunk: bytes) -> Iterable[bytes]:
+    lines = chunk.split(b"\n")
+    return lines[:-1] if not lines[-1] else lines
+
+
+def _found(chunk: bytes, needles: Sequence[bytes], rows: re.Pattern[bytes] | None) -> Iterator[bytes]:
+    found: dict[int, int] = {}
+    for needle in needles:
+        at = chunk.find(needle)
+        while at >= 0:
+            end = _end(chunk, at)
+            found[chunk.rfind(b"\n", 0, at) + 1] = end
+            at = chunk.find(needle, end)
+    if rows is not None:
+        # The line feed before the first line of a chunk went with the chunk before.
+        first = chunk[: _end(chunk, 0)]
+        if rows.search(b"\n" + first):
+            found[0] = len(first)
+        for match in rows.finditer(chunk):
+            begin = match.start() + 1
+            found[begin] = _end(chunk, begin)
+    for begin in sorted(found):
+        yield chunk[begin : found[begin]]
+
+
+def _end(chunk: bytes, at: int) -> int:
+    end = chunk.find(b"\n", at)
+    return end if end >= 0 else len(chunk)
+
+
+def _signs(chunk: bytes, left: dict[bytes, int]) -> list[bytes]:
+    """Lines of a chunk with a sign of failure, cut around it, in order. A sign that is everywhere is not looked for any more."""
+    found: dict[int, bytes] = {}
+    for sign, count in left.items():
+        at = chunk.find(sign) if count else -1
+        while at >= 0 and left[sign]:
+            left[sign] -= 1
+            begin, end = chunk.rfind(b"\n", 0, at) + 1, _end(chunk, at)
+            if sign == b"Last error:":
+                end = _end(chunk, end + 1)  # what it is stands in the next line
+            found[begin] = chunk[begin if at - begin < _SIGN_LINE_BYTES else at : min(end, at + _SIGN_LINE_BYTES)]
+            at = chunk.find(sign, end)
+    return [found[begin] for begin in sorted(found)]

@@ -1,0 +1,49 @@
+"""Names in braces that a command is filled in with. Pure."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Collection, Iterator, Mapping
+
+from campaign.documents.cell import AXES, Scalar
+from campaign.errors import ConfigError, nearest
+
+RUN_VALUES: Mapping[str, str] = {
+    "repetition": "number of the repetition, from 1",
+    "seed": "seed of the protocol",
+    "warmup_steps": "steps before the measurement",
+    "measured_steps": "steps that are timed",
+}
+"""What can be filled in beside the axes and the workload's options."""
+
+RESERVED = frozenset(AXES) | frozenset(RUN_VALUES)
+"""Names that an option cannot have."""
+
+
+def fill(text: str, values: Mapping[str, Scalar], where: str) -> str:
+    """`text` with every `{name}` replaced by its value; ConfigError for a name that is not known."""
+    return "".join(
+        literal + (str(values[name]) if name is not None else "") for literal, name in _parts(text, values, where)
+    )
+
+
+def check_template(text: str, known: Collection[str], where: str) -> None:
+    """ConfigError when `text` cannot be filled in."""
+    for _ in _parts(text, known, where):
+        pass
+
+
+def _parts(text: str, known: Collection[str], where: str) -> Iterator[tuple[str, str | None]]:
+    # Plain names only: format fields could otherwise reach into attributes.
+    try:
+        parts = list(string.Formatter().parse(text))
+    except ValueError as error:
+        raise ConfigError(f"{where}: '{text}': {error}; write {{{{ and }}}} for braces that are meant") from error
+    for literal, name, form, conversion in parts:
+        if name is not None and (form or conversion):
+            raise ConfigError(f"{where}: '{text}': only plain names can stand in braces, without ':' or '!'")
+        if name is not None and name not in known:
+            raise ConfigError(
+                f"{where}: '{{{name}}}' is not known; {nearest(name, known)} (write {{{{ and }}}} for braces that are meant)"
+            )
+        yield literal, name

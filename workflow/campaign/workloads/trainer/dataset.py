@@ -1,0 +1,188 @@
+"""A rank's samples as a file on the storage under test: batches of raw tensors, written once and read over and over. Needs torch.
+
+A batch is one record, padded to whole blocks, so that O_DIRECT can read it. The file has no name from the moment it is made: it
+cannot outlive its rank, however that ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from campaign.workloads.trainer.models import Sample
+
+BLOCK_BYTES = 4096
+_ALIGNED_BYTES = 64  # of a tensor within a record
+_DISTINCT_BYTES = 64 * 2**20  # more than that is not made up anew but repeated
+_CALL_BYTES = 16 * 2**20
+_MOUNTS = Path("/proc/self/mountinfo")
+_IN_MEMORY = {"tmpfs", "ramfs"}
+
+
+class Record:
+    """Memory of one batch: `tensors` are views of it. Starts on a whole block, as O_DIRECT asks."""
+
+    def __init__(self, example: Sample, pinned: bool) -> None:
+        spans = [tensor.numel() * tensor.element_size() for tensor in example]
+        starts = [0]
+        for span in spans:
+            starts.append(_up(starts[-1] + span, _ALIGNED_BYTES))
+        self.size_bytes = _up(starts[-1], BLOCK_BYTES)
+        whole = torch.zeros(self.size_bytes + BLOCK_BYTES, dtype=torch.uint8, pin_memory=pinned)
+        begin = -whole.data_ptr() % BLOCK_BYTES
+        memory = whole[begin : begin + self.size_bytes]
+        self.bytes = memory.numpy().data.cast("B")
+        self.tensors: Sample = tuple(
+            memory[start : start + span].view(tensor.dtype).view(tensor.shape)
+            for tensor, start, span in zip(example, starts, spans, strict=False)
+        )
+
+    def fill(self, batch: Sequence[Tensor]) -> None:
+        for own, tensor in zip(self.tensors, batch, strict=True):
+            own.copy_(tensor)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+class Pace:
+    """Lets reads pass at a rate, one after the other, as a link would; several threads may use it."""
+
+    def __init__(self, bytes_per_s: float, now: Callable[[], float] = time.perf_counter) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._now = now
+        self._lock = threading.Lock()
+        self._free_s = 0.0
+
+    def due_s(self, size_bytes: int, asked_s: float) -> float:
+        """When a read asked for at `asked_s` is over, by the same clock: the link first ends what it is doing."""
+        with self._lock:
+            self._free_s = max(self._free_s, asked_s) + size_bytes / self._bytes_per_s
+            return self._free_s
+
+    def wait(self, due_s: float) -> None:
+        while (left_s := due_s - self._now()) > 0:
+            time.sleep(left_s)
+
+
+class Dataset:
+    """`records` batches in a nameless file; `read` may be called by several threads at once.
+
+    direct: whether reads go past the page cache; in_memory: whether the file system keeps its files there anyway; paced: whether
+    reads are held to a rate.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        batch: Callable[[int], Sample],
+        records: int,
+        *,
+        drop_cache: bool = True,
+        gb_per_s: float | None = None,
+    ) -> None:
+        """Write `batch(0)`, `batch(1)`, ... there, and see that the first comes back. OSError names the directory."""
+        started_s = time.perf_counter()
+        self.directory = directory
+        self.records = records
+        self.direct = False
+        self._drop_cache = drop_cache
+        self.paced = gb_per_s is not None
+        self._pace = None if gb_per_s is None else Pace(gb_per_s * 1e9)
+        first = Record(batch(0), pinned=False)
+        first.fill(batch(0))
+        self.record_bytes = first.size_bytes
+        try:
+            self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115  # open as long as this is
+            self._write(first, batch)
+            self.in_memory = file_system(self._file.fileno(), _MOUNTS.read_text()) in _IN_MEMORY
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: a dataset of {records * self.record_bytes / 2**20:.0f} MiB cannot be written here; free "
+                "space, or ask for less with option dataset_mib",
+                str(directory),
+            ) from error
+        if drop_cache:
+            self._forget()
+            self._ask_direct()
+        self._verify(first, batch(0))
+        self.written_s = time.perf_counter() - started_s
+
+    def read(self, index: int, record: Record) -> None:
+        """Record `index` (modulo their number) into memory. OSError when the file ends early."""
+        asked_s = time.perf_counter()
+        offset = index % self.records * self.record_bytes
+        done = 0
+        while done < self.record_bytes:
+            part = record.bytes[done : done + _CALL_BYTES]
+            got = os.preadv(self._file.fileno(), [part], offset + done)
+            if got == 0:
+                raise OSError(
+                    errno.EIO, "the file of samples ends early: something else has cut it", str(self.directory)
+                )
+            done += got
+        if self._drop_cache and not self.direct:
+            self._forget(offset, self.record_bytes)
+        if self._pace is not None:
+            self._pace.wait(self._pace.due_s(self.record_bytes, asked_s))
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def _write(self, first: Record, batch: Callable[[int], Sample]) -> None:
+        distinct = min(self.records, max(1, _DISTINCT_BYTES // self.record_bytes))
+        made = [bytes(first.bytes)]
+        scratch = Record(batch(0), pinned=False)
+        for index in range(self.records):
+            if 0 < index < distinct:
+                scratch.fill(batch(index))
+                made.append(bytes(scratch.bytes))
+            rest = memoryview(made[index % distinct])
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        os.fsync(self._file.fileno())
+
+    def _ask_direct(self) -> None:
+        """O_DIRECT from here on, where the file system takes it; some take the flag and refuse the read."""
+        file = self._file.fileno()
+        flags = fcntl.fcntl(file, fcntl.F_GETFL)
+        record = Record((torch.empty(BLOCK_BYTES, dtype=torch.uint8),), pinned=False)
+        try:
+            fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
+            os.preadv(file, [record.bytes], 0)
+        except OSError:
+            fcntl.fcntl(file, fcntl.F_SETFL, flags)
+        else:
+            self.direct = True
+
+    def _verify(self, first: Record, example: Sample) -> None:
+        back = Record(example, pinned=False)
+        self.read(0, back)
+        if back.bytes != first.bytes:
+            raise OSError(errno.EIO, "reads give other bytes than were written", str(self.directory))
+
+    def _forget(self, offset: int = 0, size_bytes: int = 0) -> None:
+        # Without this every round but the first would measure the page cache. Size 0 is the whole file.
+        os.posix_fadvise(self._file.fileno(), offset, size_bytes, os.POSIX_FADV_DONTNEED)
+
+
+def file_system(file: int, mountinfo: str) -> str:
+    """Kind of the file system a descriptor is on, from the text of /proc/self/mountinfo; "" where it is not listed."""
+    device = os.fstat(file).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mountinfo.splitlines():
+        mount, _, kind = line.partition(" - ")
+        if mount.split()[2:3] == [wanted]:
+            return kind.split()[0]
+    return ""

@@ -1,0 +1,178 @@
+"""Where a step's batch comes from: the device itself, pinned host memory, or a dataset on the storage under test."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import torch
+
+from campaign.workloads.trainer.dataset import Dataset, Record
+from campaign.workloads.trainer.models import Sample, Trainable, batch_of
+from campaign.workloads.trainer.spec import TrainSpec
+
+_DATASET_MIB = 256
+_FEWEST_RECORDS = 2
+
+
+class Feed(Protocol):
+    """Gives the next batch on the device.
+
+    waited_s: time in calls so far that went into reading or waiting for it; written_s: time that its dataset took; both None where
+    nothing is read. flags: what a reader of the run should know of the input.
+    """
+
+    waited_s: float | None
+    written_s: float | None
+    flags: tuple[str, ...]
+
+    def __call__(self) -> Sample: ...
+
+
+def make_feed(
+    spec: TrainSpec, trainable: Trainable, rank: int, world_size: int, device: torch.device
+) -> tuple[Feed, int]:
+    """The feed of one rank and the bytes of one batch.
+
+    Step k of rank r gets samples (k x world_size + r) x batch and on, so one rank with the batch of two sees what two see together.
+    OSError names a storage directory that fails.
+    """
+    samples = spec.batch * spec.replicas
+
+    def batch(step: int) -> Sample:
+        first = (step * world_size + rank) * samples
+        return batch_of(trainable, range(first, first + samples), spec.seed)
+
+    example = batch(0)
+    size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in example)
+    options = spec.resolved_options()
+    channels_last = spec.channels_last
+    if options["input"] == "storage" and spec.storage_dir is not None:
+        share = None if spec.storage_gb_per_s is None else spec.storage_gb_per_s / spec.storage_ranks
+        dataset = Dataset(
+            spec.storage_dir,
+            batch,
+            _records(spec, size_bytes),
+            drop_cache=options["page_cache"] == "drop",
+            gb_per_s=share,
+        )
+        return StorageFeed(dataset, example, device, int(options["loader_workers"]), channels_last), size_bytes
+    if options["input"] == "h2d":
+        return HostFeed(example, device, channels_last), size_bytes
+    return ResidentFeed(example, device, channels_last), size_bytes
+
+
+def _records(spec: TrainSpec, size_bytes: int) -> int:
+    """Batches of a dataset: as many as the run reads, at most 256 MiB of them, or the size that is asked for."""
+    asked_mib = spec.resolved_options().get("dataset_mib")
+    most = int((asked_mib or _DATASET_MIB) * 2**20) // size_bytes
+    wanted = most if asked_mib else min(most, spec.warmup_steps + spec.measured_steps)
+    return max(wanted, _FEWEST_RECORDS)
+
+
+def _on_device(batch: Sequence[torch.Tensor], device: torch.device, channels_last: bool) -> Sample:
+    """Copied to the device; images become floats of mean 0 and deviation 1 there, as input pipelines do."""
+    moved = []
+    for tensor in batch:
+        tensor = tensor.to(device, non_blocking=True)
+        if tensor.dtype == torch.uint8:
+            tensor = tensor.float().sub_(127.5).div_(73.9)
+            if channels_last and tensor.dim() == 4:
+                tensor = tensor.contiguous(memory_format=torch.channels_last)
+        moved.append(tensor)
+    return tuple(moved)
+
+
+class ResidentFeed:
+    """One batch that stays on the device."""
+
+    waited_s: float | None = None
+    written_s: float | None = None
+    flags: tuple[str, ...] = ()
+
+    def __init__(self, batch: Sample, device: torch.device, channels_last: bool) -> None:
+        self._batch = _on_device(batch, device, channels_last)
+
+    def __call__(self) -> Sample:
+        return self._batch
+
+
+class HostFeed:
+    """One batch in pinned host memory, copied to the device every step."""
+
+    waited_s: float | None = None
+    written_s: float | None = None
+    flags: tuple[str, ...] = ()
+
+    def __init__(self, batch: Sample, device: torch.device, channels_last: bool) -> None:
+        self._pinned = tuple(tensor.pin_memory() for tensor in batch)
+        self._where = device, channels_last
+
+    def __call__(self) -> Sample:
+        return _on_device(self._pinned, *self._where)
+
+
+class StorageFeed:
+    """Batches of a dataset in their order, round after round.
+
+    Without workers a call reads: storage time is wholly exposed, an upper bound. With n of them n threads read up to 2n batches
+    ahead. A batch is the caller's until the next call. OSError of a thread is raised by the call that was to give its batch.
+    """
+
+    def __init__(
+        self, dataset: Dataset, example: Sample, device: torch.device, workers: int, channels_last: bool = False
+    ) -> None:
+        self.dataset = dataset
+        self._device = device
+        self._channels_last = channels_last
+        self._next = 0
+        self._free: list[_Free] = [(Record(example, device.type == "cuda"), None) for _ in range(2 * workers + 1)]
+        self._given: _Free | None = None
+        self._threads = ThreadPoolExecutor(workers, "loader") if workers else None
+        self._coming: deque[Future[Record]] = deque()
+        self.waited_s: float | None = 0.0
+        self.written_s: float | None = dataset.written_s
+        emulated = ("storage emulated",) if dataset.paced else ()
+        self.flags = (*emulated, "storage is the host's memory") if dataset.in_memory else emulated
+
+    def __call__(self) -> Sample:
+        if self._given is not None:
+            self._free.append(self._given)
+        if self._threads is None:
+            record, copied = self._free.pop()
+            _copied(copied)
+            started_s = time.perf_counter()
+            self.dataset.read(self._next, record)
+            self._next += 1
+        else:
+            started_s = time.perf_counter()
+            while self._free:
+                self._coming.append(self._threads.submit(self._read, self._next, self._free.pop()))
+                self._next += 1
+            record = self._coming.popleft().result()
+        self.waited_s = (self.waited_s or 0.0) + time.perf_counter() - started_s
+        batch = _on_device(record.tensors, self._device, self._channels_last)
+        event = None
+        if self._device.type == "cuda":
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._device))
+        self._given = record, event
+        return batch
+
+    def _read(self, index: int, free: _Free) -> Record:
+        record, copied = free
+        _copied(copied)
+        self.dataset.read(index, record)
+        return record
+
+
+_Free = tuple[Record, torch.cuda.Event | None]
+"""Memory for a batch, and what happens on the device when the last batch in it has been copied there."""
+
+
+def _copied(event: torch.cuda.Event | None) -> None:
+    if event is not None:
+        event.synchronize()

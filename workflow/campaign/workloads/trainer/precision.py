@@ -1,0 +1,196 @@
+"""The precision axis as real switches of torch, and the proof by computing that a switch is on.
+
+`fp16` and `bf16` are autocast: weights and gradients stay fp32. `fp16-o2` is what published studies with apex call FP16 (its level
+O2): weights and gradients are fp16, so half the bytes are all-reduced; norms are fp32, and the optimizer updates fp32 weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+
+from campaign.workloads.trainer.models import Trainable
+from campaign.workloads.trainer.spec import Precision
+
+_AUTOCAST: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_TF32_CAPABILITY = (8, 0)
+_PROBE_SIZE = 256
+_HEADROOM = 2.0**-4
+_CPUINFO = Path("/proc/cpuinfo")
+_CPU_FEATURES: dict[Precision, frozenset[str]] = {
+    "bf16": frozenset({"avx512_bf16", "amx_bf16", "bf16"}),
+    "fp16": frozenset({"avx512_fp16", "amx_fp16", "asimdhp"}),
+    "fp16-o2": frozenset({"avx512_fp16", "amx_fp16", "asimdhp"}),
+}
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_NORMS = (*_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+def cpu_features(cpuinfo: str) -> frozenset[str]:
+    """Instruction set features (`flags` on x86, `Features` on Arm) from the text of /proc/cpuinfo."""
+    for line in cpuinfo.splitlines():
+        name, _, values = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(values.split())
+    return frozenset()
+
+
+def emulated(precision: Precision, features: frozenset[str]) -> bool:
+    """Whether a CPU with these features computes the precision by converting to fp32 and back."""
+    return precision in _CPU_FEATURES and not _CPU_FEATURES[precision] & features
+
+
+def emulated_here(precision: Precision) -> bool:
+    return emulated(precision, cpu_features(_CPUINFO.read_text()))
+
+
+def unsupported_reason(precision: Precision, device: torch.device, allow_emulation: bool) -> str | None:
+    """Why the device cannot compute in this precision, or None. Nothing is ever run in its place."""
+    if device.type == "cpu":
+        if precision == "tf32":
+            return "tf32 is a mode of CUDA tensor cores; a CPU has no such mode"
+        if not allow_emulation and emulated_here(precision):
+            wanted = " or ".join(sorted(_CPU_FEATURES[precision]))
+            return f"this CPU has no {precision} instructions ({wanted}); with option emulation: allow it is computed slowly"
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    name = f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor})"
+    if precision == "tf32" and (major, minor) < _TF32_CAPABILITY:
+        return f"{name} has no tf32; it needs compute capability 8.0"
+    if precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=allow_emulation):
+        return f"{name} has no bf16; torch would emulate it"
+    return None
+
+
+def switch_on(precision: Precision) -> None:
+    """Set the process-wide switches: tf32 inside CUDA and cuDNN for `tf32`, full fp32 (ieee) for everything else.
+
+    Only the fp32_precision switches are touched: once they are set, torch raises when the older allow_tf32 ones are read.
+    """
+    inside = "tf32" if precision == "tf32" else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = inside
+    torch.backends.cudnn.conv.fp32_precision = inside  # type: ignore[attr-defined]  # made when torch loads
+    # oneDNN may compute fp32 products in bf16 on some CPUs when it is allowed to; a site's environment must not decide that.
+    torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    torch.backends.mkldnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """The context a forward pass runs in; parameters and gradients stay fp32 (so the bytes of an all-reduce do not halve)."""
+    if dtype := _AUTOCAST.get(precision):
+        return torch.autocast(device.type, dtype=dtype)
+    return nullcontext()
+
+
+def make_scaler(precision: Precision, device: torch.device) -> GradScaler | None:
+    """Loss scaling for both kinds of fp16, None for the others.
+
+    The scale only ever goes down: growing it every 2000 steps makes one step overflow, be dropped and look faster than the others.
+    """
+    if precision not in ("fp16", "fp16-o2"):
+        return None
+    return GradScaler(device.type, growth_interval=1_000_000_000)
+
+
+def leave_headroom(scaler: GradScaler) -> None:
+    """Lower a settled scale by 16: a gradient somewhat larger than the last ones then does not overflow in the window."""
+    scaler.update(scaler.get_scale() * _HEADROOM)
+
+
+def norms_of(module: nn.Module) -> list[nn.Module]:
+    """Normalisation layers that have weights."""
+    return [norm for norm in module.modules() if isinstance(norm, _NORMS) and next(norm.parameters(), None) is not None]
+
+
+def to_half(trainable: Trainable) -> None:
+    """fp16-o2 of a model, in place: all weights fp16 but those of norms, which compute in fp32."""
+    norms = set(norms_of(trainable))
+    for module in trainable.modules():
+        if module in norms:
+            compute_in_fp32(module)
+            continue
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.half()  # in place, so that weights which two modules share stay shared
+    cast_inputs(trainable)
+
+
+def compute_in_fp32(norm: nn.Module) -> None:
+    """Have a norm take fp16 and give fp16. Batch normalisation does it by itself, with fp32 weights and statistics."""
+    if isinstance(norm, _BATCH_NORMS):
+        return
+    norm.register_forward_pre_hook(lambda _, inputs: tuple(tensor.float() for tensor in inputs))
+    norm.register_forward_hook(lambda _, __, output: output.half())
+
+
+def cast_inputs(trainable: Trainable) -> None:
+    """What goes into the network becomes fp16 where it is a number with a point; what goes into the loss stays."""
+    trainable.network.register_forward_pre_hook(
+        lambda _, inputs: tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in inputs)
+    )
+
+
+class Masters:
+    """The fp32 weights that an optimizer updates in the place of a model's fp16 ones; a weight that is fp32 is its own."""
+
+    def __init__(self, trainable: nn.Module) -> None:
+        weights = [weight for weight in trainable.parameters() if weight.requires_grad]
+        self.parameters = [nn.Parameter(w.detach().float()) if w.dtype == torch.float16 else w for w in weights]
+        pairs = [(own, weight) for own, weight in zip(self.parameters, weights, strict=True) if own is not weight]
+        self._masters = [own for own, _ in pairs]
+        self._weights = [weight for _, weight in pairs]
+
+    def take_gradients(self) -> None:
+        """After the backward pass: the model's gradients become those of the fp32 weights."""
+        used = [(own, w.grad) for own, w in zip(self._masters, self._weights, strict=True) if w.grad is not None]
+        for own, _ in used:
+            if own.grad is None:
+                own.grad = torch.empty_like(own)
+        _copy([own.grad for own, _ in used if own.grad is not None], [gradient for _, gradient in used])
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """After every step that the optimizer does: the model gets its new weights."""
+        optimizer.register_step_post_hook(lambda *_: self._give_weights())
+
+    def _give_weights(self) -> None:
+        with torch.no_grad():
+            _copy(self._weights, self._masters)
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    if targets:
+        torch._foreach_copy_(list(targets), list(sources))
+
+
+def in_force(
+    precision: Precision,
+    device: torch.device,
+    weights: torch.dtype = torch.float32,
+    gradients: torch.dtype = torch.float32,
+) -> str:
+    """The precision that a matrix product really has on this device now: fp32, tf32, fp16, fp16-o2 or bf16.
+
+    weights, gradients: the types that the model's weights have in the forward pass and their gradients in the backward pass. A
+    product of weights that are fp16 themselves, and have gradients that are, is fp16-o2.
+    1 + 2^-9 survives in tf32 and fp16 (10 explicit bits) and not in bf16 (7); 1 + 2^-12 survives in fp32 (23) only.
+    """
+    with autocast(precision, device), torch.no_grad():
+        fine = _product(1 + 2**-12, device, weights)
+        coarse = _product(1 + 2**-9, device, weights)
+    if float(fine[0, 0]) != 1.0:
+        return "fp32"
+    if float(coarse[0, 0]) == 1.0:
+        return "bf16"
+    if fine.dtype != torch.float16:
+        return "tf32"
+    return "fp16-o2" if weights == gradients == torch.float16 else "fp16"
+
+
+def _product(value: float, device: torch.device, kind: torch.dtype) -> Tensor:
+    filled = torch.full((_PROBE_SIZE, _PROBE_SIZE), value, device=device, dtype=kind)
+    return filled @ torch.eye(_PROBE_SIZE, device=device, dtype=kind)

@@ -1,0 +1,113 @@
+"""One rank of one training run: `python -m campaign.workloads.trainer.rank`, or forked by `campaign.workloads.trainer.forkserver`.
+
+Environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, CAMPAIGN_SPEC (path of a TrainSpec as JSON), CAMPAIGN_OUT
+(directory of the results); GLOO_SOCKET_IFNAME is `lo` when it is not set and MASTER_ADDR is a loopback address.
+Leaves `rank<r>.json` (schema rank/1). Exit code 0: the file says what happened (`ok`, `nan`, `unsupported`); 1: it failed on the
+way, and the file says how where it could still be written; 2: the environment or the specification is not valid.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pydantic import ValidationError
+
+from campaign.documents.record import Status
+from campaign.errors import ConfigError
+from campaign.workloads.failures import classify
+from campaign.workloads.trainer.rank_environment import Place
+from campaign.workloads.trainer.rank_process import live
+from campaign.workloads.trainer.rank_result import result_path, write_result
+from campaign.workloads.trainer.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from campaign.workloads.trainer.training import Session
+
+_EVIDENCE_CHARACTERS = 500
+
+
+def read_spec(path: Path) -> TrainSpec:
+    """The run's specification; ConfigError names the file and what is wrong in it."""
+    try:
+        return TrainSpec.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def main() -> NoReturn:
+    """Run this process as one rank and end it. Never returns, and never unwinds: see `_close` for what would hang."""
+    live(_run)
+
+
+def _run(environment: Mapping[str, str]) -> int:
+    place = Place.from_environment(environment)
+    spec = read_spec(place.spec)
+    # A result from an earlier attempt must not pass for this one's.
+    result_path(place.out, place.rank).unlink(missing_ok=True)
+    faulthandler.enable()
+    if not sys.warnoptions:
+        # What torch has to say of its own interfaces, once in every rank of every run, would hide what the log is read for.
+        warnings.simplefilter("ignore")
+    if place.world_size > 1 and place.local_ranks is not None:
+        # Without an interface gloo resolves the host's name, which need not lead to this host.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # A fork of the parent has torch already; a process of its own pays for it here.
+    started_s = time.perf_counter()
+    from campaign.workloads.trainer import training
+
+    import_s = time.perf_counter() - started_s
+    current = training.Session(spec, place, import_s)
+    try:
+        result = current.run()
+    except Exception as error:
+        _report(current, error)
+        return 1
+    write_result(place.out, result)
+    _close(current)
+    return 0
+
+
+def _report(current: Session, error: Exception) -> None:
+    """Say what went wrong in the log, with the rank in front of every line, and in the result file."""
+    place = current.place
+    text = "".join(traceback.format_exception(error))
+    for line in text.splitlines():
+        print(f"[rank{place.rank}]: {line}", file=sys.stderr)
+    status, reason, evidence = describe(error, text)
+    write_result(place.out, current.failed(status, reason, evidence))
+
+
+def describe(error: BaseException, text: str) -> tuple[Status, str, str]:
+    """Status, reason and evidence of an exception that ended a rank; `text` is its traceback."""
+    verdict = classify(text, [1], timed_out=False, killed_by_us=False)
+    if isinstance(error, MemoryError) and (verdict is None or verdict[0] != "oom_host"):
+        return "oom_host", "the host could not give the memory asked for", text[-_EVIDENCE_CHARACTERS:]
+    if verdict is None:
+        return "crashed", type(error).__name__, str(error)[:_EVIDENCE_CHARACTERS]
+    return verdict[0], verdict[1].reason, verdict[1].evidence
+
+
+def _close(current: Session) -> None:
+    """End the process group so that no thread of it is waited for.
+
+    The reducer of DistributedDataParallel keeps the gloo group alive; when its destructor runs at exit it joins a thread that wants
+    the interpreter lock it holds (15-22 % of forked runs hung with torch 2.13). Dropping it first, and os._exit after, hung never.
+    """
+    current.release()
+    gc.collect()
+    current.leave_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Training steps and the window they are timed in."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+
+from campaign.workloads.trainer import models, precision
+from campaign.workloads.trainer.input_pipeline import Feed
+from campaign.workloads.trainer.spec import TrainSpec
+from campaign.workloads.trainer.strategies import make_strategy
+
+_SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves: it has settled long before
+_SETTLED_AFTER = 3
+
+
+class Training:
+    """A model in training on one device: `step` does one whole step and gives its loss, still on the device."""
+
+    def __init__(
+        self, spec: TrainSpec, trainable: models.Trainable, feed: Feed, device: torch.device, world_size: int
+    ) -> None:
+        self.spec = spec
+        self.device = device
+        self.feed = feed
+        self.scaler: GradScaler | None = precision.make_scaler(spec.precision, device)
+        self.applied_steps = 0
+        self.strategy = make_strategy(spec, trainable, device, world_size)
+        self.strategy.optimizer.register_step_post_hook(self._count)
+        # Kept: walking a network's modules for them takes a percent of a small network's step.
+        self._parameters = tuple(trainable.parameters())
+        self._micro_steps = int(spec.resolved_options()["accumulation"])
+
+    @property
+    def model(self) -> nn.Module:
+        return self.strategy.model
+
+    def _count(self, *_: object) -> None:
+        # The scaler leaves out optimizer.step() when a gradient is not finite; this hook is then not called.
+        self.applied_steps += 1
+
+    def step(self, communicate: bool = True) -> Tensor:
+        """One step; the loss before it, detached. Never waits for the device (fp16's scaler does, inherently).
+
+        communicate: False leaves out the reduction of gradients, after which the ranks no longer have the same weights.
+        """
+        batch = self.feed()
+        for parameter in self._parameters:
+            parameter.grad = None
+        if self._micro_steps == 1:
+            with nullcontext() if communicate else self.strategy.alone():
+                loss = self._learn(batch)
+        else:
+            loss = self._accumulate(batch, communicate)
+        self.strategy.before_step()
+        if self.scaler is None:
+            self.strategy.optimizer.step()
+        else:
+            self.scaler.step(self.strategy.optimizer)
+            self.scaler.update()
+        return loss
+
+    def _accumulate(self, batch: models.Sample, communicate: bool) -> Tensor:
+        steps = self._micro_steps
+        parts = list(zip(*(tensor.chunk(steps) for tensor in batch), strict=True))
+        with self.strategy.alone():
+            losses = [self._learn(part) for part in parts[:-1]]
+        with nullcontext() if communicate else self.strategy.alone():
+            losses.append(self._learn(parts[-1]))
+        return torch.stack(losses).mean()
+
+    def _learn(self, batch: models.Sample) -> Tensor:
+        """Forward and backward pass of one micro-step; its loss, detached."""
+        with precision.autocast(self.spec.precision, self.device):
+            loss: Tensor = self.model(*batch)
+        share = loss if self._micro_steps == 1 else loss / self._micro_steps
+        torch.autograd.backward(share if self.scaler is None else self.scaler.scale(share))
+        return loss.detach()
+
+    def warm_up(self) -> tuple[float | None, int]:
+        """The loss before the first step (None without warm-up) and the steps done.
+
+        fp16 goes on until three steps in a row were applied: a step that the scaler drops is faster than a real one.
+        """
+        losses = [self.step() for _ in range(self.spec.warmup_steps)]
+        if self.scaler is not None:
+            settled, extra = 0, 0
+            while settled < _SETTLED_AFTER and extra < _SETTLE_STEPS:
+                before = self.applied_steps
+                losses.append(self.step())
+                settled = settled + 1 if self.applied_steps > before else 0
+                extra += 1
+            precision.leave_headroom(self.scaler)
+        return (losses[0].item() if losses else None), len(losses)
+
+
+class Clock(Protocol):
+    """Times step boundaries on one kind of device."""
+
+    def synchronize(self) -> None: ...
+    def mark(self) -> None: ...
+    def step_times_s(self) -> list[float]: ...
+
+
+class CpuClock:
+    """A CPU has done a step when the call returns."""
+
+    def __init__(self) -> None:
+        self._marks_s: list[float] = []
+
+    def synchronize(self) -> None:
+        return
+
+    def mark(self) -> None:
+        self._marks_s.append(time.perf_counter())
+
+    def step_times_s(self) -> list[float]:
+        return [after - before for before, after in zip(self._marks_s, self._marks_s[1:], strict=False)]
+
+
+class CudaClock:
+    """Events in the device's queue, read after the window: timing a step does not wait for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: list[torch.cuda.Event] = []
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def mark(self) -> None:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        self._events.append(event)
+
+    def step_times_s(self) -> list[float]:
+        pairs = zip(self._events, self._events[1:], strict=False)
+        return [before.elapsed_time(after) / 1000 for before, after in pairs]
+
+
+def make_clock(device: torch.device) -> Clock:
+    return CudaClock(device) if device.type == "cuda" else CpuClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured steps: each one's time, all together by the wall clock and by processor time, and each one's loss.
+
+    started: Unix seconds at its begin, by this host's clock.
+    """
+
+    started: float
+    step_times_s: tuple[float, ...]
+    window_s: float
+    process_time_s: float
+    losses: tuple[float, ...]
+
+    @property
+    def finite(self) -> bool:
+        return all(math.isfinite(loss) for loss in self.losses)
+
+
+def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Callable[[], None]) -> Window:
+    """Barrier, synchronise, `steps` steps, synchronise, barrier. Inside the window nothing waits and no loss is read."""
+    barrier()
+    clock.synchronize()
+    started = time.time()
+    process_start_s, start_s = time.process_time(), time.perf_counter()
+    clock.mark()
+    losses = []
+    for _ in range(steps):
+        losses.append(step())
+        clock.mark()
+    clock.synchronize()
+    window_s = time.perf_counter() - start_s
+    process_time_s = time.process_time() - process_start_s
+    barrier()
+    read = torch.stack(losses).double().cpu().tolist()
+    return Window(started, tuple(clock.step_times_s()), window_s, process_time_s, tuple(read))
