@@ -36,7 +36,7 @@ format: $(VENV)/.dev  ## Put everything into shape
 	ruff format .
 	snakefmt Snakefile workflow/rules
 
-docs: $(VENV)/.dev  ## Refresh config/README.md and workflow/schemas
+docs: $(VENV)/.dev  ## Write docs/reference and workflow/schemas from the models
 	python -m campaign.config.documentation
 
 clean:  ## Remove the virtual environment and caches; results stay

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from campaign.config import documentation
-from campaign.config.documentation import COMMAND, EXAMPLES, documents, main, outdated, readme
+from campaign.config.documentation import COMMAND, EXAMPLES, configuration, documents, main, outdated
 from campaign.config.load import validate
 from campaign.config.resolve import load_campaign
 from campaign.config.schemas import NOUNS, options_schema, schema_of
@@ -22,6 +22,7 @@ from campaign.fabrics import FABRICS
 from campaign.paths import CONFIG
 from campaign.plan.matrix import expand
 from campaign.workloads import WORKLOADS
+from campaign.workloads.parsers import PARSERS
 from campaign.workloads.template import RUN_VALUES
 from campaign.workloads.trainer.spec import MODELS
 from tests.campaign_files import write_files
@@ -125,8 +126,8 @@ def test_the_examples_work_together(tmp_path: Path) -> None:
     assert len(expand(load_campaign(path)).cells) == 6
 
 
-def test_the_readme_names_every_key_model_adapter_and_placeholder() -> None:
-    text = readme()
+def test_the_reference_names_every_key_model_adapter_and_placeholder() -> None:
+    text = configuration()
     schemas = [schema_of(noun) for noun in ("campaign", "system", "workload")]
     keys = {key for schema in schemas for model in _models(schema) for key in model["properties"]}
     for name in {*keys, *MODELS, *AXES}:
@@ -138,7 +139,7 @@ def test_the_readme_names_every_key_model_adapter_and_placeholder() -> None:
 
 
 def test_tables_are_whole() -> None:
-    lines = readme().splitlines()
+    lines = configuration().splitlines()
     for above, line in itertools.pairwise(lines):
         if above.startswith("|") and line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", above)) == len(re.findall(r"(?<!\\)\|", line)), line
@@ -147,7 +148,6 @@ def test_tables_are_whole() -> None:
 def test_check_fails_and_names_the_command_when_something_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(documentation, "CONFIG", tmp_path / "config")
     monkeypatch.setattr(documentation, "ROOT", tmp_path)
     assert main(["--check"]) == 1
     assert f"run: {COMMAND}" in capsys.readouterr().err
@@ -157,3 +157,15 @@ def test_check_fails_and_names_the_command_when_something_is_old(
     schema = tmp_path / "workflow" / "schemas" / "plan.schema.json"
     schema.write_text(json.dumps({}))
     assert outdated() == [schema]
+
+
+def test_the_example_of_the_usage_page_is_the_example_of_the_reference() -> None:
+    assert f"```yaml\n{EXAMPLES['campaign']}```" in (CONFIG / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_status_tables_name_every_entry_of_the_registries() -> None:
+    for name, adapter in FABRICS.items():
+        row = next(line for line in documentation.fabrics().splitlines() if line.startswith(f"| [`{name}`]"))
+        assert adapter.unverified[1:] in row
+    for name in (*WORKLOADS, *PARSERS, *(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))):
+        assert f"`{name}`" in documentation.workloads()

@@ -44,7 +44,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "missing key": (
         {"campaign.axes.workload": None},
         "campaign.yaml",
-        "axes.workload: this key is missing; see config/README.md",
+        "axes.workload: this key is missing; docs/reference/configuration.md explains it",
     ),
     "no kind": ({"workloads.steps.kind": None}, "workloads/steps.yaml", "the key 'kind' is missing"),
     "wrong kind": (

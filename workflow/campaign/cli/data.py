@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "map_path",
     type=click.Path(path_type=Path),
     required=True,
-    help="YAML file that says what the logs are of; its keys are in config/README.md.",
+    help="YAML file that says what the logs are of; docs/reference/configuration.md has its keys.",
 )
 @results_option
 @click.option("--dry-run", "-n", is_flag=True, help="Show the matrix that the logs make, and write nothing.")

@@ -1,4 +1,4 @@
-"""What a campaign file may say. Every key has a description: config/README.md and the JSON Schema are made from them."""
+"""What a campaign file may say. Every key has a description: the reference and the JSON Schema are made from them."""
 
 from __future__ import annotations
 

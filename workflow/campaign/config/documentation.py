@@ -1,61 +1,69 @@
-"""Makes config/README.md and workflow/schemas/ from the models: `python -m campaign.config.documentation [--check]`."""
+"""Write the generated reference, docs/reference/ and workflow/schemas/: `python -m campaign.config.documentation [--check]`.
+
+The pages show the models' keys as tables, in the order of the models. A general generator for JSON Schema lists every key in a
+section of its own and describes unions of types as alternatives; here a key is one row, and "one or a list" are three words.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from campaign.config.markdown import option_words, sections, sentence, table
 from campaign.config.schemas import NOUNS, options_schema, schema_of
+from campaign.config.yaml_file import read_yaml
 from campaign.documents.cell import AXES
 from campaign.fabrics import FABRICS
 from campaign.paths import CONFIG, ROOT
+from campaign.workloads import WORKLOADS
+from campaign.workloads.parsers import PARSERS
 from campaign.workloads.template import RUN_VALUES
 from campaign.workloads.trainer.options import COMMON_OPTIONS, FAMILY_OPTIONS
 from campaign.workloads.trainer.spec import MODELS
 
 COMMAND = "python -m campaign.config.documentation"
-INTRODUCTION = f"""\
-<!-- Made by `{COMMAND}` from the models in workflow/campaign/config/; edit them, not this file. -->
-# What the files say
+GENERATED = f"<!-- Written by `{COMMAND}` (`make docs`); edit the models in workflow/campaign, not this file. -->"
+INTRODUCTION = """\
+# Configuration
 
-Three nouns, one YAML file each:
+A campaign is described by three kinds of YAML files:
 
-- a **campaign** says what is compared: which hardware, which workloads, which batches and precisions, and how each is measured;
-- a **system** describes one site: its hosts, the fabric and its pool, and who starts runs;
-- a **workload** is what is measured: built-in training, any program, or a reference with known results.
+- a **campaign** states what is compared: hardware, workloads, batches and precisions, and how each is measured;
+- a **system** describes one site: its hosts, its fabric and pool, and what starts runs;
+- a **workload** is what is measured: built-in training, any program, or a synthetic reference with known results.
 
-A campaign names its system and its workloads; `systems/NAME.yaml` and `workloads/NAME.yaml` are looked for beside the campaign
-file, in the directory above it, and in this one. Unknown keys, wrong types and names that lead nowhere are errors that name file,
-line, key and the nearest valid one. `campaign plan FILE` shows what a campaign would measure without measuring it.
+A campaign names its system and its workloads. `systems/NAME.yaml` and `workloads/NAME.yaml` are looked up beside the campaign
+file, in the directory above it, and in the project's `config/`. Unknown keys, wrong types and unknown names are errors. The message
+names the file, the line, the key and the nearest valid name. `campaign plan FILE` shows what a campaign would measure, and
+measures nothing.
 
-Where a key takes "one or a list", a single value stands for a list of one. Editors that know the YAML language server complete
-and check keys by the first line of the files here, which names a schema in `../workflow/schemas/`.
+Where a type says "one or a list", a single value stands for a list of one. Editors with the YAML language server complete and
+check keys: the first line of each file names its schema in `workflow/schemas/`.
 
 - [Campaign](#campaign) · [Expressions](#expressions)
 - [System](#system) · [Fabrics](#fabrics)
-- [Workload](#workload): [train](#train) · [synthetic](#synthetic) · [command](#command)
-- [Import map](#import-map): how logs that were made elsewhere become records
+- [Workload](#workload)
+- [Import map](#import-map): how logs of other tools become records
 """
 CAMPAIGN = """\
 A campaign is a matrix: configurations (requested hardware, declared by shape) times workloads times batches times precisions times
-further options. Lists in a shape multiply as well; `zip` makes lists go together instead. What makes no sense is excluded with a
-reason, which the report repeats. Every cell of the matrix is measured `repetitions` times.
+further options. Lists in a shape multiply as well; with `zip`, lists advance together instead. `exclude` removes cells, each with a
+reason that the report repeats. Every cell of the matrix is measured `repetitions` times.
 
-A cell is known by what it is, not by its name or its place: adding values to an axis, reordering or renaming configurations,
-raising `repetitions` or changing limits measures nothing again. Another batch, precision, shape, workload content, seed,
+A cell is identified by its content, not by its name or position. Adding values to an axis, reordering or renaming configurations,
+raising `repetitions` or changing limits repeats no measurement. Another batch, precision, shape, workload content, seed,
 `warmup_steps` or `measured_steps` makes another cell.
 
-With `target_half_width_pct`, a cell is repeated until the interval of its mean is narrow enough, between `repetitions_min` and
-`repetitions` times; the record that ends it says why. An interval that was looked at after every run covers somewhat less than
-95 %. Once a batch has run out of memory, larger ones that are otherwise equal are recorded as `implied` and not run
-(`skip_implied`).
+With `target_half_width_pct`, a cell is repeated until the confidence interval of its mean is narrow enough, between
+`repetitions_min` and `repetitions` times. The last record states why the cell ended. An interval that is checked after every run
+covers slightly less than 95 %. After a batch has run out of memory, larger batches of an otherwise equal cell are recorded as
+`implied` and not run (`skip_implied`).
 """
 EXPRESSIONS = """\
-Exclusions, overrides, failures on purpose and `--where` are predicates over the axes of a cell:
+`exclude`, `overrides`, the synthetic workload's `failures` and the option `--where` take predicates over the axes of a cell:
 
 ```
 workload == 'bert-large' and batch >= 8
@@ -63,24 +71,24 @@ precision in ['fp16', 'bf16'] or not (attach == 'local' and hosts > 1)
 ```
 
 Allowed are the names below and the campaign's option axes, numbers, quoted texts, `True`, `False`, lists, `== != < <= > >= in
-not in`, `and or not`, `+ - * / // %` and parentheses. An expression is never run as code.
+not in`, `and or not`, `+ - * / // %` and parentheses. An expression is parsed, never executed as code.
 
-`--where` knows one name more: `host == 'host3'` selects the cells that have runs on that host. With `campaign run`, these runs are
-measured again: their records are set aside (`superseded/` in the results), said, and kept.
+`--where` also knows `host`: `host == 'host3'` selects the cells that have runs on that host.
 """
 SYSTEM = """\
-A system file describes hosts and what they own, the pool behind the fabric, and who starts runs: this machine (`local`) or Slurm
-(`slurm`). What is here is what configurations are placed on; a configuration that can never fit is an error before anything runs.
+A system file describes the hosts and their devices, the pool behind the fabric, and what starts runs: this machine (`local`) or
+Slurm (`slurm`). Configurations are placed on this hardware. One that can never fit is an error before anything runs.
 """
 FABRIC = """\
-`fabric` names the adapter of the control plane in `kind`; the other keys of `fabric` are that adapter's options. Where one is
-called unverified, nobody has tried it on the real thing yet: begin with `campaign fabric check SYSTEM`. `campaign fabric emulate
-KIND` starts a control plane of that kind to learn on. Another package can bring an adapter by an entry point in the group
-`composable_campaign.fabrics`.
+`fabric.kind` names the adapter of the control plane; the other keys of `fabric` are options of that adapter. An adapter marked
+unverified has not been run against the real product; start with `campaign fabric check SYSTEM`. `campaign fabric emulate KIND`
+starts an emulated control plane for practice. Another package can provide an adapter through an entry point in the group
+`composable_campaign.fabrics`. [All fabrics](fabrics.md) shows their status in one table.
 """
 WORKLOAD = """\
-A workload file says what is started for one run and what is read from it. `kind` chooses one of three. `options` are named values
-with defaults; a campaign's `axes.options` can vary them.
+A workload file states what is started for one run and what is read from it. `kind` selects one of the kinds below. `options` are
+named values with defaults, which a campaign varies under `axes.options`. [All workloads](workloads.md) lists the shipped files and
+the built-in parsers.
 """
 TRAIN = """\
 Training steps of a built-in PyTorch model with random weights on synthetic data, one code for CPU with gloo and CUDA with NCCL;
@@ -118,11 +126,11 @@ us: formats are tested on saved outputs. Braces that are meant are written `{{` 
 recorded as `incomplete`, one that fails as what its output says (out of memory, a crash, ...).
 """
 IMPORT = """\
-A map says what logs are of that were made without this program, so that `campaign import DIR --map MAP.yaml` makes records of them:
-the system and the configurations as their owner knows them, who reads the logs of each workload, and how the path of a log, its
-text, or the map itself gives its configuration, workload, batch, precision and repetition. Logs of runs that failed become records
-with the class of their failure; what is not read is listed with the reason. `--dry-run` shows the matrix that was found. The
-campaign that is made lies in `results/<name>/config`; nothing of it is measured.
+An import map describes logs of runs that another tool made: `campaign import DIR --map MAP.yaml` turns them into records. The map
+gives the system and its configurations, the parser for each workload, and where the configuration, workload, batch, precision and
+repetition of a log are found (in its path, in its text, or in the map). Logs of failed runs become records with their class of
+failure. Logs that cannot be read are listed with the reason. `--dry-run` shows the resulting matrix and writes nothing. The import
+writes the campaign's files to `results/<name>/config`.
 """
 EXAMPLES: Mapping[str, str] = {
     "campaign": """\
@@ -197,9 +205,57 @@ parsers:
 }
 
 
-def readme() -> str:
-    """The text of config/README.md."""
-    return "\n".join(block.rstrip("\n") + "\n" for block in _blocks())
+def configuration() -> str:
+    """The reference of all keys."""
+    return _page(_blocks())
+
+
+def _page(blocks: Iterable[str]) -> str:
+    return "\n".join(block.rstrip("\n") + "\n" for block in (GENERATED, *blocks))
+
+
+def fabrics() -> str:
+    """The status of all fabrics."""
+    rows = (
+        (f"[`{name}`](configuration.md#{name})", sentence(adapter.summary), sentence(adapter.unverified))
+        for name, adapter in FABRICS.items()
+    )
+    return _page(
+        [
+            "# Fabrics",
+            "No vendor's control plane has been tried yet. The last column states what is unverified.",
+            table(("`fabric.kind`", "Fabric", "Unverified"), rows),
+        ]
+    )
+
+
+def workloads() -> str:
+    """All kinds of workloads, shipped files and parsers."""
+    shipped = [_shipped(path) for path in sorted((CONFIG / "workloads").glob("*.yaml"))]
+    kinds = ((f"[`{kind}`](configuration.md#{kind})", _described(kind)) for kind in WORKLOADS)
+    return _page(
+        [
+            "# Workloads",
+            "## Kinds",
+            table(("`kind`", "Workload"), kinds),
+            "## Shipped workload files",
+            "`campaign workload list` shows them with the command or model that they run.",
+            table(("Name", "Kind", "Precisions", "Description"), shipped),
+            "## Parsers",
+            "A workload of kind `command` reads the output of these programs with `parser: NAME`.",
+            table(("`parser`", "Program"), ((f"`{name}`", sentence(program)) for name, program in PARSERS.items())),
+        ]
+    )
+
+
+def _shipped(path: Path) -> tuple[str, ...]:
+    data = read_yaml(path).data
+    precisions = data["precisions"] if isinstance(data["precisions"], list) else [data["precisions"]]
+    return f"`{path.stem}`", f"`{data['kind']}`", ", ".join(map(str, precisions)), sentence(data.get("description", ""))
+
+
+def _described(kind: str) -> str:
+    return sentence(str(_workload_schema(kind).get("description", "")).partition("\n")[0])
 
 
 def _blocks() -> Iterator[str]:
@@ -290,7 +346,8 @@ def documents() -> dict[Path, str]:
         + "\n"
         for noun in NOUNS
     }
-    return {CONFIG / "README.md": readme(), **schemas}
+    pages = {"configuration": configuration, "fabrics": fabrics, "workloads": workloads}
+    return {**{ROOT / "docs" / "reference" / f"{name}.md": page() for name, page in pages.items()}, **schemas}
 
 
 def outdated() -> list[Path]:

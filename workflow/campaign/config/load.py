@@ -186,9 +186,9 @@ def _message(
         case "extra_forbidden":
             return f"{where}: unknown key; {nearest(str(inner[-1]), _keys_at(model, inner[:-1], data))}"
         case "missing":
-            return f"{where}: this key is missing; see config/README.md for what it means"
+            return f"{where}: this key is missing; docs/reference/configuration.md explains it"
         case "union_tag_not_found":
-            return f"{where}: the key 'kind' is missing; see config/README.md for the kinds there are"
+            return f"{where}: the key 'kind' is missing; docs/reference/configuration.md lists the kinds"
         case "union_tag_invalid":
             known = [name.strip(" '") for name in context["expected_tags"].split(",")]
             place = source.place(*prefix, *inner, "kind")
