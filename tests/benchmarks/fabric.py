@@ -13,11 +13,11 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from campaign.documents.cell import Configuration
 from campaign.fabrics import open_fabric
-from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request
 from campaign.lease.lifecycle import acquire, release
 from campaign.testbed.control_planes import EMULATORS, open_dialect
-from campaign.testbed.control_planes.rack import rack
+from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.server import Server
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project

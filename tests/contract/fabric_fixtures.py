@@ -21,7 +21,7 @@ from campaign.fabrics.errors import Busy, Conflict
 from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request, Selection
 from campaign.lease.lifecycle import acquire
 from campaign.testbed.control_planes import EMULATORS, open_dialect
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server
 
 ATTACH_S = 0.0123

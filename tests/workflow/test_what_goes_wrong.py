@@ -18,7 +18,7 @@ import pytest
 from campaign.archive import report_from
 from campaign.documents.record import Store
 from campaign.errors import RecordError
-from campaign.fabrics.faults import FaultKind
+from campaign.fabrics.simulated.faults import FaultKind
 from campaign.plan.matrix import run_set_digest
 from campaign.run import measure as measuring
 from campaign.run.measure import Measurement, measure

@@ -20,9 +20,9 @@ from campaign.lease.check_site import Site
 from campaign.lease.journal import Journal
 from campaign.testbed.control_planes import EMULATORS, open_dialect
 from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.rack import rack
+from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.server import Server
-from campaign.testbed.control_planes.serving import serve, system_document
+from campaign.testbed.serve_control_plane import serve, system_document
 from tests.campaign_files import CAMPAIGN, WORKLOADS
 
 SECRET = "learn-2-compose"

@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from campaign.fabrics.agents.commands import Commands, run_here
-from campaign.fabrics.agents.detach import Done, Run, Terms
-from campaign.fabrics.agents.protocol import HostDevice
+from campaign.fabrics.host_agents.drain import Done, Run, Terms
+from campaign.fabrics.host_agents.protocol import HostDevice
+from campaign.fabrics.host_agents.shell import Commands, run_here
 
 MODULES = ("nvidia_drm", "nvidia_modeset", "nvidia_uvm")
 LINK = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from campaign.fabrics.agents.protocol import HostBusy, HostDevice
-from campaign.fabrics.chassis import Bank
-from campaign.fabrics.control.http import Client
-from campaign.fabrics.control.options import Connection
-from campaign.fabrics.control.plane import Change, Remember, View
+from campaign.fabrics.control_plane.http_client import Client
+from campaign.fabrics.control_plane.options import Connection
+from campaign.fabrics.control_plane.protocol import Change, Remember, View
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
+from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
+from campaign.fabrics.placement.banks import Bank
 from campaign.fabrics.protocol import Capabilities, Device, Link, Tag
-from campaign.testbed.control_planes.rack import Rack
+from campaign.testbed.control_planes.hardware import Rack
 
 
 class Killed(BaseException):

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from campaign.fabrics.control import http
-from campaign.fabrics.control.http import Client
-from campaign.fabrics.control.options import Connection
+from campaign.fabrics.control_plane import http_client
+from campaign.fabrics.control_plane.http_client import Client
+from campaign.fabrics.control_plane.options import Connection
 
 Talk = Callable[[socket.socket, bytes], None]
 """What a server does with one request (its head and body, as they came); it closes the connection by raising OSError."""
@@ -115,4 +115,4 @@ def client(server: RawServer, **options: Any) -> Client:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Does not wait long before a read is tried again; for all tests of a module that imports it."""
-    monkeypatch.setattr(http, "RETRY_S", (0.01, 0.01))
+    monkeypatch.setattr(http_client, "RETRY_S", (0.01, 0.01))

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 from campaign.documents.cell import Configuration
 from campaign.fabrics import open_fabric
-from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
 from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.redfish import Redfish
 from campaign.testbed.control_planes.redfish import open_dialect as open_redfish
-from campaign.testbed.control_planes.redfish.machine import Made
+from campaign.testbed.control_planes.redfish.composition import Made
 from campaign.testbed.control_planes.server import Server
 
 BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.agents import commands, open_agent
-from campaign.fabrics.agents.commands import Commands, run_here, through
-from campaign.fabrics.agents.detach import Done
-from campaign.fabrics.control.options import AgentOptions
+from campaign.fabrics.control_plane.options import AgentOptions
+from campaign.fabrics.host_agents import open_agent, shell
+from campaign.fabrics.host_agents.drain import Done
+from campaign.fabrics.host_agents.shell import Commands, run_here, through
 from campaign.fabrics.protocol import Link
 from tests.unit.fabrics.emulated_host import EmulatedHost
 
@@ -93,7 +93,7 @@ def test_through_ssh_as_here_with_one_connection_a_look(host: EmulatedHost, ssh:
     host.gpu(2)
     host.drive()
     options = AgentOptions(kind="ssh", sudo=(), detach_s=0.05)
-    agent = commands.open_agent(options, root=host.root, processes=host.processes)
+    agent = shell.open_agent(options, root=host.root, processes=host.processes)
     seen = agent.devices("c1.example")
     assert seen == host.agent().devices("c1")
     assert ssh.read_text().splitlines() == ["4", "-o", "BatchMode=yes", "c1.example"]
@@ -115,7 +115,7 @@ def test_arguments_arrive_as_they_were(ssh: Path) -> None:
 )
 def test_what_is_no_host_is_not_given_to_ssh(name: str, ssh: Path) -> None:
     with pytest.raises(FabricError, match=r"is no name that ssh is given"):
-        commands.open_agent(AgentOptions(kind="ssh")).devices(name)
+        shell.open_agent(AgentOptions(kind="ssh")).devices(name)
     assert not ssh.exists()
 
 
@@ -123,7 +123,7 @@ def test_a_host_that_cannot_be_reached(ssh: Path) -> None:
     with pytest.raises(
         FabricError, match=r"down: cannot be reached by `ssh -o BatchMode=yes down`: .*Connection refused"
     ):
-        commands.open_agent(AgentOptions(kind="ssh")).devices("down")
+        shell.open_agent(AgentOptions(kind="ssh")).devices("down")
 
 
 def test_a_command_without_a_host_is_refused() -> None:
@@ -134,7 +134,7 @@ def test_a_command_without_a_host_is_refused() -> None:
 def test_the_host_may_stand_within_a_word(ssh: Path) -> None:
     options = AgentOptions(kind="ssh", command=("ssh", "-l", "root", "{host}.mgmt"), sudo=())
     with pytest.raises(FabricError, match=r"its devices cannot be told|/sys/"):
-        commands.open_agent(options, root=Path("/no/such/root")).rescan("c1")
+        shell.open_agent(options, root=Path("/no/such/root")).rescan("c1")
     assert ssh.read_text().splitlines() == ["4", "-l", "root", "c1.mgmt"]
 
 

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from campaign.errors import FabricError
-from campaign.fabrics.agents import detach
-from campaign.fabrics.agents.commands import run_here
-from campaign.fabrics.agents.detach import Done
-from campaign.fabrics.agents.pairing import pair
-from campaign.fabrics.agents.protocol import HostBusy, HostDevice
+from campaign.fabrics.host_agents import drain
+from campaign.fabrics.host_agents.drain import Done
+from campaign.fabrics.host_agents.pairing import pair
+from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
+from campaign.fabrics.host_agents.shell import run_here
 from campaign.fabrics.protocol import Device
 from tests.unit.fabrics.emulated_host import MODULES, Hosts, Stopped, one
 
@@ -159,7 +159,7 @@ def test_it_goes_on_as_soon_as_the_holder_ends(emulated: Hosts, monkeypatch: pyt
         waits.append(seconds)
         (host.processes / "812/fd/7").unlink()
 
-    monkeypatch.setattr(detach, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(drain, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     host.agent(detach_s=60).detach("c1", [device])
     assert len(waits) == 1
     assert host.functions == ["0000:32:00.0"]

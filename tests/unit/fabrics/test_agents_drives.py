@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.fabrics.agents.commands import run_here
-from campaign.fabrics.agents.detach import Done, script
-from campaign.fabrics.agents.protocol import HostBusy
+from campaign.fabrics.host_agents.drain import Done, script
+from campaign.fabrics.host_agents.protocol import HostBusy
+from campaign.fabrics.host_agents.shell import run_here
 from tests.unit.fabrics.emulated_host import EmulatedHost, Hosts, one
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.agents import open_agent
-from campaign.fabrics.agents.protocol import HostAgent, HostBusy
-from campaign.fabrics.control.options import AgentOptions
+from campaign.fabrics.control_plane.options import AgentOptions
+from campaign.fabrics.host_agents import open_agent
+from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
 from campaign.fabrics.protocol import Link
 from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Reply, Server
 
 

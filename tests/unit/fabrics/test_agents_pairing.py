@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.fabrics.agents.pairing import normal, pair
-from campaign.fabrics.agents.protocol import HostDevice
+from campaign.fabrics.host_agents.pairing import normal, pair
+from campaign.fabrics.host_agents.protocol import HostDevice
 from campaign.fabrics.protocol import Device
 
 

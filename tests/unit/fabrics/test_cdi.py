@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.cdi import Options, open_fabric
-from campaign.fabrics.cdi.machines import Known, machines, owned
-from campaign.fabrics.cdi.token import expires_s
-from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.dialects.cdi import Options, open_fabric
+from campaign.fabrics.dialects.cdi.machines import Known, machines, owned
+from campaign.fabrics.dialects.cdi.token import expires_s
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
-from campaign.fabrics.state import HeldHost, Holding
+from campaign.fabrics.state_file import HeldHost, Holding
 from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.cdi import name_uuid
 from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server
 from tests.contract.fabric_fixtures import configuration
 

@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.fabrics.chassis import (
-    CABLING_RULE,
-    RULES,
-    Bank,
+from campaign.fabrics.placement.banks import CABLING_RULE, RULES, Bank, violation
+from campaign.fabrics.protocol import HostSpec, PoolSpec
+from campaign.fabrics.simulated.chassis import (
     ChassisOptions,
     banks,
     fill,
     ports_of,
-    violation,
 )
-from campaign.fabrics.protocol import HostSpec, PoolSpec
 
 
 def hosts(count: int) -> list[HostSpec]:

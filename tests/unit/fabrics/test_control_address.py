@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from campaign.errors import FabricError
-from campaign.fabrics.control import http
+from campaign.fabrics.control_plane import http_client
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from tests.unit.fabrics.raw_server import OK, RawServer, client, reply, says
 
@@ -28,7 +28,7 @@ def test_redirections_are_followed_within_the_control_plane_and_not_for_ever() -
         assert all(b"t0ken-of-ours" in request for request in server.asked)
     with RawServer(says(reply(302, b"", "Location: /a"))) as server:
         assert client(server).get("/a").status == 302
-        assert len(server.asked) == 1 + http.REDIRECTS_MAX
+        assert len(server.asked) == 1 + http_client.REDIRECTS_MAX
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "HTTP"])

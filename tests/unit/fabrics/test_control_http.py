@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from campaign.errors import FabricError
-from campaign.fabrics.control import http, wire
-from campaign.fabrics.control.answer import Answer, parsed, retry_after_s
+from campaign.fabrics.control_plane import http_client, http_connection
+from campaign.fabrics.control_plane.response import Answer, parsed, retry_after_s
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from tests.unit.fabrics.raw_server import OK, RawServer, Talk, client, drips, hangs_up, impatient, reply, says
 
@@ -27,7 +27,7 @@ def test_a_read_is_tried_again_until_it_is_answered() -> None:
     with RawServer(hangs_up, says(reply(503)), says(reply(429)), OK) as server:
         asking = client(server)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(http, "RETRY_S", (0.01,) * 3)
+            patch.setattr(http_client, "RETRY_S", (0.01,) * 3)
             assert asking.get("/x").body == {}
         assert (asking.requests, asking.retries, len(server.asked)) == (4, 3, 4)
         assert [traced.status for traced in asking.trace] == [None, 503, 429, 200]
@@ -80,7 +80,7 @@ def test_a_change_does_not_use_a_connection_that_idled(monkeypatch: pytest.Monke
         seen.append(peer)
         peer.sendall(reply())
 
-    monkeypatch.setattr(http, "IDLE_CHANGE_S", 0.0)
+    monkeypatch.setattr(http_client, "IDLE_CHANGE_S", 0.0)
     with RawServer(once) as server:
         asking = client(server)
         asking.get("/x")
@@ -136,7 +136,7 @@ def test_what_is_promised_and_comes_late_is_not_the_next_answer() -> None:
 @pytest.mark.parametrize("moment", ["seconds", "date"])
 def test_retry_after_is_waited_for_within_the_operation(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(http.time, "sleep", waits.append)
+    monkeypatch.setattr(http_client.time, "sleep", waits.append)
     told = "20" if moment == "seconds" else formatdate(time.time() + 21, usegmt=True)
     with RawServer(says(reply(503, b"", f"Retry-After: {told}")), OK) as server:
         asking = client(server, operation_s=100.0)
@@ -147,12 +147,12 @@ def test_retry_after_is_waited_for_within_the_operation(moment: str, monkeypatch
 
 def test_retry_after_neither_outlasts_the_operation_nor_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(http.time, "sleep", waits.append)
+    monkeypatch.setattr(http_client.time, "sleep", waits.append)
     with RawServer(says(reply(503, b"", "Retry-After: 5000"))) as server:
         assert client(server, operation_s=20.0).get("/x").status == 503
         assert waits == []
         assert client(server, operation_s=3600.0).get("/x").status == 503
-        assert waits == [http.RETRY_AFTER_MAX_S] * 2
+        assert waits == [http_client.RETRY_AFTER_MAX_S] * 2
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_words_are_one_printable_line() -> None:
 def test_a_request_is_not_begun_while_another_is_under_way() -> None:
     with RawServer(drips(b"x" * 100)) as server:
         asking = client(server, request_s=0.5, operation_s=0.5)
-        wires: list[wire.Wire] = [asking._wire]
+        wires: list[http_connection.HttpConnection] = [asking._wire]
         with wires[0]._lock, pytest.raises(FabricError, match="another request"):
             asking.get("/x")
         assert server.connections == 0

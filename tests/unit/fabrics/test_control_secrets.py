@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from campaign.fabrics.control.hidden import Hidden
-from campaign.fabrics.control.http import Client
+from campaign.fabrics.control_plane.http_client import Client
+from campaign.fabrics.control_plane.secrets import Hidden
 from campaign.fabrics.errors import ProtocolViolation
 from tests.unit.fabrics.raw_server import OK, RawServer, client, impatient, reply, says
 

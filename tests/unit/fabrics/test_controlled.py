@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import FabricError
-from campaign.fabrics.agents.protocol import HostBusy
-from campaign.fabrics.control import tags
-from campaign.fabrics.control.fabric import ControlledFabric
-from campaign.fabrics.control.plane import Reading, View
+from campaign.fabrics.control_plane import lease_tag
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.control_plane.protocol import Reading, View
 from campaign.fabrics.errors import (
     Busy,
     Conflict,
@@ -21,11 +20,12 @@ from campaign.fabrics.errors import (
     ProtocolViolation,
     Unhealthy,
 )
+from campaign.fabrics.host_agents.protocol import HostBusy
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Tag
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.memory_plane import Killed, MemoryPlane, RackAgent
 
@@ -364,7 +364,7 @@ def test_planning_needs_no_control_plane(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["plain", "mit Ümlaut und = Zeichen", "a b\tc", "", "x" * 200])
 def test_a_tag_survives_its_text(words: str) -> None:
     tag = Tag("demo.c.1", words, words, 1_700_000_000.0, ("gpu1",))
-    text = tags.encode(tag)
+    text = lease_tag.encode(tag)
     assert text.isascii()
-    assert tags.decode(f"  {text}\n", ("gpu1",)) == tag
-    assert all(tags.decode(other) is None for other in (None, 3, "", "somebody's", text[:-12], f"{text} and more"))
+    assert lease_tag.decode(f"  {text}\n", ("gpu1",)) == tag
+    assert all(lease_tag.decode(other) is None for other in (None, 3, "", "somebody's", text[:-12], f"{text} and more"))

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from campaign.errors import FabricError
-from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.protocol import HostSpec, Request
 from campaign.lease.lifecycle import Lease, acquire, release
 from campaign.lease.reconcile import reconcile
-from campaign.testbed.control_planes.rack import rack
+from campaign.testbed.control_planes.hardware import rack
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.memory_plane import Killed, MemoryPlane, RackAgent
 

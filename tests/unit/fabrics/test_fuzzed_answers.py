@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from campaign.errors import CampaignError, FabricError
 from campaign.fabrics import FABRICS, open_fabric
-from campaign.fabrics.control import http
-from campaign.fabrics.control.http import Client
+from campaign.fabrics.control_plane import http_client
+from campaign.fabrics.control_plane.http_client import Client
 from campaign.fabrics.protocol import Composition, Fabric, PoolSpec, Request, Selection
 from campaign.testbed.control_planes import EMULATORS, open_dialect
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Dialect, Reply, Server
 from tests.contract.fabric_fixtures import SYSTEMS, configuration
 
@@ -122,7 +122,7 @@ def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         client._until -= seconds
 
     monkeypatch.setattr(Client, "sleep", sleep)
-    monkeypatch.setattr(http, "RETRY_S", ())
+    monkeypatch.setattr(http_client, "RETRY_S", ())
     with Server(_honest(kind), tls=False) as served:
         yield served
 

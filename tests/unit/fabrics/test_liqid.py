@@ -14,14 +14,14 @@ import pytest
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.control import tags
-from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.control_plane import lease_tag
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.dialects.liqid.lease_marks import machine_name
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.liqid.marks import machine_name
 from campaign.fabrics.protocol import HostSpec, Request, Selection, Tag
 from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.liqid import LiqidDialect, open_dialect
-from campaign.testbed.control_planes.rack import rack
 from campaign.testbed.control_planes.server import Asked, Server
 
 BASE = "/liqid/api/v2/"
@@ -135,7 +135,7 @@ def told(asked: Asked) -> str:
         if "mach_name" in body:
             parts.append("named" if body["mach_name"] == NAME else body["mach_name"])
         if "udesc" in body:
-            tag = tags.decode(body["udesc"])
+            tag = lease_tag.decode(body["udesc"])
             parts.append(f"tag {tag.lease_id if tag else body['udesc']}")
     return " ".join(parts)
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from campaign.fabrics.control.fabric import ControlledFabric
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.dialects.nec import Options, open_fabric
+from campaign.fabrics.dialects.nec.layout import layout, procedures
 from campaign.fabrics.errors import (
     Busy,
     Incompatible,
@@ -19,12 +21,10 @@ from campaign.fabrics.errors import (
     ProtocolViolation,
     Unhealthy,
 )
-from campaign.fabrics.nec import Options, open_fabric
-from campaign.fabrics.nec.layout import layout, procedures
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
 from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server
 from tests.contract.fabric_fixtures import configuration
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign.documents.cell import Configuration
-from campaign.fabrics.chassis import CABLING_RULE, RULES
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
+from campaign.fabrics.placement.banks import CABLING_RULE, RULES
 from campaign.fabrics.protocol import Device, DeviceSpec, HostSpec, Inventory, PoolSpec, Request, Selection
 from campaign.fabrics.simulated import Options, SimulatedFabric, open_fabric
 from tests.contract.fabric_fixtures import configuration

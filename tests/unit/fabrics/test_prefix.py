@@ -17,7 +17,7 @@ from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch
-from campaign.fabrics.launch import Given, Launch, decimal, exact, given
+from campaign.fabrics.launch_prefix import Given, Launch, decimal, exact, given
 from campaign.fabrics.prefix import RULE
 from campaign.fabrics.protocol import Composition, Device, DeviceSpec, Fabric, HostSpec, PoolSpec, Request
 from tests.contract.fabric_fixtures import configuration

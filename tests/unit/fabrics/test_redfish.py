@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from campaign.errors import FabricError
-from campaign.fabrics.control.plane import Change
+from campaign.fabrics.control_plane.protocol import Change
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure
 from campaign.fabrics.protocol import Request, Tag
 from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.rack import RackHost, rack
+from campaign.testbed.control_planes.hardware import RackHost, rack
 from campaign.testbed.control_planes.redfish import Variant
 from tests.unit.fabrics.redfish_bench import BLOCKS, PASSWORD, SYSTEMS, USER, bench, foreign, meanwhile, wanted
 

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from campaign.errors import FabricError
-from campaign.fabrics.control.http import Answer
-from campaign.fabrics.control.tags import encode
+from campaign.fabrics.control_plane.http_client import Answer
+from campaign.fabrics.control_plane.lease_tag import encode
+from campaign.fabrics.dialects.redfish import resources
+from campaign.fabrics.dialects.redfish.error_messages import needs_login, refusal
+from campaign.fabrics.dialects.redfish.lease_names import name_of, read_name, tag_of
+from campaign.fabrics.dialects.redfish.resources import System
+from campaign.fabrics.dialects.redfish.service import listed, next_page, uri, uris
+from campaign.fabrics.dialects.redfish.session import header, local
+from campaign.fabrics.dialects.redfish.tasks import outcome, retry_after_s, task_of
 from campaign.fabrics.errors import Conflict, ProtocolViolation
 from campaign.fabrics.protocol import Link, Tag
-from campaign.fabrics.redfish import resources
-from campaign.fabrics.redfish.messages import needs_login, refusal
-from campaign.fabrics.redfish.names import name_of, read_name, tag_of
-from campaign.fabrics.redfish.resources import System
-from campaign.fabrics.redfish.service import listed, next_page, uri, uris
-from campaign.fabrics.redfish.session import header, local
-from campaign.fabrics.redfish.tasks import outcome, retry_after_s, task_of
 
 DATA = Path(__file__).resolve().parents[2] / "data/fabrics/redfish"
 BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"

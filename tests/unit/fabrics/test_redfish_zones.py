@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from campaign.fabrics.control.tags import decode, encode
+from campaign.fabrics.control_plane.lease_tag import decode, encode
 from campaign.fabrics.errors import Conflict, ProtocolViolation
 from campaign.fabrics.protocol import Tag
 from campaign.testbed.control_planes.faults import Fault

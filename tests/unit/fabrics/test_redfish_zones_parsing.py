@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from campaign.fabrics.dialects.redfish_zones import resources
+from campaign.fabrics.dialects.redfish_zones.resources import Place
+from campaign.fabrics.dialects.redfish_zones.telemetry import celsius, counters, merged
 from campaign.fabrics.protocol import Link
-from campaign.fabrics.redfish_zones import resources
-from campaign.fabrics.redfish_zones.observed import celsius, counters, merged
-from campaign.fabrics.redfish_zones.resources import Place
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "fabrics" / "redfish-zones"
 

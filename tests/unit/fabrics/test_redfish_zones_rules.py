@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.fabrics.chassis import UNLIMITED
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch
+from campaign.fabrics.placement.banks import UNLIMITED
 from campaign.fabrics.protocol import Link
 from tests.unit.fabrics.zones_chassis import FOUR, Build, chassis_in, composed, names, request
 

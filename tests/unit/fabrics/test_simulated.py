@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.fabrics.chassis import RULES
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown
+from campaign.fabrics.placement.banks import RULES
 from campaign.fabrics.protocol import Composition, HostSelection, HostSpec, PoolSpec, Request, Selection
 from campaign.fabrics.simulated import Options, SimulatedFabric, open_fabric
-from campaign.fabrics.slots import host_id
-from campaign.fabrics.state import StateFile
+from campaign.fabrics.simulated.slots import host_id
+from campaign.fabrics.state_file import StateFile
 from tests.contract.fabric_fixtures import configuration
 
 TWO = configuration(devices_per_host=2)

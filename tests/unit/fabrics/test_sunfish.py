@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from campaign.errors import FabricError
-from campaign.fabrics.control import tags
-from campaign.fabrics.control.fabric import ControlledFabric
-from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection, Tag
-from campaign.fabrics.sunfish import Options, open_fabric
-from campaign.fabrics.sunfish.connections import (
+from campaign.fabrics.control_plane import lease_tag
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.dialects.sunfish import Options, open_fabric
+from campaign.fabrics.dialects.sunfish.connections import (
     Shown,
     connection,
     connection_id,
@@ -25,10 +23,12 @@ from campaign.fabrics.sunfish.connections import (
     the_fabric,
     use,
 )
+from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
+from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection, Tag
 from campaign.lease.lifecycle import acquire, release
 from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.faults import Fault
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server
 from tests.contract.fabric_fixtures import configuration
 
@@ -345,7 +345,7 @@ def test_each_way_to_disagree_has_words() -> None:
         {
             "@odata.id": "/agent/x",
             "Id": connection_id("other", "T4"),
-            "Name": tags.encode(tag),
+            "Name": lease_tag.encode(tag),
             "Links": {"InitiatorEndpoints": [{"@odata.id": "/redfish/v1/Fabrics/CXL/Endpoints/I1"}]},
         }
     )

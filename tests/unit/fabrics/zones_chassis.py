@@ -10,7 +10,7 @@ from typing import Any
 from campaign.fabrics import open_fabric
 from campaign.fabrics.protocol import HostSpec, Request, Selection
 from campaign.testbed.control_planes import open_dialect
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Reply, Server
 from tests.contract.fabric_fixtures import CREDENTIALS, configuration
 

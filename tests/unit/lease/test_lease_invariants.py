@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from campaign.errors import FabricError
-from campaign.fabrics.faults import FaultKind
 from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request
 from campaign.fabrics.simulated import Options, open_fabric
-from campaign.fabrics.state import StateFile
+from campaign.fabrics.simulated.faults import FaultKind
+from campaign.fabrics.state_file import StateFile
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, release
 from campaign.lease.reconcile import reconcile

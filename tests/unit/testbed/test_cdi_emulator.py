@@ -11,7 +11,7 @@ import pytest
 
 from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.cdi import name_uuid
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Reply
 
 TENANT = "b3b65e79-ad41-4367-89d6-e4e7315141ef"

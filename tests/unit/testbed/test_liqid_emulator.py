@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from campaign.testbed.control_planes import open_dialect
+from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.liqid import LiqidDialect
-from campaign.testbed.control_planes.rack import rack
 from campaign.testbed.control_planes.server import Server
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "liqid"

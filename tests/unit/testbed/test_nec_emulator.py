@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from campaign.testbed.control_planes import open_dialect
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Reply
 
 P = "/cdim/api/v1"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from campaign.testbed.control_planes.rack import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.redfish_zones import open_dialect
-from campaign.testbed.control_planes.redfish_zones.service import Service
+from campaign.testbed.control_planes.redfish_zones.requests import Service
 from campaign.testbed.control_planes.server import Asked, Reply, Server
 
 FABRIC = "/redfish/v1/Fabrics/PCIe"

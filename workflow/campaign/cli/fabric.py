@@ -189,6 +189,6 @@ def emulate(
 
     A real HTTPS server with real composition semantics and no hardware behind it. Writes a system file for it.
     """
-    from campaign.testbed.control_planes.serving import serve
+    from campaign.testbed.serve_control_plane import serve
 
     serve(kind, directory or Path(f"campaign-emulator-{kind}"), port, hosts, devices, faults, click.echo)

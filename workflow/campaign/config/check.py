@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from campaign.config.campaign_file import CampaignFile
-from campaign.config.launch_rules import rules_of
 from campaign.config.load import gathered
 from campaign.config.product import product
+from campaign.config.remote_devices import rules_of
 from campaign.config.shapes import device_models
 from campaign.config.system_file import DeviceModel, Link, SystemFile
 from campaign.config.yaml_file import YamlFile

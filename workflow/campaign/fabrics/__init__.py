@@ -40,32 +40,32 @@ FABRICS: dict[str, Adapter] = {
         "campaign.fabrics.simulated", "a Falcon-4016-like chassis and its pool, simulated with latencies and faults"
     ),
     "redfish": Adapter(
-        "campaign.fabrics.redfish",
+        "campaign.fabrics.dialects.redfish",
         "DMTF Redfish composition: resource blocks, zones, composed systems",
         "any vendor's service; it was run against emulators and judged by foreign Redfish clients",
     ),
     "redfish-zones": Adapter(
-        "campaign.fabrics.redfish_zones",
+        "campaign.fabrics.dialects.redfish_zones",
         "Falcon-like chassis and other Redfish fabrics: one zone a host port",
         "the body and sign-in of H3 Falcon and GigaIO FabreX, whose references are not public",
     ),
     "liqid": Adapter(
-        "campaign.fabrics.liqid",
+        "campaign.fabrics.dialects.liqid",
         "Liqid Matrix, REST v2",
         "a real Liqid director; requests follow its published client libraries",
     ),
     "sunfish": Adapter(
-        "campaign.fabrics.sunfish",
+        "campaign.fabrics.dialects.sunfish",
         "OFMF/Sunfish: connections through an agent",
         "a hardware agent; behaviour follows the reference server and its agents",
     ),
     "cdi": Adapter(
-        "campaign.fabrics.cdi",
+        "campaign.fabrics.dialects.cdi",
         "Fujitsu CDI, fabric manager",
         "a real fabric manager; requests follow public clients of it",
     ),
     "nec": Adapter(
-        "campaign.fabrics.nec",
+        "campaign.fabrics.dialects.nec",
         "NEC CDIM",
         "a real CDIM; requests follow a public client of it",
     ),

@@ -20,10 +20,9 @@ from pathlib import Path
 
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import placement
-from campaign.fabrics.chassis import Bank
 from campaign.fabrics.errors import Conflict, Incompatible, Unhealthy
-from campaign.fabrics.holding import composition_of, give_up, take
-from campaign.fabrics.launch_rules import POOL, Options, devices_at
+from campaign.fabrics.placement.banks import Bank
+from campaign.fabrics.prefix_options import POOL, Options, devices_at
 from campaign.fabrics.protocol import (
     Capabilities,
     Composition,
@@ -36,7 +35,7 @@ from campaign.fabrics.protocol import (
     Selection,
     Tag,
 )
-from campaign.fabrics.state import State, StateFile
+from campaign.fabrics.state_file import State, StateFile, composition_of, give_up, take
 
 RULE = "prefix: a host that a lease uses does not lend its devices"
 _MOST_CHOICES = 500

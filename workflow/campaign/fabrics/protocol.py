@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from campaign.documents.cell import Configuration
-from campaign.fabrics.launch import Launch
+from campaign.fabrics.launch_prefix import Launch
 
 AttachMode = Literal["hot", "powered_off", "reboot"]
 DeviceState = Literal["free", "reserved", "composing", "in_use", "failed", "unavailable", "unknown"]

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict
 from campaign.errors import ConfigError
 from campaign.fabrics import placement
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.holding import composition_of, give_up, occupy, own_devices, take
 from campaign.fabrics.protocol import (
     Capabilities,
     Composition,
@@ -25,7 +24,7 @@ from campaign.fabrics.protocol import (
     Selection,
     Tag,
 )
-from campaign.fabrics.state import StateFile
+from campaign.fabrics.state_file import StateFile, composition_of, give_up, occupy, own_devices, take
 
 RULE = "static: devices stay in the host that they are built into"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from campaign.errors import LaunchError
-from campaign.fabrics.launch import Given, given
+from campaign.fabrics.launch_prefix import Given, given
 from campaign.fabrics.protocol import Composition, Device
 from campaign.workloads.protocol import Step
 

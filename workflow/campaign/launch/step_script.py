@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from campaign.fabrics.launch import Given
+from campaign.fabrics.launch_prefix import Given
 from campaign.launch.protocol import Limits
 from campaign.processes.marked import MARK
 from campaign.slurm.steps import over

@@ -18,11 +18,11 @@ from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import CampaignError, ConfigError, FabricError
 from campaign.fabrics import FABRICS, adapters
-from campaign.fabrics.chassis import RULES
-from campaign.fabrics.control.fabric import ControlledFabric
-from campaign.fabrics.control.options import Controlled
-from campaign.fabrics.control.plane import ControlPlane, Observed, Portable
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.control_plane.options import Controlled
+from campaign.fabrics.control_plane.protocol import ControlPlane, Observed, Portable
 from campaign.fabrics.errors import Conflict
+from campaign.fabrics.placement.banks import RULES
 from campaign.fabrics.protocol import Fabric, Inventory, Request
 from campaign.fabrics.tenancy import Tenant
 from campaign.lease.journal import is_owned

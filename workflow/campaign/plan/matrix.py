@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from campaign.config.launch_rules import launch_identity, objection
 from campaign.config.product import MAX_COMBINATIONS, product
+from campaign.config.remote_devices import launch_identity, objection
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar, Settings
 from campaign.documents.expression import Expression, parse

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from campaign.config.launch_rules import devices_to_ask
+from campaign.config.remote_devices import devices_to_ask
 from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.cell import SHAPE_AXES, Configuration
 from campaign.documents.expression import parse

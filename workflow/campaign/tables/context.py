@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from campaign.config import launch_rules
+from campaign.config import remote_devices
 from campaign.config.resolve import Campaign
 from campaign.documents.record import IMPORTED
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
@@ -74,7 +74,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "notes": [
             *campaign.system.notes,
             *_unverified(campaign),
-            *launch_rules.said(campaign.system, campaign.configurations),
+            *remote_devices.said(campaign.system, campaign.configurations),
             *_emulation(campaign),
             *_links(collected),
             *_emulated_links(collected),

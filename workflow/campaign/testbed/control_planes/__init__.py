@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from campaign.testbed.control_planes.rack import Rack
+from campaign.testbed.control_planes.hardware import Rack
 from campaign.testbed.control_planes.server import Dialect
 
 

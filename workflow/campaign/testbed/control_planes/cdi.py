@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
-from campaign.testbed.control_planes.rack import Rack, RackDevice
+from campaign.testbed.control_planes.hardware import Rack, RackDevice
 from campaign.testbed.control_planes.server import Asked, Reply
 
 TYPES = {"gpu": "gpu", "nvme": "storage", "nic": "network"}

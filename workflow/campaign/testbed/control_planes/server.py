@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 import trustme
 
 from campaign.testbed.control_planes.faults import Fault, Faults
-from campaign.testbed.control_planes.rack import Rack
+from campaign.testbed.control_planes.hardware import Rack
 
 _BODY_MAX = 8 * 1024 * 1024
 HOSTS_PATH = "/_hosts/"

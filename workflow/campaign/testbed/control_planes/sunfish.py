@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from campaign.testbed.control_planes.rack import Rack, RackDevice, RackError
+from campaign.testbed.control_planes.hardware import Rack, RackDevice, RackError
 from campaign.testbed.control_planes.server import Asked, Reply
 
 ROOT = "/redfish/v1"

@@ -6,13 +6,13 @@ Written from the public SDKs (3.2.0) and their recorded requests; no real Matrix
 
 from __future__ import annotations
 
-from campaign.testbed.control_planes.liqid.dialect import Behaviour, LiqidDialect
+from campaign.testbed.control_planes.liqid.requests import Behaviour, LiqidDialect
 
 __all__ = ["Behaviour", "LiqidDialect", "open_dialect"]
 
 from typing import Any
 
-from campaign.testbed.control_planes.rack import Rack
+from campaign.testbed.control_planes.hardware import Rack
 
 
 def open_dialect(rack: Rack, **options: Any) -> LiqidDialect:

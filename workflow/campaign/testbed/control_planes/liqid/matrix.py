@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from campaign.testbed.control_planes.rack import Rack, RackDevice, RackError
+from campaign.testbed.control_planes.hardware import Rack, RackDevice, RackError
 
 MACH_ID_MAX = 0x3FFF
 TYPES = {"gpu": "gpu", "nvme": "targ", "nic": "link", "fpga": "fpga"}

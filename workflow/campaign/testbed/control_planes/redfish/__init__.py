@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from campaign.testbed.control_planes.rack import Rack
-from campaign.testbed.control_planes.redfish.dialect import Redfish
+from campaign.testbed.control_planes.hardware import Rack
+from campaign.testbed.control_planes.redfish.requests import Redfish
 from campaign.testbed.control_planes.redfish.variant import Variant
 
 __all__ = ["Redfish", "Variant", "open_dialect"]

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from campaign.testbed.control_planes.redfish.composition import Refused
 from campaign.testbed.control_planes.redfish.documents import ROOT, Document, collection, ref
-from campaign.testbed.control_planes.redfish.machine import Refused
 from campaign.testbed.control_planes.redfish.variant import Variant
 
 SESSION_SERVICE = f"{ROOT}/SessionService"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from campaign.testbed.control_planes.redfish.composition import Machine, Made, Refused
 from campaign.testbed.control_planes.redfish.documents import SYSTEMS, Documents
-from campaign.testbed.control_planes.redfish.machine import Machine, Made, Refused
-from campaign.testbed.control_planes.redfish.replies import HEADERS, etag
+from campaign.testbed.control_planes.redfish.responses import HEADERS, etag
 from campaign.testbed.control_planes.server import Reply
 
 _CREATE = {"Name", "Description", "Links", "@odata.type"}

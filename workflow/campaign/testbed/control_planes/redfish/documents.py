@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from campaign.testbed.control_planes.rack import RackDevice
-from campaign.testbed.control_planes.redfish.machine import Machine, Made
+from campaign.testbed.control_planes.hardware import RackDevice
+from campaign.testbed.control_planes.redfish.composition import Machine, Made
 
 ROOT = "/redfish/v1"
 COMPOSITION = f"{ROOT}/CompositionService"

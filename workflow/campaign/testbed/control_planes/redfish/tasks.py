@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from campaign.testbed.control_planes.redfish.composition import Refused
 from campaign.testbed.control_planes.redfish.documents import ROOT, Document, collection, ref
-from campaign.testbed.control_planes.redfish.machine import Refused
-from campaign.testbed.control_planes.redfish.replies import HEADERS
+from campaign.testbed.control_planes.redfish.responses import HEADERS
 from campaign.testbed.control_planes.redfish.variant import Variant
 from campaign.testbed.control_planes.server import Reply
 

@@ -8,9 +8,9 @@ the client of Intel's RSD sends.
 
 from __future__ import annotations
 
-from campaign.testbed.control_planes.rack import Rack
+from campaign.testbed.control_planes.hardware import Rack
 from campaign.testbed.control_planes.redfish_zones.options import Options
-from campaign.testbed.control_planes.redfish_zones.service import Service
+from campaign.testbed.control_planes.redfish_zones.requests import Service
 from campaign.testbed.control_planes.redfish_zones.switching import Switching
 
 

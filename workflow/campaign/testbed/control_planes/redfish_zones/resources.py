@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from campaign.testbed.control_planes.rack import RackDevice
+from campaign.testbed.control_planes.hardware import RackDevice
 from campaign.testbed.control_planes.redfish_zones import shapes
 from campaign.testbed.control_planes.redfish_zones.options import Options
 from campaign.testbed.control_planes.redfish_zones.shapes import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from campaign.testbed.control_planes.rack import Rack, RackDevice, RackError
+from campaign.testbed.control_planes.hardware import Rack, RackDevice, RackError
 from campaign.testbed.control_planes.redfish_zones.options import Mode, Options
 
 SLOTS = 8

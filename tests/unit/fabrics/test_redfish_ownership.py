@@ -1,0 +1,125 @@
+"""Who holds a block, by both ends and its state; and the rules of whole blocks, zones and limits. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from campaign.fabrics.control_plane.protocol import Change
+from campaign.fabrics.dialects.redfish.lease_names import name_of
+from campaign.fabrics.dialects.redfish.options import Options
+from campaign.fabrics.dialects.redfish.ownership import Picture, banks, objection, picture
+from campaign.fabrics.dialects.redfish.read_service import Reading
+from campaign.fabrics.dialects.redfish.resources import Block, Part, System, Zone
+from campaign.fabrics.protocol import Tag
+
+GPU = Part("gpu", "a100", None, None, "ok")
+OURS, THEIRS = name_of("one", "host1"), "theirs"
+
+
+def block(name: str, *, kind: str = "Processor", **changes: Any) -> Block:
+    plain = Block(f"/b/{name}", name, name, (kind,), "Unused", False, True, "ok", (), (), ())
+    return replace(plain, **changes)
+
+
+def system(number: int, name: str, *blocks: str, kind: str = "Composed") -> System:
+    return System(f"/s/{number}", str(number), name, "", kind, tuple(f"/b/{one}" for one in blocks), "On")
+
+
+def seen(
+    *blocks: Block, systems: tuple[System, ...] = (), zones: tuple[Zone, ...] = (), parts: int = 1, **options: Any
+) -> Picture:
+    hosts = [block("host1", kind="Compute"), block("host2", kind="Compute")]
+    here = {one.uri: one for one in (*hosts, *blocks)}
+    reading = Reading(here, {s.uri: s for s in systems}, zones, {one.uri: (GPU,) * parts for one in blocks})
+    return picture(reading, ["host1", "host2"], Options(url="http://x", **options))
+
+
+def change(**hosts: tuple[str, ...]) -> Change:
+    return Change(Tag("one", "c", "o", 0.0, ()), hosts)
+
+
+@pytest.mark.parametrize(
+    ("state", "named", "listed", "expected"),
+    [
+        ("Unused", (), (), ("free", None, None)),
+        (None, (), (), ("free", None, None)),
+        ("Composing", (), (), ("composing", None, None)),
+        ("Failed", (), (), ("failed", None, None)),
+        ("Unavailable", (), (), ("unavailable", None, None)),
+        ("Composed", (), (), ("unknown", None, None)),
+        ("SomethingNew", (), (), ("unknown", None, None)),
+        ("Composed", ("/s/1",), (OURS,), ("in_use", "host1", "one")),
+        ("ComposedAndAvailable", ("/s/1",), (OURS,), ("in_use", "host1", "one")),
+        ("Composed", ("/s/1",), (THEIRS,), ("in_use", "host1", "system theirs")),
+        ("Composing", ("/s/1",), (OURS,), ("composing", None, "one")),
+        ("Unused", ("/s/1",), (OURS,), ("unknown", None, "one")),
+        ("Unused", (), (OURS,), ("unknown", None, "one")),
+        ("Composed", (), (OURS,), ("unknown", None, "one")),
+        ("Composed", ("/s/1",), (), ("unknown", None, None)),
+        ("Composed", ("/s/1", "/s/2"), (OURS,), ("unknown", None, "one")),
+        ("Composed", ("/s/1", "/s/2"), (OURS, THEIRS), ("in_use", "host1", "one")),
+    ],
+)
+def test_a_device_is_in_use_only_where_both_ends_and_the_state_agree(
+    state: str | None, named: tuple[str, ...], listed: tuple[str, ...], expected: tuple[Any, ...]
+) -> None:
+    systems = tuple(system(number, name, "host1", "gpu1") for number, name in enumerate(listed, 1))
+    (device,) = seen(block("gpu1", state=state, systems=named), systems=systems).view.devices
+    assert (device.state, device.attached_to, device.holder) == expected
+
+
+def test_a_block_that_is_off_or_reserved_is_not_free() -> None:
+    shown = seen(block("gpu1", enabled=False), block("gpu2", reserved=True)).view.devices
+    assert [device.state for device in shown] == ["unavailable", "reserved"]
+
+
+def test_a_shared_block_is_free_until_it_has_as_many_systems_as_it_may() -> None:
+    systems = (system(1, THEIRS, "host1", "gpu1"),)
+    shared = block("gpu1", state="ComposedAndAvailable", systems=("/s/1",), limit=2, compositions=1)
+    assert [device.state for device in seen(shared, systems=systems).view.devices] == ["free"]
+    full = replace(shared, compositions=2, state="Composed")
+    assert [device.state for device in seen(full, systems=systems).view.devices] == ["in_use"]
+
+
+def test_a_block_of_two_goes_as_one() -> None:
+    both = seen(block("gpu1"), parts=2)
+    assert [device.fabric_id for device in both.view.devices] == ["gpu1.0", "gpu1.1"]
+    assert "one resource block" in str(objection(both, change(host1=("gpu1.0",))))
+    assert objection(both, change(host1=("gpu1.0", "gpu1.1"))) is None
+
+
+def test_everything_of_a_system_shares_one_zone() -> None:
+    zones = (Zone("/z/1", "1", "", ("/b/host1", "/b/gpu1")), Zone("/z/2", "2", "", ("/b/host1", "/b/host2", "/b/gpu2")))
+    shown = seen(block("gpu1"), block("gpu2"), zones=zones)
+    reach = {bank.name: bank.hosts for bank in banks(shown, shown.view)}
+    assert reach == {"1": ("host1",), "2": ("host1", "host2")}
+    assert objection(shown, change(host1=("gpu1",), host2=("gpu2",))) is None
+    assert "share no resource zone" in str(objection(shown, change(host1=("gpu1", "gpu2"))))
+
+
+def test_limits_count_what_is_there_already() -> None:
+    zones = (Zone("/z/1", "1", "", ("/b/host1", "/b/gpu1", "/b/gpu2"), limits=(("MaxProcessor", 1),)),)
+    assert objection(seen(block("gpu1"), block("gpu2"), zones=zones), change(host1=("gpu2",))) is None
+    physical = system(1, "host1", "gpu1", kind="Physical")
+    shown = seen(block("gpu1"), block("gpu2"), zones=zones, systems=(physical,), composition="expand")
+    assert "allows 1 blocks of type Processor in a system, not 2" in str(objection(shown, change(host1=("gpu2",))))
+
+
+def test_a_host_is_what_the_system_file_says_and_what_the_service_offers() -> None:
+    physical = system(1, "host1", "host1", kind="Physical")
+    assert seen(systems=(physical,)).seats["host1"].system == physical
+    assert seen(systems=(physical,), composition="specific").seats["host1"].system is None
+    assert list(seen(systems=(physical,), composition="expand").seats) == ["host1"]
+    assert seen(hosts={"host1": "host2"}).seats["host1"].block == block("host2", kind="Compute")
+
+
+def test_a_host_is_held_by_whoever_composed_or_reserved_it() -> None:
+    mine = block("host1", kind="Compute", systems=("/s/1",), state="Composed")
+    kept = block("host2", kind="Compute", reserved=True)
+    shown = seen(mine, kept, systems=(system(1, OURS, "host1"),))
+    assert dict(shown.view.holders) == {"host1": "one", "host2": "somebody who reserved it"}
+    broken = seen(block("host1", kind="Compute", state="Failed"), block("host2", kind="Compute", systems=("/s/9",)))
+    assert dict(broken.view.holders) == {"host1": "the fabric, which says that it is Failed", "host2": "system 9"}

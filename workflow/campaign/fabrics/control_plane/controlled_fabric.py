@@ -1,0 +1,273 @@
+"""A fabric whose control plane somebody else runs: claims first, then requests, then what both ends and the hosts show.
+
+Whose a device is, is known from two places: the mark that the fabric carries (`control.tags`), and the claims in a state file that
+all campaigns on this system share, written before the first request. A device is ours only where neither contradicts the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from campaign.errors import FabricError
+from campaign.fabrics import placement
+from campaign.fabrics.control_plane.host_view import Sight
+from campaign.fabrics.control_plane.http_client import Sent
+from campaign.fabrics.control_plane.ownership import Look, moving_of
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Reading, View
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure, ProtocolViolation
+from campaign.fabrics.host_agents.protocol import HostAgent
+from campaign.fabrics.placement.banks import UNLIMITED, Bank
+from campaign.fabrics.protocol import (
+    Capabilities,
+    Composition,
+    Device,
+    Host,
+    HostSpec,
+    Inventory,
+    PoolSpec,
+    Request,
+    Selection,
+    Tag,
+)
+from campaign.fabrics.state_file import HeldHost, Holding, State, StateFile, claim, own_devices
+
+_RECENT_S = 1.0
+
+
+class ControlledFabric:
+    """See `protocol.Fabric`. `plane` is the dialect; `agent` looks on the hosts, None: nobody does.
+
+    pool: what the system file says is there; planning goes by it, so that a plan needs no control plane. force: hosts are made to
+    let go of devices that are in use; never set but by a person. telemetry: read how links are doing before and after a lease.
+    """
+
+    force = False
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        hosts: Sequence[HostSpec],
+        state_file: Path,
+        agent: HostAgent | None = None,
+        pool: Sequence[PoolSpec] = (),
+        *,
+        telemetry: bool = False,
+    ) -> None:
+        self.telemetry = telemetry
+        self.plane = plane
+        self._pool = tuple(pool)
+        self._hosts = {host.name: host for host in hosts}
+        self._own = tuple(device for host in hosts for device in own_devices(host))
+        self._state = StateFile(state_file)
+        own: dict[str, set[str]] = {}
+        for device in self._own:
+            own.setdefault(device.location, set()).add(device.kind)
+        self._sight = Sight(agent, self._state, {host: frozenset(kinds) for host, kinds in own.items()})
+        self._recent: tuple[str, float, View] | None = None
+
+    def capabilities(self) -> Capabilities:
+        return self.plane.capabilities()
+
+    # -- looking -----------------------------------------------------------------------------------------------------------
+
+    def inventory(self) -> Inventory:
+        with self.plane.client.operation():
+            return self._beside_claims(self._look("reading back")).inventory()
+
+    def _look(self, after: str) -> View:
+        """What the control plane shows now; what it showed a moment ago will do once, for a next step that changes nothing."""
+        recent, self._recent = self._recent, None
+        if recent is not None and recent[0] == after and time.monotonic() - recent[1] < _RECENT_S:
+            return recent[2]
+        return self._view()
+
+    def _view(self) -> View:
+        """What the control plane shows now; one that shows what no dialect foresaw is at fault, not this program."""
+        try:
+            return self.plane.view()
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise ProtocolViolation(
+                f"{self.plane.client.base}: what it shows cannot be understood ({type(error).__name__}: {error})"
+            ) from error
+
+    def _keep(self, step: str, view: View) -> None:
+        self._recent = (step, time.monotonic(), view)
+
+    def _beside_claims(self, view: View) -> Look:
+        return Look(view, self._state.read(), self._hosts, self._own)
+
+    def select(self, request: Request, inventory: Inventory) -> Selection:
+        view = View(tuple(device for device in inventory.devices if not device.local))
+        selection = placement.select(request, inventory, self.plane.banks(view))
+        change = Change(
+            _tag(request), {host.host: moving_of(host.fabric, host.storage, view) for host in selection.hosts}
+        )
+        if rule := self.plane.objection(change, view):
+            raise Incompatible(f"{request.lease_id}: {rule}", rule)
+        return selection
+
+    def select_planned(self, request: Request) -> Selection:
+        """As `select`, on nothing but the system file: whether the request could fit if nobody else used the system.
+
+        Rules that only the control plane knows are not in it.
+        """
+        pool, banks = planned_pool(self._pool, list(self._hosts))
+        hosts = tuple(Host(spec.name, spec.cores, spec.memory_gib, spec.ports) for spec in self._hosts.values())
+        return placement.select(request, Inventory(hosts, (*self._own, *pool)), banks)
+
+    def read_back(self, lease_id: str) -> Composition | None:
+        with self.plane.client.operation():
+            view = self._look("release")
+            self._keep("reading back", view)
+            found = self._beside_claims(view).composition(lease_id)
+            return None if found is None else Composition(tuple(self._sight.told(host) for host in found.hosts))
+
+    def host_sees(self, composition: Composition) -> frozenset[str]:
+        return self._sight.seen(composition)
+
+    def rescan(self, composition: Composition) -> None:
+        self._sight.rescan(composition)
+
+    def readings(self) -> tuple[Reading, ...]:
+        """How links and parts are doing, where the control plane tells it and its options ask for it; otherwise nothing."""
+        told: Callable[[], tuple[Reading, ...]] | None = getattr(self.plane, "readings", None)
+        if told is None or not self.telemetry:
+            return ()
+        with self.plane.client.operation():
+            return told()
+
+    def held(self) -> Mapping[str, Tag]:
+        with self.plane.client.operation():
+            claims, marks = self._state.read().tags(), self._view().tags
+        # A mark may have had no room for its owner.
+        told = {lease: mark if mark.owner else claims.get(lease, mark) for lease, mark in marks.items()}
+        return {**claims, **told}
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def compose(self, selection: Selection) -> None:
+        lease_id = selection.request.lease_id
+        with self._state.transaction(lease_id), self.plane.client.operation():
+            # Never an older one: some fabrics give one device to two hosts when they are told to.
+            view, self._recent = self._view(), None
+            look = self._beside_claims(view)
+            look.refuse(selection)
+            before = self._sight.before(
+                {
+                    host.host: [device for name in host.ids if (device := view.device(name)) is not None]
+                    for host in selection.hosts
+                }
+            )
+            with self._state.change() as state:
+                new = claim(state, selection)
+                if new:
+                    for host in selection.hosts:
+                        for name in host.ids:
+                            slot = state.slot(name)
+                            slot.lease, slot.host = lease_id, host.host
+                            slot.state = "composing" if view.device(name) else "in_use"
+                    state.leases[lease_id].seen_before = before
+                change = look.change(state.leases[lease_id], _tag(selection.request, state))
+            try:
+                self.plane.attach(change, lambda name, handle: self._remember(lease_id, name, handle))
+            except (Busy, Conflict):
+                if new:  # the fabric changed nothing, so there is nothing to give back
+                    self._drop(lease_id)
+                raise
+
+    def release(self, lease_id: str) -> tuple[str, ...]:
+        with self.plane.client.operation():
+            if lease_id not in self._state.read().leases and lease_id not in self._view().tags:
+                return ()
+        with self._state.transaction(lease_id), self.plane.client.operation():
+            look = self._beside_claims(self._view())
+            change = look.held_change(lease_id)
+            self._drain(change, look.view)
+            told: PartialFailure | None = None
+            try:
+                stuck = set(self.plane.detach(change))
+            except PartialFailure as error:
+                stuck, told = set(error.failed), error
+            after = replace(look, view=self._view())
+            stuck |= {device.fabric_id for device in after.attached(lease_id)} | after.doubtful(lease_id)
+            if not stuck and lease_id in after.view.tags:
+                raise FabricError(f"{lease_id}: the fabric still carries its mark after it was released")
+            self._drop(lease_id, keeping=stuck)
+            self._keep("release", after.view)
+            if told is not None:
+                raise told  # what is given back is given back; its words say why the rest is not
+            return tuple(sorted(stuck))
+
+    def rehearse(self, selection: Selection) -> tuple[list[Sent], list[Sent]]:
+        """The exact requests that compose and release would send now; none is sent, and nothing is claimed."""
+        with self.plane.client.operation():
+            look = self._beside_claims(self._view())
+            look.refuse(selection)
+            holding = Holding(
+                campaign=selection.request.campaign,
+                owner=selection.request.owner,
+                since_s=time.time(),
+                hosts=tuple(
+                    HeldHost(name=h.host, devices=(*h.local, *h.fabric), storage=h.storage) for h in selection.hosts
+                ),
+            )
+            change = look.change(holding, _tag(selection.request))
+            handles: dict[str, str] = {}
+            with self.plane.client.rehearsal() as composing:
+                self.plane.attach(change, handles.__setitem__)
+            with self.plane.client.rehearsal() as releasing:
+                self.plane.detach(replace(change, handles=handles))
+            return composing, releasing
+
+    def close(self) -> None:
+        self.plane.close()
+        self.plane.client.close()
+        self._sight.close()
+
+    def _drain(self, change: Change, view: View) -> None:
+        """Get what is attached out of use on its host, before the fabric takes it away."""
+        for host, names in change.hosts.items():
+            there = [d for d in view.devices if d.fabric_id in names and d.attached_to == host]
+            self._sight.drain(host, there, force=self.force)
+
+    def _remember(self, lease_id: str, name: str, handle: str) -> None:
+        with self._state.change() as state:
+            state.leases[lease_id].handles[name] = handle
+
+    def _drop(self, lease_id: str, keeping: set[str] | frozenset[str] = frozenset()) -> None:
+        """Forget the claims of a lease; what is stuck stays with it, and so do the hosts that it is stuck on."""
+        with self._state.change() as state:
+            for name in state.held_by(lease_id):
+                if name not in keeping:
+                    del state.devices[name]
+            holding = state.leases.get(lease_id)
+            if holding is None:
+                return
+            holding.hosts = tuple(h for h in holding.hosts if {*h.devices, *h.storage} & keeping)
+            if not holding.hosts:
+                del state.leases[lease_id]
+
+
+def planned_pool(pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[tuple[Device, ...], tuple[Bank, ...]]:
+    """The pool of a system file as devices, and its drawers as banks that every host reaches."""
+    slots: dict[str, list[Device]] = {}
+    for spec in pool:
+        drawer = spec.drawer or "pool"
+        for _ in range(spec.count):
+            there = slots.setdefault(drawer, [])
+            location = f"{drawer}/slot{len(there) + 1}"
+            there.append(Device(location, spec.kind, spec.model, None, location, local=False))
+    banks = tuple(
+        Bank(drawer, drawer, "advanced", frozenset(range(1, len(there) + 1)), tuple(hosts), UNLIMITED)
+        for drawer, there in slots.items()
+    )
+    return tuple(device for there in slots.values() for device in there), banks
+
+
+def _tag(request: Request, state: State | None = None) -> Tag:
+    holding = state.leases.get(request.lease_id) if state else None
+    since_s = holding.since_s if holding else time.time()
+    return Tag(request.lease_id, request.campaign, request.owner, since_s, ())

@@ -1,0 +1,154 @@
+"""User and password of a control plane: from the environment, a file of the owner's alone, or netrc; never from a YAML file.
+
+The first source that a system names is the one that is used: one that gives nothing is an error, so that nobody logs in as somebody
+else by accident. No message quotes what a file has in it.
+"""
+
+from __future__ import annotations
+
+import netrc
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from campaign.errors import ConfigError
+from campaign.fabrics.control_plane.options import Connection
+
+_SIZE_MAX = 64 * 1024
+
+
+@contextmanager
+def withheld(options: Mapping[str, Any]) -> Iterator[None]:
+    """Within, the variables that a fabric's options name for secrets (keys that end in `_env`) are not in the environment.
+
+    Whatever is started then does not inherit them: jobs, drivers and the programs that are measured.
+    """
+    names = [name for name in _variables(options) if name in os.environ]
+    taken = {name: os.environ.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
+
+
+def _variables(options: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _variables(value)
+        elif key.endswith("_env") and isinstance(value, str):
+            yield value
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a control plane is told. user: "" where only an API key is needed, which is then the password."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+def login(connection: Connection) -> Login | None:
+    """The login of a control plane; None where the system names no source: there are control planes without any.
+
+    Raises ConfigError for a source that gives nothing, or that others than its owner can read, with what to set.
+    """
+    credentials = connection.credentials
+    if credentials.password_env:
+        user = _variable(credentials.user_env, connection) if credentials.user_env else ""
+        return Login(user, _variable(credentials.password_env, connection))
+    if credentials.file:
+        return _from_file(_expanded(credentials.file, connection), connection)
+    if credentials.netrc:
+        return _from_netrc(_expanded(os.environ.get("NETRC") or "~/.netrc", connection), connection)
+    return None
+
+
+def needed_login(connection: Connection) -> Login:
+    """For a dialect that knows no anonymous use: the login, or ConfigError with the ways there are to give one."""
+    found = login(connection)
+    if found is None:
+        raise ConfigError(
+            f"{connection.url}: a user and a password are needed; name where they are in the system's `credentials:`: `user_env` "
+            "and `password_env` (environment variables), `file` (two lines, mode 600), or `netrc: true`"
+        )
+    return found
+
+
+def _variable(name: str, connection: Connection) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise ConfigError(
+            f"{connection.url}: credentials: the environment variable {name} is not set; export {name} before the campaign starts"
+        )
+    return value
+
+
+def _from_file(path: Path, connection: Connection) -> Login:
+    lines = _private_text(path, connection).split("\n")
+    while lines and not lines[-1].strip("\r"):
+        lines.pop()
+    if len(lines) != 2:
+        raise ConfigError(
+            f"{connection.url}: credentials: {path}: {len(lines)} lines; it must have two, the user and the password "
+            "(an empty first line where there is only an API key)"
+        )
+    user, password = (line.removesuffix("\r") for line in lines)
+    return Login(user, password)
+
+
+def _from_netrc(path: Path, connection: Connection) -> Login:
+    _private_text(path, connection)
+    host = urlsplit(connection.url).hostname or ""
+    try:
+        hosts = netrc.netrc(str(path)).hosts
+    except netrc.NetrcParseError as error:
+        # Its message quotes the word that it could not understand, which may be the password.
+        raise ConfigError(f"{connection.url}: credentials: {path}:{error.lineno}: not valid netrc") from None
+    found = next((entry for name, entry in hosts.items() if name.lower() == host), None)
+    if found is None or not found[2]:
+        raise ConfigError(
+            f"{connection.url}: credentials: {path} has no password for {host}; add `machine {host} login USER password PASSWORD`"
+        )
+    return Login(found[0] or "", found[2])
+
+
+def _expanded(path: str, connection: Connection) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{connection.url}: credentials: {path}: {error}") from error
+
+
+def _private_text(path: Path, connection: Connection) -> str:
+    """The text of a file that belongs to this user and that nobody else may open."""
+    where = f"{connection.url}: credentials: {path}"
+    try:
+        # Not to wait for a writer, should it be a pipe; looked at when open, so that it is the file that is read.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ConfigError(f"{where}: is not a regular file")
+            if found.st_uid != os.geteuid():
+                raise ConfigError(
+                    f"{where}: belongs to another user; copy it to a file of your own, and chmod 600 that"
+                )
+            if found.st_mode & 0o077:
+                raise ConfigError(
+                    f"{where}: others can read it (mode {found.st_mode & 0o777:o}); run: chmod 600 {path}"
+                )
+            content = opened.read(_SIZE_MAX + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{where}: no such file; create it with mode 600") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if len(content) > _SIZE_MAX:
+        raise ConfigError(f"{where}: more than {_SIZE_MAX} bytes; this is not a file of credentials")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where}: is not UTF-8 text; save it in UTF-8") from None

@@ -1,0 +1,110 @@
+"""What hosts show of the devices that a fabric attached to them: identities, links, and which is which.
+
+Built-in devices are not looked for here: like those of a static system they are verified by the first step of an allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from campaign.fabrics.host_agents.pairing import normal, pair
+from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice
+from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.fabrics.state_file import StateFile
+
+
+class Sight:
+    """The hosts of one system through an agent; None: nobody looks, and everything counts as seen.
+
+    Where the fabric tells no identity, a device of it is one that the host did not have before: what it had is in the state file.
+    own: kinds of the devices that are built into a host, by its name.
+    """
+
+    def __init__(self, agent: HostAgent | None, state: StateFile, own: Mapping[str, frozenset[str]]) -> None:
+        self._agent = agent
+        self._state = state
+        self._own = own
+
+    def before(self, hosts: Mapping[str, Sequence[Device]]) -> dict[str, tuple[str, ...]]:
+        """What hosts have before devices are attached, where that is needed to know those afterwards."""
+        if self._agent is None:
+            return {}
+        return {
+            host: tuple(_mark(one) for one in self._agent.devices(host))
+            for host, devices in hosts.items()
+            if any(not device.host_id for device in devices)
+        }
+
+    def told(self, host: ComposedHost) -> ComposedHost:
+        """A host's devices with the identities and links that the host itself tells."""
+        seen = self._pairs(host.name, (*host.devices, *host.storage))
+        return replace(
+            host,
+            devices=tuple(_as_told(device, seen.get(device.fabric_id)) for device in host.devices),
+            storage=tuple(_as_told(device, seen.get(device.fabric_id)) for device in host.storage),
+        )
+
+    def seen(self, composition: Composition) -> frozenset[str]:
+        """Fabric ids of what the hosts can use now, built-in devices included."""
+        if self._agent is None:
+            return frozenset(device.fabric_id for device in composition.devices)
+        own = {device.fabric_id for device in composition.devices if device.local}
+        return frozenset(own).union(
+            name
+            for host in composition.hosts
+            for name, device in self._pairs(host.name, (*host.devices, *host.storage)).items()
+            if device.ready
+        )
+
+    def rescan(self, composition: Composition) -> None:
+        if self._agent is not None:
+            for host in composition.hosts:
+                if any(not device.local for device in (*host.devices, *host.storage)):
+                    self._agent.rescan(host.name)
+
+    def drain(self, host: str, devices: Sequence[Device], *, force: bool) -> None:
+        """Get attached devices out of use on their host. Raises HostBusy, also when it cannot be known which they are."""
+        if self._agent is None or not devices:
+            return
+        if unknown := [device.fabric_id for device in devices if not device.host_id and self._confusable(host, device)]:
+            raise HostBusy(
+                f"{host}: which of its devices {', '.join(unknown)} are is not known: the fabric does not say, and how the host "
+                "was before is not in the state file; get them out of use by hand, and detach them with the fabric's own tools"
+            )
+        self._agent.detach(host, tuple(self._pairs(host, devices).values()), force=force)
+
+    def close(self) -> None:
+        if self._agent is not None:
+            self._agent.close()
+
+    def _pairs(self, host: str, devices: Iterable[Device]) -> dict[str, HostDevice]:
+        wanted = [d for d in devices if not d.local and (d.host_id or not self._confusable(host, d))]
+        if self._agent is None or not wanted:
+            return {}
+        seen = self._agent.devices(host)
+        if any(not device.host_id for device in wanted):
+            had = self._had(host) or ()
+            seen = tuple(one for one in seen if _mark(one) not in had)
+        return pair(wanted, seen)
+
+    def _confusable(self, host: str, device: Device) -> bool:
+        """True when a device of the fabric without an identity could as well be one that is built into the host."""
+        return device.kind in self._own.get(host, ()) and self._had(host) is None
+
+    def _had(self, host: str) -> tuple[str, ...] | None:
+        """What the host had before the lease that holds it; None when nobody looked."""
+        for holding in self._state.read().leases.values():
+            if host in holding.seen_before:
+                return holding.seen_before[host]
+        return None
+
+
+def _mark(device: HostDevice) -> str:
+    return normal(device.identity or device.address)
+
+
+def _as_told(device: Device, seen: HostDevice | None) -> Device:
+    if seen is None:
+        return device
+    return replace(device, host_id=device.host_id or seen.identity or None, link=seen.link or device.link)

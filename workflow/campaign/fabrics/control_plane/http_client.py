@@ -1,0 +1,307 @@
+"""HTTP to a control plane: hard time limits per request and per operation, retries of what is safe, and nothing believed.
+
+Reads are tried again; a change is sent once, and when its answer is lost that is OutcomeUnknown. Every answer is data: HTML, bare
+numbers, empty bodies and text that is no JSON arrive as `Answer`, and the dialect says what they mean. Proxies of the environment
+are not used, encodings are declined, and nobody but the control plane itself is ever told who we are.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import h11
+
+from campaign.errors import CampaignError, FabricError
+from campaign.fabrics.control_plane.address import Address
+from campaign.fabrics.control_plane.http_connection import HttpConnection, Lost, Unsent, wire_headers
+from campaign.fabrics.control_plane.options import Connection
+from campaign.fabrics.control_plane.response import Answer, Headers, parsed, printable, shallow
+from campaign.fabrics.control_plane.secrets import AUTHENTICATING, MASK, Hidden
+from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+
+__all__ = ["Answer", "Client", "Sent", "Traced"]
+
+RETRY_S = (0.1, 0.2, 0.4, 0.8)
+"""Waits before a read is tried again; a bit less, at random, so that not all campaigns ask at once."""
+RETRY_AFTER_MAX_S = 60.0
+UNAVAILABLE = (429, 502, 503, 504)
+REDIRECTED = (301, 302, 303, 307, 308)
+REDIRECTS_MAX = 2
+TRACE_MAX = 1000
+IDLE_READ_S = 30.0
+IDLE_CHANGE_S = 2.0
+"""A service closes idle connections when it likes, the impatient ones after 5 s: a change that meets this moment is lost without a
+trace of whether it was done. So changes go only over connections that were used just now; a read would simply be sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One changing request, as it is put on the wire (without what authenticates: such headers are left out, secrets are `***`)."""
+
+    method: str
+    url: str
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One request that was sent. status: None where no answer came."""
+
+    method: str
+    url: str
+    status: int | None
+    seconds: float
+
+
+class Client:
+    """One control plane. `authorization`: headers that authenticate, set by the dialect after it has logged in.
+
+    requests: put on the wire, `retries` of them because one before had failed. trace: the last ones, without secrets.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Opens no connection, and reads no file: a plan is made where the site's certificates are not."""
+        self.connection = connection
+        self._address = Address(connection.url)
+        self.base = self._address.text
+        self.authorization: dict[str, str] = {}
+        self.requests = 0
+        self.retries = 0
+        self.trace: deque[Traced] = deque(maxlen=TRACE_MAX)
+        self._hidden = Hidden()
+        self._rehearsed: list[Sent] | None = None
+        self._until: float | None = None
+        self._opened: HttpConnection | None = None
+
+    @property
+    def _wire(self) -> HttpConnection:
+        """Raises ConfigError for a `ca_file` that is none."""
+        if self._opened is None:
+            at = self._address
+            self._opened = HttpConnection(at.host, at.port, self.connection.tls() if at.secure else None)
+        return self._opened
+
+    @contextmanager
+    def operation(self, seconds: float | None = None) -> Iterator[None]:
+        """Everything asked within takes at most so long (default: the connection's `operation_s`); the outermost counts.
+
+        The messages of errors that leave it have neither secrets in them nor what a terminal would obey, whoever wrote them.
+        """
+        outer = self._until
+        if outer is None:
+            self._until = time.monotonic() + (seconds or self.connection.operation_s)
+        try:
+            yield
+        except CampaignError as error:
+            error.args = tuple(printable(self.scrub(one)) if isinstance(one, str) else one for one in error.args)
+            raise
+        finally:
+            self._until = outer
+
+    def left_s(self) -> float:
+        """Seconds left of the operation; of one request outside any."""
+        return self.connection.operation_s if self._until is None else self._until - time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait before asking again. Raises FabricError when the operation's time is over before that."""
+        if self.left_s() <= seconds:
+            raise FabricError(f"{self.base}: not done after {self.connection.operation_s:g} s (operation_s)")
+        time.sleep(max(0.0, seconds))
+
+    def hide(self, secret: str) -> None:
+        """Never show this text (a password, a token) in a message, trace or rehearsal: servers echo what they are told."""
+        self._hidden.add(secret)
+
+    def scrub(self, text: str) -> str:
+        """The text without what is hidden."""
+        return self._hidden.scrub(text)
+
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Answer:
+        """Ask; tried again when nobody answers, or the service says that it is unavailable for now (then its last answer is given).
+
+        path: below the connection's url; of an address with a host, which some services give, only the path is used. Redirections
+        within the control plane are followed. Raises FabricError, ProtocolViolation for what is no HTTP or no end of it.
+        """
+        with self.operation():
+            target = self._address.target(path, params)
+            answer = self._ask(target, path)
+            for _ in range(REDIRECTS_MAX):
+                location = answer.headers.get("Location") if answer.status in REDIRECTED else None
+                onward = self._address.onward(target, location) if location else None
+                if onward is None:
+                    break
+                target, answer = onward, self._ask(onward, path)
+            return answer
+
+    def change(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        form: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+        assumed: Any = None,
+        secret: bool = False,
+    ) -> Answer:
+        """Send a change, once, whatever the answer. Raises OutcomeUnknown when it was sent and no whole answer came; FabricError
+        when nothing of it was sent.
+
+        secret: it logs in; its body is never shown, nor the tokens in its answer. In a rehearsal nothing is sent: the request is
+        written down, and the answer is a 200 with `assumed` as its body.
+        """
+        with self.operation():
+            target = self._address.target(path, params)
+            content, kind = _content(body, form)
+            self._hidden.add_from(form or body)
+            if self._rehearsed is not None:
+                shown = MASK if secret else self._hidden.masked(form or body)
+                self._rehearsed.append(Sent(method, self._address.url(target), shown, self._shown(headers or {})))
+                return Answer(200, {}, assumed, json.dumps(assumed), path, self.scrub)
+            try:
+                answer = self._exchange(method, target, path, content, kind, headers)
+            except Lost as error:
+                raise OutcomeUnknown(
+                    self.scrub(
+                        f"{method} {self._address.url(target)}: it was sent, but then: {error}; only reading back tells its outcome"
+                    )
+                ) from None
+            except Unsent as error:
+                raise self._unreachable(error) from None
+            if secret:
+                self._hidden.add_from(answer.body, shortest=8)
+                self._hidden.add(answer.headers.get("X-Auth-Token"))
+            return answer
+
+    @property
+    def rehearses(self) -> bool:
+        return self._rehearsed is not None
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[list[Sent]]:
+        """Within, changes are written down and not sent; reads are sent."""
+        self._rehearsed = []
+        try:
+            yield self._rehearsed
+        finally:
+            self._rehearsed = None
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def _ask(self, target: str, path: str) -> Answer:
+        """One read, tried again where that can help; a service that does not answer in time gets one more chance only."""
+        give_up = time.monotonic() + 2 * self.connection.request_s
+        for wait_s in (*RETRY_S, None):
+            got = self._attempt(target, path)
+            pause_s = (wait_s or 0.0) * random.uniform(0.5, 1.0)
+            if isinstance(got, Answer):
+                if got.status not in UNAVAILABLE:
+                    return got
+                pause_s = max(pause_s, min(got.retry_after_s or 0.0, RETRY_AFTER_MAX_S))
+            elif got.permanent or time.monotonic() >= give_up:
+                break
+            if wait_s is None or pause_s >= self.left_s():
+                break
+            time.sleep(pause_s)
+            self.retries += 1
+        if isinstance(got, Answer):
+            return got
+        raise self._failure(target, got)
+
+    def _attempt(self, target: str, path: str) -> Answer | Lost | Unsent:
+        try:
+            return self._exchange("GET", target, path)
+        except (Lost, Unsent) as error:
+            return error
+
+    def _failure(self, target: str, error: Lost | Unsent) -> FabricError:
+        if isinstance(error, Unsent):
+            return self._unreachable(error)
+        kind = ProtocolViolation if error.garbled else FabricError
+        return kind(self.scrub(f"GET {self._address.url(target)}: {error}"))
+
+    def _unreachable(self, error: Unsent) -> FabricError:
+        return FabricError(self.scrub(f"{self.base}: cannot be reached ({error})"))
+
+    # -- one request -------------------------------------------------------------------------------------------------------
+
+    def _exchange(
+        self,
+        method: str,
+        target: str,
+        path: str,
+        content: bytes = b"",
+        kind: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        request = self._request(method, target, content, kind, headers or {})
+        left_s = min(self.connection.request_s, self.left_s())
+        if left_s <= 0:
+            raise Unsent(f"{self.connection.operation_s:g} s (operation_s) are over", permanent=True)
+        self.requests += 1
+        wire = self._wire  # made at the first request, and not within its time
+        start, status = time.monotonic(), None
+        try:
+            idle_max_s = IDLE_READ_S if method == "GET" else IDLE_CHANGE_S
+            received = wire.exchange(request, content, start + left_s, idle_max_s=idle_max_s)
+            status = received.status
+        finally:
+            self.trace.append(Traced(method, self.scrub(self._address.url(target)), status, time.monotonic() - start))
+        return Answer(status, Headers(received.headers), *parsed(received.content), path, self.scrub)
+
+    def _request(
+        self, method: str, target: str, content: bytes, kind: str | None, headers: Mapping[str, str]
+    ) -> h11.Request:
+        for name, value in (*self.authorization.items(), *headers.items()):
+            if name in self.authorization or name.lower() in AUTHENTICATING:
+                self._hidden.add_header(value)
+        chosen: dict[str, tuple[str, str]] = {}
+        own = {
+            "Host": self._address.host_header,
+            "User-Agent": "composable-campaign",
+            "Accept": "*/*",
+            "Accept-Encoding": "identity",
+            **({"Content-Type": kind} if kind else {}),
+        }
+        for source in (own, self.authorization, headers):
+            chosen.update({name.lower(): (name, value) for name, value in source.items()})
+        if content or method in ("POST", "PUT", "PATCH"):
+            chosen["content-length"] = ("Content-Length", str(len(content)))
+        try:
+            return h11.Request(method=method, target=target, headers=wire_headers(list(chosen.values())))
+        except (h11.LocalProtocolError, ValueError) as error:
+            raise ProtocolViolation(
+                self.scrub(f"{method} {self._address.url(target)}: cannot be asked: {error}")
+            ) from None
+
+    def _shown(self, headers: Mapping[str, str]) -> dict[str, str]:
+        secret = AUTHENTICATING | {name.lower() for name in self.authorization}
+        return {name: self.scrub(value) for name, value in headers.items() if name.lower() not in secret}
+
+
+def _content(body: Any, form: Mapping[str, str] | None) -> tuple[bytes, str | None]:
+    """(bytes, content type). Raises ProtocolViolation for what JSON cannot say: it came from the service in the first place."""
+    if form:
+        return urlencode(form).encode(), "application/x-www-form-urlencoded"
+    if body is None:
+        return b"", None
+    if not shallow(body):
+        raise ProtocolViolation("a request's body is nested too deeply for JSON")
+    try:
+        return json.dumps(body, allow_nan=False, separators=(",", ":")).encode(), "application/json"
+    except (TypeError, ValueError) as error:
+        raise ProtocolViolation(f"a request's body cannot be written as JSON: {type(error).__name__}") from None

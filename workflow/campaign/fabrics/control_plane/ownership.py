@@ -1,0 +1,170 @@
+"""Whose is what: one look at a control plane beside the claims in the state file. Pure.
+
+A device is a lease's by the fabric's own mark, or by a claim that the fabric does not contradict; where the two disagree it is
+somebody's, and is neither taken nor detached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from campaign.fabrics.control_plane.protocol import Change, View
+from campaign.fabrics.errors import Conflict, NoMatch, Unhealthy
+from campaign.fabrics.protocol import (
+    STORAGE_KIND,
+    Composition,
+    Device,
+    Host,
+    HostSpec,
+    Inventory,
+    Selection,
+    Tag,
+)
+from campaign.fabrics.state_file import HeldHost, Holding, State, composed, occupy
+
+
+@dataclass(frozen=True)
+class Look:
+    """view: what the control plane shows; state: what is claimed; hosts: by name; own: devices that are built into them."""
+
+    view: View
+    state: State
+    hosts: Mapping[str, HostSpec]
+    own: Sequence[Device]
+
+    def inventory(self) -> Inventory:
+        hosts = tuple(
+            Host(
+                spec.name,
+                spec.cores,
+                spec.memory_gib,
+                spec.ports,
+                self.state.holder_of_host(spec.name) or self.view.holders.get(spec.name),
+            )
+            for spec in self.hosts.values()
+        )
+        local = (occupy(device, self.state) for device in self.own)
+        return Inventory(hosts, (*local, *(self.owned(device) for device in self.view.devices)))
+
+    def owned(self, device: Device) -> Device:
+        """A pooled device with its holder."""
+        claimed = self.state.devices.get(device.fabric_id)
+        ours = claimed is not None and device.holder is None and device.attached_to in (None, claimed.host)
+        if claimed is not None and claimed.lease is not None and ours:
+            return replace(device, holder=claimed.lease, state=device.state if device.attached_to else "composing")
+        if device.holder is None and device.attached_to is not None:
+            return replace(device, holder=f"somebody, on {device.attached_to}")
+        if device.holder is None and device.state == "reserved":
+            return replace(device, holder="somebody who reserved it")
+        return device
+
+    def attached(self, lease_id: str) -> list[Device]:
+        """Pooled devices that the lease has, each attached to the host that it was claimed for.
+
+        Where the fabric chooses, and marks what it chose as the lease's, any host of the lease will do.
+        """
+        holding = self.state.leases.get(lease_id)
+        hosts = {host.name for host in holding.hosts} if holding else set(self.hosts)
+        found = []
+        for shown in self.view.devices:
+            device = self.owned(shown)
+            right = self.state.slot(device.fabric_id).host in (None, device.attached_to)
+            marked = shown.holder == lease_id and device.attached_to in hosts
+            if device.holder == lease_id and device.attached_to is not None and (right or marked):
+                found.append(device)
+        return found
+
+    def doubtful(self, lease_id: str) -> set[str]:
+        """What was ours and is attached somewhere as the fabric has it, only that it does not say where, or contradicts itself."""
+        claimed = set(self.state.held_by(lease_id))
+        return {
+            device.fabric_id
+            for device in self.view.devices
+            if device.fabric_id in claimed
+            and device.holder in (None, lease_id)
+            and device.attached_to is not None
+            and (device.state == "unknown" or device.attached_to not in self.hosts)
+        }
+
+    def composition(self, lease_id: str) -> Composition | None:
+        """What the lease has; None when neither the fabric nor a claim knows of it."""
+        holding = self.state.leases.get(lease_id)
+        if holding is None and lease_id not in self.view.tags:
+            return None
+        own = {d.fabric_id: occupy(d, self.state) for d in self.own if self.state.slot(d.fabric_id).lease == lease_id}
+        # What its two ends disagree about was not obtained; releasing it is another matter.
+        pooled = {d.fabric_id: d for d in self.attached(lease_id) if d.state != "unknown"}
+        hosts = [_as_attached(host, pooled) for host in holding.hosts] if holding else []
+        for name in dict.fromkeys(d.attached_to for d in pooled.values()):
+            if name in self.hosts and name not in {host.name for host in hosts}:
+                hosts.append(_as_attached(HeldHost(name=str(name)), pooled))
+        return composed(self.hosts, (host for host in hosts if host.name in self.hosts), own | pooled)
+
+    def refuse(self, selection: Selection) -> None:
+        """Raise what forbids composing the selection now: time has passed since it was made."""
+        lease_id = selection.request.lease_id
+        devices = {device.fabric_id: device for device in self.inventory().devices}
+        if unknown := [name for name in selection.ids if name not in devices]:
+            raise NoMatch(f"{lease_id}: the fabric no longer has {', '.join(unknown)}")
+        chosen = [devices[name] for name in selection.ids]
+        if taken := [d for d in chosen if d.holder not in (None, lease_id)]:
+            what = ", ".join(f"{d.fabric_id} by {d.holder}" for d in taken)
+            raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(str(d.holder) for d in taken))
+        if broken := [d.fabric_id for d in chosen if d.health == "critical"]:
+            raise Unhealthy(f"{lease_id}: broken meanwhile: {', '.join(broken)}", broken)
+        if odd := [d for d in chosen if d.holder is None and d.state != "free"]:
+            what = ", ".join(f"{d.fabric_id} is {d.state}" for d in odd)
+            raise Conflict(f"{lease_id}: not free on the fabric: {what}", ("the fabric",))
+        holders = {host.host: self.view.holders.get(host.host, lease_id) for host in selection.hosts}
+        if others := {name: holder for name, holder in holders.items() if holder != lease_id}:
+            what = ", ".join(f"{name} by {holder}" for name, holder in others.items())
+            raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(others.values()))
+
+    def change(self, holding: Holding, tag: Tag) -> Change:
+        """What composing a claimed lease changes."""
+        moving = {host.name: moving_of(host.devices, host.storage, self.view) for host in holding.hosts}
+        ids = tuple(name for names in moving.values() for name in names)
+        return Change(replace(tag, devices=ids), moving, dict(holding.handles))
+
+    def held_change(self, lease_id: str) -> Change:
+        """What releasing a lease changes: all that it claimed, and all that the fabric marks as its."""
+        holding = self.state.leases.get(lease_id)
+        hosts: dict[str, list[str]] = {}
+        if holding is not None:
+            hosts = {h.name: list(moving_of(h.devices, h.storage, self.view)) for h in holding.hosts}
+        for device in self.attached(lease_id):
+            names = hosts.setdefault(str(device.attached_to), [])
+            if device.fabric_id not in names:
+                names.append(device.fabric_id)
+        for name, holder in self.view.holders.items():
+            if holder == lease_id:
+                hosts.setdefault(name, [])
+        # A device that somebody else has by now was never ours to detach.
+        owned = {d.fabric_id: self.owned(d).holder for d in self.view.devices}
+        mine = {host: tuple(n for n in names if owned.get(n) in (None, lease_id)) for host, names in hosts.items()}
+        tag = self.state.tags().get(lease_id) or self.view.tags[lease_id]
+        ids = tuple(name for names in mine.values() for name in names)
+        return Change(replace(tag, devices=ids), mine, dict(holding.handles) if holding else {})
+
+
+def moving_of(devices: Sequence[str], storage: Sequence[str], view: View) -> tuple[str, ...]:
+    """Those that come from the pool."""
+    pooled = {device.fabric_id for device in view.devices}
+    return tuple(name for name in (*devices, *storage) if name in pooled)
+
+
+def _as_attached(host: HeldHost, pooled: Mapping[str, Device]) -> HeldHost:
+    """A stored host with what the fabric attached to it, instead of and beyond what was asked for."""
+
+    def there(asked: Sequence[str]) -> list[str]:
+        return [name for name in asked if name not in pooled or pooled[name].attached_to == host.name]
+
+    asked = {*host.devices, *host.storage}
+    others = [d for name, d in pooled.items() if name not in asked and d.attached_to == host.name]
+    return host.model_copy(
+        update={
+            "devices": (*there(host.devices), *(d.fabric_id for d in others if d.computes)),
+            "storage": (*there(host.storage), *(d.fabric_id for d in others if d.kind == STORAGE_KIND)),
+        }
+    )

@@ -1,0 +1,127 @@
+"""A control plane: what a dialect has to say, and no more.
+
+`ControlledFabric` calls it in this order: `view` -> (claims in the state file) -> `attach` -> `view` ... -> (host agents drain)
+-> `detach` -> `view`. A dialect never decides what is ours: it is told exact devices, and refuses what the fabric shows otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from campaign.fabrics.control_plane.http_client import Client
+from campaign.fabrics.placement.banks import Bank
+from campaign.fabrics.protocol import Capabilities, Device, Tag
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that the control plane shows at one moment.
+
+    devices: of the pool, never those built into hosts. `attached_to`: the host's name in the system file, or the fabric's own word
+    for a host that the system file does not know. `holder`: the lease id where the fabric carries our tag for it; somebody else's
+    name where it shows one; None where it does not say. A device whose two ends disagree is `unknown`, never `free`.
+    holders: hosts (system file's names) that somebody holds according to the fabric -> lease id, or whoever it is.
+    tags: our leases that the fabric itself carries a mark of; their `devices` are what the fabric shows for them.
+    """
+
+    devices: tuple[Device, ...]
+    holders: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, Tag] = field(default_factory=dict)
+
+    def device(self, fabric_id: str) -> Device | None:
+        return next((device for device in self.devices if device.fabric_id == fabric_id), None)
+
+
+Remember = Callable[[str, str], None]
+"""Told (name, id) of whatever the fabric made for a lease, right after it answered: kept in the state file across crashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one lease changes. hosts: fabric ids by host name (system file's), in the order of the selection.
+
+    handles: what `Remember` was told for this lease before, by any process. A host may have no devices: dialects that hold hosts
+    on the fabric hold it all the same, others pass over it.
+    """
+
+    tag: Tag
+    hosts: Mapping[str, tuple[str, ...]]
+    handles: Mapping[str, str] = field(default_factory=dict)
+
+
+class ControlPlane(Protocol):
+    """One dialect, open. Errors are those of `fabrics.errors`; see each method."""
+
+    client: Client
+
+    def capabilities(self) -> Capabilities: ...
+
+    def view(self) -> View:
+        """Read everything, from both ends where the dialect has two. Changes nothing.
+
+        Raises ProtocolViolation for what cannot be understood, FabricError for a control plane that is not there.
+        """
+
+    def banks(self, view: View) -> Sequence[Bank]:
+        """Which hosts can reach which devices (`chassis.Bank`; a device's `location` is `<drawer>/slot<n>`), with their rules."""
+
+    def objection(self, change: Change, view: View) -> str | None:
+        """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure."""
+
+    def attach(self, change: Change, remember: Remember) -> None:
+        """Attach what is named; what is attached already under this lease's tag is left as it is (a retry after a crash).
+
+        Marks it with `control.tags` where the dialect has room, before or with the first change. Raises Busy or Conflict when
+        nothing was changed (what was begun is taken back, such as an edit that is cancelled), PartialFailure (itemised),
+        Incompatible (the fabric's own refusal), OutcomeUnknown when an answer was lost or says nothing.
+        """
+
+    def detach(self, change: Change) -> tuple[str, ...]:
+        """Detach what is named and take the marks away; gives the fabric ids that the fabric would not let go.
+
+        Only what is named and is still attached to that host under this tag (or untagged, where the dialect cannot tag); of what is
+        detached already only the mark is taken away. Raises Busy (nothing changed), OutcomeUnknown, or PartialFailure where words
+        say more about what is stuck (`failed`) than its ids do; everything else is detached by then.
+        """
+
+    def close(self) -> None:
+        """End sessions; never raises for a control plane that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One number that a fabric tells of one of its parts. quantity: unit as suffix (`temperature_c`, `errors`, `rx_bytes`)."""
+
+    part: str
+    quantity: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the fabric's log; `cursor` is where to go on reading after it."""
+
+    cursor: str
+    time: str
+    severity: str
+    message: str
+    part: str = ""
+
+
+class Observed(Protocol):
+    """A control plane that also tells how its links and parts are doing; dialects that can have these methods too."""
+
+    def readings(self) -> tuple[Reading, ...]: ...
+
+    def events(self, after: str | None = None) -> tuple[Event, ...]: ...
+
+
+class Portable(Protocol):
+    """A control plane whose whole allocation can be saved and restored as one document."""
+
+    def export(self) -> dict[str, Any]: ...
+
+    def restore(self, document: Mapping[str, Any]) -> tuple[str, ...]:
+        """Bring the fabric to a saved allocation; gives what was changed, in words. Raises Conflict for what is foreign."""

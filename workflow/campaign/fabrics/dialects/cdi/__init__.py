@@ -1,0 +1,35 @@
+"""Fujitsu CDI (Fsas), through its fabric manager: a machine is sent a condition, and the fabric chooses the device.
+
+Source: public clients of the fabric manager and their mocks. Free devices have no names there: the fabric tells how many of a
+model are left. So a device of the pool is named by its place in that count, such as `fabric1/a100-3`, and stands for whichever
+resource the fabric attaches when it is asked for one. Which one that was, is in the state file (`handles`) as soon as it is known;
+where the answer was lost, it is the resource that appeared on the machine since. What came back is what was obtained, of whatever
+model.
+
+The fabric has no field for a tag, so that the claims in the state file are the only mark. What was on a machine before is foreign.
+
+Unverified: every request, against a real fabric manager. Its sibling, the cluster manager (`resize` to an absolute count), is not
+spoken to: two clients that resize at one time lose one another's update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.dialects.cdi.control_plane import Plane
+from campaign.fabrics.dialects.cdi.options import Options
+from campaign.fabrics.host_agents import open_agent
+from campaign.fabrics.protocol import HostSpec, PoolSpec
+from campaign.fabrics.state_file import StateFile
+
+__all__ = ["Options", "Plane", "open_fabric"]
+
+
+def open_fabric(
+    options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
+) -> ControlledFabric:
+    state_file = state_dir / "cdi.json"
+    plane = Plane(options, [host.name for host in hosts], pool, StateFile(state_file))
+    return ControlledFabric(plane, hosts, state_file, open_agent(options.agent), pool)

@@ -1,0 +1,303 @@
+"""Requests to the fabric manager: machines, how many devices are left, and one device attached or detached at a time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from campaign.errors import FabricError
+from campaign.fabrics.control_plane.http_client import Answer, Client
+from campaign.fabrics.control_plane.protocol import Change, Remember, View
+from campaign.fabrics.dialects.cdi.machines import (
+    ASKED,
+    REFUSED,
+    Known,
+    Machine,
+    Resource,
+    also,
+    before,
+    free_units,
+    machines,
+    owned,
+)
+from campaign.fabrics.dialects.cdi.options import Options
+from campaign.fabrics.dialects.cdi.responses import attached_by, itemised, words
+from campaign.fabrics.dialects.cdi.token import Tokens
+from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
+from campaign.fabrics.placement.banks import Bank
+from campaign.fabrics.protocol import Capabilities, Device, PoolSpec
+from campaign.fabrics.state_file import StateFile
+
+MACHINES = "/fabric_manager/api/v1/machines"
+CHOSEN = "(chosen by the fabric)"
+UNITS_MAX = 100_000
+SETTLE_POLL_S = 1.0
+
+
+class Plane:
+    """The fabric manager, open; see `control.plane.ControlPlane`."""
+
+    def __init__(self, options: Options, hosts: Sequence[str], pool: Sequence[PoolSpec], state_file: StateFile) -> None:
+        self.client = Client(options)
+        self._options = options
+        self._hosts = tuple(hosts)
+        self._state = state_file
+        self._tokens = Tokens(self.client, options)
+        self._count = sum(spec.count for spec in pool)
+        self._asked_for = self._models(pool)
+        self._known = Known()
+        self._units: dict[str, tuple[str, str]] = {}
+        self._places: dict[str, int] = {}
+
+    def _models(self, pool: Sequence[PoolSpec]) -> tuple[tuple[str, str], ...]:
+        """(type, model) as the fabric calls them, of everything that the system file's pool has."""
+        types = {kind: name for name, kind in self._options.types.items()}
+        found: dict[tuple[str, str], None] = {}
+        for spec in pool:
+            theirs = [name for name, ours in self._options.models.items() if ours == spec.model] or [spec.model]
+            found.update(dict.fromkeys((types[spec.kind], name) for name in theirs if spec.kind in types))
+        return tuple(found)
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            attach_mode="hot",
+            max_devices_per_host=max(1, self._count),
+            supports_modify=True,
+            exclusive_transaction=False,
+            gives_host_id=True,
+            verified=False,
+            note="written from public clients of the fabric manager, never run against one; the fabric chooses the devices; it has "
+            "no field for a tag, so that only the state file says whose a device is",
+        )
+
+    # -- looking -----------------------------------------------------------------------------------------------------------
+
+    def view(self) -> View:
+        shown = self._shown()
+        self._known = Known(shown, owned(shown, self._state.read().leases))
+        self._units = {}
+        attached = [self._attached(host, one) for host, machine in shown.items() for one in machine.resources]
+        fabrics = {machine.fabric: machine for machine in reversed(list(shown.values()))}
+        free = [
+            self._free(unit, type_, model, fabric)
+            for fabric, machine in sorted(fabrics.items())
+            for type_, model in self._asked_for
+            for unit in self._names(machine, fabric, type_, model, {device.fabric_id for device in attached})
+        ]
+        return View(tuple(sorted((*attached, *free), key=lambda device: self._order(device.location))))
+
+    def _shown(self) -> dict[str, Machine]:
+        """Machines by host; read one by one only where the list does not tell what is on them."""
+        told = machines(self._read(MACHINES), self._options.types)
+        names = {self._options.hosts.get(host, host): host for host in self._hosts}
+        found: dict[str, Machine] = {}
+        for machine in told:
+            if any(one.serial is None or one.model is None for one in machine.resources):
+                whole = machines(self._read(f"{MACHINES}/{machine.uuid}"), self._options.types)
+                machine = next((one for one in whole if one.uuid == machine.uuid), machine)
+            host = names.get(machine.uuid) or names.get(machine.name)
+            if host in found:
+                raise FabricError(f"{self.client.base}: two machines are {host}; name its UUID in `hosts`")
+            found[host or (machine.uuid if machine.name in found else machine.name)] = machine
+        return found
+
+    def _names(self, machine: Machine, fabric: str, type_: str, model: str, taken: set[str]) -> list[str]:
+        condition = {"column": self._options.model_column, "operator": "eq", "value": model}
+        path = f"{MACHINES}/{machine.uuid}/available-reserved-resources"
+        told = self._read(path, {"res_type": type_, "condition": json.dumps(condition)})
+        count = told.get("reserved_res_num_per_fabric")
+        if not isinstance(count, int) or not 0 <= count <= UNITS_MAX:
+            raise FabricError(f"{self.client.base}{path}: no reserved_res_num_per_fabric in {str(told)[:200]}")
+        return free_units(f"{fabric}/{model}", count, taken)
+
+    def _attached(self, host: str, one: Resource) -> Device:
+        owner = self._known.owned.get(one.uuid)
+        unit = owner.unit if owner is not None and owner.unit is not None else one.uuid
+        model = one.model or "unknown"
+        self._units[unit] = (one.type, model)
+        return Device(
+            unit,
+            self._options.types[one.type],
+            self._options.models.get(model, model.lower().replace(" ", "-")),
+            one.serial,
+            self._location(unit, self._known.machines[host].fabric),
+            local=False,
+            attached_to=host,
+            holder=owner.lease_id if owner is not None and owner.unit is None else None,
+            state="in_use",
+            health=one.health,
+        )
+
+    def _free(self, unit: str, type_: str, model: str, fabric: str) -> Device:
+        self._units[unit] = (type_, model)
+        ours = self._options.models.get(model, model.lower().replace(" ", "-"))
+        return Device(unit, self._options.types[type_], ours, None, self._location(unit, fabric), local=False)
+
+    def _location(self, unit: str, fabric: str) -> str:
+        """A place by which units of a fabric can be told apart; the fabric does not tell where its devices are."""
+        place = 0
+        for index, (_, model) in enumerate(self._asked_for):
+            number = unit.removeprefix(f"{fabric}/{model}-")
+            if number != unit and number.isdigit():
+                place = int(number) + 1000 * index
+        self._places[fabric] = max(self._places.get(fabric, 0), place)
+        return f"{fabric}/slot{place}"
+
+    @staticmethod
+    def _order(location: str) -> tuple[str, int]:
+        fabric, _, place = location.rpartition("/slot")
+        return fabric, int(place)
+
+    def banks(self, view: View) -> Sequence[Bank]:
+        """One bank a fabric, reached by its machines; there is no limit to how many share it."""
+        found = []
+        for fabric in sorted({machine.fabric for machine in self._known.machines.values()}):
+            reached = tuple(
+                host
+                for host in self._hosts
+                if host in self._known.machines and self._known.machines[host].fabric == fabric
+            )
+            slots = frozenset(range(self._places.get(fabric, 0) + 1))
+            most = len(reached) + len({device.attached_to for device in view.devices})
+            found.append(Bank(fabric, fabric, "advanced", slots, reached, most))
+        return found
+
+    def objection(self, change: Change, view: View) -> str | None:
+        for host, names in change.hosts.items():
+            if names and host not in self._known.machines:
+                return (
+                    f"machines: tenant {self._options.tenant} has no machine {self._options.hosts.get(host, host)} for host "
+                    f"{host}; name it in `hosts`"
+                )
+        return None
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def attach(self, change: Change, remember: Remember) -> None:
+        self._settle(change)
+        done: list[str] = []
+        units = [(host, unit) for host, names in change.hosts.items() for unit in names]
+        for host in dict.fromkeys(host for host, _ in units):
+            if before(host) not in change.handles:
+                there = (one.uuid for one in self._machine(host).resources)
+                remember(before(host), " ".join(there))
+        for host, unit in units:
+            if self._known.of_unit(unit) is None:
+                self._attach(host, unit, remember, done, [name for _, name in units])
+            done.append(unit)
+
+    def _attach(self, host: str, unit: str, remember: Remember, done: list[str], units: list[str]) -> None:
+        type_, model = self._units[unit]
+        condition = {"column": self._options.model_column, "operator": "eq", "value": model}
+        wanted = {"res_type": type_, "res_spec": {"condition": [condition]}, "res_num": 1}
+        remember(unit, f"{ASKED}{time.time():.3f}")
+        answer = self._update("PATCH", self._machine(host), wanted)
+        if 400 <= answer.status < 500:
+            remember(unit, REFUSED)
+            what = f"{unit} for {host}: {words(answer)}"
+            if done:
+                failed = [name for name in units if name not in done]
+                raise PartialFailure(f"{what}; attached: {', '.join(done)}", done, failed)
+            raise self._refusal(what, unit, host)
+        if not answer.ok:
+            raise OutcomeUnknown(f"{unit} for {host}: {words(answer)}")
+        there = {one.uuid for machine in self._known.machines.values() for one in machine.resources}
+        new = [uuid for uuid in attached_by(answer, self._options.types) if uuid not in there]
+        if self.client.rehearses or not new:
+            return  # an answer that says nothing: what appears on the machine is it
+        self._note(host, new, answer)
+        remember(unit, new[0])
+        for uuid in new[1:]:
+            remember(also(uuid), uuid)
+
+    def _note(self, host: str, new: list[str], answer: Answer) -> None:
+        """Know from now on that these are there, so that the next answer is not taken to mean them."""
+        machine = self._machine(host)
+        added = tuple(Resource(uuid, "", None, None, "0") for uuid in new)
+        whole = Machine(machine.uuid, machine.name, machine.fabric, (*machine.resources, *added))
+        self._known = Known({**self._known.machines, host: whole}, self._known.owned)
+
+    def _refusal(self, what: str, unit: str, host: str) -> FabricError:
+        """Conflict when somebody took the last one meanwhile, else the fabric's own refusal."""
+        machine = self._machine(host)
+        type_, model = self._units[unit]
+        if not self._names(machine, machine.fabric, type_, model, set()):
+            return Conflict(f"{what}; the fabric has no {model} left: somebody took it meanwhile", ("the fabric",))
+        return Incompatible(what, f"the fabric refuses it: {what}")
+
+    def detach(self, change: Change) -> tuple[str, ...]:
+        self._settle(change)
+        done: list[str] = []
+        refused: dict[str, str] = {}
+        unknown: dict[str, str] = {}
+        for host, names in change.hosts.items():
+            for unit in names:
+                found = self._known.of_unit(unit)
+                if self.client.rehearses:
+                    found = (host, Resource(CHOSEN, self._units[unit][0], None, None, "0"))
+                if found is None or found[0] != host:
+                    continue
+                wanted = {"res_type": found[1].type, "res_uuid": found[1].uuid, "res_num": 1}
+                try:
+                    answer = self._update("DELETE", self._machine(host), wanted)
+                except OutcomeUnknown as error:
+                    unknown[unit] = str(error)
+                    continue
+                if answer.ok or answer.status == 404:
+                    done.append(unit)
+                else:
+                    (refused if answer.status < 500 else unknown)[unit] = words(answer)
+        if unknown:
+            raise OutcomeUnknown(f"{change.tag.lease_id}: detaching {itemised(unknown | refused)}")
+        if refused:
+            raise PartialFailure(f"{change.tag.lease_id}: not detached: {itemised(refused)}", done, refused)
+        return ()
+
+    def _settle(self, change: Change) -> None:
+        """Wait until nothing more is to be expected of requests of this lease whose answer was lost."""
+        for unit, handle in change.handles.items():
+            if not handle.startswith(ASKED) or self.client.rehearses:
+                continue
+            until_s = float(handle[1:] or 0) + self._options.settle_s
+            while self._known.of_unit(unit) is None and time.time() < until_s:
+                self.client.sleep(min(SETTLE_POLL_S, max(0.01, until_s - time.time())))
+                self.view()
+
+    def _machine(self, host: str) -> Machine:
+        machine = self._known.machines.get(host)
+        if machine is None:
+            rule = f"machines: there is no machine of host {host}; name it in `hosts`"
+            raise Incompatible(rule, rule)
+        return machine
+
+    def _update(self, method: str, machine: Machine, wanted: Mapping[str, Any]) -> Answer:
+        tenant = {
+            "tenant_uuid": self._options.tenant,
+            "machines": [{"mach_uuid": machine.uuid, "resources": [{"res_specs": [wanted]}]}],
+        }
+        return self._ask(method, f"{MACHINES}/{machine.uuid}/update", {}, {"tenants": tenant})
+
+    def _read(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        answer = self._ask("GET", path, params or {})
+        if not answer.ok:
+            raise FabricError(f"GET {self.client.base}{path}: {words(answer)}")
+        return answer.members()
+
+    def _ask(self, method: str, path: str, params: Mapping[str, str], body: Any = None) -> Answer:
+        """With a token; once more with a new one when it is refused, which means that nothing was done."""
+        answer = Answer(0, {}, None, "")
+        for again in (False, True):
+            self._tokens.authorize(again=again)
+            query = {"tenant_uuid": self._options.tenant, **params}
+            if method == "GET":
+                answer = self.client.get(path, query)
+            else:
+                answer = self.client.change(method, path, body, params=query, assumed={})
+            if answer.status not in (401, 403):
+                break
+        return answer
+
+    def close(self) -> None:
+        """Tokens end by themselves."""

@@ -1,0 +1,182 @@
+"""What the fabric manager shows, and which of it is which lease's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from campaign.fabrics.errors import ProtocolViolation
+from campaign.fabrics.protocol import Health
+from campaign.fabrics.state_file import Holding
+
+ASKED, REFUSED = "?", ""
+"""What is remembered of a unit in place of its resource: asked for (with the Unix time) and not answered; refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One device on a machine. serial: a GPU's UUID; operation: `res_op_status`, whose first digit counts. None: not told."""
+
+    uuid: str
+    type: str
+    model: str | None
+    serial: str | None
+    operation: str
+
+    @property
+    def health(self) -> Health:
+        """0 is ok, 1 usable with a warning, 2 critical (and attached all the same); anything else is not known to be well."""
+        known: dict[str, Health] = {"0": "ok", "1": "warning", "2": "critical"}
+        return known.get(self.operation[:1], "warning")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    uuid: str
+    name: str
+    fabric: str
+    resources: tuple[Resource, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Whose a resource is: a lease's, as the unit that it claimed, or beyond what it asked for (`unit` None)."""
+
+    lease_id: str
+    unit: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Machines as the system file calls them (else by their own name), and whose their resources are, by UUID."""
+
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+    owned: Mapping[str, Owned] = field(default_factory=dict)
+
+    def of_unit(self, unit: str) -> tuple[str, Resource] | None:
+        """(host, resource) that a unit stands for at present."""
+        for host, machine in self.machines.items():
+            for resource in machine.resources:
+                owner = self.owned.get(resource.uuid)
+                if (owner is not None and owner.unit == unit) or (resource.uuid == unit):
+                    return host, resource
+        return None
+
+
+def machines(body: Any, types: Iterable[str]) -> tuple[Machine, ...]:
+    """Out of GET machines, with devices of the named types only. Raises ProtocolViolation for what is no such list."""
+    listed = _mapping(_mapping(body).get("data")).get("machines")
+    if not isinstance(listed, list):
+        raise ProtocolViolation(f"fabric manager: a list data.machines was expected, got: {str(body)[:200]}")
+    wanted = set(types)
+    return tuple(_machine(_mapping(one), wanted) for one in listed)
+
+
+def _machine(body: Mapping[str, Any], types: set[str]) -> Machine:
+    uuid = body.get("mach_uuid")
+    if not isinstance(uuid, str) or not uuid:
+        raise ProtocolViolation(f"fabric manager: a machine without mach_uuid: {str(body)[:200]}")
+    listed = body.get("resources")
+    found = [_mapping(one) for one in listed] if isinstance(listed, list) else []
+    number = body.get("fabric_id")
+    return Machine(
+        uuid,
+        str(body.get("mach_name") or uuid),
+        "fabric" if number is None else f"fabric{number}",
+        tuple(resource(one) for one in found if str(one.get("res_type")) in types and not _boots(one)),
+    )
+
+
+def resource(body: Mapping[str, Any]) -> Resource:
+    uuid = body.get("res_uuid")
+    if not isinstance(uuid, str) or not uuid:
+        raise ProtocolViolation(f"fabric manager: a resource without res_uuid: {str(body)[:200]}")
+    return Resource(
+        uuid,
+        str(body.get("res_type")),
+        _model(body),
+        str(body["res_serial_num"]) if body.get("res_serial_num") else None,
+        str(body.get("res_op_status", "0")),
+    )
+
+
+def _model(body: Mapping[str, Any]) -> str | None:
+    """The model by a resource's conditions; some releases write `res_spcec`."""
+    spec = _mapping(body.get("res_spec") or body.get("res_spcec"))
+    conditions = spec.get("condition")
+    for condition in conditions if isinstance(conditions, list) else ():
+        if str(_mapping(condition).get("column")) in ("model", "gpu_model"):
+            return str(_mapping(condition).get("value"))
+    return None
+
+
+def _boots(body: Mapping[str, Any]) -> bool:
+    return _mapping(body.get("tags")).get("is_bootstorage") is True
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+# -- whose it is ----------------------------------------------------------------------------------------------------------------
+
+
+def before(host: str) -> str:
+    """Handle with what was on a host's machine before a lease asked for anything."""
+    return f"before {host}"
+
+
+def also(uuid: str) -> str:
+    """Handle of what the fabric attached beyond what was asked for."""
+    return f"also {uuid}"
+
+
+def owned(machines_by_host: Mapping[str, Machine], leases: Mapping[str, Holding]) -> dict[str, Owned]:
+    """Whose each resource is, by what the leases remember.
+
+    A resource that appeared on the machine of a lease that waits for an answer is what it had asked for: of that model, if there is
+    one.
+    """
+    found: dict[str, Owned] = {}
+    for lease_id, holding in leases.items():
+        for name, handle in holding.handles.items():
+            if name == also(handle):
+                found[handle] = Owned(lease_id, None)
+            elif not name.startswith("before ") and handle != REFUSED and not handle.startswith(ASKED):
+                found[handle] = Owned(lease_id, name)
+    for lease_id, holding in leases.items():
+        for host in holding.hosts:
+            machine = machines_by_host.get(host.name)
+            units = [*host.devices, *host.storage]
+            waiting = [unit for unit in units if holding.handles.get(unit, REFUSED).startswith(ASKED)]
+            if machine is None or not waiting:
+                continue
+            was_there = holding.handles.get(before(host.name), "").split()
+            appeared = [one for one in machine.resources if one.uuid not in found and one.uuid not in was_there]
+            for unit, one in _matched(waiting, appeared, machine.fabric):
+                found[one.uuid] = Owned(lease_id, unit)
+    return found
+
+
+def _matched(waiting: Sequence[str], appeared: Sequence[Resource], fabric: str) -> list[tuple[str, Resource]]:
+    left = list(appeared)
+    matched: list[tuple[str, Resource]] = []
+    for unit in waiting:
+        of_model = [one for one in left if unit.startswith(f"{fabric}/{one.model}-")]
+        chosen = next(iter(of_model or left), None)
+        if chosen is not None:
+            left.remove(chosen)
+            matched.append((unit, chosen))
+    return matched
+
+
+def free_units(prefix: str, count: int, taken: set[str]) -> list[str]:
+    """Names of `count` free devices: the first numbers that no attached one has."""
+    found: list[str] = []
+    number = 0
+    while len(found) < count:
+        number += 1
+        if f"{prefix}-{number}" not in taken:
+            found.append(f"{prefix}-{number}")
+    return found

@@ -1,0 +1,245 @@
+"""Composing on a Matrix: marks, machines, devices into the group, devices into the machines, and the commit of each machine.
+
+The order is that of Liqid's own SDK. Every step looks whether it was done before, so a dead process's work is gone on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from campaign.fabrics.control_plane.protocol import Change, Remember
+from campaign.fabrics.dialects.liqid.api import Api, Place, Refused
+from campaign.fabrics.dialects.liqid.edit_modes import machine_edit, pool_edit
+from campaign.fabrics.dialects.liqid.lease_marks import machine_name, marked
+from campaign.fabrics.dialects.liqid.options import Options
+from campaign.fabrics.dialects.liqid.parse import DESCRIBED, Raw, Seen, first_number, member, number, numbers
+from campaign.fabrics.dialects.liqid.snapshot import Snapshot, status_of
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure, ProtocolViolation
+
+EDITED = "pool/edit"
+"""Handle of a lease that edits its group's pool, or did: an edit that is found there later may be its own."""
+
+
+@dataclass
+class Part:
+    """What one host gets: its compute device first, then its devices. machine: where it exists already."""
+
+    host: str
+    name: str
+    devices: tuple[Seen, ...]
+    machine: Raw | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(device.name for device in self.devices if not device.computes)
+
+    @property
+    def missing(self) -> tuple[Seen, ...]:
+        """Devices that are not in the machine yet."""
+        there = number(member(self.machine, "mach_id"))
+        return tuple(device for device in self.devices if there is None or device.machine != there)
+
+
+def plan(change: Change, snapshot: Snapshot, group: Raw | None) -> list[Part]:
+    """What is to be done, pure. Raises NoMatch, or Conflict naming who has what."""
+    lease_id, parts = change.tag.lease_id, []
+    taken: dict[str, str] = {}
+    for host, names in change.hosts.items():
+        wanted = (snapshot.compute_of(host), *names)
+        if lost := [name for name in wanted if name not in snapshot.devices]:
+            raise NoMatch(f"{lease_id}: the Matrix has no {', '.join(lost)} (for {host}); see `hosts` of its options")
+        name = machine_name(lease_id, host)
+        part = Part(host, name, tuple(snapshot.devices[name] for name in wanted), snapshot.machine(name))
+        parts.append(part)
+        for device in part.devices:
+            if holder := _other(device, part, snapshot, lease_id, group):
+                taken[device.name] = holder
+    if taken:
+        what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
+        raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(taken.values()))
+    return parts
+
+
+def _other(device: Seen, part: Part, snapshot: Snapshot, lease_id: str, group: Raw | None) -> str | None:
+    """Who has a device that this lease wants; None when it may take it, or has it."""
+    tag = snapshot.tag(device)
+    if tag is not None and tag.lease_id != lease_id:
+        return tag.lease_id
+    if device.machine is not None:
+        return None if snapshot.name_of(device.machine) == part.name else f"machine {snapshot.name_of(device.machine)}"
+    if device.group is None or (tag is not None and device.group == number(member(group, "grp_id"))):
+        return None
+    return f"group {device.group_name or device.group}"
+
+
+@dataclass
+class Attachment:
+    """One change under way. done: fabric ids that are connected."""
+
+    api: Api
+    options: Options
+    snapshot: Snapshot
+    change: Change
+    remember: Remember
+    done: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+
+    def run(self) -> None:
+        """See `ControlPlane.attach`; what was begun before Busy is raised is the caller's to take back."""
+        group = self.snapshot.group(self.options.group)
+        self.parts = parts = plan(self.change, self.snapshot, group)
+        with self._itemised(parts):
+            self._mark(parts)
+            if not any(part.missing for part in parts):
+                return
+            for part in parts:
+                if part.machine is None:
+                    mach_id = self._next_id()
+                    group = group or self._group(self.api.place())
+                    self._machine(part, mach_id, self.api.place(), group)
+            group = group or self._group(self.api.place())
+            statuses = self._pooled(parts, self.api.place(), group)
+            for part in parts:
+                self._connect(part, group, statuses)
+
+    def _next_id(self) -> int:
+        mach_id = first_number(self.api.get("machine/nextid"))
+        if mach_id is None:
+            raise ProtocolViolation("GET machine/nextid: no number in the answer")
+        # A rehearsal makes no machine, so the number that comes next stays the same.
+        return mach_id + (sum(p.machine is not None for p in self.parts) if self.api.client.rehearses else 0)
+
+    @contextmanager
+    def _itemised(self, parts: list[Part]) -> Iterator[None]:
+        try:
+            yield
+        except Refused as error:
+            if error.busy and not self.done:
+                hint = "if nobody does that any more, cancel it in Liqid's own console"
+                raise Busy(f"{self.change.tag.lease_id}: {error}; {hint}", self._editors(error)) from error
+            failed = [name for part in parts for name in part.ids if name not in self.done]
+            raise PartialFailure(f"{self.change.tag.lease_id}: {error}", self.done, failed) from error
+
+    def _editors(self, error: Refused) -> tuple[str, ...]:
+        """Whose edit is in the way, by the name of the machine or group that the Matrix names."""
+        told = numbers(str(error).partition(": ")[2])
+        machines = [f"machine {self.snapshot.name_of(n)}" for n in told if n in self.snapshot.machines]
+        return tuple(machines if "machine" in str(error).lower() else ()) or (
+            f"somebody who edits group {self.options.group}",
+        )
+
+    def _mark(self, parts: list[Part]) -> None:
+        for part in parts:
+            for device in part.devices:
+                if self.snapshot.tag(device) is None:
+                    path = f"device/udesc/{DESCRIBED[device.path]}/{device.device_id}"
+                    self.api.change("PUT", path, {"udesc": marked(device.text, self.change.tag)})
+
+    def _group(self, where: Place) -> Raw:
+        """Make the group; `check` has refused before anything was changed where that is not wanted."""
+        new = first_number(self.api.get("group/nextid"))
+        body = {"fabr_id": where.fabr_id, "grp_id": new, "group_name": self.options.group, "pod_id": -1}
+        self.api.change("POST", "group", body)
+        if self.api.client.rehearses:
+            return body
+        found = Snapshot({}, self.api.get("group")).group(self.options.group)
+        if found is None:
+            raise ProtocolViolation(f"the Matrix made group {self.options.group}, and does not list it")
+        return found
+
+    def _machine(self, part: Part, mach_id: int, where: Place, group: Raw) -> None:
+        body: dict[str, Any] = {
+            "index": None,
+            "mach_id": mach_id,
+            "grp_id": member(group, "grp_id"),
+            "fabr_id": where.fabr_id,
+            "fabr_gid": None,
+            "port_gid": None,
+            "swit_gid": None,
+            "comp_name": part.name,
+            "mach_name": part.name,
+            "p2p": "off",
+            "mtime": None,
+            "connection_history": [],
+        }
+        made = self.api.change("POST", "machine", body)
+        part.machine = next((each for each in made if member(each, "mach_name") == part.name), body)
+        self.remember(part.host, str(member(part.machine, "mach_id")))
+
+    def _pooled(self, parts: list[Part], where: Place, group: Raw) -> dict[str, Raw]:
+        """Bring what is in the system's free pool into the group; gives the status of everything that moves."""
+        moving = [device for part in parts for device in part.missing]
+        outside = [device for device in moving if device.group is None]
+        if not outside:
+            return status_of(self.api, moving)
+        before = self.change.handles.get(EDITED, "")
+        self.remember(EDITED, str(member(group, "grp_id")))
+        statuses: dict[str, Raw] = {}
+        try:
+            with pool_edit(self.api, where, group, takes_over=bool(before)):
+                statuses = status_of(self.api, moving)
+                for device in outside:
+                    body = {"deviceStatus": statuses[device.name], "group": group}
+                    self.api.change("POST", f"predevice/{device.path}", body)
+        except Refused:
+            self.remember(EDITED, before)  # it never began, or was cancelled: an edit that is there is somebody else's
+            raise
+        return statuses
+
+    def _connect(self, part: Part, group: Raw, statuses: dict[str, Raw]) -> None:
+        moving = part.missing
+        if moving:
+            part.machine = machine = self._whole(part)
+            with machine_edit(self.api, machine):
+                for device in moving:
+                    relator = {"deviceStatus": statuses[device.name], "group": group}
+                    body = {"groupDeviceRelator": relator, "machine": machine}
+                    self.api.change("POST", f"relate/{device.path}", body)
+            if (what := {"reboot": "reboot", "powered_off": "start"}.get(self.options.attach_mode)) is not None:
+                ids = f"{member(group, 'grp_id')}/{member(machine, 'mach_id')}"
+                self.api.change("PUT", f"power/{what}/{ids}")
+        self.done.extend(part.ids)
+
+    def _whole(self, part: Part) -> Raw:
+        """The machine as the Matrix has it, with everything that this program does not know."""
+        assert part.machine is not None  # made, or found
+        if self.api.client.rehearses:
+            return part.machine
+        listed = self.api.get("machine", mach_id=member(part.machine, "mach_id"))
+        found = next((each for each in listed if member(each, "mach_name") == part.name), None)
+        if found is None:
+            raise ProtocolViolation(f"the Matrix made machine {part.name}, and does not list it")
+        return found  # type: ignore[no-any-return]
+
+
+def check(options: Options, snapshot: Snapshot) -> None:
+    """Raise Incompatible where the group is missing and must not be made."""
+    if snapshot.group(options.group) is None and not options.create_group:
+        names = ", ".join(str(member(group, "group_name")) for group in snapshot.groups) or "none"
+        rule = f"the Matrix has no group {options.group!r}; there are: {names}"
+        raise Incompatible(f"{rule}. Name one of them (`group`), or set `create_group: true`", rule)
+
+
+def assumed(change: Change, snapshot: Snapshot, group: str, parts: list[Part]) -> Snapshot:
+    """What the Matrix would show after the change: what a rehearsal goes on with."""
+    devices, machines, groups = dict(snapshot.devices), dict(snapshot.machines), snapshot.groups
+    if snapshot.group(group) is None:
+        groups = (*groups, {"group_name": group, "grp_id": max((_id(each) for each in groups), default=0) + 1})
+    raw = next(each for each in groups if member(each, "group_name") == group)
+    for part in parts:
+        assert part.machine is not None  # each has one by now
+        mach_id = _id(part.machine, "mach_id")
+        machines[mach_id] = part.machine
+        for device in part.devices:
+            text = marked(device.text, change.tag)
+            devices[device.name] = replace(
+                device, text=text, group=_id(raw), group_name=group, machine=mach_id, machine_name=part.name
+            )
+    return replace(snapshot, devices=devices, machines=machines, groups=groups, odd=frozenset())
+
+
+def _id(raw: Raw, name: str = "grp_id") -> int:
+    return number(member(raw, name)) or 0

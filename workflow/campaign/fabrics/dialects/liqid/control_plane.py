@@ -1,0 +1,192 @@
+"""A Liqid Matrix as a control plane.
+
+Unverified: no real Matrix was at hand. Inferred, and to be looked at first on one: the addresses of devices' user descriptions for
+FPGAs, the words for broken devices, that deleting a machine disconnects at once, and that devices show their machine only after it
+was reprogrammed. Links are not told: what `lanes` counts is not documented, so it does not say that a link is degraded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from campaign.errors import FabricError
+from campaign.fabrics.control_plane.protocol import Change, Remember, View
+from campaign.fabrics.dialects.liqid.api import Api
+from campaign.fabrics.dialects.liqid.attach import Attachment, assumed, check
+from campaign.fabrics.dialects.liqid.detach import Detachment
+from campaign.fabrics.dialects.liqid.options import Options
+from campaign.fabrics.dialects.liqid.parse import KINDS, Raw, Seen, number
+from campaign.fabrics.dialects.liqid.snapshot import Snapshot, read
+from campaign.fabrics.errors import Busy, PartialFailure
+from campaign.fabrics.placement.banks import UNLIMITED, Bank
+from campaign.fabrics.protocol import STORAGE_KIND, Capabilities, Device, DeviceState, Tag
+
+
+class Plane:
+    """See `ControlPlane`. What was viewed is used by the next change and then forgotten: nothing is read twice in a row."""
+
+    def __init__(self, options: Options, hosts: Sequence[str]) -> None:
+        self._api = Api(options)
+        self.client = self._api.client
+        self._options = options
+        self._hosts = {options.hosts.get(host, host): host for host in hosts}
+        self._viewed: Snapshot | None = None
+        self._groups: tuple[Raw, ...] = ()
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            attach_mode=self._options.attach_mode,
+            max_devices_per_host=0,
+            supports_modify=False,
+            exclusive_transaction=True,
+            gives_host_id=False,
+            verified=False,
+            note="written from Liqid's public SDKs (3.2.0); not run against a real Matrix",
+        )
+
+    def view(self) -> View:
+        """See `ControlPlane.view`: three lists, one list a type of device, and one request for each machine of ours."""
+        self._viewed = snapshot = self._read()
+        return shown(snapshot, self._options.models)
+
+    def _read(self) -> Snapshot:
+        found = read(self._api, self._hosts, self._groups)
+        # Groups come and go by hand, and rarely; while ours is missing they are looked for every time.
+        self._groups = found.groups if found.group(self._options.group) else ()
+        return found
+
+    def banks(self, view: View) -> Sequence[Bank]:
+        """Every host of a Matrix reaches every device; drawers are its shelves."""
+        slots: dict[str, set[int]] = {}
+        for device in view.devices:
+            drawer, _, slot = device.location.rpartition("/slot")
+            slots.setdefault(drawer, set()).add(int(slot))
+        hosts = tuple(self._hosts.values())
+        return [Bank(name, name, "advanced", frozenset(of), hosts, UNLIMITED) for name, of in sorted(slots.items())]
+
+    def objection(self, change: Change, view: View) -> str | None:
+        """The Matrix has no rule about which devices go together."""
+        return None
+
+    def attach(self, change: Change, remember: Remember) -> None:
+        """See `ControlPlane.attach`."""
+        snapshot = self._taken()
+        check(self._options, snapshot)
+        fresh = not any(_is_of(snapshot, device, change.tag) for device in snapshot.devices.values())
+        handles: dict[str, str] = {}
+
+        def kept(name: str, handle: str) -> None:
+            handles[name] = handle
+            remember(name, handle)
+
+        try:
+            attachment = Attachment(self._api, self._options, snapshot, change, kept)
+            attachment.run()
+        except Busy as busy:
+            if fresh:
+                self._take_back(Change(change.tag, change.hosts, {**change.handles, **handles}), busy)
+            raise
+        if self.client.rehearses:
+            self._viewed = assumed(change, snapshot, self._options.group, attachment.parts)
+
+    def _take_back(self, change: Change, busy: Busy) -> None:
+        """Busy means that nothing was changed, so whatever was begun goes. Raises PartialFailure where it does not."""
+        ids = tuple(name for names in change.hosts.values() for name in names)
+        try:
+            stuck = Detachment(self._api, self._options, self._read(), change).run()
+        except FabricError as error:
+            raise PartialFailure(f"{busy}; and taking back what was begun: {error}", (), ids) from error
+        if stuck:
+            raise PartialFailure(f"{busy}; and not taken back: {', '.join(stuck)}", (), ids) from busy
+
+    def detach(self, change: Change) -> tuple[str, ...]:
+        """See `ControlPlane.detach`. Busy: what is left is done the next time."""
+        return Detachment(self._api, self._options, self._taken(), change).run()
+
+    def _taken(self) -> Snapshot:
+        viewed, self._viewed = self._viewed, None
+        return viewed if viewed is not None else self._read()
+
+    def close(self) -> None:
+        """The session stays: another process of this campaign may use its label, and logging in anew ends it."""
+
+
+def _is_of(snapshot: Snapshot, device: Seen, tag: Tag) -> bool:
+    found = snapshot.tag(device)
+    return found is not None and found.lease_id == tag.lease_id
+
+
+def shown(snapshot: Snapshot, models: dict[str, str]) -> View:
+    """The view of a snapshot. Pure."""
+    slots: dict[tuple[int, int], int] = {}
+    devices: list[Device] = []
+    for seen in sorted(snapshot.devices.values(), key=lambda seen: (number(seen.device_id) or 0, seen.name)):
+        if not seen.computes:
+            shelf = (seen.rack, seen.shelf)
+            slots[shelf] = slots.get(shelf, 0) + 1
+            devices.append(_device(seen, snapshot, models, f"rack{seen.rack}-shelf{seen.shelf}/slot{slots[shelf]}"))
+    return View(tuple(devices), _host_holders(snapshot), _tags(snapshot))
+
+
+def _device(seen: Seen, snapshot: Snapshot, models: dict[str, str], location: str) -> Device:
+    odd = seen.name in snapshot.odd
+    attached = None
+    if seen.machine is not None and not odd:
+        attached = snapshot.host_in(seen.machine) or f"machine {snapshot.name_of(seen.machine)}"
+    holder = snapshot.holder(seen)
+    return Device(
+        seen.name,
+        KINDS[seen.path],
+        models.get(seen.model, seen.model.lower().replace(" ", "-")),
+        seen.serial or None if KINDS[seen.path] == STORAGE_KIND else None,
+        location,
+        local=False,
+        attached_to=attached,
+        holder=holder,
+        state="unknown" if odd else _state(seen, holder),
+        health=seen.health,
+    )
+
+
+def _state(seen: Seen, holder: str | None) -> DeviceState:
+    if seen.machine is not None:
+        return "in_use"
+    if seen.group is not None:
+        return "reserved"
+    if holder is not None:
+        return "composing"
+    return "failed" if seen.health == "critical" else "free"
+
+
+def _host_holders(snapshot: Snapshot) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for compute, host in snapshot.hosts.items():
+        seen = snapshot.devices.get(compute)
+        if seen is None:
+            found[host] = f"nobody: the Matrix has no compute device {compute!r} (see `hosts` of the fabric's options)"
+            continue
+        holder = snapshot.holder(seen)
+        if holder is None and seen.machine is not None:
+            holder = snapshot.lease_of(seen.machine)
+        if holder is not None:
+            found[host] = holder
+    return found
+
+
+def _tags(snapshot: Snapshot) -> dict[str, Tag]:
+    """Leases that mark anything; also what somebody took from them meanwhile, so that the mark can be taken away."""
+    found: dict[str, Tag] = {}
+    for seen in snapshot.devices.values():
+        tag = snapshot.tag(seen)
+        if tag is None:
+            continue
+        known = found.get(tag.lease_id, tag)
+        ours = not seen.computes and snapshot.holder(seen) == tag.lease_id
+        found[tag.lease_id] = Tag(
+            tag.lease_id,
+            known.campaign,
+            known.owner,
+            known.since_s,
+            (*known.devices, seen.name) if ours else known.devices,
+        )
+    return found

@@ -1,0 +1,160 @@
+"""Releasing on a Matrix, both levels: out of the machine into the group's pool, and out of the group into the system's.
+
+A machine that is deleted leaves its devices in the group: without the second level they leak there. Marks go last, and only from
+what the Matrix shows as free again, so that whatever stops this half way is found by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from campaign.errors import FabricError
+from campaign.fabrics.control_plane.protocol import Change
+from campaign.fabrics.dialects.liqid.api import Api, Refused
+from campaign.fabrics.dialects.liqid.attach import EDITED
+from campaign.fabrics.dialects.liqid.edit_modes import machine_edit, pool_body, pool_edit
+from campaign.fabrics.dialects.liqid.lease_marks import machine_name, unmarked
+from campaign.fabrics.dialects.liqid.options import Options
+from campaign.fabrics.dialects.liqid.parse import DESCRIBED, Raw, Seen, member, number, seen
+from campaign.fabrics.dialects.liqid.snapshot import Snapshot, status_of
+from campaign.fabrics.errors import Busy, OutcomeUnknown
+
+
+@dataclass
+class Detachment:
+    """One release under way. stuck: devices that the Matrix would not let go."""
+
+    api: Api
+    options: Options
+    snapshot: Snapshot
+    change: Change
+    stuck: set[str] = field(default_factory=set)
+    _edited: bool = False
+
+    def run(self) -> tuple[str, ...]:
+        """See `ControlPlane.detach`."""
+        self._edited = bool(self.change.handles.get(EDITED))
+        group = self.snapshot.group(self.options.group)
+        machines = self._machines()
+        ours = {device.name: device for device in self._ours(machines)}
+        if not ours and not machines and not self._edited:
+            return ()
+        for mach_id, machine in machines.items():
+            self._empty(mach_id, machine, group, ours)
+        gone = [device for name, device in ours.items() if name not in self.stuck]
+        pooled = [d for d in gone if self._in(group, d) and (d.machine is None or d.machine in machines)]
+        if group is not None and pooled:
+            self._out(pooled, group)
+        elif group is not None and self._edited:
+            # It was edited, and nothing came of it: whoever did may have died within.
+            self.api.quietly("POST", "pool/cancel", pool_body(self.api.place(), group))
+        self._unmark(ours.values(), machines)
+        return tuple(sorted(self.stuck))
+
+    def _machines(self) -> dict[int, Raw]:
+        """The machines of this lease: by their names, which nobody else gives."""
+        hosts = dict.fromkeys((*self.change.hosts, *self.snapshot.hosts.values()))
+        names = {machine_name(self.change.tag.lease_id, host) for host in hosts}
+        return {n: raw for n, raw in self.snapshot.machines.items() if str(member(raw, "mach_name")) in names}
+
+    def _ours(self, machines: Iterable[int]) -> list[Seen]:
+        """What carries this lease's mark, and what was claimed, or computes, in its machines without any mark."""
+        lease_id, inside = self.change.tag.lease_id, set(machines)
+        named = {name for names in self.change.hosts.values() for name in names}
+        found = []
+        for device in self.snapshot.devices.values():
+            tag = self.snapshot.tag(device)
+            claimed = tag is None and device.machine in inside and (device.name in named or device.computes)
+            if claimed or (tag is not None and tag.lease_id == lease_id):
+                found.append(device)
+        return found
+
+    # -- out of the machine ------------------------------------------------------------------------------------------------
+
+    def _empty(self, mach_id: int, machine: Raw, group: Raw | None, ours: dict[str, Seen]) -> None:
+        inside = self.snapshot.inside(mach_id)
+        foreign = [device for device in inside if device.name not in ours]
+        mine = [device for device in inside if device.name in ours]
+        try:
+            if self.options.attach_mode == "powered_off" and mine:
+                self.api.change("PUT", f"power/shutdown/{member(machine, 'grp_id')}/{member(machine, 'mach_id')}")
+            if not foreign:
+                self._delete(machine)
+            elif mine and group is not None:
+                self._unrelate(mine, machine, group)
+        except Refused as error:
+            if error.busy:
+                raise Busy(f"{self.change.tag.lease_id}: {error}", ("somebody who edits the Matrix",)) from error
+            self.stuck.update(device.name for device in mine)
+
+    def _delete(self, machine: Raw) -> None:
+        path = f"machine/{member(machine, 'mach_id')}"
+        try:
+            self.api.change("DELETE", path)
+        except Refused as error:
+            if not (error.busy and error.names(member(machine, "mach_id"))):
+                raise
+            # It is ours, and so is its edit: a dead process left it.
+            self.api.quietly("POST", "fabric/edit/cancel", machine)
+            self.api.change("DELETE", path)
+
+    def _unrelate(self, mine: list[Seen], machine: Raw, group: Raw) -> None:
+        """Take ours out one by one: deleting the machine would move what somebody else put there."""
+        statuses = status_of(self.api, mine)
+        with machine_edit(self.api, machine):
+            for device in mine:
+                relator = {"deviceStatus": statuses[device.name], "group": group}
+                self.api.change("DELETE", f"relate/{device.path}", {"groupDeviceRelator": relator, "machine": machine})
+
+    # -- out of the group --------------------------------------------------------------------------------------------------
+
+    def _in(self, group: Raw | None, device: Seen) -> bool:
+        return group is not None and device.group is not None and device.group == number(member(group, "grp_id"))
+
+    def _out(self, devices: list[Seen], group: Raw) -> None:
+        try:
+            with pool_edit(self.api, self.api.place(), group, takes_over=self._edited):
+                statuses = status_of(self.api, devices)
+                for device in devices:
+                    body = {"deviceStatus": statuses[device.name], "group": group}
+                    try:
+                        self.api.change("DELETE", f"predevice/{device.path}", body)
+                    except Refused:
+                        self.stuck.add(device.name)
+        except Refused as error:
+            if error.busy:
+                raise Busy(f"{self.change.tag.lease_id}: {error}", (f"group {self.options.group}",)) from error
+            self.stuck.update(device.name for device in devices)
+
+    # -- marks -------------------------------------------------------------------------------------------------------------
+
+    def _unmark(self, ours: Iterable[Seen], machines: dict[int, Raw]) -> None:
+        """Take our marks away from what is free, or somebody else's by now; the rest is stuck, and keeps them."""
+        now = self._now()
+        for device in ours:
+            is_now = now.get(device.name, device)
+            if is_now.machine in machines or (
+                is_now.machine is None and is_now.group is not None and not self._gone(is_now)
+            ):
+                self.stuck.add(device.name)
+            if device.name in self.stuck or self.snapshot.tag(device) is None:
+                continue
+            path, own = f"device/udesc/{DESCRIBED[device.path]}/{device.device_id}", unmarked(device.text)[0]
+            try:
+                self.api.change("PUT", path, {"udesc": own}) if own else self.api.change("DELETE", path)
+            except Refused:
+                self.stuck.add(device.name)
+
+    def _gone(self, device: Seen) -> bool:
+        """True for a device that somebody took into another group: it is no longer ours to remove."""
+        return not self._in(self.snapshot.group(self.options.group), device)
+
+    def _now(self) -> dict[str, Seen]:
+        if self.api.client.rehearses:
+            return {name: replace(device, group=None, machine=None) for name, device in self.snapshot.devices.items()}
+        try:
+            listed = self.api.get("predevice")
+        except FabricError as error:
+            raise OutcomeUnknown(f"{self.change.tag.lease_id}: released, and not seen to be: {error}") from error
+        return {device.name: device for each in listed if (device := seen(each, None)) is not None}

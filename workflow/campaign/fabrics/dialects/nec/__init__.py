@@ -1,0 +1,29 @@
+"""NEC CDIM (project CDIM): devices are connected to a host's fabric interface by procedures that one `layout-apply` carries out.
+
+Source: the API reference and the code of project CDIM 0.1 and 0.2, and a public client of the product. A lease is one apply: the
+fabric runs one at a time (409 E40010), and one that is suspended blocks all others (409 E40027) until it is resumed or cancelled.
+The fabric has no field for a tag, so that the claims in the state file are the only mark.
+
+Unverified: every request, against a real CDIM; `api: eeio` is what the client of the product sends, `api: cpu` what the public
+reference documents. Where a site asks for a login is not public either: none is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.dialects.nec.control_plane import Plane
+from campaign.fabrics.dialects.nec.options import Options
+from campaign.fabrics.host_agents import open_agent
+from campaign.fabrics.protocol import HostSpec, PoolSpec
+
+__all__ = ["Options", "Plane", "open_fabric"]
+
+
+def open_fabric(
+    options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
+) -> ControlledFabric:
+    plane = Plane(options, [host.name for host in hosts])
+    return ControlledFabric(plane, hosts, state_dir / "nec.json", open_agent(options.agent), pool)

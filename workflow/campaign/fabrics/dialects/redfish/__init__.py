@@ -1,0 +1,27 @@
+"""DMTF Redfish composition (DSP2050): resource blocks are composed into systems, or added to physical ones, and read back.
+
+Unverified: against any vendor's service. It was run against this project's emulator, judged by foreign Redfish clients, and against
+foreign servers of Redfish trees. Choosing by the service (`constrained`) together with a fixed host is by analogy: no peer with it
+was found. `service`, `session`, `tasks` and `messages` know no composition and serve other Redfish dialects too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.dialects.redfish.control_plane import Plane
+from campaign.fabrics.dialects.redfish.options import Options
+from campaign.fabrics.host_agents import open_agent
+from campaign.fabrics.protocol import HostSpec, PoolSpec
+
+__all__ = ["Options", "open_fabric"]
+
+
+def open_fabric(
+    options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
+) -> ControlledFabric:
+    """Open the adapter; nothing is asked before it is used."""
+    plane = Plane(options, [host.name for host in hosts], sum(spec.count for spec in pool))
+    return ControlledFabric(plane, hosts, state_dir / "redfish.json", open_agent(options.agent), pool)

@@ -1,0 +1,145 @@
+"""Reading a service that composes: two requests for all blocks and systems where it expands, and what cannot change only once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from campaign.errors import FabricError
+from campaign.fabrics.dialects.redfish import resources
+from campaign.fabrics.dialects.redfish.resources import Block, Part, System, Zone
+from campaign.fabrics.dialects.redfish.service import Service, uri
+
+_WELL_KNOWN_SYSTEMS = "/redfish/v1/Systems"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A service at one moment; blocks and systems by address. composes: False for a chassis that only shows what it has."""
+
+    blocks: Mapping[str, Block]
+    systems: Mapping[str, System]
+    zones: tuple[Zone, ...]
+    parts: Mapping[str, tuple[Part, ...]]
+    composes: bool = True
+    systems_at: str = _WELL_KNOWN_SYSTEMS
+    affinity: bool = False
+
+    @cached_property
+    def _zones(self) -> Mapping[str, frozenset[str]]:
+        found = {uri: set(block.zones) for uri, block in self.blocks.items()}
+        for zone in self.zones:
+            for path in zone.blocks:
+                found.setdefault(path, set()).add(zone.uri)
+        return {path: frozenset(zones) for path, zones in found.items()}
+
+    @cached_property
+    def _systems_by_block(self) -> Mapping[str, frozenset[str]]:
+        found: dict[str, set[str]] = {}
+        for system in self.systems.values():
+            for path in system.blocks or ():
+                found.setdefault(path, set()).add(system.uri)
+        return {path: frozenset(systems) for path, systems in found.items()}
+
+    def zones_of(self, block: Block) -> frozenset[str]:
+        """Addresses of the zones that a block is in, by whichever of the two says so."""
+        return self._zones.get(block.uri, frozenset())
+
+    def listing(self, block: Block) -> frozenset[str]:
+        """Addresses of the systems that say they have a block: the other end of the block's own `systems`."""
+        return self._systems_by_block.get(block.uri, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where blocks are, and what is said of them once and for all."""
+
+    blocks_at: str
+    systems_at: str
+    zones: tuple[Zone, ...]
+    composes: bool
+    affinity: bool
+
+
+class Reader:
+    """Reads one service again and again."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._known: _Place | None = None
+        self._parts: dict[str, Mapping[str, Any]] = {}
+
+    def read(self) -> Reading:
+        """Everything as it is now. Raises FabricError for a service that has no resource blocks, or has them switched off."""
+        place = self._place()
+        bodies = self._service.members(place.blocks_at, levels=2)
+        found = [resources.block(body) for body in bodies]
+        systems = [resources.system(body) for body in self._systems(place)]
+        return Reading(
+            {block.uri: block for block in found},
+            {system.uri: system for system in systems},
+            place.zones,
+            {block.uri: tuple(self._part(*one) for one in block.parts) for block in found if not block.is_host},
+            place.composes,
+            place.systems_at,
+            place.affinity,
+        )
+
+    def _systems(self, place: _Place) -> list[dict[str, Any]]:
+        return self._service.members(place.systems_at) if place.composes else []
+
+    def _part(self, kind: str, body: Mapping[str, Any]) -> Part:
+        """A part as it was expanded; else as it was read first, without what may have changed since."""
+        path = uri(body)
+        if path is None or set(body) - {"@odata.id", "@odata.type"}:
+            return resources.part(kind, body)
+        if path not in self._parts:
+            self._parts[path] = self._service.get(path)
+        return replace(resources.part(kind, self._parts[path]), link=None, health="ok")
+
+    def _place(self) -> _Place:
+        if self._known is None:
+            self._known = self._found()
+        return self._known
+
+    def _found(self) -> _Place:
+        root = self._service.root()
+        systems_at = uri(root.get("Systems")) or _WELL_KNOWN_SYSTEMS
+        composing = self._service.linked(root, "CompositionService")
+        if composing is None:
+            blocks_at = uri(root.get("ResourceBlocks"))
+            if blocks_at is None:
+                raise FabricError(
+                    f"{self._service.client.base}: a Redfish service without CompositionService and without ResourceBlocks; "
+                    "a chassis that attaches by zones of its fabric is for the adapter `redfish-zones`"
+                )
+            return _Place(blocks_at, systems_at, (), composes=False, affinity=False)
+        if composing.get("ServiceEnabled") is not None and not resources.truth(composing["ServiceEnabled"]):
+            raise FabricError(
+                f"{self._service.client.base}: its CompositionService is switched off (ServiceEnabled is "
+                f"{composing['ServiceEnabled']!r}); switch it on at the service"
+            )
+        blocks_at, zones_at = uri(composing.get("ResourceBlocks")), uri(composing.get("ResourceZones"))
+        if blocks_at is None:
+            raise FabricError(f"{self._service.client.base}: its CompositionService has no ResourceBlocks")
+        zones = tuple(map(resources.zone, self._service.members(zones_at))) if zones_at else ()
+        return _Place(
+            blocks_at,
+            systems_at,
+            self._described(zones, systems_at),
+            composes=True,
+            affinity=resources.truth(composing.get("AllowZoneAffinity")),
+        )
+
+    def _described(self, zones: tuple[Zone, ...], systems_at: str) -> tuple[Zone, ...]:
+        """Zones with the limits that their capabilities state; where zones state none, those of the collection of systems."""
+        if zones and not any(zone.cases for zone in zones):
+            cases, objects = resources.capabilities(self._service.find(systems_at) or {})
+            zones = tuple(replace(zone, cases=cases, capabilities=objects) for zone in zones)
+        paths = dict.fromkeys(path for zone in zones for path in zone.capabilities)
+        said = {path: resources.limits(self._service.find(path) or {}) for path in paths}
+        return tuple(
+            replace(zone, limits=tuple(limit for path in zone.capabilities for limit in said[path])) for zone in zones
+        )

@@ -1,0 +1,238 @@
+"""A Redfish service: resources, collections with paging and $expand, sessions, ETags, tasks (DSP0266). Knows no composition.
+
+Everything that speaks Redfish is built on `Service`. Paths are those of the service (`/redfish/v1/...`), with or without a host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from campaign.errors import FabricError
+from campaign.fabrics.control_plane.http_client import Answer, Client
+from campaign.fabrics.dialects.redfish.error_messages import Missing, needs_login, refusal
+from campaign.fabrics.dialects.redfish.session import Authentication, Session, header, local
+from campaign.fabrics.dialects.redfish.tasks import outcome, retry_after_s, task_of
+from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+
+ROOT = "/redfish/v1/"
+PAGES_MAX = 10_000
+
+
+class Service:
+    """One service, asked through `client`. It logs in with the first request that is not the service root, and again once when
+    the service no longer knows the session."""
+
+    def __init__(self, client: Client, auth: Authentication = "session", *, poll_s: float = 1.0) -> None:
+        """poll_s: seconds between two looks at a task that says nothing about it (Retry-After)."""
+        self.client = client
+        self.session = Session(client, auth)
+        self._poll_s = poll_s
+        self._root: dict[str, Any] | None = None
+        self._etags: dict[str, str] = {}
+        self._expands = 2
+
+    # -- reading -----------------------------------------------------------------------------------------------------------
+
+    def root(self) -> dict[str, Any]:
+        """The service root, read once; the only resource that needs no session, except where a service wants one for it too."""
+        if self._root is None:
+            answer = self.client.get(ROOT)
+            if needs_login(answer) and not self.session.is_open:
+                self.session.open({})
+                answer = self.client.get(ROOT)
+            self._root = self._read(answer, ROOT)
+        return self._root
+
+    def get(self, path: str) -> dict[str, Any]:
+        """A resource. Raises Missing (404), FabricError (any other refusal), ProtocolViolation (no JSON object)."""
+        path = local(path)
+        body = self._read(self._get(path), path)
+        self._note(path, body.get("@odata.etag"))
+        return body
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """A resource, or None where the service has none of that name."""
+        try:
+            return self.get(path)
+        except Missing:
+            return None
+
+    def linked(self, resource: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+        """The resource that a property refers to ({"@odata.id": ..}), read; None where there is no such property."""
+        path = uri(resource.get(name))
+        return self.get(path) if path else None
+
+    def members(self, path: str, *, levels: int = 1) -> list[dict[str, Any]]:
+        """Every member of a collection, whole, over all its pages; in one request where the service expands ($expand).
+
+        levels: 2 also expands what the members refer to outside of `Links`, where the service can (it is not read one by one:
+        what is not expanded stays a reference). Members may be at the top, or under `Links`, where some services have them.
+        """
+        query = self._expansion(levels)
+        found: list[dict[str, Any]] = []
+        page: str | None = local(path) + query
+        for _ in range(PAGES_MAX):
+            if page is None:
+                return found
+            answer = self._get(page)
+            if query and not found and answer.status in (400, 501):
+                # Advertised and not done; less deep may be, and plain reading always is.
+                self._expands = 1 if "levels" in query else 0
+                return self.members(path, levels=levels)
+            body = self._read(answer, page)
+            found.extend(whole for member in listed(body) if (whole := self._whole(member)) is not None)
+            page = next_page(body)
+        raise ProtocolViolation(f"{self.client.base}{path}: the collection has no end after {PAGES_MAX} pages")
+
+    def _whole(self, member: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A member as it is when the service expanded it, else read; None when it is gone since it was listed."""
+        path = uri(member)
+        if path is None:
+            raise ProtocolViolation(f"a member without @odata.id: {str(member)[:200]}")
+        if set(member) - {"@odata.id", "@odata.type"}:
+            self._note(path, member.get("@odata.etag"))
+            return dict(member)
+        return self.find(path)
+
+    def _expansion(self, levels: int) -> str:
+        """The query that makes this service expand members; empty where it does not say that it can."""
+        features = self.root().get("ProtocolFeaturesSupported")
+        can = features.get("ExpandQuery") if isinstance(features, Mapping) else None
+        if not self._expands or not isinstance(can, Mapping):
+            return ""
+        sign = "." if can.get("NoLinks") is True else "*" if can.get("ExpandAll") is True else None
+        if sign is None:
+            return ""
+        deepest = can.get("MaxLevels")
+        deep = (
+            can.get("Levels") is True
+            and min(levels, self._expands) > 1
+            and (not isinstance(deepest, int) or deepest >= levels)
+        )
+        return f"?$expand={sign}($levels={levels})" if deep else f"?$expand={sign}"
+
+    def etag(self, path: str) -> str | None:
+        """The version of a resource when it was last read or changed; None where the service has none."""
+        return self._etags.get(local(path))
+
+    def forget(self, path: str) -> None:
+        """Change the resource next whatever its version: it was changed by us, or what was read of it does not matter."""
+        self._etags.pop(local(path), None)
+
+    def _note(self, path: str, etag: Any) -> None:
+        if isinstance(etag, str) and etag:
+            self._etags[path] = etag
+
+    def _get(self, path: str) -> Answer:
+        if not self.session.is_open:
+            self.session.open(self.root())
+        answer = self.client.get(path)
+        if needs_login(answer):
+            self.session.open(self.root())
+            answer = self.client.get(path)
+        if answer.ok:
+            self._note(path, header(answer, "ETag"))
+        return answer
+
+    def _read(self, answer: Answer, path: str) -> dict[str, Any]:
+        if answer.ok:
+            return answer.members()
+        error = refusal(answer, f"GET {self.client.base}{path}")
+        raise FabricError(str(error)) if isinstance(error, OutcomeUnknown) else error
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def change(
+        self, method: str, path: str, body: Any = None, *, etag: str | None = None, assumed: Any = None
+    ) -> Answer:
+        """Send a change and wait until it is done: a 2xx answer, that of the operation itself where it ran as a task.
+
+        A PATCH or PUT carries If-Match with `etag`, or with the version that was read last; a service that insists on one (428) is
+        read first. A 2xx is no evidence that anything was done. Raises what `messages.refusal` makes of the answer (Stale: 412),
+        OutcomeUnknown when it was lost, or when the task was.
+        """
+        path = local(path)
+        match = etag or (self._etags.pop(path, None) if method in ("PATCH", "PUT") else None)
+        answer = self._send(method, path, body, match, assumed)
+        if answer.status == 428 and match is None and method != "POST":
+            self.get(path)
+            answer = self._send(method, path, body, self._etags.pop(path, None), assumed)
+        if answer.status == 202:
+            return self._wait(answer, f"{method} {self.client.base}{path}")
+        if not answer.ok:
+            raise refusal(answer, f"{method} {self.client.base}{path}")
+        if method in ("PATCH", "PUT"):
+            self._note(path, header(answer, "ETag"))
+        return answer
+
+    def _send(self, method: str, path: str, body: Any, etag: str | None, assumed: Any) -> Answer:
+        headers = {"If-Match": etag} if etag else {}
+        if not self.session.is_open:
+            self.session.open(self.root())
+        answer = self.client.change(method, path, body, headers=headers, assumed=assumed)
+        if needs_login(answer):
+            self.session.open(self.root())
+            answer = self.client.change(method, path, body, headers=headers, assumed=assumed)
+        return answer
+
+    def _wait(self, accepted: Answer, what: str) -> Answer:
+        """Follow a task to its end. The operation was accepted, so that whatever is lost from here on is OutcomeUnknown."""
+        monitor = task_of(accepted)
+        if monitor is None:
+            raise OutcomeUnknown(f"{what}: accepted (202), and nothing says where its task is")
+        answer = accepted
+        while True:
+            pause_s = retry_after_s(answer, self._poll_s)
+            if self.client.left_s() <= pause_s:
+                raise OutcomeUnknown(f"{what}: its task {monitor} was not done in time (operation_s)")
+            self.client.sleep(pause_s)
+            try:
+                answer = self._get(monitor)
+            except FabricError as error:
+                raise OutcomeUnknown(f"{what}: its task {monitor} cannot be followed ({error})") from error
+            done = outcome(answer, what, monitor)
+            if done is not None:
+                return done
+
+    def close(self) -> None:
+        """End the session; never raises."""
+        self.session.close()
+
+
+def uri(reference: Any) -> str | None:
+    """The path of {"@odata.id": ..}, with `href` for what old services have; None for anything else."""
+    if not isinstance(reference, Mapping):
+        return None
+    found = reference.get("@odata.id") or reference.get("href")
+    return local(found) if isinstance(found, str) and found else None
+
+
+def uris(references: Any) -> tuple[str, ...]:
+    """The paths of a list of references; of one, where a service gives that in place of a list."""
+    listing = references if isinstance(references, list) else [references]
+    return tuple(path for path in map(uri, listing) if path is not None)
+
+
+def listed(collection: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Members of a collection's page, at the top or under `Links`. Raises ProtocolViolation when there is no such list."""
+    links = collection.get("Links")
+    for place in (collection, links if isinstance(links, Mapping) else {}):
+        members = place.get("Members")
+        if isinstance(members, list):
+            return [member for member in members if isinstance(member, Mapping)]
+    raise ProtocolViolation(
+        f"{collection.get('@odata.id', 'a collection')}: no Members, neither at the top nor in Links"
+    )
+
+
+def next_page(collection: Mapping[str, Any]) -> str | None:
+    links = collection.get("Links")
+    for place in (collection, links if isinstance(links, Mapping) else {}):
+        for name in ("Members@odata.nextLink", "@odata.nextLink"):
+            found = place.get(name)
+            if isinstance(found, Mapping):
+                found = found.get("@odata.id")
+            if isinstance(found, str) and found:
+                return local(found)
+    return None

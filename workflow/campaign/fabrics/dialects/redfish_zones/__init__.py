@@ -1,0 +1,41 @@
+"""Falcon-like chassis and other Redfish fabrics: a host has what is in the zone of its host port.
+
+Assigning is a PATCH of the full list of a zone's endpoints; there is no composition service, and every zone is there already.
+Source: DSP0266, DSP2046 (Fabric, Zone, Endpoint, Port), the public pages of H3 Platform on the Falcon's API ("each zone
+represents a host port", `PATCH /redfish/v1/Fabrics/PCIe/Zones/{zone}`) and the two bodies that the client of Intel's RSD sends.
+
+Unverified: no real Falcon or FabreX was asked. Its exact body, login, modes' names, tags and asynchronous behaviour are inferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.control_plane.http_client import Client
+from campaign.fabrics.dialects.redfish_zones.control_plane import Plane
+from campaign.fabrics.dialects.redfish_zones.layout import Claim
+from campaign.fabrics.dialects.redfish_zones.options import Options
+from campaign.fabrics.host_agents import open_agent
+from campaign.fabrics.protocol import HostSpec, PoolSpec
+from campaign.fabrics.state_file import StateFile
+
+__all__ = ["Options", "open_fabric"]
+
+
+def open_fabric(
+    options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
+) -> ControlledFabric:
+    """Open without asking the chassis anything. What is in the pool, the chassis tells; plans go by `pool`."""
+    path = state_dir / "redfish-zones.json"
+    plane = Plane(Client(options), options, hosts, lambda: _claims(StateFile(path)))
+    return ControlledFabric(plane, hosts, path, open_agent(options.agent), pool, telemetry=options.telemetry)
+
+
+def _claims(state: StateFile) -> Mapping[str, Claim]:
+    return {
+        name: Claim(slot.lease, slot.host)
+        for name, slot in state.read().devices.items()
+        if slot.lease is not None and slot.host is not None
+    }

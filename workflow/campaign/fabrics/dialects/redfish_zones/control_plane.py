@@ -1,0 +1,235 @@
+"""The dialect: a lease's devices are put into the zones of its hosts' ports, marked there, and taken out again.
+
+Unverified against a real chassis (see the package).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from campaign.errors import FabricError
+from campaign.fabrics.control_plane.http_client import Client
+from campaign.fabrics.control_plane.lease_tag import decode, encode
+from campaign.fabrics.control_plane.protocol import Change, Event, Reading, Remember, View
+from campaign.fabrics.dialects.redfish.error_messages import Stale
+from campaign.fabrics.dialects.redfish.service import Service
+from campaign.fabrics.dialects.redfish_zones import layout as layouts
+from campaign.fabrics.dialects.redfish_zones.allocation import export, restore
+from campaign.fabrics.dialects.redfish_zones.layout import Claim, HostPort, Layout
+from campaign.fabrics.dialects.redfish_zones.options import Options
+from campaign.fabrics.dialects.redfish_zones.read_chassis import Reader
+from campaign.fabrics.dialects.redfish_zones.telemetry import events, readings
+from campaign.fabrics.dialects.redfish_zones.zones import Zones, foreign
+from campaign.fabrics.errors import Busy, Incompatible, OutcomeUnknown, PartialFailure
+from campaign.fabrics.placement.banks import CABLING_RULE, SLOTS, Bank, violation
+from campaign.fabrics.protocol import Capabilities, HostSpec
+
+UNVERIFIED = "written from public pages and Redfish's specifications; never run against a real Falcon or FabreX"
+UNMARKED = "zones are not marked: only the state file of this system says whose they are"
+
+
+class Plane:
+    """See `ControlPlane`, `Observed` and `Portable`. claims: what the state file says, by fabric id."""
+
+    def __init__(
+        self, client: Client, options: Options, hosts: Sequence[HostSpec], claims: Callable[[], Mapping[str, Claim]]
+    ) -> None:
+        self.client = client
+        self.service = Service(client, options.auth, poll_s=options.poll_s)
+        self.zones = Zones(self.service, options.endpoints, marks=options.tag == "description")
+        self._options = options
+        self._claims = claims
+        self._reader = Reader(self.service, options, hosts)
+        self._layout: Layout | None = None
+
+    def capabilities(self) -> Capabilities:
+        known = self._layout
+        most = 2 * SLOTS if known is None else max((sum(len(b.slots) for b in known.banks), 1))
+        return Capabilities(
+            attach_mode="hot",
+            max_devices_per_host=most,
+            supports_modify=True,
+            exclusive_transaction=False,
+            gives_host_id=True,
+            verified=False,
+            note=UNVERIFIED if self.zones.marks else f"{UNVERIFIED}; {UNMARKED}",
+        )
+
+    # -- looking -----------------------------------------------------------------------------------------------------------
+
+    def look(self) -> Layout:
+        self._layout = self._reader.read()
+        return self._layout
+
+    def view(self) -> View:
+        # Claims first: one that is written while the chassis is read is then no more than a device that is not yet attached.
+        claims = self._claims()
+        return layouts.view(self.look(), claims, self._options.models)
+
+    def banks(self, view: View) -> Sequence[Bank]:
+        return (self._layout or self.look()).banks
+
+    def objection(self, change: Change, view: View) -> str | None:
+        known = self._layout or self.look()
+        attached = {d.location: d.attached_to for d in view.devices if d.attached_to is not None}
+        for host, names in change.hosts.items():
+            for name in names:
+                device, end = view.device(name), known.by_id(name)
+                if device is None or end is None:
+                    continue
+                if not any(port.host == host for port in known.connections(end.path)):
+                    return f"{device.location} cannot be attached to {host} ({CABLING_RULE})"
+                attached[device.location] = host
+        return violation(known.banks, attached)
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def attach(self, change: Change, remember: Remember) -> None:
+        known = self._layout or self.look()
+        lease_id, done = change.tag.lease_id, list[str]()
+        wanted = [found for host, names in change.hosts.items() if names for found in self._parts(known, host, names)]
+        for port, names in self._looked_at(known, change, wanted):
+            try:
+                self._put(known, port, change, names, remember)
+            except OutcomeUnknown:
+                raise
+            except FabricError as error:
+                if isinstance(error, Incompatible):
+                    self._reader.doubt()
+                if not done:
+                    raise
+                failed = [name for _, names in wanted for name in names if name not in done]
+                raise PartialFailure(f"{lease_id}: {port.words}: {error}", done, failed) from error
+            done += names
+
+    def _parts(self, known: Layout, host: str, names: Sequence[str]) -> list[tuple[HostPort, list[str]]]:
+        """Devices of one host by the port whose zone takes them. Raises Incompatible for one that no port of the host reaches."""
+        parts: dict[str, tuple[HostPort, list[str]]] = {}
+        for name in names:
+            end = known.by_id(name)
+            reaching = known.connections(end.path) if end is not None else []
+            port = next((port for port in reaching if port.host == host), None)
+            if port is None:
+                raise Incompatible(f"{name} cannot be attached to {host} ({CABLING_RULE})", CABLING_RULE)
+            parts.setdefault(port.label, (port, []))[1].append(name)
+        return list(parts.values())
+
+    def _looked_at(
+        self, known: Layout, change: Change, wanted: Sequence[tuple[HostPort, list[str]]]
+    ) -> list[tuple[HostPort, list[str]]]:
+        """The ports as they are now; every zone of the hosts is looked at before the first is changed. Raises Conflict."""
+        found: dict[str, HostPort] = {}
+        for host in dict.fromkeys(str(port.host) for port, _ in wanted):
+            ours = {end.path for name in change.hosts[host] if (end := known.by_id(name)) is not None}
+            for port in known.ports:
+                if port.host == host:
+                    found[port.label] = self.zones.read(port)
+                    foreign(found[port.label], ours, change.tag)
+        return [(found[port.label], names) for port, names in wanted]
+
+    def _put(self, known: Layout, port: HostPort, change: Change, names: Sequence[str], remember: Remember) -> None:
+        paths = [end.path for name in names if (end := known.by_id(name)) is not None]
+        ours = {end.path for name in change.hosts[str(port.host)] if (end := known.by_id(name)) is not None}
+        text = encode(change.tag)
+        for attempt in (1, 2):
+            marked = decode(port.zone.description)
+            missing = [path for path in paths if path not in port.zone.endpoints]
+            unmarked = self.zones.marks and marked is None
+            if not missing and not unmarked:
+                return
+            if unmarked:
+                remember(_before(port), port.zone.description or "")
+            try:
+                self.zones.change(port, [*port.zone.endpoints, *missing], text if unmarked else None)
+                return
+            except Stale:
+                if attempt == 2:
+                    raise
+                port = self.zones.read(port)
+                foreign(port, ours, change.tag)
+
+    def detach(self, change: Change) -> tuple[str, ...]:
+        known = self._layout or self.look()
+        stuck: list[str] = []
+        changed = False
+        for host, names in change.hosts.items():
+            for port in known.ports:
+                if port.holder != host:
+                    continue
+                try:
+                    changed |= self._take(known, port, change, names)
+                except OutcomeUnknown:
+                    raise
+                except FabricError as error:
+                    if isinstance(error, Busy) and not changed:
+                        raise
+                    there = self.zones.last(port).endpoints
+                    stuck += [name for name in names if (end := known.by_id(name)) is not None and end.path in there]
+        return tuple(stuck)
+
+    def _take(self, known: Layout, port: HostPort, change: Change, names: Sequence[str]) -> bool:
+        """Take devices out of one zone, and our mark away; False when there was nothing to do."""
+        for attempt in (1, 2):
+            port = self.zones.read(port)
+            marked = decode(port.zone.description)
+            if marked is not None and marked.lease_id != change.tag.lease_id:
+                return False  # somebody else's by now
+            going = {
+                end.path for name in names if (end := known.by_id(name)) is not None and end.path in port.zone.endpoints
+            }
+            before = change.handles.get(_before(port), "") if marked is not None else None
+            if self.client.rehearses and (attached := self._would_have(known, port, names)):
+                going, before = attached, change.handles.get(_before(port)) if self.zones.marks else None
+            if not going and before is None:
+                return False
+            left = [path for path in port.zone.endpoints if path not in going]
+            try:
+                self.zones.change(port, left if going else None, before)
+                return True
+            except Stale:
+                if attempt == 2:
+                    raise
+        return False
+
+    def _would_have(self, known: Layout, port: HostPort, names: Sequence[str]) -> set[str]:
+        """What a rehearsed attachment would have put into a zone."""
+        ends = [end for name in names if (end := known.by_id(name)) is not None]
+        return {end.path for end in ends if port.label == next(iter(_labels(known, end.path, port.holder)), None)}
+
+    # -- besides -----------------------------------------------------------------------------------------------------------
+
+    def readings(self) -> tuple[Reading, ...]:
+        """PCIe links, their errors and traffic by device or port, and temperatures; what the chassis does not tell is left out."""
+        self._reader.doubt()
+        with self.client.operation():
+            return tuple(readings(self.service, self.look()))
+
+    def events(self, after: str | None = None) -> tuple[Event, ...]:
+        """The chassis' logs in order of time; `after`: the cursor of an event, None: from the start."""
+        with self.client.operation():
+            return events(self.service, after)
+
+    def export(self) -> dict[str, Any]:
+        """Every zone with its devices, and the modes, as JSON."""
+        with self.client.operation():
+            return export(self.look())
+
+    def restore(self, document: Mapping[str, Any]) -> tuple[str, ...]:
+        """Bring the zones to a saved allocation; see `allocation.restore` for what it refuses before anything is changed."""
+        with self.client.operation():
+            return restore(self.look, self.zones, document)
+
+    def close(self) -> None:
+        with suppress(FabricError):
+            self.service.close()
+
+
+def _before(port: HostPort) -> str:
+    """Under which name a zone's own Description is remembered."""
+    return f"description of {port.label}"
+
+
+def _labels(known: Layout, path: str, host: str) -> list[str]:
+    return [port.label for port in known.connections(path) if port.holder == host]

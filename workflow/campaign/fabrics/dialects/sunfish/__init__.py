@@ -1,0 +1,31 @@
+"""OFMF/Sunfish: a Redfish store, before agents that have the fabrics: a device is attached by a Connection, which the agent makes.
+
+Source: the Sunfish reference server and library, which were run, and the Redfish fabric model (DSP0268). What the store says and
+what the agent did can differ: a DELETE may end without an answer, the agent having done it while Sunfish lists the connection for
+good. So a device is believed only where the connection, its endpoint and, with `agent_url`, the agent itself agree; else it is
+`unknown`, is no part of a composition, and is not given up. The Name of a connection is the mark of a lease; connections without it
+are left alone.
+
+Unverified: an agent with hardware. The type of a connection to a GPU (`connection_type`) is not settled: Redfish knows Memory and
+Storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.dialects.sunfish.control_plane import Plane
+from campaign.fabrics.dialects.sunfish.options import Options
+from campaign.fabrics.host_agents import open_agent
+from campaign.fabrics.protocol import HostSpec, PoolSpec
+
+__all__ = ["Options", "Plane", "open_fabric"]
+
+
+def open_fabric(
+    options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
+) -> ControlledFabric:
+    plane = Plane(options, [host.name for host in hosts])
+    return ControlledFabric(plane, hosts, state_dir / "sunfish.json", open_agent(options.agent), pool)

@@ -1,0 +1,185 @@
+"""Endpoints and connections as Sunfish and the agent show them, and where they disagree. Pure; addresses are opaque."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from campaign.errors import FabricError
+from campaign.fabrics.control_plane import lease_tag
+from campaign.fabrics.dialects.redfish.service import uri, uris
+from campaign.fabrics.protocol import Health, Tag
+
+_HEALTH: dict[str, Health] = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
+_KINDS = {"Drive": "nvme", "Volume": "nvme", "NetworkController": "nic", "NetworkDeviceFunction": "nic"}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One end. connections: what it says it is part of, None where it says nothing; entity: address of what it stands for."""
+
+    path: str
+    id: str
+    initiates: bool
+    type: str
+    entity: str | None
+    uuid: str | None
+    health: Health
+    enabled: bool
+    connections: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One connection; `name` is the tag of a lease, or anything else."""
+
+    path: str
+    id: str
+    name: str
+    initiators: tuple[str, ...]
+    targets: tuple[str, ...]
+
+    @property
+    def tag(self) -> Tag | None:
+        return lease_tag.decode(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Everything at one moment. agent: what the agent itself lists, None where it is not asked.
+
+    doubted: Ids of connections whose deletion was sent and not answered, so that their being listed is no evidence any more.
+    """
+
+    endpoints: tuple[Endpoint, ...] = ()
+    connections: tuple[Connection, ...] = ()
+    zones: tuple[tuple[str, ...], ...] = ()
+    agent: tuple[Connection, ...] | None = None
+    entities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    doubted: frozenset[str] = frozenset()
+
+    @property
+    def targets(self) -> tuple[Endpoint, ...]:
+        return tuple(sorted((one for one in self.endpoints if not one.initiates), key=lambda one: one.id))
+
+    def named(self, path: str) -> str | None:
+        return next((one.id for one in self.endpoints if one.path == path), None)
+
+
+def endpoint(body: Mapping[str, Any]) -> Endpoint:
+    """DSP0268 Endpoint: who is connected is its first entity; one that is both is taken for what it is connected as, a target."""
+    entities = body.get("ConnectedEntities")
+    first = entities[0] if isinstance(entities, list) and entities and isinstance(entities[0], Mapping) else {}
+    links = body.get("Links")
+    told = isinstance(links, Mapping) and "Connections" in links
+    status = body.get("Status") if isinstance(body.get("Status"), Mapping) else {}
+    assert isinstance(status, Mapping)
+    return Endpoint(
+        uri(body) or "",
+        str(body.get("Id") or ""),
+        first.get("EntityRole") == "Initiator",
+        str(first.get("EntityType") or ""),
+        uri(first.get("EntityLink")),
+        _uuid(first.get("Identifiers")),
+        _HEALTH.get(str(status.get("Health", "OK")), "warning"),
+        status.get("State", "Enabled") == "Enabled",
+        uris(links["Connections"]) if told and isinstance(links, Mapping) else None,
+    )
+
+
+def _uuid(identifiers: Any) -> str | None:
+    for one in identifiers if isinstance(identifiers, list) else ():
+        if isinstance(one, Mapping) and one.get("DurableNameFormat") == "UUID" and one.get("DurableName"):
+            return str(one["DurableName"])
+    return None
+
+
+def connection(body: Mapping[str, Any]) -> Connection:
+    links = body.get("Links")
+    ends = links if isinstance(links, Mapping) else {}
+    return Connection(
+        uri(body) or "",
+        str(body.get("Id") or ""),
+        str(body.get("Name") or ""),
+        uris(ends.get("InitiatorEndpoints")),
+        uris(ends.get("TargetEndpoints")),
+    )
+
+
+def kind(one: Endpoint, entity: Mapping[str, Any]) -> str:
+    """The system file's word for what an endpoint stands for."""
+    if one.type == "Processor":
+        return str(entity.get("ProcessorType") or "gpu").lower()
+    return _KINDS.get(one.type, one.type.lower() or "unknown")
+
+
+def connection_id(lease_id: str, endpoint_id: str) -> str:
+    """The Id that a lease gives to its connection to an endpoint; the same at every try, so that none is made twice."""
+    return "cc-" + hashlib.sha256(f"{lease_id}\n{endpoint_id}".encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Who uses an endpoint. initiator: Id of the other end; lease_id: by the connection's name; words: who disagrees, if any."""
+
+    initiator: str | None = None
+    lease_id: str | None = None
+    words: str = ""
+
+
+def use(target: Endpoint, shown: Shown) -> Use:
+    """What all ends together say of one device."""
+    listed = [one for one in shown.connections if target.path in one.targets]
+    words: list[str] = []
+    for one in listed:
+        if target.connections is not None and one.path not in target.connections:
+            words.append(f"Sunfish lists connection {one.id}, endpoint {target.id} does not")
+        if shown.agent is not None and one.id not in {other.id for other in shown.agent}:
+            words.append(f"Sunfish lists connection {one.id}, the agent does not")
+        if one.id in shown.doubted:
+            words.append(f"Sunfish lists connection {one.id}, whose deletion it did not answer")
+    paths = {one.path for one in listed}
+    lost = [path for path in target.connections or () if path not in paths]
+    words += [f"endpoint {target.id} lists {path}, which Sunfish does not connect to it" for path in lost]
+    alone = [one for one in shown.agent or () if _is_of(one, target) and one.id not in {one.id for one in listed}]
+    words += [f"the agent has connection {one.id} to {target.id}, Sunfish does not" for one in alone]
+    ends = {end for one in listed for end in one.initiators}
+    if len(ends) > 1:
+        words.append(f"{target.id} is connected to {len(ends)} endpoints")
+    initiator = min(ends, default=None) or next((end for one in alone for end in one.initiators), None)
+    if initiator is None and lost:
+        initiator = next(
+            (one.path for one in shown.endpoints if one.initiates and set(one.connections or ()) & set(lost)), ""
+        )
+    marks = [tag.lease_id for one in (*listed, *alone) if (tag := one.tag) is not None]
+    mine = marks[0] if len(set(marks)) == 1 and len(marks) == len(listed) + len(alone) else None
+    host = None if initiator is None else shown.named(initiator) or initiator or "somewhere"
+    return Use(host, mine, "; ".join(words))
+
+
+def _is_of(one: Connection, target: Endpoint) -> bool:
+    """True for a connection, as the agent lists it, to this endpoint; the agent may have other addresses than Sunfish."""
+    tag = one.tag
+    return target.path in one.targets or (tag is not None and one.id == connection_id(tag.lease_id, target.id))
+
+
+def reach(shown: Shown) -> dict[str, tuple[str, ...]]:
+    """Ids of the initiators that each target (by Id) can be connected to: those it shares a zone with; all, without zones."""
+    initiators = [one for one in shown.endpoints if one.initiates]
+    zones = [frozenset(zone) for zone in shown.zones] or [frozenset(one.path for one in shown.endpoints)]
+    found: dict[str, tuple[str, ...]] = {}
+    for target in shown.targets:
+        shared = [zone for zone in zones if target.path in zone]
+        found[target.id] = tuple(one.id for one in initiators if any(one.path in zone for zone in shared))
+    return found
+
+
+def the_fabric(fabrics: Sequence[Mapping[str, Any]], wanted: str | None) -> Mapping[str, Any]:
+    """The fabric that is used. Raises FabricError naming those there are."""
+    found = [one for one in fabrics if wanted in (None, one.get("Id"))]
+    if len(found) != 1:
+        there = ", ".join(str(one.get("Id")) for one in fabrics) or "none"
+        raise FabricError(f"fabric: {wanted or 'the only one'} is wanted; Sunfish has: {there}; name one in `fabric`")
+    return found[0]

@@ -1,0 +1,278 @@
+"""Requests to Sunfish, and to the agent behind it where that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from campaign.errors import FabricError
+from campaign.fabrics.control_plane import lease_tag
+from campaign.fabrics.control_plane.http_client import Client
+from campaign.fabrics.control_plane.protocol import Change, Remember, View
+from campaign.fabrics.dialects.redfish.error_messages import Missing
+from campaign.fabrics.dialects.redfish.service import Service, uri
+from campaign.fabrics.dialects.sunfish.connections import (
+    Connection,
+    Endpoint,
+    Shown,
+    Use,
+    connection,
+    connection_id,
+    endpoint,
+    kind,
+    reach,
+    the_fabric,
+    use,
+)
+from campaign.fabrics.dialects.sunfish.options import Options
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
+from campaign.fabrics.placement.banks import Bank
+from campaign.fabrics.protocol import STORAGE_KIND, Capabilities, Device, DeviceState, Tag
+
+FABRICS = "/redfish/v1/Fabrics"
+
+
+class Plane:
+    """Sunfish, open; see `control.plane.ControlPlane`."""
+
+    def __init__(self, options: Options, hosts: Sequence[str]) -> None:
+        self.client = Client(options)
+        self._service = Service(self.client, options.auth)
+        self._options = options
+        self._hosts = {options.hosts.get(host, host): host for host in hosts}
+        self._fabric: Mapping[str, Any] = {}
+        self._entities: dict[str, Mapping[str, Any]] = {}
+        self._shown = Shown()
+        self._groups: dict[tuple[str, ...], list[str]] = {}
+        self._places: dict[str, str] = {}
+        self._doubted: set[str] = set()
+        self._agent: Service | None = None
+        if options.agent_url is not None:
+            split = urlsplit(options.agent_url)
+            there = options.model_copy(update={"url": f"{split.scheme}://{split.netloc}"})
+            self._agent = Service(Client(there), "none")
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            attach_mode="hot",
+            max_devices_per_host=max(1, len(self._shown.targets)),
+            supports_modify=True,
+            exclusive_transaction=False,
+            gives_host_id=False,
+            verified=False,
+            note="follows the Sunfish reference server; no agent with hardware was met. It tells a device's UUID or serial only "
+            "where the agent does",
+        )
+
+    # -- looking -----------------------------------------------------------------------------------------------------------
+
+    def view(self) -> View:
+        if not self._fabric:
+            self._fabric = the_fabric(self._service.members(FABRICS), self._options.fabric)
+        endpoints = tuple(endpoint(one) for one in self._members("Endpoints"))
+        zones = tuple(_ends(one) for one in self._members("Zones") if one.get("ZoneType") in ("ZoneOfEndpoints", None))
+        self._shown = Shown(
+            endpoints,
+            tuple(connection(one) for one in self._members("Connections")),
+            zones,
+            self._agents(),
+            {one.path: self._entity(one) for one in endpoints if not one.initiates},
+            frozenset(self._doubted),
+        )
+        self._groups = {}
+        for name, initiators in reach(self._shown).items():
+            self._groups.setdefault(initiators, []).append(name)
+        self._places = {
+            name: f"{self._fabric.get('Id')}-{index}/slot{slot}"
+            for index, members in enumerate(self._groups.values(), start=1)
+            for slot, name in enumerate(members, start=1)
+        }
+        uses = {target.id: use(target, self._shown) for target in self._shown.targets}
+        devices = tuple(self._device(target, uses[target.id]) for target in self._shown.targets)
+        return View(devices, {}, self._tags(uses))
+
+    def _members(self, name: str) -> list[dict[str, Any]]:
+        path = uri(self._fabric.get(name))
+        return [] if path is None else self._service.members(path)
+
+    def _entity(self, one: Endpoint) -> Mapping[str, Any]:
+        """What an endpoint stands for; read once, as a device does not become another."""
+        if one.entity is None:
+            return {}
+        if one.entity not in self._entities:
+            self._entities[one.entity] = self._service.find(one.entity) or {}
+        return self._entities[one.entity]
+
+    def _agents(self) -> tuple[Connection, ...] | None:
+        if self._agent is None or self._options.agent_url is None:
+            return None
+        return tuple(connection(one) for one in self._agent.members(urlsplit(self._options.agent_url).path))
+
+    def _device(self, target: Endpoint, used: Use) -> Device:
+        entity = self._shown.entities.get(target.path, {})
+        model = str(entity.get("Model") or "unknown")
+        serial = entity.get("UUID") or entity.get("SerialNumber")
+        host = None if used.initiator is None else self._hosts.get(used.initiator, used.initiator)
+        # Without a mark it is somebody's; what is in disagreement may have lost ours, and the claims say whose it is.
+        others = f"somebody, on {host}" if host is not None and not used.words else None
+        return Device(
+            target.id,
+            kind(target, entity),
+            self._options.models.get(model, model.lower().replace(" ", "-")),
+            target.uuid or (str(serial) if serial else None),
+            self._places[target.id],
+            local=False,
+            attached_to=host,
+            holder=used.lease_id or others,
+            state=_state(target, used),
+            health=target.health,
+        )
+
+    def _tags(self, uses: Mapping[str, Use]) -> dict[str, Tag]:
+        """Leases by the names of connections, in Sunfish or at the agent."""
+        found: dict[str, Tag] = {}
+        for one in (*self._shown.connections, *(self._shown.agent or ())):
+            if (tag := one.tag) is not None:
+                devices = tuple(name for name, used in uses.items() if used.lease_id == tag.lease_id)
+                found[tag.lease_id] = Tag(tag.lease_id, tag.campaign, tag.owner, tag.since_s, devices)
+        return found
+
+    def banks(self, view: View) -> Sequence[Bank]:
+        """One bank for devices that share their zones; there is no limit to how many hosts share it."""
+        most = len(self._hosts) + len({device.attached_to for device in view.devices})
+        return [
+            Bank(
+                name := f"{self._fabric.get('Id')}-{index}",
+                name,
+                "advanced",
+                frozenset(range(1, len(members) + 1)),
+                tuple(self._hosts[one] for one in initiators if one in self._hosts),
+                most,
+            )
+            for index, (initiators, members) in enumerate(self._groups.items(), start=1)
+        ]
+
+    def objection(self, change: Change, view: View) -> str | None:
+        for host, names in change.hosts.items():
+            if names and self._initiator(host) is None:
+                wanted = self._options.hosts.get(host, host)
+                return f"endpoints: the fabric has no initiator endpoint {wanted} for host {host}; name it in `hosts`"
+        return None
+
+    def _initiator(self, host: str) -> Endpoint | None:
+        return next((one for one in self._shown.endpoints if one.initiates and self._hosts.get(one.id) == host), None)
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def attach(self, change: Change, remember: Remember) -> None:
+        done: list[str] = []
+        units = [(host, name) for host, names in change.hosts.items() for name in names]
+        for host, name in units:
+            try:
+                self._connect(host, name, change)
+            except OutcomeUnknown:
+                raise
+            except FabricError as error:
+                if not done:
+                    raise
+                failed = [other for _, other in units if other not in done]
+                raise PartialFailure(f"{error}; attached: {', '.join(done)}", done, failed) from error
+            done.append(name)
+
+    def _connect(self, host: str, name: str, change: Change) -> None:
+        """Have one device connected. Sunfish does not look whether the endpoints exist, so that this does."""
+        target = next((one for one in self._shown.targets if one.id == name), None)
+        initiator = self._initiator(host)
+        if target is None or initiator is None:
+            what = f"endpoint {name}" if target is None else f"an initiator endpoint of {host}"
+            raise Incompatible(f"{change.tag.lease_id}: the fabric has no {what}", "endpoints: both ends must exist")
+        if self._connected(name, change.tag.lease_id, self._shown.connections):
+            return
+        ends = {"InitiatorEndpoints": [{"@odata.id": initiator.path}], "TargetEndpoints": [{"@odata.id": target.path}]}
+        drive = kind(target, self._shown.entities.get(target.path, {})) == STORAGE_KIND
+        body = {
+            "Id": connection_id(change.tag.lease_id, name),
+            "Name": lease_tag.encode(change.tag),
+            "ConnectionType": "Storage" if drive else self._options.connection_type,
+            "Links": ends,
+        }
+        path = uri(self._fabric.get("Connections"))
+        if path is None:
+            raise Incompatible("the fabric has no Connections", "connections: the fabric must have them")
+        try:
+            self._service.change("POST", path, body, assumed=body)
+        except Busy:
+            # 409: there is one of this Id. Ours, when an earlier answer was lost.
+            there = [connection(one) for one in self._members("Connections")]
+            if not self._connected(name, change.tag.lease_id, there):
+                raise Conflict(f"{name}: Sunfish has another connection {body['Id']}", ("Sunfish",)) from None
+
+    def _connected(self, name: str, lease_id: str, there: Sequence[Connection]) -> list[Connection]:
+        """Connections of a lease to an endpoint (by Id); those with another name, or none, are somebody else's."""
+        path = next((one.path for one in self._shown.targets if one.id == name), None)
+        return [
+            one for one in there if path in one.targets and (tag := one.tag) is not None and tag.lease_id == lease_id
+        ]
+
+    def detach(self, change: Change) -> tuple[str, ...]:
+        lease_id = change.tag.lease_id
+        names = [name for names in change.hosts.values() for name in names]
+        words = {name: text for name in names if (text := self._disconnect(name, lease_id))}
+        if self.client.rehearses:
+            return ()
+        before = {target.id: use(target, self._shown).words for target in self._shown.targets if target.id in names}
+        if not words and not any(before.values()):
+            return ()
+        # What was not answered, or was in disagreement before, is told by what all ends show now.
+        now = {device.fabric_id: device for device in self.view().devices}
+        uses = {target.id: use(target, self._shown) for target in self._shown.targets if target.id in names}
+        stuck = [
+            name for name in names if name in now and now[name].attached_to and now[name].holder in (None, lease_id)
+        ]
+        if not stuck:
+            return ()
+        told = "; ".join(filter(None, (part for name in stuck for part in (uses[name].words, words.get(name, "")))))
+        done = [name for name in names if name not in stuck]
+        raise PartialFailure(f"{lease_id}: not given back: {', '.join(stuck)}: {told}", done, stuck)
+
+    def _disconnect(self, name: str, lease_id: str) -> str:
+        """Delete what connects a device to a lease; gives what went wrong, in words."""
+        if self.client.rehearses:
+            path = uri(self._fabric.get("Connections"))
+            self._service.change("DELETE", f"{path}/{connection_id(lease_id, name)}")
+            return ""
+        for one in self._connected(name, lease_id, self._shown.connections):
+            try:
+                self._service.change("DELETE", one.path)
+            except Missing:
+                continue
+            except OutcomeUnknown as error:
+                self._doubted.add(one.id)
+                return str(error)
+            except FabricError as error:
+                return str(error)
+            self._doubted.discard(one.id)
+        return ""
+
+    def close(self) -> None:
+        self._service.close()
+        if self._agent is not None:
+            self._agent.close()
+            self._agent.client.close()
+
+
+def _ends(zone: Mapping[str, Any]) -> tuple[str, ...]:
+    links = zone.get("Links")
+    listed = links.get("Endpoints") if isinstance(links, Mapping) else None
+    return tuple(path for one in (listed if isinstance(listed, list) else []) if (path := uri(one)) is not None)
+
+
+def _state(target: Endpoint, used: Use) -> DeviceState:
+    if used.words:
+        return "unknown"
+    if used.initiator is not None:
+        return "in_use"
+    if target.health == "critical":
+        return "failed"
+    return "free" if target.enabled else "unavailable"

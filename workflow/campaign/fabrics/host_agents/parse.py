@@ -1,0 +1,258 @@
+"""What hosts print about their devices, as values. Pure.
+
+Links: lanes and generation are those that nvidia-smi or sysfs show. The generation of an idle GPU is no evidence: it trains the
+link down to save power, and up again under load. So a GPU's current generation counts only in performance state P0; otherwise the
+possible one is reported, and only lanes can show a degraded link. Possible is what both the device and the port above it can do.
+Source of the fields: nvidia-smi --help-query-gpu; Linux Documentation/ABI/testing/sysfs-bus-pci.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from campaign.errors import FabricError
+from campaign.fabrics.host_agents.protocol import HostDevice
+from campaign.fabrics.protocol import Link
+
+_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+_GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5, "64.0": 6}
+_NO_GPU = ("no devices were found", "couldn't communicate with the nvidia driver")
+_EVIDENT_STATE = "P0"
+_CUT_OFF = "its output ends in the midst; look at the host, and try again"
+
+
+def pci_address(text: str) -> str:
+    """`0000:3b:00.0`, as sysfs writes it, from what any tool writes. Raises FabricError for what is no PCI address."""
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None:
+        raise FabricError(f"{text!r} is no PCI address; such as 0000:3b:00.0 is")
+    domain, bus, device, function = found.groups()
+    return f"{(domain or '0')[-4:]:0>4}:{bus}:{device}.{function}".lower()
+
+
+def sections(text: str, last: str = "end") -> dict[str, list[str]]:
+    """Lines by the `== name` above them; a line `== name words` stands as well, under its name. Raises FabricError when the end
+    is missing: half an answer must not pass for few devices."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("== "):
+            name, _, words = line[3:].partition(" ")
+            lines = found.setdefault(name, [])
+            if words:
+                lines.append(words)
+        elif line.strip():
+            lines.append(line)
+    if last not in found:
+        raise FabricError(_CUT_OFF)
+    return found
+
+
+# -- devices -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One line of nvidia-smi; "" and None for what it does not tell (`[N/A]`, `ERR!`)."""
+
+    uuid: str
+    model: str
+    address: str
+    link: Link | None
+
+
+def gpus(lines: Iterable[str], code: int = 0) -> tuple[Gpu, ...]:
+    """What `nvidia-smi --query-gpu=uuid,name,pci.bus_id,pcie.link.{width,gen}.{current,max},pstate` printed, and how it ended.
+
+    No devices, and no driver, are no GPUs. Raises FabricError for any other failure that left none.
+    """
+    lines = list(lines)
+    found = tuple(gpu for gpu in map(_gpu, lines) if gpu is not None)
+    words = " ".join(" ".join(lines).split())
+    if not found and code != 0 and not any(known in words.lower() for known in _NO_GPU):
+        raise FabricError(f"nvidia-smi ended with {code}: {words[:300] or '(no output)'}")
+    return found
+
+
+def _gpu(line: str) -> Gpu | None:
+    fields = [field.strip() for field in line.split(",")]
+    if len(fields) < 8:
+        return None
+    uuid, *name, bus, width, width_max, gen, gen_max, state = fields
+    try:
+        address = pci_address(bus)
+    except FabricError:
+        return None
+    values = [_number(width), _number(gen), _number(width_max), _number(gen_max)]
+    return Gpu(_told(uuid), _told(", ".join(name)), address, _link(*values, evident=state == _EVIDENT_STATE))
+
+
+def _told(text: str) -> str:
+    """What a tool says, without what says that it cannot; a driver that has not met a GPU writes its UUID with `?`."""
+    return "" if text.strip("[]").lower() in ("n/a", "err!", "not supported", "unknown error") or "?" in text else text
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def generation(speed: str) -> int:
+    """PCIe generation out of sysfs: 4 for `16.0 GT/s PCIe`; 0 for what is unknown."""
+    return _GENERATIONS.get(speed.split(" ", 1)[0], 0)
+
+
+def _link(width: int, gen: int, width_max: int, gen_max: int, *, evident: bool = True) -> Link | None:
+    if not 0 < width <= 32 or not width_max or not gen_max:  # 0, 63 and 255 lanes: what sysfs shows where no link is
+        return None
+    return Link(width, gen if evident and gen else gen_max, width_max, gen_max)
+
+
+def sysfs_link(fields: Sequence[str], *, evident: bool = True) -> Link | None:
+    """From current and possible width and speed of a function, and the possible ones of the port above it."""
+    width, width_max, speed, speed_max, port_width, port_speed = (*fields, *[""] * 6)[:6]
+    widths = [w for w in (_number(width_max), _number(port_width)) if 0 < w <= 32]
+    gens = [g for g in (generation(speed_max), generation(port_speed)) if g]
+    return _link(_number(width), generation(speed), min(widths, default=0), min(gens, default=0), evident=evident)
+
+
+def devices(text: str) -> tuple[HostDevice, ...]:
+    """What `look.sh` printed. A GPU that is on the bus and that nvidia-smi does not show is there, and not `ready`.
+
+    One that another driver has (it may be a virtual machine's) goes by its address.
+    Raises FabricError when it ends early, or when nvidia-smi failed.
+    """
+    parts = sections(text)
+    code = _number((parts.get("nvidia-smi-ended") or ["0"])[0])
+    listed = {gpu.address: gpu for gpu in gpus(parts.get("nvidia-smi", []), code)}
+    known = driver_information(parts.get("driver", []))
+    found: list[HostDevice] = []
+    for line in parts.get("pci", []):
+        kind, identity, model, address, driver, *link = line.split("\t")
+        if kind != "gpu":
+            found.append(HostDevice(identity, address, kind, model, sysfs_link(link)))
+            continue
+        facts, seen = known.get(address, {}), listed.get(address)
+        found.append(
+            HostDevice(
+                (seen.uuid if seen else "")
+                or _told(facts.get("GPU UUID", ""))
+                or (address if driver not in ("", "nvidia") else ""),
+                address,
+                "gpu",
+                (seen.model if seen else "") or facts.get("Model", ""),
+                (seen.link if seen else None) or sysfs_link(link, evident=False),
+                ready=seen is not None,
+            )
+        )
+    there = {device.address for device in found}
+    found.extend(
+        HostDevice(g.uuid, g.address, "gpu", g.model, g.link) for g in listed.values() if g.address not in there
+    )
+    return tuple(found)
+
+
+def driver_information(lines: Iterable[str]) -> dict[str, dict[str, str]]:
+    """By PCI address, what /proc/driver/nvidia/gpus/*/information says, as `look.sh` prints it."""
+    found: dict[str, dict[str, str]] = {}
+    for line in lines:
+        address, name, value = (*line.split("\t", 2), "", "")[:3]
+        found.setdefault(pci_address(address), {})[name] = value.strip()
+    return found
+
+
+# -- users ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One device on its host, and who uses it, in words.
+
+    driver: "" when none has it. gpus: addresses of all GPUs that NVIDIA's driver has. modules: those above it that are loaded.
+    nodes: its device files. computing: processes on a GPU; files: processes that have a device file open; claimed: file systems,
+    swap and volumes on a drive, a card's bond or default route: what nothing may take a device from; addresses: a card's.
+    removing: attempts to take it off the bus that still run.
+    """
+
+    present: bool = False
+    driver: str = ""
+    gpus: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    draining: bool = False
+    persistent: bool = False
+    computing: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    claimed: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    removing: tuple[str, ...] = ()
+
+
+def usage(text: str) -> Usage:
+    """What `users.sh` printed. Raises FabricError when it ends early, or when nvidia-smi failed."""
+    parts = sections(text)
+    routes = [line.split() for line in parts.get("routes", [])]
+    default = [f"default route through {f[0]}" for f in routes if len(f) > 7 and f[1] == f[7] == "0" * 8]
+    default += [
+        f"default route through {f[-1]}" for f in map(str.split, parts.get("routes6", [])) if f[:2] == ["0" * 32, "00"]
+    ]
+    return Usage(
+        present=parts.get("present") == ["yes"],
+        driver="".join(parts.get("driver", [])),
+        gpus=tuple(pci_address(line) for line in parts.get("gpus", [])),
+        modules=tuple(parts.get("modules", [])),
+        nodes=tuple(parts.get("nodes", [])),
+        draining=is_draining(parts.get("drain", [])),
+        persistent=any(line.strip() == "Enabled" for line in parts.get("persistence", [])),
+        computing=computing(parts.get("apps", []), _number((parts.get("apps-ended") or ["0"])[0])),
+        files=tuple(map(_process, parts.get("files", []))),
+        claimed=tuple(dict.fromkeys([*_mounts(parts), *parts.get("claims", []), *default])),
+        addresses=_addresses(parts),
+        removing=tuple(f"pid {line} removing it" for line in parts.get("writers", [])),
+    )
+
+
+def is_draining(lines: Iterable[str]) -> bool:
+    """What `nvidia-smi drain -p BDF -q` says: `The current drain state of GPU 00000000:3B:00.0 is: draining.`
+
+    Anything else, such as that it is not supported, is not draining: the drain is then asked for, and its failure tells.
+    """
+    words = " ".join(lines).lower()
+    return bool(re.search(r"\bis:? +draining\b", words))
+
+
+def computing(lines: Iterable[str], code: int = 0) -> tuple[str, ...]:
+    """From `pid, process_name` lines; a GPU that is not found has no load. Raises FabricError when nvidia-smi failed otherwise."""
+    lines = list(lines)
+    words = " ".join(" ".join(lines).split())
+    if any(known in words.lower() for known in _NO_GPU):
+        return ()
+    if code != 0:
+        raise FabricError(f"nvidia-smi --query-compute-apps ended with {code}: {words[:300] or '(no output)'}")
+    found = [line.partition(",") for line in lines]
+    return tuple(f"pid {pid.strip()} {name.strip()} computing" for pid, comma, name in found if comma)
+
+
+def _process(line: str) -> str:
+    pid, user, command = (*line.split("\t", 2), "", "")[:3]
+    return " ".join(f"pid {pid} {f'({user})' if user else ''} {command}".split())
+
+
+def _mounts(parts: dict[str, list[str]]) -> list[str]:
+    return [f"mounted on {line.strip()}" for line in parts.get("mounts", [])]
+
+
+def _addresses(parts: dict[str, list[str]]) -> tuple[str, ...]:
+    """Addresses of a card that others may know: not those of scope link, which each card has that is up."""
+    found: list[str] = []
+    for line in parts.get("addresses", []):
+        fields = line.split()
+        if "inet" in fields:
+            found.append(f"{fields[1]} has address {fields[fields.index('inet') + 1]}")
+        elif len(fields) == 6 and fields[3] != "20":
+            found.append(f"{fields[5]} has address {':'.join(re.findall('....', fields[0]))}")
+    routes = [line.split() for line in parts.get("routes", [])]
+    if not any(" inet " in line for line in parts.get("addresses", [])):
+        found += [f"{fields[0]} has a route" for fields in routes if fields]
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,142 @@
+"""Looking on hosts by commands: on this machine (`local`), or through ssh. The same commands on both.
+
+A host needs a POSIX shell (the login shell too, through ssh), find, sed, grep and stat, and NVIDIA's own tools where it has GPUs.
+GPUs are NVIDIA's; drives are NVMe drives on PCI; network cards are PCI functions with an interface, each port one of its own.
+One look is one command, so that it costs one connection. What changes a host, and looking at who uses a device, is run as root
+through `sudo`: only root sees the files that others have open.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from campaign.errors import ConfigError, FabricError
+from campaign.fabrics.control_plane.options import AgentOptions
+from campaign.fabrics.host_agents import drain, parse
+from campaign.fabrics.host_agents.drain import Done, Run, Terms, script
+from campaign.fabrics.host_agents.pairing import normal
+from campaign.fabrics.host_agents.protocol import HostDevice
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_SSH_FAILED = 255
+
+
+def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path = Path("/proc")) -> Commands:
+    """root, processes: where a host's file system begins, and its /proc; others than the machine's own are for tests.
+
+    Raises ConfigError when a command for ssh does not say where the host goes.
+    """
+    if options.kind == "ssh" and not any("{host}" in word for word in options.command):
+        raise ConfigError(
+            f"agent: command: {shlex.join(options.command)!r} has no {{host}}; give one such as "
+            "[ssh, -o, BatchMode=yes, '{host}']"
+        )
+    terms = Terms(
+        options.sudo,
+        options.virtual_machine,
+        options.detach_s,
+        options.look_s,
+        root="" if root == Path("/") else str(root),
+        processes=str(processes),
+    )
+    return Commands(through(options.command) if options.kind == "ssh" else run_here, terms)
+
+
+class Commands:
+    """See `protocol.HostAgent`."""
+
+    def __init__(self, run: Run, terms: Terms) -> None:
+        self._run, self._terms = run, terms
+
+    def devices(self, host: str) -> tuple[HostDevice, ...]:
+        done = self._run(host, script("look", self._terms.root), self._terms.look_s)
+        try:
+            return parse.devices(done.out)
+        except (FabricError, ValueError) as error:
+            raise FabricError(f"{host}: its devices cannot be told: {error}; {done.err.strip()[:300]}") from error
+
+    def rescan(self, host: str) -> None:
+        file = f"{self._terms.root}/sys/bus/pci/rescan"
+        command = (*self._terms.sudo, "sh", "-c", 'echo 1 > "$1"', "campaign-rescan", file)
+        done = self._run(host, command, self._terms.look_s)
+        if done.code != 0:
+            raise FabricError(
+                f"{host}: `echo 1 > {file}` ended with {done.code}: {done.words}; is `sudo` of the agent right?"
+            )
+
+    def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
+        if devices:
+            seen = self.devices(host)
+            there = [found for device in devices if (found := _still(device, seen)) is not None]
+            drain.detach(self._run, self._terms, host, there, force=force)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+def _still(device: HostDevice, seen: Sequence[HostDevice]) -> HostDevice | None:
+    """The device where it is now: another one may have come to its address. One without a driver has lost its identity."""
+    for one in seen:
+        if device.identity and one.identity and normal(one.identity) == normal(device.identity):
+            return one
+    nameless = (one for one in seen if not (one.identity and device.identity))
+    at = normal(device.address)
+    return next((one for one in nameless if at and one.kind == device.kind and normal(one.address) == at), None)
+
+
+def run_here(host: str, command: Sequence[str], timeout_s: float) -> Done:
+    """Run a command on this machine. Raises FabricError when there is no such program, or when it does not end in time."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise FabricError(f"{host}: {command[0]} cannot be run: {error.strerror or error}") from error
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):  # a process that the kernel keeps does not die
+            process.wait(timeout=1)
+        raise FabricError(
+            f"{host}: `{_short(command)}` did not end within {timeout_s:g} s (look_s); look whether the host or a driver hangs"
+        ) from error
+    return Done(process.returncode, out, err)
+
+
+def through(template: Sequence[str]) -> Run:
+    """Runs commands on other hosts: `template`, in which `{host}` is the host, followed by the command as one quoted word."""
+
+    def run(host: str, command: Sequence[str], timeout_s: float) -> Done:
+        if not _HOST.fullmatch(host):
+            raise FabricError(
+                f"host {host!r} is no name that ssh is given: letters, digits, and . _ - within it are allowed"
+            )
+        words = [word.replace("{host}", host) for word in template]
+        done = run_here(host, [*words, shlex.join(command)], timeout_s)
+        if done.code == _SSH_FAILED:
+            raise FabricError(
+                f"{host}: cannot be reached by `{shlex.join(words)}`: {done.words}; it must log in without a password (BatchMode)"
+            )
+        return done
+
+    return run
+
+
+def _short(command: Sequence[str]) -> str:
+    """A command without the text of a script."""
+    return shlex.join(word if "\n" not in word else "..." for word in command)

@@ -1,0 +1,67 @@
+"""Which hosts may hold which slots of a pool, and the rules of a chassis' modes. Pure.
+
+A bank is a set of slots that share a rule: a drawer, or the half of a drawer that belongs to one connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["standard_one_host", "standard_two_hosts", "advanced"]
+
+SLOTS = 8
+SLOTS_PER_CONNECTION = 4
+HOSTS_IN_ADVANCED = 3
+UNLIMITED = 1 << 30
+"""`Bank.hosts_max` where nothing limits it."""
+
+RULES: dict[Mode, str] = {
+    "standard_one_host": "standard_one_host: all eight slots of a drawer belong to its one host",
+    "standard_two_hosts": "standard_two_hosts: four slots of a drawer belong to each of its two connections",
+    "advanced": "advanced: at most three hosts hold devices of a drawer at one time",
+}
+CABLING_RULE = "cabling: a slot can be attached only to a host whose port reaches its drawer"
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """Slots that share a rule: a drawer, or the half of a drawer that belongs to one connection.
+
+    hosts: who can hold its slots; hosts_max: how many hosts may hold devices of the whole drawer at one time.
+    """
+
+    name: str
+    drawer: str
+    mode: Mode
+    slots: frozenset[int]
+    hosts: tuple[str, ...]
+    hosts_max: int
+
+    def has(self, location: str) -> bool:
+        drawer, _, slot = location.rpartition("/slot")
+        return drawer == self.drawer and int(slot) in self.slots
+
+
+def bank_of(all_banks: Sequence[Bank], location: str) -> Bank | None:
+    """The bank that a slot is in; None for what is in no chassis (a host's own device)."""
+    if "/slot" not in location:
+        return None
+    return next((bank for bank in all_banks if bank.has(location)), None)
+
+
+def violation(all_banks: Sequence[Bank], attached: Mapping[str, str]) -> str | None:
+    """The rule that attaching slots to hosts (location -> host) would break, with where; None when all is allowed."""
+    sharing: dict[str, dict[str, None]] = {}
+    for location, host in attached.items():
+        bank = bank_of(all_banks, location)
+        if bank is None:
+            continue
+        if host not in bank.hosts:
+            rule = CABLING_RULE if bank.mode == "advanced" else RULES[bank.mode]
+            return f"{location} cannot be attached to {host} ({rule})"
+        sharing.setdefault(bank.drawer, {})[host] = None
+        if len(sharing[bank.drawer]) > bank.hosts_max:
+            return f"{bank.drawer} would serve {', '.join(sharing[bank.drawer])} ({RULES[bank.mode]})"
+    return None

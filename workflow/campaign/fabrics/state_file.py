@@ -1,0 +1,249 @@
+"""What an adapter must remember between processes: one JSON file, changed under a lock and replaced whole.
+
+Readers need no lock (the file is replaced by rename); `change` gives the state to exactly one process at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from campaign.fabrics.errors import Busy, Conflict, ProtocolViolation
+from campaign.fabrics.protocol import ComposedHost, Composition, Device, HostSpec, Selection, Tag
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Slot(_Stored):
+    """What is not ordinary about one device; a device without an entry is free and well."""
+
+    lease: str | None = None
+    host: str | None = None
+    state: Literal["free", "composing", "in_use"] = "free"
+    visible_s: float | None = Field(default=None, description="Unix time from which the host sees it; null: never")
+    needs_rescan: bool = False
+    fails_s: float | None = Field(default=None, description="Unix time from which it is broken")
+    width: int | None = Field(default=None, description="trained lanes, when fewer than possible")
+
+
+class HeldHost(_Stored):
+    """What a lease asked for on one host, in fabric ids."""
+
+    name: str
+    devices: tuple[str, ...] = ()
+    storage: tuple[str, ...] = ()
+
+
+class Holding(_Stored):
+    """One lease as the fabric knows it; this is also the tag by which it is known to be ours."""
+
+    campaign: str
+    owner: str
+    since_s: float
+    hosts: tuple[HeldHost, ...]
+    seen_before: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="devices that hosts had before anything was attached, by identity or address"
+    )
+    handles: dict[str, str] = Field(
+        default_factory=dict, description="what the fabric itself made for the lease, by name"
+    )
+
+
+class State(_Stored):
+    schema_version: Literal[1] = 1
+    devices: dict[str, Slot] = Field(default_factory=dict)
+    leases: dict[str, Holding] = Field(default_factory=dict)
+    faults: dict[str, int] = Field(default_factory=dict, description="how often each fault may still happen")
+
+    def slot(self, fabric_id: str) -> Slot:
+        return self.devices.setdefault(fabric_id, Slot())
+
+    def held_by(self, lease_id: str) -> tuple[str, ...]:
+        """Fabric ids that the lease holds, attached or not yet."""
+        return tuple(name for name, slot in self.devices.items() if slot.lease == lease_id)
+
+    def holder_of_host(self, name: str) -> str | None:
+        return next(
+            (lease for lease, held in self.leases.items() if any(host.name == name for host in held.hosts)), None
+        )
+
+    def tags(self) -> dict[str, Tag]:
+        return {
+            lease: Tag(lease, held.campaign, held.owner, held.since_s, self.held_by(lease))
+            for lease, held in self.leases.items()
+        }
+
+
+def wanted(selection: Selection) -> tuple[HeldHost, ...]:
+    """The selection as it is stored."""
+    return tuple(
+        HeldHost(name=host.host, devices=(*host.local, *host.fabric), storage=host.storage) for host in selection.hosts
+    )
+
+
+class StateFile:
+    """The state of one fabric, in `path`; its locks are files beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> State:
+        """The state as last written. Raises ProtocolViolation naming a damaged file."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return State()
+        try:
+            return State.model_validate_json(content)
+        except ValidationError as error:
+            raise ProtocolViolation(
+                f"{self.path}: not a whole fabric state ({error.error_count()} problems); "
+                "release what is held by hand, then remove the file"
+            ) from error
+
+    @contextmanager
+    def change(self) -> Iterator[State]:
+        """Give the state to change; it is written when the block ends well, and left as it was when it raises."""
+        with _flocked(self.path.with_suffix(".lock"), wait=True):
+            state = self.read()
+            yield state
+            self._write(state)
+
+    @contextmanager
+    def transaction(self, lease_id: str) -> Iterator[None]:
+        """Be the only mutating operation, for as long as it takes. Raises Busy naming the lease of the other one.
+
+        The kernel drops the lock of a dead process, so a killed transaction never blocks the next one.
+        """
+        path = self.path.with_suffix(".transaction")
+        with ExitStack() as stack:
+            try:
+                descriptor = stack.enter_context(_flocked(path, wait=False))
+            except BlockingIOError as error:
+                other = path.read_text()
+                message = f"the fabric works on lease {other or '(just starting)'}"
+                raise Busy(message, (other,) if other else ()) from error
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, lease_id.encode(), 0)
+            yield
+
+    def _write(self, state: State) -> None:
+        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(state.model_dump_json(indent=1) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(self.path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _flocked(path: Path, *, wait: bool) -> Iterator[int]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def own_devices(host: HostSpec) -> tuple[Device, ...]:
+    """A host's own devices, ids like `host1/gpu0`, numbered per kind."""
+    found: list[Device] = []
+    numbers: dict[str, int] = {}
+    for spec in host.devices:
+        for _ in range(spec.count):
+            number = numbers.get(spec.kind, 0)
+            numbers[spec.kind] = number + 1
+            name = f"{host.name}/{spec.kind}{number}"
+            found.append(Device(name, spec.kind, spec.model, None, host.name, local=True, attached_to=host.name))
+    return tuple(found)
+
+
+def occupy(device: Device, state: State) -> Device:
+    """A host's own device with its present holder."""
+    slot = state.devices.get(device.fabric_id)
+    if slot is None or slot.lease is None:
+        return device
+    return replace(device, holder=slot.lease, state="in_use")
+
+
+def claim(state: State, selection: Selection) -> bool:
+    """Enter the selection into the state, or raise Conflict; False when this lease has just this selection already."""
+    request, hosts = selection.request, wanted(selection)
+    holding = state.leases.get(request.lease_id)
+    if holding is not None:
+        if (holding.campaign, holding.owner, holding.hosts) != (request.campaign, request.owner, hosts):
+            raise Conflict(
+                f"{request.lease_id} holds devices already, for {holding.owner} (campaign {holding.campaign})",
+                holders=(request.lease_id,),
+            )
+        return False
+    taken = {host.name: holder for host in hosts if (holder := state.holder_of_host(host.name)) is not None}
+    taken |= {name: lease for name in selection.ids if (lease := state.slot(name).lease) is not None}
+    if taken:
+        what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
+        raise Conflict(f"{request.lease_id}: held meanwhile: {what}", holders=dict.fromkeys(taken.values()))
+    state.leases[request.lease_id] = Holding(
+        campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=hosts
+    )
+    return True
+
+
+def take(state: State, selection: Selection) -> None:
+    """Claim a selection, all of which is in use at once: nothing has to be attached. Raises Conflict as `claim` does."""
+    if claim(state, selection):
+        for host in wanted(selection):
+            for name in (*host.devices, *host.storage):
+                slot = state.slot(name)
+                slot.lease, slot.host, slot.state = selection.request.lease_id, host.name, "in_use"
+
+
+def give_up(state: State, lease_id: str) -> None:
+    """Drop all claims of a lease."""
+    state.leases.pop(lease_id, None)
+    for name in state.held_by(lease_id):
+        del state.devices[name]
+
+
+def composition_of(
+    state: State, lease_id: str, specs: Mapping[str, HostSpec], devices: Iterable[Device]
+) -> Composition | None:
+    """What a lease claims, as its devices (all there are, at this moment) say; None where it claims nothing."""
+    holding = state.leases.get(lease_id)
+    if holding is None:
+        return None
+    held = set(state.held_by(lease_id))
+    there = {device.fabric_id: device for device in devices if device.fabric_id in held}
+    return composed(specs, (host for host in holding.hosts if host.name in specs), there)
+
+
+def composed(specs: Mapping[str, HostSpec], hosts: Iterable[HeldHost], devices: Mapping[str, Device]) -> Composition:
+    """The composition of stored hosts, out of the devices that are really there (missing ones are left out)."""
+    return Composition(
+        tuple(
+            ComposedHost(
+                host.name,
+                specs[host.name].cores,
+                specs[host.name].memory_gib,
+                tuple(devices[name] for name in host.devices if name in devices),
+                tuple(devices[name] for name in host.storage if name in devices),
+            )
+            for host in hosts
+        )
+    )

@@ -1,0 +1,268 @@
+"""Requests to a Matrix: who may ask, what is asked, and answers in their envelope, at once or by and by."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from campaign.testbed.control_planes.hardware import Rack
+from campaign.testbed.control_planes.liqid import json_objects
+from campaign.testbed.control_planes.liqid.matrix import Matrix, MatrixDevice, Refusal
+from campaign.testbed.control_planes.server import Asked, Reply
+
+BASE = "/liqid/api/v2/"
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How this Matrix answers. async_polls: commits answer 202, and are done at the poll after so many (0: at once)."""
+
+    user: str = "campaign"
+    password: str = "learn-2-compose"
+    groups: tuple[str, ...] = ("campaign",)
+    computes: Mapping[str, str] = field(default_factory=dict)
+    camel_case: bool = False
+    error_status: int = 200
+    async_polls: int = 0
+    async_end: Literal["404", "SUCCESS", "FAILURE"] = "404"
+    reserved_labels: tuple[str, ...] = ("slurm",)
+
+
+@dataclass
+class _Later:
+    work: Callable[[], Any]
+    polls: int
+    state: str = "Pending"
+    message: str = ""
+
+
+class LiqidDialect:
+    """See `Dialect`. `violations`: what nobody who shares a Matrix may ask for; `power`: what hosts were told, in order."""
+
+    def __init__(self, rack: Rack, behaviour: Behaviour) -> None:
+        self.rack = rack
+        self.behaviour = behaviour
+        self.matrix = Matrix(rack, behaviour.computes, behaviour.groups)
+        self.violations: list[str] = []
+        self.power: list[tuple[str, int, int]] = []
+        self._keys: dict[str, str] = {}
+        self._made = 0
+        self._later: list[_Later] = []
+
+    def expire(self) -> None:
+        """Forget every session, as a restarted director does."""
+        self._keys.clear()
+
+    def answer(self, asked: Asked) -> Reply:
+        try:
+            if not asked.path.startswith(BASE):
+                raise Refusal(f"No such path {asked.path}", 404, "NOT_FOUND")
+            words = asked.path.removeprefix(BASE).split("/")
+            if words[0] == "digest" and len(words) == 2:
+                return self._data([self._digest(asked, words[1])])
+            if not self._known(asked):
+                return self._error(Refusal("Not authorized", 401, "UNAUTHORIZED"), 401)
+            if words[0] == "async" and len(words) == 2:
+                return self._polled(int(words[1]))
+            data = self._get(words, asked) if asked.method == "GET" else self._change(words, asked)
+            return data if isinstance(data, Reply) else self._data(data)
+        except Refusal as refusal:
+            found = refusal.code == 404 and "No such path" in str(refusal)
+            return self._error(refusal, 404 if found else self.behaviour.error_status)
+
+    # -- envelope and sessions ---------------------------------------------------------------------------------------------
+
+    def _data(self, data: list[Any], status: int = 200) -> Reply:
+        body = {"response": {"code": 0, "errors": None, "data": data}}
+        return Reply(status, json_objects.cameled(body) if self.behaviour.camel_case else body)
+
+    def _error(self, refusal: Refusal, status: int) -> Reply:
+        errors = [{"code": refusal.code, "message": str(refusal), "type": refusal.type}]
+        return Reply(status, {"response": {"code": refusal.code, "errors": errors, "data": []}})
+
+    def _digest(self, asked: Asked, label: str) -> dict[str, Any]:
+        headers = _headers(asked)
+        basic = base64.b64encode(f"{self.behaviour.user}:{self.behaviour.password}".encode()).decode()
+        if headers.get("authorization") != f"Basic {basic}":
+            raise Refusal("Bad credentials", 401, "UNAUTHORIZED")
+        if label in self.behaviour.reserved_labels:
+            raise Refusal("Permission denied", 403, "FORBIDDEN")
+        if asked.method == "DELETE":
+            if label not in self._keys:
+                raise Refusal(f"No digest {label}", 404, "NOT_FOUND")
+            del self._keys[label]
+            return {"digest_label": label}
+        if asked.method != "POST" or label in self._keys:
+            raise Refusal(f"Digest {label} exists already")
+        self._made += 1
+        self._keys[label] = f"key-{label}-{self._made}"
+        return {"digest_id": self._made, "digest_key": self._keys[label], "digest_label": label}
+
+    def _known(self, asked: Asked) -> bool:
+        headers = _headers(asked)
+        return "authorization" not in headers and headers.get("x-api-key") in self._keys.values()
+
+    # -- by and by ---------------------------------------------------------------------------------------------------------
+
+    def _commit(self, work: Callable[[], Any]) -> list[Any] | Reply:
+        if not self.behaviour.async_polls:
+            work()
+            return [{}]
+        self._later.append(_Later(work, self.behaviour.async_polls))
+        href = f"{BASE}async/{len(self._later) - 1}"
+        return self._data([{"command_execution_state": "Pending", "links": [{"rel": "status", "href": href}]}], 202)
+
+    def _polled(self, number: int) -> Reply:
+        if number >= len(self._later):
+            return self._error(Refusal("No such operation", 404, "NOT_FOUND"), 404)
+        later = self._later[number]
+        if later.state == "Pending" and later.polls <= 0:
+            later.state, later.message = self._done(later)
+        later.polls -= 1
+        if later.state == "SUCCESS" and self.behaviour.async_end == "404":
+            return self._error(Refusal("No such operation", 404, "NOT_FOUND"), 404)
+        return self._data([{"command_execution_state": later.state, "message": later.message}])
+
+    def _done(self, later: _Later) -> tuple[str, str]:
+        if self.behaviour.async_end == "FAILURE":
+            return "FAILURE", "the switch did not answer"
+        try:
+            later.work()
+        except Refusal as refusal:
+            return "FAILURE", str(refusal)
+        return "SUCCESS", ""
+
+    # -- reads -------------------------------------------------------------------------------------------------------------
+
+    def _get(self, words: list[str], asked: Asked) -> list[Any]:
+        matrix, query = self.matrix, asked.query
+        match words:
+            case ["group"]:
+                return [json_objects.group_json(group) for group in matrix.groups.values()]
+            case ["group", "nextid"]:
+                return [max(matrix.groups, default=0) + 1]
+            case ["machine"]:
+                return _filtered([json_objects.machine_json(each) for each in matrix.machines.values()], query)
+            case ["machine", "nextid"]:
+                return [next(n for n in range(1, len(matrix.machines) + 2) if n not in matrix.machines)]
+            case ["machine", "details", number]:
+                return [json_objects.details_json(matrix.machine(_number(number)), matrix)]
+            case ["predevice"]:
+                return _filtered([json_objects.predevice_json(each, matrix) for each in matrix.devices.values()], query)
+            case ["status", path] if path in json_objects.PATHS.values():
+                free = query.get("filter", "false").lower() == "true"
+                return [json_objects.status_json(each) for each in self._of(path) if not free or each.group is None]
+            case ["device", "info", path] if path in json_objects.PATHS.values():
+                return [json_objects.info_json(each) for each in self._of(path)]
+            case ["coordinates"]:
+                return [dict(json_objects.COORDINATES)]
+            case ["fabric", "id"]:
+                return [json_objects.FABR_ID]
+            case _:
+                raise Refusal(f"No such path {asked.path}", 404, "NOT_FOUND")
+
+    def _of(self, path: str) -> list[MatrixDevice]:
+        return [device for device in self.matrix.devices.values() if json_objects.PATHS[device.dev_type] == path]
+
+    # -- changes -----------------------------------------------------------------------------------------------------------
+
+    def _change(self, words: list[str], asked: Asked) -> list[Any] | Reply:
+        matrix, body = self.matrix, json_objects.snaked(asked.body)
+        match [asked.method, *words]:
+            case ["POST", "group", "clear"]:
+                self.violations.append("POST group/clear")
+                raise Refusal("Permission denied", 403, "FORBIDDEN")
+            case ["POST", "group"]:
+                made = matrix.add_group(json_objects.member(body, "grp_id"), json_objects.member(body, "group_name"))
+                return [json_objects.group_json(made)]
+            case ["DELETE", "group", number]:
+                matrix.remove_group(_number(number))
+            case ["POST", "machine"]:
+                names = ("mach_id", "grp_id", "mach_name", "comp_name")
+                machine = matrix.add_machine(*(json_objects.member(body, name) for name in names))
+                return [json_objects.machine_json(machine)]
+            case ["DELETE", "machine", number]:
+                return self._commit(lambda: matrix.remove_machine(_number(number)))
+            case ["POST", "pool", "edit" | "done" | "cancel" as what]:
+                return self._pool_edit(what, body)
+            case ["POST" | "DELETE" as method, "predevice", path]:
+                matrix.pool(self._group(body), self._device(path, body), add=method == "POST")
+            case ["POST", "fabric", *what] if what in (["edit"], ["edit", "cancel"], ["reprogram"]):
+                return self._fabric_edit(what, body)
+            case ["POST" | "DELETE" as method, "relate", path]:
+                relator, mach_id = (
+                    json_objects.member(body, "group_device_relator"),
+                    self._machine(json_objects.member(body, "machine")),
+                )
+                self._group(relator)
+                matrix.relate(mach_id, self._device(path, relator), add=method == "POST")
+            case ["PUT", "power", "start" | "shutdown" | "reboot" | "restart" as what, group, number]:
+                if asked.text or matrix.machine(_number(number)).group != _number(group):
+                    raise Refusal("No body, and the machine's own group, expected")
+                self.power.append((what, _number(group), _number(number)))
+            case ["PUT" | "DELETE" as method, "device", "udesc", dev_type, dev_id]:
+                text = json_objects.member(body, "udesc") if method == "PUT" else ""
+                if not isinstance(text, str):
+                    raise Refusal("udesc expected")
+                matrix.described(dev_type, dev_id).text = text
+                return [{"udesc": text}]
+            case _:
+                raise Refusal(f"No such path {asked.path}", 404, "NOT_FOUND")
+        return [{}]
+
+    def _pool_edit(self, what: str, body: Any) -> list[Any] | Reply:
+        number = json_objects.member(body, "grp_id")
+        if (
+            json_objects.member(body, "coordinates") != json_objects.COORDINATES
+            or json_objects.member(body, "fabr_id") != json_objects.FABR_ID
+        ):
+            raise Refusal("Coordinates and fabric id of the group expected")
+        if what == "edit":
+            self.matrix.edit_pool(number)
+            return [body]
+        return self._commit(lambda: self.matrix.finish_pool(number, keep=what == "done"))
+
+    def _fabric_edit(self, what: list[str], body: Any) -> list[Any] | Reply:
+        number = self._machine(body)
+        if what == ["edit"]:
+            self.matrix.edit_machine(number)
+        elif what == ["edit", "cancel"]:
+            self.matrix.cancel_machine(number)
+        else:
+            return self._commit(lambda: self.matrix.reprogram(number))
+        return [body]
+
+    def _machine(self, body: Any) -> int:
+        machine = self.matrix.machine(json_objects.member(body, "mach_id"))
+        json_objects.echoed(body, json_objects.machine_json(machine), "Machine")
+        return machine.number
+
+    def _group(self, body: Any) -> int:
+        group = self.matrix.group(json_objects.member(json_objects.member(body, "group"), "grp_id"))
+        json_objects.echoed(body["group"], json_objects.group_json(group), "Group")
+        return group.number
+
+    def _device(self, path: str, body: Any) -> str:
+        status = json_objects.member(body, "device_status")
+        device = self.matrix.device(json_objects.member(status, "name"))
+        if json_objects.PATHS[device.dev_type] != path:
+            raise Refusal(f"Device {device.name} is not of type {path}")
+        json_objects.echoed(status, json_objects.status_json(device), "DeviceStatus")
+        return device.name
+
+
+def _headers(asked: Asked) -> dict[str, str]:
+    return {name.lower(): value for name, value in asked.headers.items()}
+
+
+def _filtered(found: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [each for each in found if all(str(each.get(name)) == value for name, value in query.items())]
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise Refusal(f"{text!r} is not a number") from None

@@ -1,0 +1,220 @@
+"""Composition over a rack: which systems there are, of which blocks, and what is refused. Knows no HTTP.
+
+Blocks are named as what they are: a host's block as the host, a device's as the device. The rack is the truth of what is attached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from campaign.testbed.control_planes.hardware import Rack, RackDevice, RackError
+from campaign.testbed.control_planes.redfish.variant import Variant
+
+CATEGORIES = {"gpu": "Processor", "fpga": "Processor", "nvme": "Storage", "nic": "Network"}
+
+
+class Refused(Exception):
+    """What a service answers to what it will not do."""
+
+    def __init__(self, status: int, message_id: str, text: str, arguments: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.status = status
+        self.message_id = message_id
+        self.text = text
+        self.arguments = tuple(arguments)
+
+
+@dataclass
+class Made:
+    """One system. host: "" for one that stands for no host of the rack; devices: names."""
+
+    id: str
+    name: str
+    description: str = ""
+    host: str = ""
+    devices: list[str] = field(default_factory=list)
+    physical: bool = False
+    power: str = "On"
+    power_next: str | None = None
+
+
+class Machine:
+    """The service's state."""
+
+    def __init__(self, rack: Rack, variant: Variant) -> None:
+        self.rack = rack
+        self.variant = variant
+        self.reserved: set[str] = set()
+        self.systems: dict[str, Made] = {}
+        self.states: dict[str, str] = {}
+        self._number = 0
+        reaches = dict.fromkeys(host.drawers for host in rack.hosts.values())
+        self.zones = {str(number): reach for number, reach in enumerate(reaches, 1)}
+        if variant.hosts == "physical":
+            for name in rack.hosts:
+                self.systems[name] = Made(name, name, "a physical system", name, physical=True)
+
+    # -- looking -----------------------------------------------------------------------------------------------------------
+
+    def category(self, block: str) -> str:
+        """ResourceBlockType of a block."""
+        if block in self.rack.hosts:
+            return "ComputerSystem" if self.variant.hosts == "physical" else "Compute"
+        return CATEGORIES.get(self.rack.devices[block].kind, "Expansion")
+
+    def known(self, block: str) -> bool:
+        return block in self.rack.hosts or block in self.rack.devices
+
+    def zones_of(self, block: str) -> list[str]:
+        """A zone has the hosts of one reach and all devices in the drawers that they reach."""
+        host = self.rack.hosts.get(block)
+        if host is not None:
+            return [zone for zone, reach in self.zones.items() if reach == host.drawers]
+        drawer = self.rack.devices[block].drawer
+        return [zone for zone, reach in self.zones.items() if drawer in reach]
+
+    def members(self, zone: str) -> list[str]:
+        reach = self.zones[zone]
+        return [
+            *(name for name, host in self.rack.hosts.items() if host.drawers == reach),
+            *(name for name, device in self.rack.devices.items() if device.drawer in reach),
+        ]
+
+    def blocks_of(self, made: Made) -> list[str]:
+        """Everything that a system has; a physical one has what is attached to it, by whomever."""
+        if made.physical:
+            return [made.host, *(device.name for device in self.rack.attached(made.host))]
+        return [*([made.host] if made.host else []), *made.devices]
+
+    def having(self) -> dict[str, list[str]]:
+        """Ids of the systems that have each block, as the blocks see it."""
+        found: dict[str, list[str]] = {}
+        for made in self.systems.values():
+            for block in self.blocks_of(made):
+                if made.physical or self._moved(block, made):
+                    found.setdefault(block, []).append(made.id)
+        return found
+
+    def _moved(self, block: str, made: Made) -> bool:
+        """False for a block that only the system lists."""
+        if "composes_nothing" in self.variant.quirks:
+            return False
+        return block in self.rack.hosts or self.rack.devices[block].attached_to == made.host
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def compose(self, name: str, description: str, blocks: Sequence[str]) -> Made:
+        """Raises Refused with nothing changed."""
+        hosts = [block for block in blocks if block in self.rack.hosts]
+        if len(hosts) != 1:
+            raise Refused(
+                400, "Composition.1.1.ResourceBlockInvalid", f"{len(hosts)} compute blocks, 1 is needed", hosts
+            )
+        if any(made.name == name for made in self.systems.values()):
+            raise Refused(
+                409, "Base.1.19.ResourceAlreadyExists", f"a system {name} is there", ("ComputerSystem", "Name", name)
+            )
+        devices = [block for block in blocks if block not in hosts]
+        self.check(hosts[0], devices)
+        self._number += 1
+        made = Made(str(self._number), name, description, hosts[0], power="Off" if self.variant.powered_off else "On")
+        self._attach(made, devices)
+        self.systems[made.id] = made
+        return made
+
+    def check(self, host: str, devices: Sequence[str], already: Sequence[str] = ()) -> None:
+        """Raises Refused when these devices cannot be added to what the host has."""
+        if len(set(devices)) != len(devices):
+            raise Refused(400, "Composition.1.1.ResourceBlockInvalid", "a block is named twice", devices)
+        zones = set(self.zones_of(host))
+        having = self.having()
+        for block in (*([] if already else [host]), *devices):
+            if self.states.get(block) in ("Failed", "Unavailable"):
+                raise Refused(409, "Composition.1.1.ResourceBlockInvalid", f"{block} is {self.states[block]}", (block,))
+            attached = block in self.rack.devices and self.rack.devices[block].attached_to is not None
+            if attached or len(having.get(block, ())) >= self.variant.sharing:
+                who = ", ".join(having.get(block, ()))
+                raise Refused(409, "Composition.1.1.ResourceBlockInUse", f"{block} is in use by {who}", (block, who))
+            zones &= set(self.zones_of(block))
+        if not zones:
+            raise Refused(400, "Composition.1.1.IncompatibleZone", "the blocks share no zone", devices)
+        for category in ("Processor", "Storage", "Network"):
+            count = sum(self.category(block) == category for block in (*already, *devices))
+            if count > self.variant.limits.get(f"Max{category}", count):
+                raise Refused(
+                    400, "Base.1.19.ResourceExhaustion", f"{count} blocks of type {category} are too many", (category,)
+                )
+
+    def _attach(self, made: Made, devices: Sequence[str]) -> None:
+        if "composes_nothing" not in self.variant.quirks:
+            for name in devices:
+                try:
+                    self.rack.attach(name, made.host)
+                except RackError as error:
+                    raise Refused(409, "Composition.1.1.ResourceBlockInUse", str(error), (name,)) from error
+        made.devices.extend(devices)
+
+    def _detach(self, made: Made, devices: Sequence[str]) -> None:
+        for name in devices:
+            if self.rack.devices[name].attached_to == made.host:
+                self.rack.detach(name)
+            if name in made.devices:
+                made.devices.remove(name)
+
+    def decompose(self, made: Made) -> None:
+        """The blocks are free again; that they are Reserved is not changed."""
+        if made.physical:
+            raise Refused(405, "Base.1.19.ResourceCannotBeDeleted", f"{made.id} is a physical system")
+        self._must_be_off(made)
+        if "deletes_nothing" in self.variant.quirks:
+            return
+        self._detach(made, list(made.devices))
+        del self.systems[made.id]
+
+    def change(self, made: Made, blocks: Sequence[str]) -> None:
+        """Make the system have just these blocks."""
+        there = self.blocks_of(made)
+        if made.host not in blocks:
+            raise Refused(400, "Composition.1.1.ResourceBlockInvalid", f"{made.host} cannot be removed", (made.host,))
+        new = [block for block in blocks if block not in there]
+        gone = [block for block in there if block not in blocks]
+        if not new and not gone:
+            return
+        self._must_be_off(made)
+        kept = [block for block in there if block in blocks and block != made.host]
+        self.check(made.host, new, (made.host, *kept))
+        self._detach(made, gone)
+        self._attach(made, new)
+
+    def _must_be_off(self, made: Made) -> None:
+        if self.variant.powered_off and made.power != "Off":
+            raise Refused(400, "CampaignEmulator.1.0.MustBeOff", f"system {made.id} is on", (made.id,))
+
+    def choose(self, host: str, asked: Sequence[tuple[str, Mapping[str, Any]]], affinity: str | None) -> list[str]:
+        """Devices for a constrained request: the last that fit, so that nobody takes them for those that he would have chosen."""
+        if affinity is not None and affinity not in self.zones_of(host):
+            raise Refused(400, "Composition.1.1.IncompatibleZone", f"{host} is not in zone {affinity}", (affinity,))
+        found: list[str] = []
+        for collection, wanted in asked:
+            count = int(wanted.get("@Redfish.RequestedCount", 1))
+            fitting = [
+                device.name
+                for device in reversed(self.rack.devices.values())
+                if device.name not in found and self._fits(device, host, collection, wanted)
+            ]
+            if len(fitting) < count:
+                raise Refused(409, "Composition.1.1.NoResourceMatch", f"{len(fitting)} of {count} match", (collection,))
+            found.extend(fitting[:count])
+        return found
+
+    def _fits(self, device: RackDevice, host: str, collection: str, wanted: Mapping[str, Any]) -> bool:
+        category = {"Storage": "Storage", "Processors": "Processor", "EthernetInterfaces": "Network"}.get(collection)
+        return (
+            device.attached_to is None
+            and self.states.get(device.name) not in ("Failed", "Unavailable")
+            and self.category(device.name) == category
+            and wanted.get("Model", device.model) == device.model
+            and bool(set(self.zones_of(device.name)) & set(self.zones_of(host)))
+        )

@@ -1,0 +1,124 @@
+"""An emulated control plane for a person: starts it, writes a system and a campaign for it, and serves until it is told to end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import yaml
+
+from campaign.config.system_file import HostGroup
+from campaign.errors import ConfigError
+from campaign.testbed.control_planes import EMULATORS, open_dialect
+from campaign.testbed.control_planes.faults import Fault, FaultKind
+from campaign.testbed.control_planes.hardware import Rack, rack
+from campaign.testbed.control_planes.server import HOSTS_PATH, Server
+
+USER, PASSWORD = "campaign", "learn-2-compose"
+_DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")
+_KINDS = ("gpu", "nvme", "nic")
+
+
+def serve(
+    kind: str,
+    directory: Path,
+    port: int,
+    hosts: str,
+    devices: Sequence[str],
+    faults: Sequence[str],
+    say: Callable[[str], None],
+    until: threading.Event | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, or until `until` is set. Raises ConfigError for what is no kind, host, device or fault."""
+    if kind not in EMULATORS:
+        there = "\n".join(f"  {name}: {one.summary}" for name, one in EMULATORS.items())
+        raise ConfigError(f"no emulator of kind {kind!r}; there are:\n{there}")
+    parsed = [_device(text) for text in devices or _DEVICES]
+    try:
+        hardware = rack(HostGroup(name=hosts).names(), parsed)
+    except ValueError as error:
+        raise ConfigError(f"--host {hosts}: {error}") from error
+    planned = [_fault(text) for text in faults]
+    with Server(open_dialect(kind, hardware), directory, port=port) as server:
+        for fault in planned:
+            server.faults.add(fault)
+        system, campaign = write_files(directory, kind, server, hardware, hosts)
+        say(f"{kind} at {server.url}, user {USER}, password {PASSWORD}, certificate {server.ca_file}\n")
+        say(f"  campaign fabric check {system}")
+        say(f"  campaign compose 1x1-fabric --campaign {campaign} --dry-run")
+        say(f"  snakemake --profile local --config campaign={campaign}\n\nCtrl-C ends it.")
+        end = until or threading.Event()
+        if until is None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: end.set())
+        end.wait()
+        say(f"ended after {len(server.log)} requests, {len(server.changing())} of them changes")
+
+
+def write_files(directory: Path, kind: str, server: Server, hardware: Rack, hosts: str) -> tuple[Path, Path]:
+    """A system file and a small campaign for an emulated control plane, and the credentials; gives the two files."""
+    credentials = directory / "credentials"
+    credentials.touch(0o600)
+    credentials.write_text(f"{USER}\n{PASSWORD}\n")
+    system, campaign = directory / "systems" / f"{directory.name}.yaml", directory / "campaign.yaml"
+    system.parent.mkdir(exist_ok=True)
+    system.write_text(yaml.safe_dump(system_document(directory.name, kind, server, hardware, hosts), sort_keys=False))
+    model = next(iter(device.model for device in hardware.devices.values() if device.kind == "gpu"), "cpu-rank")
+    document = {
+        "name": directory.name,
+        "system": directory.name,
+        "configurations": [{"devices_per_host": [1, 2], "device": model, "attach": "fabric"}],
+        "axes": {"workload": "bert-nano", "batch": 4, "precision": "fp32"},
+        "protocol": {"repetitions": 2},
+    }
+    campaign.write_text(yaml.safe_dump(document, sort_keys=False))
+    return system, campaign
+
+
+def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts: str) -> dict[str, object]:
+    """A system file for an emulated control plane; its credentials are in a file beside it."""
+    ca_file = (server.ca_file or Path()).resolve()
+    pool: dict[tuple[str, str], int] = {}
+    for device in hardware.devices.values():
+        pool[device.kind, device.model] = pool.get((device.kind, device.model), 0) + 1
+    return {
+        "name": name,
+        "description": f"An emulated control plane of kind {kind}; there is no hardware behind it.",
+        "launcher": "local",
+        "fabric": {
+            "kind": kind,
+            "url": server.url,
+            "ca_file": str(ca_file),
+            **EMULATORS[kind].options,
+            "credentials": {"file": str(ca_file.parent / "credentials")},
+            "agent": {
+                "kind": "http",
+                "url": f"{server.url}{HOSTS_PATH}{{host}}/devices",
+                "ca_file": str(server.ca_file),
+            },
+        },
+        "hosts": [{"name": hosts, "cores": 8, "memory_gib": 64}],
+        "pool": [{"kind": k, "model": model, "count": count} for (k, model), count in pool.items()],
+        "devices": {"cpu-rank": {"runs_on": "cpu"}},
+        "notes": ["The control plane is emulated: times of composing are not those of a real fabric."],
+    }
+
+
+def _device(text: str) -> tuple[str, str, int]:
+    kind, _, rest = text.partition(":")
+    model, _, count = rest.rpartition(":")
+    if kind not in _KINDS or not model or not count.isdigit() or not int(count):
+        raise ConfigError(
+            f"--device {text}: KIND:MODEL:COUNT is needed, such as gpu:a100:8; KIND is {', '.join(_KINDS)}"
+        )
+    return kind, model, int(count)
+
+
+def _fault(text: str) -> Fault:
+    kind, method, path, *times = (part.strip() for part in text.split(","))
+    known: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
+    if kind not in known or len(times) > 1 or not all(each.lstrip("-").isdigit() for each in times):
+        raise ConfigError(f"--fault {text}: KIND,METHOD,PATH[,TIMES] is needed; KIND is one of {', '.join(known)}")
+    return Fault(kind, method, path, int(times[0]) if times else 1)
