@@ -51,5 +51,5 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train,test,check]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,test,check]'
 	touch $@ $(VENV)/.demo

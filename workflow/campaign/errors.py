@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -54,6 +55,20 @@ def unwritable(error: OSError, where: object) -> RecordError:
         f"{error.filename or where}: could not be written or read ({error.strerror or error}); free space or fix permissions, "
         "then run the same command again: finished records are kept"
     )
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Turn a failed import in this block into a ConfigError that names the extra of this package to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise missing_extra(extra, f"an optional package cannot be imported ({error})") from error
+
+
+def missing_extra(extra: str, problem: str) -> ConfigError:
+    """The error for a package that only the optional dependencies `extra` bring."""
+    return ConfigError(f"{problem}; run: pip install 'composable-campaign[{extra}]'")
 
 
 def first_problem(error: ValidationError, whole: str = "") -> str:

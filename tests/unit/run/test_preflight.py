@@ -37,7 +37,7 @@ def test_everything_that_lacks_is_told_at_once(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ConfigError) as caught:
         preflight(campaign)
     assert [
-        "no-such-program" in line or "torch is not installed" in line for line in str(caught.value).splitlines()
+        "no-such-program" in line or "PyTorch is not installed" in line for line in str(caught.value).splitlines()
     ] == [True, True]
 
 

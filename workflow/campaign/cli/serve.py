@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from campaign.cli.options import results_option
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, needs_extra
 
 _TOKEN = "CAMPAIGN_SERVE_TOKEN"
 
@@ -71,9 +71,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _run(results: Path, token: str | None, listening: socket.socket, address: str) -> None:
-    import uvicorn
+    with needs_extra("serve"):
+        import uvicorn
 
-    from campaign.serve.application import application
+        from campaign.serve.application import application
 
     if not results.is_dir():
         click.echo(f"{results}: there are no results yet; campaigns appear here as they start", err=True)

@@ -176,9 +176,7 @@ class _Parent:
         if ready is None or ready["event"] != "ready":
             self.close()
             message = ready.get("message", ready) if ready else f"no answer within {_PARENT_START_S:g} s"
-            raise LaunchError(
-                f"python -m {module}.parent: {message}; install the extra that the workload needs: composable-campaign[train]"
-            )
+            raise LaunchError(f"python -m {module}.forkserver: {message}")
 
     @property
     def alive(self) -> bool:

@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 
 from campaign.config.resolve import Campaign
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, missing_extra
 from campaign.launch.emulation.network import availability
 from campaign.slurm.options import merged, sbatch_parameters
 from campaign.workloads.workload_file import CommandWorkload, TrainWorkload
@@ -49,9 +49,7 @@ def preflight(campaign: Campaign) -> None:
                 "install it, or give its full path"
             )
         if isinstance(workload, TrainWorkload) and importlib.util.find_spec("torch") is None:
-            problems.append(
-                f"workload {workload.name}: torch is not installed; pip install 'composable-campaign[train]'"
-            )
+            problems.append(str(missing_extra("train", f"workload {workload.name}: PyTorch is not installed")))
     if problems:
         raise ConfigError("\n".join(problems))
 

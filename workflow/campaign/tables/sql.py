@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from campaign.errors import CampaignError
+from campaign.errors import CampaignError, needs_extra
 from campaign.tables.build import cells_table, leases_table, runs_table
 from campaign.tables.columns import COLUMNS, meaning
 from campaign.tables.frames import COUNT, NUMBER, TEXT, frame
@@ -68,7 +68,8 @@ class Database:
     """Tables of one or several sources, each row with the `campaign` that it is of. Close it after use."""
 
     def __init__(self, sources: Sequence[tuple[Path, Tables]]) -> None:
-        import duckdb
+        with needs_extra("sql"):
+            import duckdb
 
         self.connection: duckdb.DuckDBPyConnection = duckdb.connect(":memory:")
         names = _names(sources)

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-import trustme
-
+from campaign.errors import needs_extra
 from campaign.testbed.control_planes.faults import Fault, Faults
 from campaign.testbed.control_planes.hardware import Rack
 
@@ -85,6 +84,9 @@ class Server:
         self._thread.start()
 
     def _secure(self, directory: Path, host: str) -> Path:
+        with needs_extra("testbed"):
+            import trustme
+
         authority = trustme.CA()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert(host, "localhost").configure_cert(context)

@@ -35,6 +35,7 @@ from typing import Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from campaign.errors import missing_extra
 from campaign.processes import namespaces
 from campaign.workloads.trainer.rank_result import result_path
 
@@ -297,8 +298,8 @@ def main() -> int:
     try:
         _prepare()
     except ImportError as error:
-        message = f"PyTorch cannot be imported ({error}); install it (pip install 'composable-campaign[train]') or load the site's"
-        parent.answer("failed", message=message)
+        problem = f"PyTorch cannot be imported ({error}); load the site's own, or install it"
+        parent.answer("failed", message=str(missing_extra("train", problem)))
         return 1
     parent.answer("ready", import_s=round(time.perf_counter() - start_s, 3))
     parent.serve()

@@ -1,0 +1,57 @@
+"""Optional dependencies: each is declared, and a missing one is an error line that names the pip command."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from click.testing import CliRunner
+
+from campaign.cli.main import main
+from campaign.errors import ConfigError, needs_extra
+from campaign.paths import ROOT
+from campaign.tables.sql import Database
+from campaign.testbed.control_planes.server import Server
+
+
+def _serve(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["serve", "--port=0", f"--results={tmp_path}"], standalone_mode=False)
+    raise ConfigError(result.output)
+
+
+def _server(tmp_path: Path) -> None:
+    Server(cast(Any, None), tmp_path)
+
+
+MISSING: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "serve": ("uvicorn", _serve),
+    "sql": ("duckdb", lambda _: Database([])),
+    "testbed": ("trustme", _server),
+}
+
+
+@pytest.mark.parametrize("extra", MISSING)
+def test_a_missing_extra_is_reported_with_its_pip_command(
+    extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, use = MISSING[extra]
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError) as caught:
+        use(tmp_path)
+    assert f"pip install 'composable-campaign[{extra}]'" in str(caught.value)
+    assert len(str(caught.value).strip().splitlines()) == 1
+
+
+def test_every_extra_that_the_package_names_is_declared_and_in_all() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(MISSING) <= set(extras)
+    assert extras["all"] == ["composable-campaign[serve,sql,testbed,train]"]
+
+
+def test_needs_extra_lets_other_errors_pass() -> None:
+    with pytest.raises(ZeroDivisionError), needs_extra("sql"):
+        1 / 0  # noqa: B018
