@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from campaign.errors import CampaignError, unwritable
+from campaign.files import write_json
 from campaign.processes.signals import Interrupted
 from campaign.run.measure import Measurement, measure
 from campaign.run.wait_for_driver import Left
@@ -37,13 +37,10 @@ def main(what: Measurement, manifest: Path, log: Path) -> None:
 
 
 def write(document: dict, manifest: Path) -> None:
-    """Replace the manifest. Whoever waited for this lease's lock may write it too, so each writes a file of its own."""
-    temporary = manifest.with_name(f".{manifest.name}.{os.getpid()}")
+    """Replace the manifest."""
     try:
-        temporary.write_text(json.dumps(document, indent=1) + "\n")
-        temporary.rename(manifest)
+        write_json(manifest, document, indent=1)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise unwritable(error, manifest) from error
 
 

@@ -62,7 +62,7 @@ class FaultSite(ClusterProject):
     def submit_array(self, leases: int) -> subprocess.Popen[str]:
         """The campaign in the background; all of its leases ask before one of them may submit."""
         directory = self.results().slurm
-        with files.held(directory / "submit.lock"):
+        with files.lock(directory / "submit.lock"):
             process = self.start("--until", "measure")
             self.until(lambda: len(list(directory.glob("requests/*.pkl"))) == leases or process.poll() is not None)
         return process

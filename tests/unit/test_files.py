@@ -1,17 +1,43 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from campaign.files import attempt, held, is_held
+from campaign.errors import RecordError
+from campaign.files import (
+    append_json,
+    is_locked,
+    lock,
+    read_json,
+    read_json_lines,
+    replacing,
+    require_json,
+    try_lock,
+    write_atomic,
+    write_json,
+    write_once,
+)
 
 HOLD = """\
 import pathlib, sys
-from campaign.files import held
-with held(pathlib.Path(sys.argv[1])):
+from campaign.files import (
+    append_json,
+    is_locked,
+    lock,
+    read_json,
+    read_json_lines,
+    replacing,
+    require_json,
+    try_lock,
+    write_atomic,
+    write_json,
+    write_once,
+)
+with lock(pathlib.Path(sys.argv[1])):
     print('held', flush=True)
     sys.stdin.read()
 """
@@ -33,11 +59,11 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def test_is_held_only_while_somebody_holds_it(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "x.lock"
-    assert not is_held(path)
-    with held(path):
-        assert is_held(path)
+    assert not is_locked(path)
+    with lock(path):
+        assert is_locked(path)
     assert path.exists()
-    assert not is_held(path)
+    assert not is_locked(path)
 
 
 def test_death_of_the_holder_frees_it_and_waiting_names_who_has_it(tmp_path: Path) -> None:
@@ -50,8 +76,8 @@ def test_death_of_the_holder_frees_it_and_waiting_names_who_has_it(tmp_path: Pat
         _end(holder)
 
     try:
-        with held(path, on_wait, poll_s=0.01):
-            assert is_held(path)
+        with lock(path, on_wait):
+            assert is_locked(path)
     finally:
         _end(holder)
     assert len(told) == 1
@@ -60,7 +86,7 @@ def test_death_of_the_holder_frees_it_and_waiting_names_who_has_it(tmp_path: Pat
 
 def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
-    with held(path):
+    with lock(path):
         child = subprocess.Popen(
             [sys.executable, "-c", "print('runs', flush=True); input()"],
             stdin=subprocess.PIPE,
@@ -73,29 +99,29 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> None:
         assert child.stdout.readline() == "runs\n"
     try:
         assert child.poll() is None
-        assert not is_held(path)
+        assert not is_locked(path)
     finally:
         _end(child)
 
 
 def test_an_exception_inside_frees_it(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
-    with pytest.raises(RuntimeError, match="inside"), held(path):
+    with pytest.raises(RuntimeError, match="inside"), lock(path):
         raise RuntimeError("inside")
-    assert not is_held(path)
+    assert not is_locked(path)
 
 
 def test_an_attempt_gives_the_lock_or_says_that_somebody_has_it(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "x.lock"
-    with attempt(path) as mine:
+    with try_lock(path) as mine:
         assert mine
-        assert is_held(path)
-        with attempt(path) as second:
+        assert is_locked(path)
+        with try_lock(path) as second:
             assert not second
         # Losing the second attempt must not have freed the first.
-        assert is_held(path)
-    assert not is_held(path)
-    with attempt(path) as again:
+        assert is_locked(path)
+    assert not is_locked(path)
+    with try_lock(path) as again:
         assert again
 
 
@@ -103,16 +129,72 @@ def test_an_attempt_does_not_wait_for_another_process_and_gets_the_lock_of_a_dea
     path = tmp_path / "x.lock"
     holder = _holder(path)
     try:
-        with attempt(path) as mine:
+        with try_lock(path) as mine:
             assert not mine
     finally:
         _end(holder)
-    with attempt(path) as mine:
+    with try_lock(path) as mine:
         assert mine
 
 
 def test_an_exception_inside_an_attempt_frees_it(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
-    with pytest.raises(RuntimeError, match="inside"), attempt(path):
+    with pytest.raises(RuntimeError, match="inside"), try_lock(path):
         raise RuntimeError("inside")
-    assert not is_held(path)
+    assert not is_locked(path)
+
+
+def test_writing_replaces_the_whole_file_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "deep" / "x.json"
+    write_json(path, {"a": 1})
+    assert read_json(path) == {"a": 1}
+    with pytest.raises(TypeError), replacing(path) as file:
+        file.writelines([b"half", 0])  # type: ignore[list-item]
+    monkeypatch.setattr(os, "fsync", _full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(path, "new", durable=True)
+    assert read_json(path) == {"a": 1}
+    assert list(path.parent.iterdir()) == [path]
+
+
+def _full(_: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_written_file_has_the_permissions_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_json(tmp_path / "x.json", {})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x.json").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_that_is_written_once_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    write_once(path, b"first")
+    write_once(path, b"second")
+    assert path.read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("content", [None, "", '{"a": ', "[1]"])
+def test_a_missing_or_torn_document_is_empty_or_an_error_with_its_remedy(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_text(content)
+    assert read_json(path) == {}
+    with pytest.raises(RecordError, match=f"{path}: cannot be read .*; delete it"):
+        require_json(path, "delete it")
+
+
+def test_lines_are_appended_behind_a_torn_one_and_read_from_an_offset(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.jsonl"
+    assert read_json_lines(path) == ([], 0)
+    append_json(path, {"n": 1})
+    with path.open("a") as file:
+        file.write('{"n": ')
+    first, offset = read_json_lines(path)
+    assert first == [{"n": 1}]
+    append_json(path, {"n": 2}, durable=True)
+    assert read_json_lines(path, offset)[0] == [{"n": 2}]
+    assert read_json_lines(path) == ([{"n": 1}, {"n": 2}], path.stat().st_size)

@@ -1,82 +1,24 @@
-"""Files that several processes write and read at once: locks, atomic replacement, and documents that may be missing or torn."""
+"""Files that several processes read and write at once: atomic writing, JSON documents and JSON lines, locks.
+
+Writers raise OSError and leave nothing partial behind. `durable` forces the content to disk, so that it survives a power failure;
+without it the content survives the death of the process only.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-
-@contextmanager
-def held(path: Path, on_wait: Callable[[str], None] | None = None, poll_s: float = 0.1) -> Iterator[None]:
-    """Hold the lock of a file, waiting in turn; `on_wait` is told once who has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Children must not inherit the descriptor: a run that outlives its driver would keep the lock.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        told = False
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if on_wait and not told:
-                    on_wait(path.read_text().strip() or "another process")
-                    told = True
-                time.sleep(poll_s)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def attempt(path: Path) -> Iterator[bool]:
-    """Hold the lock of a file if nobody does; gives whether it is held by this block."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
-
-
-def is_held(path: Path) -> bool:
-    """Whether some live process holds the lock."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """The document in a file; empty where there is no file, or none that is a document."""
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+from campaign.errors import RecordError
 
 
 def content_hash(document: object, length: int = 20) -> str:
@@ -85,14 +27,196 @@ def content_hash(document: object, length: int = 20) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:length]
 
 
-def replace(path: Path, document: object) -> None:
-    """Write a small JSON file so that it is there whole or as it was."""
+@contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when the block ends; if the block raises, `path` stays as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(document, file)
-        Path(temporary).replace(path)
+        with temporary.open("xb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def write_atomic(path: Path, content: bytes | str, *, durable: bool = False) -> None:
+    """Replace a file (text as UTF-8): a reader sees the old content or the new one, never a part."""
+    with replacing(path, durable=durable) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, document: object, *, durable: bool = False, indent: int | None = None) -> None:
+    """Replace a JSON file atomically."""
+    write_atomic(path, json.dumps(document, indent=indent) + "\n", durable=durable)
+
+
+def write_once(path: Path, content: bytes) -> None:
+    """Write a file durably and atomically; an existing file is left alone. RecordError: that is not possible."""
+    if path.exists():
+        return
+    try:
+        write_atomic(path, content, durable=True)
+    except OSError as error:
+        raise RecordError(
+            f"{path}: could not be written ({error.strerror}); free space or fix permissions, then run the same command "
+            "again: finished records are kept"
+        ) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if the file is missing or holds no JSON object."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def require_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The JSON object in a file. RecordError names the file, what is wrong with it, and the remedy."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read ({error}); {remedy}") from error
+    if not isinstance(document, dict):
+        raise RecordError(f"{path}: cannot be read (not a JSON object); {remedy}")
+    return document
+
+
+def append_json(path: Path, document: object, *, durable: bool = False) -> None:
+    """Append one line of JSON by a single write, so that lines of several processes do not mix."""
+    line = json.dumps(document).encode() + b"\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = durable and not path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line  # an earlier writer died within its line
+        if os.write(descriptor, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if new:
+        sync_directory(path.parent)
+
+
+def read_json_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """The JSON objects of all complete lines from byte `offset` on, and the offset behind them; torn lines are skipped."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            content = file.read()
+    except FileNotFoundError:
+        return [], offset
+    complete = content[: content.rfind(b"\n") + 1]
+    documents = []
+    for line in complete.split(b"\n"):
+        try:
+            document = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(document, dict):
+            documents.append(document)
+    return documents, offset + len(complete)
+
+
+def sync_directory(directory: Path) -> None:
+    """Force the names in a directory to disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def acquire_lock(path: Path, holder: str | None = None, *, attempts: int = 1) -> int | None:
+    """Lock a file; gives the descriptor that holds the lock until it is closed or the process dies, None if the lock is taken.
+
+    holder: content of the lock file; this process and host by default. attempts: tries, 10 ms apart.
+    """
+    descriptor = _open_lock(path)
+    try:
+        for attempt in range(attempts):
+            if attempt:
+                time.sleep(0.01)
+            if _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                _name_holder(descriptor, holder)
+                return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+@contextmanager
+def lock(path: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold the lock of a file, waiting for it; before waiting, `on_wait` is called with its holder."""
+    descriptor = _open_lock(path)
+    try:
+        if not _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if on_wait:
+                on_wait(lock_holder(path))
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _name_holder(descriptor, None)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def try_lock(path: Path, holder: str | None = None) -> Iterator[bool]:
+    """Hold the lock of a file if it is free; gives whether this block holds it."""
+    descriptor = acquire_lock(path, holder)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds the lock."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two processes that look at the same time do not see each other.
+        return not _flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    finally:
+        os.close(descriptor)
+
+
+def lock_holder(path: Path) -> str:
+    """Who holds the lock, as its file says."""
+    return path.read_text().strip() or "another process"
+
+
+def _open_lock(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Children must not inherit the descriptor: a run that outlives its driver would keep the lock.
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _flock(descriptor: int, operation: int) -> bool:
+    try:
+        fcntl.flock(descriptor, operation)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _name_holder(descriptor: int, holder: str | None) -> None:
+    text = f"process {os.getpid()} on {os.uname().nodename}\n" if holder is None else holder
+    with suppress(OSError):  # the lock counts without its holder's name, which a full disk may not take
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)

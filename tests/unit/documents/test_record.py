@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from campaign import files
 from campaign.config.schemas import schema_of
-from campaign.documents import record as record_module
-from campaign.documents.record import Failure, Record, RecordedCell, Store, read_record, write_once
+from campaign.documents.record import Failure, Record, RecordedCell, Store, read_record
 from campaign.errors import RecordError
+from campaign.files import write_once
 
 ID = "0123456789abcdef0123"
 
@@ -157,7 +158,7 @@ def test_nothing_partial_stays_when_the_disk_is_full(tmp_path: Path, monkeypatch
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(record_module.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(RecordError, match=r"No space left on device.*finished records are kept"):
         write_once(tmp_path / "deep" / "x.json", b"content")
     assert list((tmp_path / "deep").iterdir()) == []

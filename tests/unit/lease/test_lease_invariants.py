@@ -9,17 +9,18 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from campaign import files
 from campaign.errors import FabricError
 from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request
 from campaign.fabrics.simulated import Options, open_fabric
 from campaign.fabrics.simulated.faults import FaultKind
-from campaign.fabrics.state_file import StateFile
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, release
 from campaign.lease.reconcile import reconcile
@@ -43,26 +44,22 @@ class Killed(BaseException):
 def mortal(writes: int) -> Iterator[None]:
     """Let the owner live for that many durable writes (journal lines and fabric states), then fail every further one."""
     left = writes
-    patched: list[tuple[type, str, Callable[..., Any]]] = []
 
-    def dying(original: Callable[..., Any]) -> Callable[..., Any]:
-        def write(*arguments: Any) -> Any:
+    def dying(original: Callable[..., None]) -> Callable[..., None]:
+        def write(*arguments: Any, **options: Any) -> None:
             nonlocal left
             left -= 1
             if left < 0:
                 raise Killed
-            return original(*arguments)
+            original(*arguments, **options)
 
         return write
 
-    for owner, name in ((Journal, "_append"), (StateFile, "_write")):
-        patched.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, dying(getattr(owner, name)))
-    try:
+    with (
+        patch("campaign.lease.journal.append_json", dying(files.append_json)),
+        patch("campaign.fabrics.state_file.write_atomic", dying(files.write_atomic)),
+    ):
         yield
-    finally:
-        for owner, name, original in patched:
-            setattr(owner, name, original)
 
 
 def opened(directory: Path, *faults: dict[str, Any]) -> Fabric:

@@ -166,7 +166,7 @@ def test_nothing_is_set_aside_under_a_running_lease(campaign: Campaign, tmp_path
     results = results_of(campaign, tmp_path)
     before = Store(results.directory).index()
     lease = expand(campaign).cells[0].configuration.name
-    with files.held(results.work(lease) / "driver.lock"), pytest.raises(ConfigError, match="is being measured now"):
+    with files.lock(results.work(lease) / "driver.lock"), pytest.raises(ConfigError, match="is being measured now"):
         redo(campaign, results, ON_2, dry_run=False)
     assert Store(results.directory).index() == before
 

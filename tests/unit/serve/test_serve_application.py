@@ -244,12 +244,12 @@ def test_a_record_is_read_once(campaign: Campaign, tmp_path: Path, monkeypatch: 
 
 
 def test_a_campaign_that_is_measured_now_asks_again_by_itself(campaign: Campaign, tmp_path: Path) -> None:
-    from campaign.files import held
+    from campaign.files import lock
 
     campaign_records.fill(campaign, tmp_path / "small", 0.25)
     with served(tmp_path) as client:
         assert "http-equiv" not in client.get("/campaign/small").text
-        with held(tmp_path / "small" / "work" / "1x1-local" / "driver.lock"):
+        with lock(tmp_path / "small" / "work" / "1x1-local" / "driver.lock"):
             page = client.get("/campaign/small").text
         assert '<meta http-equiv="refresh" content="5">' in page
         assert "measuring" in page

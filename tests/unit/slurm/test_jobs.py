@@ -52,17 +52,17 @@ def test_a_damaged_file_is_no_job(results: Results, content: str) -> None:
 def test_a_file_that_cannot_be_written_leaves_the_former_one(results: Results) -> None:
     jobs.write(results, Submitted("one", "1", "f", 1.0))
     with pytest.raises(TypeError):
-        files.replace(results.work("one") / "job.json", {"job_id": object()})
+        files.write_json(results.work("one") / "job.json", {"job_id": object()})
     assert [path.name for path in results.work("one").iterdir()] == ["job.json"]
     assert jobs.read(results, "one") == Submitted("one", "1", "f", 1.0)
 
 
 def test_a_lease_is_expected_while_it_is_not_known_what_became_of_its_batch(results: Results) -> None:
     intent = results.slurm / "batches" / "a1.json"
-    files.replace(intent, {"leases": ["one", "two"], "time_s": 1.0})
+    files.write_json(intent, {"leases": ["one", "two"], "time_s": 1.0})
     assert jobs.is_expected(results, "one")
     assert not jobs.is_expected(results, "three")
-    files.replace(intent, {"leases": ["one", "two"], "time_s": 1.0, "written": ["7_0", "7_1"]})
+    files.write_json(intent, {"leases": ["one", "two"], "time_s": 1.0, "written": ["7_0", "7_1"]})
     assert not jobs.is_expected(results, "one")
     intent.write_text("{")
     assert not jobs.is_begun(results, "one")

@@ -332,7 +332,7 @@ def test_a_directory_that_cannot_be_used_leaves_what_was_known(site: Site, monke
         raise OSError(30, "Read-only file system", str(path))
 
     with monkeypatch.context() as broken:
-        broken.setattr(files, "attempt", refuse)
+        broken.setattr(files, "try_lock", refuse)
         snapshot = poll.snapshot()
     assert (snapshot.reachable, set(snapshot.jobs)) == (False, {"1"})
     assert "poll.lock: Read-only file system" in snapshot.problem
@@ -343,11 +343,11 @@ def test_a_look_that_cannot_be_shared_is_kept_for_its_interval(site: Site, monke
     poll = site.process()
     poll.snapshot()
 
-    def refuse(**_: object) -> None:
+    def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr("campaign.slurm.poll.tempfile.mkstemp", refuse)
+        full.setattr(files, "write_json", refuse)
         site.wait(31)
         site.slurm.queue = {"1": "RUNNING"}
         for _ in range(10):
@@ -364,7 +364,7 @@ def test_who_finds_somebody_looking_does_not_wait(site: Site) -> None:
     site.slurm.queue = {"1": "RUNNING"}
     old = site.process().snapshot()
     site.wait(31)
-    with files.held(site.directory / "poll.lock"):
+    with files.lock(site.directory / "poll.lock"):
         assert site.process().snapshot() == old
     assert len(site.slurm.calls) == 1
 
@@ -372,7 +372,7 @@ def test_who_finds_somebody_looking_does_not_wait(site: Site) -> None:
 def test_those_who_know_nothing_yet_wait_for_one_first_look(site: Site) -> None:
     seen: list[Snapshot] = []
     waiting = [threading.Thread(target=lambda: seen.append(site.process().snapshot())) for _ in range(3)]
-    with files.held(site.directory / "poll.lock"):
+    with files.lock(site.directory / "poll.lock"):
         for thread in waiting:
             thread.start()
         time.sleep(0.3)
@@ -430,7 +430,7 @@ def test_after_kill_9_of_who_looks_the_next_one_looks(tmp_path: Path, squeue: Pa
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
             assert time.monotonic() < until_s
             time.sleep(0.05)
-        assert files.is_held(directory / "poll.lock")
+        assert files.is_locked(directory / "poll.lock")
     finally:
         looking.kill()
         looking.wait()

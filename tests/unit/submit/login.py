@@ -71,7 +71,7 @@ class Login:
         """What `measure` holds while it asks for a lease."""
         with ExitStack() as stack:
             for lease in leases:
-                stack.enter_context(files.held(self.results.work(lease) / "measure.lock"))
+                stack.enter_context(files.lock(self.results.work(lease) / "measure.lock"))
             yield
 
     def submit(self, lease: str, **changes: Any) -> Submission:

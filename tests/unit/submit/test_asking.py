@@ -401,4 +401,4 @@ def test_nothing_is_held_when_asking_is_interrupted(tmp_path: Path, fake_slurm: 
     with here.measuring(lease), pytest.raises(KeyboardInterrupt):
         submitter.submit(here.driver(lease))
     assert not list((here.results.slurm / "requests").iterdir())
-    assert not files.is_held(here.results.slurm / "submit.lock")
+    assert not files.is_locked(here.results.slurm / "submit.lock")

@@ -170,7 +170,7 @@ def test_an_sbatch_that_outlives_its_caller_is_given_time(
     lease = here.leases()[0]
     folder = here.results.slurm / "batches" / ("0" * 16)
     folder.mkdir(parents=True)
-    files.replace(folder.with_suffix(".json"), {"leases": [lease], "time_s": time.time()})
+    files.write_json(folder.with_suffix(".json"), {"leases": [lease], "time_s": time.time()})
     late = threading.Timer(0.5, lambda: fake_slurm.add("small/1x1-local", comment=f"python=x token={folder.name}"))
     late.start()
     try:
@@ -289,7 +289,7 @@ def test_a_driver_that_may_run_nowhere_else_is_given_up_with_its_host(tmp_path: 
 def test_looking_for_a_driver_waits_for_nobody_who_submits(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
     """Or leases that are asked for at the same time would come one after the other, each with an sbatch of its own."""
     here = login(tmp_path, ALIKE)
-    with files.held(here.results.slurm / "submit.lock"):
+    with files.lock(here.results.slurm / "submit.lock"):
         assert here.submitter().find(here.leases()[0]) is None
 
 

@@ -45,7 +45,7 @@ def test_a_driver_that_cannot_work_leaves_its_reason(here: Login) -> None:
 def test_a_driver_is_found_by_another_process_and_only_under_its_lease(here: Login) -> None:
     lease, other = here.leases()[:2]
     # Until the lock is given up, the driver waits.
-    with files.held(here.results.work(lease) / "driver.lock"):
+    with files.lock(here.results.work(lease) / "driver.lock"):
         submission = LocalSubmitter(here.results).submit(here.driver(lease))
         successor = LocalSubmitter(here.results)
         assert successor.find(lease) == submission
@@ -57,8 +57,8 @@ def test_a_stopped_driver_says_so_and_is_not_found_again(here: Login) -> None:
     lease, other = here.leases()[:2]
     submitter = LocalSubmitter(here.results)
     with (
-        files.held(here.results.work(lease) / "driver.lock"),
-        files.held(here.results.work(other) / "driver.lock"),
+        files.lock(here.results.work(lease) / "driver.lock"),
+        files.lock(here.results.work(other) / "driver.lock"),
     ):
         submission, another = (submitter.submit(here.driver(each)) for each in (lease, other))
         submitter.stop(lease)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from campaign.archive.layout import FileFacts, facts
 from campaign.errors import ArchiveError
+from campaign.files import acquire_lock, sync_directory
 
 Content = Path | bytes
 # Zip keeps times to two seconds and needs one; the same results must give the same bytes.
@@ -62,13 +62,13 @@ def _replacing(out: Path) -> Iterator[BinaryIO]:
 
     What a killed process left of it is written over by the next one.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.tmp")
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = acquire_lock(temporary, holder="")
+    # Between opening and locking, the process that had it may have made it the archive.
+    if descriptor is None or not (temporary.exists() and os.path.samestat(os.fstat(descriptor), temporary.stat())):
+        raise ArchiveError(f"{out}: another process is writing it; wait for that one, or give another --output")
     with os.fdopen(descriptor, "r+b") as file:
-        _lock(file, temporary, out)
         try:
-            file.truncate(0)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -76,17 +76,4 @@ def _replacing(out: Path) -> Iterator[BinaryIO]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    directory = os.open(out.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _lock(file: BinaryIO, temporary: Path, out: Path) -> None:
-    with suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between opening and locking, the process that had it may have made it the archive.
-        if temporary.exists() and os.path.samestat(os.fstat(file.fileno()), temporary.stat()):
-            return
-    raise ArchiveError(f"{out}: another process is writing it; wait for that one, or give another --output")
+    sync_directory(out.parent)

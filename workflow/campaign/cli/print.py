@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -246,9 +245,9 @@ def print_status(plan: Plan, root: Path) -> None:
             state = (
                 f"job {job_id} {told_by_slurm.get(job_id, 'not in the queue any more')}, {_last(results, lease.name)}"
             )
-        elif files.is_held(work / "driver.lock"):
+        elif files.is_locked(work / "driver.lock"):
             state = f"measuring, {_last(results, lease.name)}"
-        elif files.is_held(work / "measure.lock"):
+        elif files.is_locked(work / "measure.lock"):
             state = "composing, releasing or waiting"
         else:
             state = "complete" if not lease.missing else "to do"
@@ -279,9 +278,5 @@ def _queue(results: Results) -> dict[str, str]:
 
 
 def _last(results: Results, lease: str) -> str:
-    try:
-        lines = [json.loads(line) for line in results.progress.read_text().splitlines()]
-    except (OSError, ValueError):
-        return "no run finished yet"
-    mine = [line for line in lines if line["lease"] == lease]
+    mine = [line for line in files.read_json_lines(results.progress)[0] if line["lease"] == lease]
     return f"last: {mine[-1]['what']}: {mine[-1]['status']}" if mine else "no run finished yet"

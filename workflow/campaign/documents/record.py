@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from campaign.documents.cell import Cell, Scalar
 from campaign.errors import RecordError, first_problem
-from campaign.files import content_hash
+from campaign.files import content_hash, require_json, write_once
 
 SCHEMA = "record/1"
 IMPORTED = "imported"
@@ -136,32 +135,6 @@ class Record(_Closed):
         return self.cell_id, self.repetition
 
 
-def write_once(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a crash; an existing file is left alone.
-
-    Raises RecordError when the disk is full or the directory cannot be written; nothing partial stays behind.
-    """
-    if path.exists():
-        return
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # noqa: PTH101  (mkstemp gives 0600; results are meant to be shared)
-        os.rename(temporary, path)  # noqa: PTH104
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise RecordError(
-            f"{path}: could not be written ({error.strerror}); free space or fix permissions, then run the same command "
-            "again: finished records are kept"
-        ) from error
-
-
 def is_full(directory: Path) -> bool:
     """Whether so little space is left that what programs print may be lost."""
     return shutil.disk_usage(directory).free < _FULL_BYTES
@@ -249,11 +222,8 @@ class Store:
 
     def shared_document(self, name: str) -> dict[str, Any]:
         path = self.shared / f"{name}.json"
-        try:
-            document = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise RecordError(f"{path}: cannot be read ({error}); restore it from an archive") from error
-        if not isinstance(document, dict) or content_hash(document) != name:
+        document = require_json(path, "restore it from an archive")
+        if content_hash(document) != name:
             raise RecordError(f"{path}: its content does not match its name; restore it from an archive")
         return document
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.documents.record import Store, write_once
+from campaign.documents.record import Store
 from campaign.errors import RecordError
+from campaign.files import write_once
 
 SCHEMA = "superseded/1"
 Key = tuple[str, int]

@@ -5,12 +5,9 @@ Readers need no lock (the file is replaced by rename); `change` gives the state 
 
 from __future__ import annotations
 
-import fcntl
-import os
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -19,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from campaign.fabrics.errors import Busy, Conflict, ProtocolViolation
 from campaign.fabrics.protocol import ComposedHost, Composition, Device, HostSpec, Selection, Tag
+from campaign.files import lock, try_lock, write_atomic
 
 
 class _Stored(BaseModel):
@@ -115,10 +113,10 @@ class StateFile:
     @contextmanager
     def change(self) -> Iterator[State]:
         """Give the state to change; it is written when the block ends well, and left as it was when it raises."""
-        with _flocked(self.path.with_suffix(".lock"), wait=True):
+        with lock(self.path.with_suffix(".lock")):
             state = self.read()
             yield state
-            self._write(state)
+            write_atomic(self.path, state.model_dump_json(indent=1) + "\n", durable=True)
 
     @contextmanager
     def transaction(self, lease_id: str) -> Iterator[None]:
@@ -127,39 +125,11 @@ class StateFile:
         The kernel drops the lock of a dead process, so a killed transaction never blocks the next one.
         """
         path = self.path.with_suffix(".transaction")
-        with ExitStack() as stack:
-            try:
-                descriptor = stack.enter_context(_flocked(path, wait=False))
-            except BlockingIOError as error:
+        with try_lock(path, lease_id) as mine:
+            if not mine:
                 other = path.read_text()
-                message = f"the fabric works on lease {other or '(just starting)'}"
-                raise Busy(message, (other,) if other else ()) from error
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, lease_id.encode(), 0)
+                raise Busy(f"the fabric works on lease {other or '(just starting)'}", (other,) if other else ())
             yield
-
-    def _write(self, state: State) -> None:
-        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(state.model_dump_json(indent=1) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self.path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-
-
-@contextmanager
-def _flocked(path: Path, *, wait: bool) -> Iterator[int]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def own_devices(host: HostSpec) -> tuple[Device, ...]:

@@ -14,6 +14,7 @@ from campaign import __version__
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.record import IMPORTED, Record, RecordedCell, Source, Store
 from campaign.errors import ConfigError, RecordError, unwritable
+from campaign.files import write_atomic
 from campaign.importing.campaign_files import system_document
 from campaign.importing.log_text import span
 from campaign.importing.survey import Entry, Map, Survey
@@ -69,11 +70,7 @@ def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], sourc
     }
     texts["import.yaml"] = source.read_text(encoding="utf-8")
     for name, text in texts.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_atomic(directory / name, text)
     return directory / "campaign.yaml"
 
 

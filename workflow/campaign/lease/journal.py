@@ -7,8 +7,6 @@ the kernel drops the lock of a killed process, so nobody has to trust a process 
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import re
 import time
@@ -17,6 +15,7 @@ from typing import Any, Literal
 
 from campaign.errors import FabricError
 from campaign.fabrics.errors import Conflict
+from campaign.files import acquire_lock, append_json, is_locked, lock_holder, read_json_lines
 
 LeaseState = Literal[
     "PLANNED",  # asked for; nothing is chosen
@@ -68,8 +67,6 @@ _TIMES: dict[LeaseState, str] = {
     "DRAINING": "release_started_s",
     "RELEASED": "released_s",
 }
-# Somebody who only looks whether a lease is owned holds its lock for an instant: look again before believing it.
-_GLANCES = 5
 _LEASE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 
 Entry = dict[str, Any]
@@ -87,11 +84,7 @@ class Journal:
 
     def entries(self) -> list[Entry]:
         """All whole lines; a line torn by the death of its writer is passed over."""
-        try:
-            lines = self.path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
-        return [entry for line in lines if (entry := _parsed(line)) is not None]
+        return [entry for entry in read_json_lines(self.path)[0] if "time_s" in entry]
 
     def last_use(self) -> list[Entry]:
         """Entries since the lease was last requested."""
@@ -112,28 +105,12 @@ class Journal:
         before = self.state
         if state not in TRANSITIONS[before]:
             raise FabricError(f"{self.path}: a lease that is {before or 'new'} cannot become {state}")
-        self._append({"state": state, **facts})
+        append_json(self.path, {"time_s": time.time(), "state": state, **facts}, durable=True)
         self._state = state
 
     def note(self, **facts: Any) -> None:
         """Write down an operation, a wait or an adoption; the state stays."""
-        self._append(facts)
-
-    def _append(self, facts: Entry) -> None:
-        line = json.dumps({"time_s": time.time(), **facts}, sort_keys=True).encode() + b"\n"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = not self.path.exists()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            size = os.fstat(descriptor).st_size
-            if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line  # the previous writer died within its line: keep ours apart from it
-            os.write(descriptor, line)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if new:
-            _sync_directory(self.path.parent)
+        append_json(self.path, {"time_s": time.time(), **facts}, durable=True)
 
     def document(self) -> dict[str, Any]:
         """The last use as one JSON-able document: times (Unix s), counts, faults, requested against obtained."""
@@ -176,14 +153,6 @@ def _failed(entry: Entry) -> bool:
     return "operation" in entry and entry["outcome"] == "failed"
 
 
-def _parsed(line: bytes) -> Entry | None:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return None
-    return entry if isinstance(entry, dict) and "time_s" in entry else None
-
-
 def _latest(entries: list[Entry], name: str) -> Any:
     return next((entry[name] for entry in reversed(entries) if name in entry), None)
 
@@ -200,14 +169,6 @@ def _times(states: list[Entry]) -> dict[str, float | None]:
     return times
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def journaled(directory: Path) -> list[str]:
     """Ids of all leases that have a journal here, sorted."""
     return sorted(path.stem for path in directory.glob("*.jsonl"))
@@ -218,7 +179,11 @@ class Ownership:
 
     def __init__(self, directory: Path, lease_id: str) -> None:
         """Raises Conflict naming the process that has it."""
-        self._descriptor: int | None = _locked(directory, lease_id)
+        path = _lock_file(directory, lease_id)
+        # Somebody who only looks whether a lease is owned holds its lock for an instant: look again before believing it.
+        self._descriptor = acquire_lock(path, attempts=5)
+        if self._descriptor is None:
+            raise Conflict(f"{lease_id} belongs to {lock_holder(path)}, which is alive", (lease_id,))
 
     @property
     def held(self) -> bool:
@@ -231,36 +196,10 @@ class Ownership:
             self._descriptor = None
 
 
-def _locked(directory: Path, lease_id: str) -> int:
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{lease_id}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    for patience in reversed(range(_GLANCES)):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError as error:
-            if not patience:
-                os.close(descriptor)
-                owner = path.read_text() or "another process"
-                raise Conflict(f"{lease_id} belongs to {owner}, which is alive", (lease_id,)) from error
-            time.sleep(0.01)
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
-    return descriptor
-
-
 def is_owned(directory: Path, lease_id: str) -> bool:
     """True while a live process has the lease."""
-    try:
-        descriptor = os.open(directory / f"{lease_id}.lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        # Shared, so that two processes that look at one time do not see each other.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return is_locked(_lock_file(directory, lease_id))
+
+
+def _lock_file(directory: Path, lease_id: str) -> Path:
+    return directory / f"{lease_id}.lock"

@@ -94,7 +94,7 @@ def reconcile_orphans(
         results = Results(root, campaign)
         lease = lease_of(results, name)
         return lease is not None and (
-            files.is_held(results.work(lease) / "driver.lock") or jobs.is_expected(results, lease)
+            files.is_locked(results.work(lease) / "driver.lock") or jobs.is_expected(results, lease)
         )
 
     return reconcile(fabric, directory, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s)

@@ -272,7 +272,7 @@ class Dag:
         if self.plan.budget is None:
             self.results.budget.unlink(missing_ok=True)
         elif kept_choice(self.results.budget) != self.plan.budget:
-            files.replace(self.results.budget, self.plan.budget.document())
+            files.write_json(self.results.budget, self.plan.budget.document())
 
     def told(self) -> str:
         """What a dry run says of every lease."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from campaign.documents.record import Record
 from campaign.errors import ConfigError
-from campaign.files import read_document
+from campaign.files import read_json, write_json
 from campaign.paths import Results
 from campaign.plan.costs import Costs, costs_of, from_document
 from campaign.plan.forecast import Expected
@@ -75,7 +75,7 @@ def _place(directory: Path) -> Iterator[Costs]:
 
 def _campaign(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
     """manifests: also those that the tables may not know yet."""
-    known = from_document(read_document(directory / "tables" / COSTS))
+    known = from_document(read_json(directory / "tables" / COSTS))
     if known is not None:
         yield known
     if known is None or manifests:
@@ -124,7 +124,7 @@ def _archive(path: Path) -> list[Costs]:
 
 def document_of(path: Path) -> dict[str, Any]:
     """A manifest or lease document; empty for a file that is neither."""
-    document = read_document(path)
+    document = read_json(path)
     return document if isinstance(document.get("lease"), str) else {}
 
 
@@ -147,14 +147,13 @@ def begin(results: Results, lease: str, forecast: Mapping[str, Any] | None) -> d
         return {**before, "resumed": True}
     if forecast is None:
         return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(forecast) + "\n")
+    write_json(path, forecast)
     return {**forecast, "resumed": False}
 
 
 def begun(results: Results, lease: str) -> dict[str, Any] | None:
     """The forecast of a lease that is being measured."""
-    document = read_document(results.work(lease) / _FORECAST)
+    document = read_json(results.work(lease) / _FORECAST)
     return document if isinstance(document.get("runs_s"), int | float) else None
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
-from campaign.documents.record import Failure, Record, RecordedCell, Store, write_once
+from campaign.documents.record import Failure, Record, RecordedCell, Store
 from campaign.errors import RecordError
+from campaign.files import write_once
 from campaign.plan.matrix import expand, frontier_keys, specification
 
 Key = tuple[str, int]

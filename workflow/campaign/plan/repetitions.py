@@ -33,8 +33,9 @@ from pathlib import Path
 from statistics import stdev
 
 from campaign.documents.cell import Cell, Settings
-from campaign.documents.record import Record, Store, write_once
+from campaign.documents.record import Record, Store
 from campaign.errors import RecordError
+from campaign.files import write_once
 
 Key = tuple[str, int]
 

@@ -40,7 +40,7 @@ class Driver(Assignment):
         error: CampaignError | None = None
         try:
             restarts.check(self.results, self.lease)
-            with files.held(self.results.work(self.lease) / "driver.lock"):
+            with files.lock(self.results.work(self.lease) / "driver.lock"):
                 Session(self, done).run()
         except CampaignError as failure:
             error = failure

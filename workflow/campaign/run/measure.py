@@ -19,10 +19,11 @@ from campaign.config.fabric import fabric_of
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.system_file import SlurmOptions
 from campaign.documents.cell import Cell
-from campaign.documents.record import Record, Store, write_once
+from campaign.documents.record import Record, Store
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
 from campaign.fabrics.protocol import Fabric
+from campaign.files import write_once
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
 from campaign.lease.names import journals, lease_document, lease_id, lease_of, reconcile_orphans, request, use_number
@@ -84,7 +85,7 @@ def measure(what: Measurement, say: Callable[[str], None] = print) -> dict[str, 
     try:
         with (
             interruptible(),
-            files.held(
+            files.lock(
                 results.work(what.lease) / "measure.lock",
                 lambda who: say(f"{what.lease}: waiting for {who}, which measures it already"),
             ),
@@ -218,7 +219,7 @@ class _Measuring:
         """Alone on the machine where leases would disturb each other, also against other campaigns."""
         if isolation(self.campaign) != "machine":
             return nullcontext()
-        return files.held(
+        return files.lock(
             machine_lock(),
             lambda who: self.tell(f"waiting for {who}, which measures on this machine"),
         )

@@ -6,11 +6,11 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record
+from campaign.files import append_json, read_json_lines
 from campaign.paths import Results
 from campaign.wording import duration
 
@@ -73,8 +73,8 @@ def note(results: Results, lease: str, cell: Cell, record: Record, *, cell_done:
         # Repetitions that its target makes needless.
         "left_out": max(0, cell.settings.repetitions - record.repetition) if cell_done and record.stopped else 0,
     }
-    with suppress(OSError), results.progress.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    with suppress(OSError):
+        append_json(results.progress, line)
 
 
 def _totals(results: Results) -> dict[str, int] | None:
@@ -83,11 +83,7 @@ def _totals(results: Results) -> dict[str, int] | None:
     try:
         totals = json.loads(path.read_bytes())["totals"]
         since = path.stat().st_mtime
-        lines = (
-            [json.loads(line) for line in results.progress.read_text().splitlines()]
-            if results.progress.exists()
-            else []
-        )
+        lines, _ = read_json_lines(results.progress)
     except (OSError, ValueError, KeyError):
         return None
     done = [line for line in lines if line["time_s"] >= since]
@@ -97,21 +93,3 @@ def _totals(results: Results) -> dict[str, int] | None:
         "runs_done": totals["runs"] - totals["runs_without_record"] + len(done),
         "cells_done": totals["cells"] - totals["cells_without_record"] + sum(line["cell_done"] for line in done),
     }
-
-
-def progress_since(path: Path, offset: int) -> tuple[list[Mapping[str, Any]], int]:
-    """Whole lines of a progress file from `offset` on, and the offset behind them."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            content = file.read()
-    except FileNotFoundError:
-        return [], offset
-    whole = content[: content.rfind(b"\n") + 1]
-    lines = []
-    for line in whole.splitlines():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue  # torn by a crash: progress is for the eye only
-    return lines, offset + len(whole)

@@ -83,7 +83,7 @@ def _go_on(last: SetAside, left: Iterable[Key], store: Store, dry_run: bool) -> 
 def _refuse_while_measured(campaign: Campaign, results: Results, matrix: Matrix, cells: set[str]) -> None:
     leases = sorted({lease_name(campaign.protocol, cell) for cell in matrix.cells if cell.id in cells})
     for lease in leases:
-        if any(files.is_held(results.work(lease) / name) for name in ("measure.lock", "driver.lock")):
+        if any(files.is_locked(results.work(lease) / name) for name in ("measure.lock", "driver.lock")):
             raise ConfigError(
                 f"--where: {lease} is being measured now; records that it counts on are not set aside. Wait until it is over "
                 "('campaign status'), then run the same command again"

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from campaign.documents.cell import Scalar
 from campaign.errors import LaunchError
+from campaign.files import read_json, write_json
 from campaign.processes.command import ask
 from campaign.workloads.launching import filled, search_path, software_words
 from campaign.workloads.workload_file import CommandWorkload, Container, Software, WorkloadFile
@@ -68,28 +68,19 @@ def image_digest(image: Path, kept: Path) -> str:
     status = image.stat()
     state = [status.st_size, status.st_mtime_ns]
     memory = kept / "images.json"
-    known: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        known = json.loads(memory.read_text())
+    known = read_json(memory)
     name = str(image.resolve())
-    entry = known.get(name) if isinstance(known, dict) else None
+    entry = known.get(name)
     if isinstance(entry, dict) and entry.get("state") == state and isinstance(entry.get("sha256"), str):
         return str(entry["sha256"])
     digest = hashlib.sha256()
     with image.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
-    _keep(memory, {**(known if isinstance(known, dict) else {}), name: {"state": state, "sha256": digest.hexdigest()}})
-    return digest.hexdigest()
-
-
-def _keep(memory: Path, known: Mapping[str, Any]) -> None:
     # It only saves time: where it cannot be written, the image is read again.
     with suppress(OSError):
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=memory.parent, prefix=".images.", delete=False) as file:
-            json.dump(known, file)
-        Path(file.name).replace(memory)
+        write_json(memory, {**known, name: {"state": state, "sha256": digest.hexdigest()}})
+    return digest.hexdigest()
 
 
 def _conda(name: str, where: str) -> dict[str, Any]:

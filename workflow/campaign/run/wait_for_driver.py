@@ -16,7 +16,7 @@ from campaign.paths import Results
 from campaign.plan.costs import Span
 from campaign.processes.signals import Interrupted, asked_again
 from campaign.run.driver import Driven, Driver
-from campaign.run.progress import Progress, progress_since
+from campaign.run.progress import Progress
 from campaign.submit import Submission, Submitter
 
 _ASK_S = 5.0  # for a second Ctrl-C
@@ -103,7 +103,7 @@ class Driving:
             # The result after the fate: a driver that ends in between has left its result by then.
             fate = self.submitter.fate(submitted)
             driven = submitted.result()
-            lines, offset = progress_since(self.results.progress, offset)
+            lines, offset = files.read_json_lines(self.results.progress, offset)
             for line in lines:
                 if line["lease"] == self.lease and line["status"] != "implied":
                     ended = float(line["time_s"])
@@ -133,7 +133,7 @@ class Driving:
         """Whether the jobs are to be ended: only by a second Ctrl-C, and the first one to be asked speaks for all."""
         if not interrupted.by_terminal:
             return False
-        with files.attempt(self.results.slurm / "asking.lock") as first:
+        with files.try_lock(self.results.slurm / "asking.lock") as first:
             if first:
                 self.tell(
                     f"Ctrl-C: jobs stay in Slurm, and the same command picks them up; Ctrl-C again within {_ASK_S:g} s cancels them"

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from campaign.config.resolve import Campaign, from_document
 from campaign.documents.record import Record, Store
 from campaign.errors import CampaignError, RecordError
-from campaign.files import is_held, read_document
+from campaign.files import is_locked, read_json
 from campaign.paths import Results
 from campaign.tables.collect import gather, tables_of
 from campaign.tables.table_files import Tables, read
@@ -119,7 +119,7 @@ class Shelved:
     def progress(self) -> Progress:
         """From the plan, the names of records, and locks: cheap whatever the campaign's size. What tables were made last know of
         planned runs counts too: an unpacked archive has no plan."""
-        totals: Mapping[str, Any] = read_document(self.results.plan / "plan.json").get("totals", {})
+        totals: Mapping[str, Any] = read_json(self.results.plan / "plan.json").get("totals", {})
         with self._lock:
             done = len(self._listed())
             known = 0 if self._tables is None else int(self._tables.cells["n_planned"].sum())
@@ -134,7 +134,7 @@ class Shelved:
         found = []
         for lock in self.results.directory.glob("work/*/*.lock"):
             with suppress(OSError):
-                if lock.stem in ("driver", "measure") and is_held(lock):
+                if lock.stem in ("driver", "measure") and is_locked(lock):
                     found.append(lock.parent.name)
         return list(dict.fromkeys(found))
 

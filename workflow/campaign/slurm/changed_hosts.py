@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.files import replace
+from campaign.files import write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Changed:
 
     def add(self, lease_id: str, hosts: Collection[str]) -> None:
         """Before the first change."""
-        replace(self._path(lease_id), {"hosts": sorted({*self.read().get(lease_id, ()), *hosts})})
+        write_json(self._path(lease_id), {"hosts": sorted({*self.read().get(lease_id, ()), *hosts})})
 
     def read(self) -> dict[str, tuple[str, ...]]:
         """Hosts by lease id."""

@@ -5,7 +5,6 @@ Nothing here understands an answer: `campaign.slurm.parse` does.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.errors import ConfigError
+from campaign.files import append_json
 from campaign.processes.command import TIMED_OUT, ask
 
 # A person's defaults for these commands would change what they print, or hide jobs.
@@ -62,7 +62,7 @@ class Slurm:
         entry = {"time_s": round(started_s, 3), "argv": list(argv), "seconds": round(seconds, 3), "code": code}
         # The call matters more than its line: a directory that is briefly unwritable must not end a campaign.
         with suppress(OSError):
-            _append(self.log, json.dumps(entry) + "\n")
+            append_json(self.log, entry)
 
 
 def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
@@ -81,13 +81,3 @@ def _run(argv: tuple[str, ...], timeout_s: float) -> Answer:
         ) from error
     # Half an answer is none.
     return Answer(code, "" if code == TIMED_OUT else out, words)
-
-
-def _append(path: Path, line: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # One write to a descriptor that appends: lines of processes that share the log do not mix.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)

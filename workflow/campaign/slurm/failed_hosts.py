@@ -9,7 +9,7 @@ from pathlib import Path
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import FabricError
-from campaign.files import replace
+from campaign.files import write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Excluded:
     def add(self, host: str, why: str, lease: str) -> Path:
         """Leave a host out; gives the file to remove when it is well again."""
         path = self.directory / "excluded" / f"{host}.json"
-        replace(path, {"host": host, "why": why, "lease": lease, "time_s": time.time()})
+        write_json(path, {"host": host, "why": why, "lease": lease, "time_s": time.time()})
         return path
 
     def read(self) -> dict[str, str]:

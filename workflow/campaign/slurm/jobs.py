@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from campaign.errors import ConfigError
-from campaign.files import replace
+from campaign.files import write_json
 from campaign.paths import Results
 from campaign.slurm.commands import Slurm
 
@@ -35,7 +35,7 @@ def read(results: Results, lease: str) -> Submitted | None:
 
 
 def write(results: Results, job: Submitted) -> None:
-    replace(_path(results, job.lease), asdict(job))
+    write_json(_path(results, job.lease), asdict(job))
 
 
 def remove(results: Results, lease: str) -> None:

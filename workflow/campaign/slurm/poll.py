@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -103,12 +101,12 @@ class Poll:
         if look is not None and self._age_s(look) < limit_s:
             return look.snapshot
         try:
-            with files.attempt(self._lock) as mine:
+            with files.try_lock(self._lock) as mine:
                 if mine:
                     return self._look(limit_s)
             if look is not None and not fresh:
                 return look.snapshot
-            with files.held(self._lock):
+            with files.lock(self._lock):
                 return self._look(limit_s)
         except OSError as error:
             last = look.snapshot if look else Snapshot(0.0, False)
@@ -182,16 +180,10 @@ class Poll:
         """Replace the last look; where that fails, remember it, so as not to ask again for an interval."""
         document = {"token": look.token, **asdict(look.snapshot)}
         document["jobs"] = [asdict(job) for job in look.snapshot.jobs.values()]
-        temporary = None
         try:
-            descriptor, temporary = tempfile.mkstemp(dir=self._file.parent, prefix=".poll.")
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(document, file)
-            Path(temporary).replace(self._file)
+            files.write_json(self._file, document)
         except OSError:
             self._unshared = (look, before)
-            if temporary:
-                Path(temporary).unlink(missing_ok=True)
         else:
             self._unshared = None
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from campaign import files
 from campaign.errors import LaunchError
-from campaign.files import read_document
+from campaign.files import read_json
 from campaign.paths import Results
 from campaign.run.driver import Driver
 from campaign.slurm import jobs
@@ -50,7 +50,7 @@ class Batches:
         token = secrets.token_hex(8)
         folder = self.directory / token
         folder.mkdir(parents=True)
-        files.replace(
+        files.write_json(
             folder.with_suffix(".json"), {"leases": [driver.lease for driver in drivers], "time_s": time.time()}
         )
         started_s, ticks_s, code = time.time(), time.monotonic(), 1
@@ -74,7 +74,7 @@ class Batches:
     def recover(self) -> None:
         """Finish the batches that a process began which was killed, or got no answer. Unanswered: that has to wait."""
         for intent in sorted(self.directory.glob("*.json")):
-            document = read_document(intent)
+            document = read_json(intent)
             if not document or "written" in document:
                 continue
             time.sleep(max(0.0, min(_SBATCH_S, document["time_s"] + _SBATCH_S - time.time())))
@@ -90,7 +90,7 @@ class Batches:
 
     def unseen(self, snapshot: Snapshot) -> int:
         """Jobs that were submitted after a look at the queue, so that it does not show them."""
-        documents = [document for path in self.directory.glob("*.json") if (document := read_document(path))]
+        documents = [document for path in self.directory.glob("*.json") if (document := read_json(path))]
         return sum(
             job_id not in snapshot.jobs
             for document in documents
@@ -118,7 +118,7 @@ class Batches:
         for lease, job_id in zip(document["leases"], job_ids, strict=True):
             self.poll.watch(job_id)
             jobs.write(self.results, jobs.Submitted(lease, job_id, str(folder), document["time_s"]))
-        files.replace(intent, {**document, "written": list(job_ids), "written_s": time.time()})
+        files.write_json(intent, {**document, "written": list(job_ids), "written_s": time.time()})
 
     def _discard(self, folder: Path) -> None:
         """A batch that Slurm knows nothing of."""

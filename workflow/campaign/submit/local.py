@@ -52,7 +52,7 @@ class LocalSubmitter:
 
     def fate(self, submission: Submission) -> Fate:
         lock = self.results.work(submission.lease) / "driver.lock"
-        return Fate(files.is_held(lock) or bool(_starting_or_running(_folder(self.results, submission.lease))))
+        return Fate(files.is_locked(lock) or bool(_starting_or_running(_folder(self.results, submission.lease))))
 
     def stop(self, lease: str) -> None:
         folder = _folder(self.results, lease)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.errors import ConfigError, LaunchError
-from campaign.files import read_document, replace
+from campaign.files import read_json, write_atomic, write_json
 from campaign.run.driver import Driver
 
 MANY = 1_000_000_000
@@ -39,11 +39,8 @@ class Requests:
     def ask(self, asked: Asked) -> None:
         """Ask, and forget what was answered to an earlier request."""
         path = self._path(asked.driver.lease)
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".refused").unlink(missing_ok=True)
-        temporary = path.with_suffix(".new")
-        temporary.write_bytes(pickle.dumps(asked))
-        temporary.replace(path)
+        write_atomic(path, pickle.dumps(asked))
 
     def withdraw(self, lease: str) -> None:
         self._path(lease).unlink(missing_ok=True)
@@ -59,7 +56,7 @@ class Requests:
     def refuse(self, leases: Collection[str], words: str, *, mistake: bool) -> None:
         """Answer no. mistake: of a person, which trying again does not mend."""
         for lease in leases:
-            replace(self._path(lease).with_suffix(".refused"), {"words": words, "mistake": mistake})
+            write_json(self._path(lease).with_suffix(".refused"), {"words": words, "mistake": mistake})
 
     def is_refused(self, lease: str) -> bool:
         return self._path(lease).with_suffix(".refused").exists()
@@ -67,24 +64,24 @@ class Requests:
     def raise_refusal(self, lease: str) -> None:
         """ConfigError or LaunchError, when the lease's request was refused; once."""
         path = self._path(lease).with_suffix(".refused")
-        if document := read_document(path):
+        if document := read_json(path):
             path.unlink(missing_ok=True)
             raise (ConfigError if document["mistake"] else LaunchError)(document["words"])
 
     def wait(self, words: str, most: int = MANY) -> None:
         """Nobody is to try again before the next look. most: as many jobs as are then to be tried at once."""
-        replace(self.waits, {"words": words, "until_s": time.time() + self.poll_s, "most": most})
+        write_json(self.waits, {"words": words, "until_s": time.time() + self.poll_s, "most": most})
 
     def waiting(self) -> tuple[str, float]:
         """What everybody waits for, and for how long still (s); empty and 0 when somebody may try."""
-        document = read_document(self.waits)
+        document = read_json(self.waits)
         left_s = document.get("until_s", 0.0) - time.time()
         # Clocks of login nodes differ: nobody waits longer than from one look to the next.
         return (document["words"], left_s) if 0 < left_s <= self.poll_s else ("", 0.0)
 
     def at_once(self) -> int:
         """How many jobs to try at once: fewer than are asked for after Slurm refused more. Ends the wait."""
-        most = int(read_document(self.waits).get("most", MANY))
+        most = int(read_json(self.waits).get("most", MANY))
         self.waits.unlink(missing_ok=True)
         return most
 

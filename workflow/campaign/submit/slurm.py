@@ -83,7 +83,7 @@ class SlurmSubmitter:
         try:
             while (found := self._submitted(driver.lease)) is None:
                 self.requests.raise_refusal(driver.lease)
-                with files.attempt(self.directory / "submit.lock") as leads:
+                with files.try_lock(self.directory / "submit.lock") as leads:
                     if leads:
                         self._lead(driver.lease)
                 words, left_s = self.requests.waiting()
@@ -148,7 +148,7 @@ class SlurmSubmitter:
         """What is asked for, by what can be one array."""
         alike: dict[str, list[Asked]] = defaultdict(list)
         for lease, asked in self.requests.open():
-            asker_lives = files.is_held(self.results.work(lease) / "measure.lock")
+            asker_lives = files.is_locked(self.results.work(lease) / "measure.lock")
             if asked is None or not asker_lives or self._submitted(lease) is not None:
                 self.requests.withdraw(lease)
             else:
@@ -209,7 +209,7 @@ class SlurmSubmitter:
         if not answer.ok:
             return 1
         known = asdict(parse_show_config(answer.out))
-        files.replace(path, known)
+        files.write_json(path, known)
         return int(known["array_size_max"])
 
     def _comment(self, asked: Asked) -> str:
@@ -243,7 +243,7 @@ class SlurmSubmitter:
         # Nobody is kept from asking while somebody submits, or what is asked for at one time would not be one array.
         while self.requests.is_open(lease) or jobs.is_begun(self.results, lease):
             try:
-                with files.held(self.directory / "submit.lock"):
+                with files.lock(self.directory / "submit.lock"):
                     # Of a process that died asking: for another use of the lease, perhaps.
                     self.requests.withdraw(lease)
                     self.batches.recover()
@@ -333,7 +333,7 @@ class SlurmSubmitter:
     def stop(self, lease: str) -> None:
         self.requests.withdraw(lease)
         try:
-            with files.held(self.directory / "submit.lock"):
+            with files.lock(self.directory / "submit.lock"):
                 self.batches.recover()
         except Unanswered as error:
             self.say(f"{error}; the same command again looks for it")

@@ -12,6 +12,7 @@ from campaign.config.resolve import Campaign
 from campaign.documents.record import Record, Store
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import RecordError
+from campaign.files import require_json
 from campaign.observe.links.store import links_of_uses
 from campaign.plan.budget import kept_choice
 from campaign.plan.costs import costs_of
@@ -96,17 +97,8 @@ def _keys(matrix: Matrix) -> Iterator[Key]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise RecordError(
-            f"{path}: cannot be read ({error}); move it away, its lease is then shown as unknown"
-        ) from error
-    if (
-        not isinstance(document, dict)
-        or not isinstance(document.get("lease_id"), str)
-        or not isinstance(document.get("requested_s"), int | float | None)
-    ):
+    document = require_json(path, "move it away, its lease is then shown as unknown")
+    if not isinstance(document.get("lease_id"), str) or not isinstance(document.get("requested_s"), int | float | None):
         raise RecordError(f"{path}: is not a lease document; move it away, its lease is then shown as unknown")
     return document
 

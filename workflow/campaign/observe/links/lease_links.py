@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from campaign.config.resolve import Campaign
-from campaign.documents.record import Store, write_once
+from campaign.documents.record import Store
 from campaign.errors import RecordError
+from campaign.files import write_once
 from campaign.launch.protocol import Launcher
 from campaign.lease.names import Obtained
 from campaign.observe.links.expectation import flags

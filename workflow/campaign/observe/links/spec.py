@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from campaign.documents.record import write_once
 from campaign.errors import ConfigError, RecordError
+from campaign.files import write_once
 from campaign.workloads.trainer.rank_result import result_path
 
 _NUMBER_BYTES = 4  # of an fp32

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from campaign.files import read_json_lines
 
 _JUMP_S, _SLEW = 0.05, 1e-3
 Key = tuple[str, str]
@@ -72,15 +73,10 @@ class SampleFile:
     def read_on(self) -> None:
         """Take in the lines that have become whole since the last time; what is torn or is no sample is passed over."""
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                content = file.read()
+            lines, self._offset = read_json_lines(self._path, self._offset)
         except OSError:
             return
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
-            found = _document(line)
+        for found in lines:
             if "schema_version" in found:
                 self._header = found
             elif (tick := _tick(found)) is not None:
@@ -125,14 +121,6 @@ def _jump_s(sooner: Tick, later: Tick) -> float:
     """0 for what a clock that is kept in step may drift between two ticks."""
     by_clock, passed = later.time - sooner.time, later.monotonic - sooner.monotonic
     return 0.0 if abs(by_clock - passed) <= _JUMP_S + _SLEW * abs(passed) else by_clock - passed
-
-
-def _document(line: bytes) -> Mapping[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _tick(found: Mapping[str, Any]) -> Tick | None:

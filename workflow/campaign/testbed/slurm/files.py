@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -12,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from campaign.errors import LaunchError
+from campaign.files import acquire_lock, is_locked
 from campaign.launch.emulation.cluster import DESCRIPTION, Cluster
 from campaign.testbed.slurm.render import PROGRAMS, render
 
@@ -69,36 +69,19 @@ def lock(directory: Path) -> int:
         raise LaunchError(f"{directory}: belongs to somebody else; choose another directory")
     if directory.exists() and any(directory.iterdir()) and not (directory / _LOCK).exists():
         raise LaunchError(f"{directory}: is not empty and not a cluster's; choose another directory")
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise LaunchError(f"{directory}: a cluster is up here already; `campaign cluster down` stops it") from None
-    os.ftruncate(descriptor, 0)
+    if (descriptor := acquire_lock(directory / _LOCK, holder="")) is None:
+        raise LaunchError(f"{directory}: a cluster is up here already; `campaign cluster down` stops it")
     return descriptor
 
 
 def keeper(directory: Path) -> int | None:
     """Process id of the keeper of a cluster that is up; LaunchError: it is only just coming up."""
-    try:
-        descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if not is_locked(directory / _LOCK):
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(descriptor, 32, 0).strip()
-        if not text:
-            raise LaunchError(
-                f"{directory}: another process is bringing a cluster up here; try again in a moment"
-            ) from None
-        return int(text)
-    else:
-        return None
-    finally:
-        os.close(descriptor)
+    text = (directory / _LOCK).read_text().strip()
+    if not text:
+        raise LaunchError(f"{directory}: another process is bringing a cluster up here; try again in a moment")
+    return int(text)
 
 
 def clear(directory: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from campaign.documents.record import Status, write_once
+from campaign.documents.record import Status
 from campaign.errors import RecordError
+from campaign.files import write_once
 
 
 class RankResult(BaseModel):
