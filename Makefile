@@ -22,7 +22,7 @@ test: $(VENV)/.dev  ## All tests
 check: $(VENV)/.dev  ## Style, types, architecture
 	ruff check .
 	ruff format --check .
-	snakefmt --check Snakefile workflow/rules
+	snakefmt --check workflow/Snakefile workflow/rules
 	mypy
 	lint-imports
 	python -m campaign.config.documentation --check
@@ -34,7 +34,7 @@ bench: $(VENV)/.dev  ## Figures of speed, as a table (about twenty minutes; thos
 format: $(VENV)/.dev  ## Put everything into shape
 	ruff check --fix .
 	ruff format .
-	snakefmt Snakefile workflow/rules
+	snakefmt workflow/Snakefile workflow/rules
 
 docs: $(VENV)/.dev  ## Write docs/reference and workflow/schemas from the models
 	python -m campaign.config.documentation

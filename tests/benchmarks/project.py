@@ -15,7 +15,7 @@ import yaml
 from tests.benchmarks.timing import Took, timed
 
 ROOT = Path(__file__).parents[2]
-_LINKED = ("Snakefile", "workflow", "scripts", "reports", "local", "slurm", "config")
+_LINKED = ("workflow", "scripts", "reports", "local", "slurm", "config")
 _CONFIGURATIONS = 50
 _PRECISIONS = ["fp32", "tf32", "fp16", "bf16"]
 _SYSTEM = {

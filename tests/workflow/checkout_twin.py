@@ -21,7 +21,7 @@ from campaign.documents.record import Record, Store
 from campaign.paths import Results
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("Snakefile", "workflow", "scripts", "reports", "local", "slurm", "config")
+ROOMS = ("workflow", "scripts", "reports", "envs", "local", "slurm", "config")
 TIME_OUT_S = 120.0
 
 MEASURED = "sleep {sleep_s}; echo rate: 10"
@@ -64,7 +64,7 @@ class Project:
             **{name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "MPL", "SNAKEMAKE"))},
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             # The code under test, also where another checkout is installed.
-            "PYTHONPATH": str(ROOT / "workflow"),
+            "PYTHONPATH": str((directory if "workflow" in copied else ROOT) / "workflow"),
             "HOME": str(self.home),
             "TMPDIR": str(self.temporary),
             "PROJECT_UNDER_TEST": str(directory),

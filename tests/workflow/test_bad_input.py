@@ -21,7 +21,7 @@ SMALL = {"campaign.configurations": [{"devices_per_host": [1, 2]}], "campaign.ax
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A directory in which the checkout's workflow runs, with records of an earlier campaign."""
-    for name in ("Snakefile", "workflow", "scripts", "reports", "local", "slurm", "config"):
+    for name in ("workflow", "scripts", "reports", "local", "slurm", "config"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "tmp").mkdir()
     fill(load(tmp_path / "mine", SMALL), tmp_path / "results" / "small")

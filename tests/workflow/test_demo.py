@@ -43,7 +43,7 @@ LESS = {"warmup_steps": 2, "measured_steps": 5, "repetitions": 2}
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Results of the default campaign, and what it printed. Runs in a directory of its own with a home of its own."""
     project, home = tmp_path_factory.mktemp("demo"), tmp_path_factory.mktemp("home")
-    for name in ("Snakefile", "workflow", "scripts", "reports", "local"):
+    for name in ("workflow", "scripts", "reports", "local"):
         (project / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "config", project / "config")
     campaign = yaml.safe_load((ROOT / "config" / "campaign.yaml").read_text())

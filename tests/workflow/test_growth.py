@@ -160,7 +160,7 @@ def test_the_slurm_profile_resolves(project: Project) -> None:
 def test_editing_a_figure_draws_again_and_measures_nothing_and_nothing_is_written_to_home(
     make_project: Callable[..., Project],
 ) -> None:
-    project = make_project(copied=("scripts", "reports"))
+    project = make_project(copied=("workflow", "scripts", "reports"))
     project.campaign(attach=["local", "fabric"], batch=[1, 2])
     project.run()
     assert project.results().report.stat().st_size > 10_000
@@ -170,6 +170,10 @@ def test_editing_a_figure_draws_again_and_measures_nothing_and_nothing_is_writte
     figure = project.directory / "scripts" / "figures" / "scaling.py"
     figure.write_text(figure.read_text() + "\n# a changed figure\n")
     assert jobs(project.run()) == {"figures": 1, "report": 1, "summary": 1, "all": 1}
+
+    room = project.directory / "workflow" / "campaign" / "report" / "plot.py"
+    room.write_text(room.read_text() + "\n# code that a figure calls\n")
+    assert jobs(project.run()) == {"tables": 1, "figures": 1, "recommend": 1, "report": 1, "summary": 1, "all": 1}
 
     style = project.directory / "reports" / "report.css"
     style.write_text(style.read_text() + "\n/* a changed style */\n")

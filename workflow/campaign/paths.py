@@ -13,8 +13,9 @@ from campaign.files import content_hash
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parent.parent
 
-ROOT = _CHECKOUT if (_CHECKOUT / "Snakefile").is_file() else _PACKAGE / "_shipped"
+ROOT = _CHECKOUT if (_CHECKOUT / "workflow" / "Snakefile").is_file() else _PACKAGE / "_shipped"
 CONFIG = ROOT / "config"
+SNAKEFILE = ROOT / "workflow" / "Snakefile"
 REPORTS = ROOT / "reports"
 SCRIPTS = ROOT / "scripts"
 PUBLISHED = ROOT / "data" / "published"

@@ -4,7 +4,8 @@ REQUIRES: --config archive=FILE
 PROVIDES: results/archives/{name}/report.html
 """
 
-ARCHIVED_REPORT = archived_report()
+if not ASKED.archive.is_file():
+    sys.exit(f"error: {ASKED.archive}: no such archive; 'campaign archive' makes one")
 
 
 rule report:
@@ -12,14 +13,18 @@ rule report:
     input:
         ASKED.archive,
     output:
-        ARCHIVED_REPORT,
+        report(
+            f"{ASKED.results}/archives/{ASKED.archive.stem}/report.html",
+            category="Report",
+        ),
     log:
-        f"{ARCHIVED_REPORT}.log",
+        f"{ASKED.results}/archives/{ASKED.archive.stem}/report.html.log",
     conda:
         "../../envs/campaign.yaml"
-    params:
-        where=ASKED.where,
+    resources:
+        campaign=CAMPAIGN,
+        where=f"--where {shlex.quote(ASKED.where)}" if ASKED.where else "",
     message:
         "Write the report of the archive {input} to {output}"
-    script:
-        "../../scripts/report_archive.py"
+    shell:
+        "{resources.campaign} report {input:q} {resources.where} --output {output:q}"

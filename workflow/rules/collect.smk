@@ -5,6 +5,12 @@ PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/telemetr
 """
 
 
+def asked_of_collect():
+    where = ["--where", ASKED.where] if ASKED.where else []
+    implied = ["--run-implied"] if ASKED.run_implied else []
+    return [str(ASKED.campaign), "--results", str(ASKED.results), *where, *implied]
+
+
 rule tables:
     input:
         # The names of the manifests say which runs there are.
@@ -25,8 +31,9 @@ rule tables:
     conda:
         "../../envs/campaign.yaml"
     resources:
-        command=command_of("collect.py"),
+        campaign=CAMPAIGN,
+        asked=shlex.join(asked_of_collect()),
     message:
         "Collect records into tables"
     shell:
-        "{resources.command}"
+        "{resources.campaign} collect {resources.asked}" + code_of()

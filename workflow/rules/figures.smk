@@ -1,13 +1,10 @@
 """Figures: all in one job, which reads the tables once.
 
-REQUIRES: tables/
+REQUIRES: tables/; scripts/figures/, one file a figure
 PROVIDES: figures/{figure}.svg, .csv (its data), .json (caption, alt text, findings)
 """
 
-FIGURE_SCRIPTS = sorted(
-    str(path) for path in Path(workflow.basedir, "scripts", "figures").glob("[a-z]*.py")
-)
-FIGURES = [Path(script).stem for script in FIGURE_SCRIPTS]
+FIGURES = sorted(path.stem for path in Path(SCRIPTS, "figures").glob("[a-z]*.py"))
 
 
 rule figures:
@@ -18,17 +15,26 @@ rule figures:
         leases=rules.tables.output.leases,
         links=rules.tables.output.links,
         context=rules.tables.output.context,
-        scripts=FIGURE_SCRIPTS,
-        style=f"{workflow.basedir}/reports/style.mplstyle",
     output:
         json=expand(f"{RESULTS}/figures/{{figure}}.json", figure=FIGURES),
-        svg=expand(f"{RESULTS}/figures/{{figure}}.svg", figure=FIGURES),
+        svg=[
+            report(
+                f"{RESULTS}/figures/{figure}.svg",
+                category="Figures",
+                labels={"figure": figure.replace("_", " "), "campaign": NAME},
+            )
+            for figure in FIGURES
+        ],
         csv=expand(f"{RESULTS}/figures/{{figure}}.csv", figure=FIGURES),
     log:
         f"{RESULTS}/logs/figures.log",
     conda:
         "../../envs/campaign.yaml"
+    resources:
+        campaign=CAMPAIGN,
+        results=shlex.quote(RESULTS),
     message:
         "Draw the figures"
-    script:
-        "../../scripts/draw.py"
+    shell:
+        "{resources.campaign} figures {resources.results} --for report --output {resources.results}/figures"
+        + code_of(SCRIPTS / "figures", REPORTS / "style.mplstyle")

@@ -7,8 +7,10 @@ PROVIDES: CAMPAIGN_DAG (the plan and the paths of its manifests), RESULTS (direc
 from campaign.plan.dag import open_dag
 
 CAMPAIGN_DAG = or_exit(open_dag, ASKED)
+NAME = CAMPAIGN_DAG.campaign.name
 RESULTS = str(CAMPAIGN_DAG.results.directory)
-CORES = workflow.cores or 1
+# Not given where nothing is executed, as with --dag.
+CORES = workflow.resource_settings.cores or 1
 
 
 # Not in a dry run; and before any job asks what the budget chose.

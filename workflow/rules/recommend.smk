@@ -13,16 +13,23 @@ rule recommend:
         leases=rules.tables.output.leases,
         links=rules.tables.output.links,
         context=rules.tables.output.context,
-        style=f"{workflow.basedir}/reports/style.mplstyle",
     output:
         json=f"{RESULTS}/recommendation/recommendation.json",
-        svg=f"{RESULTS}/recommendation/recommendation.svg",
+        svg=report(
+            f"{RESULTS}/recommendation/recommendation.svg",
+            category="Recommendation",
+            labels={"figure": "predicted against measured", "campaign": NAME},
+        ),
         csv=f"{RESULTS}/recommendation/recommendation.csv",
     log:
         f"{RESULTS}/logs/recommend.log",
     conda:
         "../../envs/campaign.yaml"
+    resources:
+        campaign=CAMPAIGN,
+        results=shlex.quote(RESULTS),
     message:
         "Recommend what to build"
-    script:
-        "../../scripts/recommend.py"
+    shell:
+        "{resources.campaign} recommend {resources.results} --output {resources.results}/recommendation"
+        + code_of(REPORTS / "style.mplstyle")

@@ -1,6 +1,6 @@
 """Report: one self-contained page.
 
-REQUIRES: tables/, figures/, recommendation/, reports/ (templates and style)
+REQUIRES: tables/, figures/, recommendation/; reports/ (templates and style)
 PROVIDES: report.html
 """
 
@@ -14,17 +14,21 @@ rule report:
         figures=rules.figures.output.json,
         svg=rules.figures.output.svg,
         recommendation=rules.recommend.output,
-        template=f"{workflow.basedir}/reports/report.html.j2",
-        claims=f"{workflow.basedir}/reports/published.html.j2",
-        advice=f"{workflow.basedir}/reports/recommendations.html.j2",
-        css=f"{workflow.basedir}/reports/report.css",
     output:
-        f"{RESULTS}/report.html",
+        report(
+            f"{RESULTS}/report.html",
+            category="Report",
+            labels={"page": "report", "campaign": NAME},
+        ),
     log:
         f"{RESULTS}/logs/report.log",
     conda:
         "../../envs/campaign.yaml"
+    resources:
+        campaign=CAMPAIGN,
+        results=shlex.quote(RESULTS),
     message:
         "Write the report {output}"
-    script:
-        "../../scripts/report.py"
+    shell:
+        "{resources.campaign} report {resources.results} --output {output:q}"
+        + code_of(REPORTS)

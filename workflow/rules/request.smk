@@ -1,15 +1,18 @@
-"""What was asked for, typed at the door.
+"""What was asked for, and how its rules call the command `campaign`.
 
 REQUIRES: --config campaign=FILE [where=EXPRESSION] [results=DIR], or --config archive=FILE; config/campaign.yaml otherwise
-PROVIDES: ASKED, command_of(): scripts as commands
+PROVIDES: ASKED; CAMPAIGN, the command; code_of(), a hash of what makes a result
 """
 
 import os
 import shlex
+import shutil
 import sys
 
-from campaign.plan.dag import request
 from campaign.errors import CampaignError
+from campaign.paths import REPORTS, SCRIPTS
+from campaign.plan.dag import request
+from campaign.report.source_hash import source_hash
 
 
 def or_exit(read, *given):
@@ -20,29 +23,28 @@ def or_exit(read, *given):
         sys.exit(f"error: {error}")
 
 
-def archived_report():
-    if not ASKED.archive.is_file():
-        sys.exit(
-            f"error: {ASKED.archive}: no such archive; 'campaign archive' makes one"
-        )
-    return str(ASKED.results / "archives" / ASKED.archive.stem / "report.html")
+def campaign_command():
+    """The command `campaign` of this very Python, quoted for a shell: short where a shell finds it by its name."""
+    script = Path(sys.executable).with_name("campaign")
+    if script.is_file() and shutil.which("campaign") == str(script):
+        return "campaign"
+    return shlex.join([sys.executable, "-P", "-m", "campaign.cli"])
 
 
 def command_of(name):
-    """A command that runs one of scripts/ on what was asked, quoted for a shell.
+    """A command that runs one of scripts/ on what was asked, quoted for a shell."""
+    script = Path(SCRIPTS, name)
+    return shlex.join([sys.executable, "-P", str(script), *ASKED.arguments()])
 
-    For the rules between a run and its numbers: for `script:` and `params:` Snakemake loads pandas, half a second each time.
+
+def code_of(*files):
+    """Ends a command. When the package's analysis or one of the files changes, the text of the command does, and Snakemake's
+    trigger `code` makes its results again. (A value of `params:` would do the same, but loads pandas: half a second each time.)
     """
-    return shlex.join(
-        [
-            sys.executable,
-            "-P",
-            str(Path(workflow.basedir, "scripts", name)),
-            *ASKED.arguments(),
-        ]
-    )
+    return f"  # code {source_hash(*files)}"
 
 
 ASKED = or_exit(request, config)
+CAMPAIGN = campaign_command()
 # Matplotlib keeps its list of fonts in the home directory unless told otherwise.
 os.environ.setdefault("MPLCONFIGDIR", str(Path(".snakemake", "matplotlib").resolve()))

@@ -1,6 +1,6 @@
 """Summary: one screen at the end. Fails where runs are missing, so that the exit code tells; the report is there then too.
 
-REQUIRES: plan/, report.html, tables/, figures/, recommendation/, manifests of all leases
+REQUIRES: plan/, manifests of all leases, tables/, figures/, recommendation/, report.html
 PROVIDES: summary.txt
 """
 
@@ -14,12 +14,19 @@ rule summary:
         figures=rules.report.input.figures,
         recommendation=rules.recommend.output.json,
     output:
-        f"{RESULTS}/summary.txt",
+        report(
+            f"{RESULTS}/summary.txt",
+            category="Report",
+            labels={"page": "summary", "campaign": NAME},
+        ),
     log:
         f"{RESULTS}/logs/summary.log",
     conda:
         "../../envs/campaign.yaml"
+    resources:
+        campaign=CAMPAIGN,
+        results=shlex.quote(RESULTS),
     message:
         "Summary"
-    script:
-        "../../scripts/summary.py"
+    shell:
+        "{resources.campaign} summary {resources.results} --output {output:q}"

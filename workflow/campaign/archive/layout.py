@@ -24,7 +24,7 @@ CAMPAIGN = "campaign.json"
 CRATE = "ro-crate-metadata.json"
 README = "README.md"
 CONFIG = "config"
-SNAKEFILE = "Snakefile"
+SNAKEFILE = "workflow/Snakefile"
 
 MEANINGS: Mapping[str, str] = {
     "config": "the campaign as used, with the system and the workloads that it names, as YAML with all defaults filled in",
@@ -40,7 +40,7 @@ MEANINGS: Mapping[str, str] = {
     "slurm/excluded": "hosts that failed and were left out",
     "superseded": "what was set aside and measured again, or gave way in a merge; it counts for nothing",
     "tables": "runs and cells (Parquet and CSV), telemetry (Parquet), leases, links and context (JSON)",
-    "workflow": "the rules of the workflow, whose entry is `Snakefile`",
+    "workflow": "the rules of the workflow, whose entry is `workflow/Snakefile`",
 }
 """Directories of an archive, for people."""
 

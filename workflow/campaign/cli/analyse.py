@@ -42,6 +42,12 @@ _SHOWN = 20  # what breaks a rule, on the terminal
     "--workload", "workloads", metavar="NAME", multiple=True, help="Only this one. May be given several times."
 )
 @format_option("table", "json")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory for what the report shows of it: recommendation.json, and predicted against measured as .svg and .csv. "
+    "SOURCE is then a results directory, and objectives and constraints are those of the report.",
+)
 def recommend(
     source: Path,
     results: Path,
@@ -50,6 +56,7 @@ def recommend(
     constraints: tuple[str, ...],
     workloads: tuple[str, ...],
     style: str,
+    output: Path | None,
 ) -> None:
     """Say what to build: of what was measured, and of what a model predicts for other shapes of the same pool.
 
@@ -59,6 +66,16 @@ def recommend(
     campaign recommend --objective cheapest-within:5% --constraint "hosts == 1"
     campaign recommend demo.zip --objective mix:bert-nano=0.7,resnet50w16=0.3 --constraint "devices <= 4"
     """
+    if output:
+        from campaign.errors import ConfigError
+        from campaign.report.write import write_recommendation
+
+        if where or objectives or constraints or workloads or not (source / "tables").is_dir():
+            raise ConfigError(
+                f"{source}: --output takes a results directory with tables/, and no option that narrows it"
+            )
+        write_recommendation(source / "tables", output)
+        return
     from campaign.archive.source import tables_from
     from campaign.cli.print_recommendation import print_recommendation
     from campaign.insight.recommend import advise, asked

@@ -17,17 +17,20 @@ from campaign.errors import ConfigError
 @click.option(
     "--for",
     "medium",
-    type=click.Choice(("page", "paper")),
+    type=click.Choice(("page", "paper", "report")),
     default="page",
     show_default=True,
     help="page: SVG that follows a page's colours. paper: PDF and SVG on white, 3.4 in (one column) or 7.1 in (both) wide, fonts "
-    "embedded, and figures.tex with their captions and with tables (booktabs).",
+    "embedded, and figures.tex with their captions and with tables (booktabs). report: of a results directory, all that "
+    "'campaign report' needs of figures: SVG, data and captions, also of figures without data.",
 )
 @click.option(
     "--only", metavar="NAME,NAME..", help="Only these, by file name or anchor. Default: all that there is data for."
 )
 @click.option(
-    "--output", type=click.Path(path_type=Path), help="Directory. Default: figures/ or paper/ in the current directory."
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Directory. Default: figures/ or paper/ in the current directory; for a report, figures/ of the results.",
 )
 def figures(source: Path, results: Path, where: str | None, medium: str, only: str | None, output: Path | None) -> None:
     """Draw the figures of a campaign, an archive, or a results directory, each with its data as CSV.
@@ -36,6 +39,15 @@ def figures(source: Path, results: Path, where: str | None, medium: str, only: s
     campaign figures --for paper                          all, into paper/
     campaign figures demo.zip --for paper --only scaling  one, from an archive
     """
+    if medium == "report":
+        from campaign.report.write import draw_figures
+
+        if where or only or not (source / "tables").is_dir():
+            raise ConfigError(
+                f"{source}: --for report takes a results directory with tables/, no --where and no --only"
+            )
+        draw_figures(source / "tables", output or source / "figures")
+        return
     from campaign.archive.source import tables_from
     from campaign.report.paper import draw
 

@@ -17,7 +17,6 @@ from campaign.cli.data import import_logs, sql
 from campaign.cli.fabric import fabric
 from campaign.cli.figures import figures
 from campaign.cli.options import (
-    CAMPAIGN_FILE,
     budget_option,
     campaign_argument,
     campaign_option,
@@ -28,6 +27,7 @@ from campaign.cli.options import (
     results_option,
     where_option,
 )
+from campaign.cli.report import collect, report, summary
 from campaign.cli.serve import serve
 from campaign.cli.workload import workload
 from campaign.errors import CampaignError, ConfigError
@@ -167,7 +167,7 @@ def run(
     plan/budget.json, so that the same command again goes on with it.
     """
     from campaign.config.load import read_campaign, read_system
-    from campaign.paths import ROOT
+    from campaign.paths import ROOT, SNAKEFILE
     from campaign.plan.budget import parse_budget
 
     if where:
@@ -184,7 +184,7 @@ def run(
     config += ["skip_implied=no"] if run_implied else []
     config += [f"budget={parse_budget(budget)}"] if budget else []
     config += [f"learn_from={','.join(map(str, learn_from))}"] if learn_from else []
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
     command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
     command += [*(["-n"] if dry_run else []), *snakemake, "--config", *config]
     sys.exit(subprocess.run(command, check=False).returncode)
@@ -283,41 +283,18 @@ def status(campaign: Path, where: str | None, run_implied: bool, results: Path) 
     print_status(read_plan(asked, allow_unfit=True), results)
 
 
-@main.command()
-@click.argument("source", type=click.Path(path_type=Path), default=CAMPAIGN_FILE, metavar="[CAMPAIGN|ARCHIVE]")
-@where_option
-@results_option
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="The page. Default: in the results, or beside the archive."
-)
-def report(source: Path, where: str | None, results: Path, output: Path | None) -> None:
-    """Write the report from the records that there are, or from an ARCHIVE (a .zip file) alone."""
-    if source.suffix == ".zip":
-        from campaign.archive import report_from_archive
-
-        out = output or source.with_suffix(".report.html")
-        report_from_archive(source, out, where)
-    else:
-        from campaign.archive import report_from
-        from campaign.config.resolve import load_campaign
-        from campaign.paths import Results
-
-        loaded = load_campaign(source)
-        paths = Results(results, loaded.name)
-        out = output or paths.report
-        report_from(loaded, paths.directory, where, paths.directory, out)
-    click.echo(out)
-
-
 main.add_command(archive)
 main.add_command(cluster)
+main.add_command(collect)
 main.add_command(compare)
 main.add_command(fabric)
 main.add_command(figures)
 main.add_command(import_logs)
 main.add_command(recommend)
+main.add_command(report)
 main.add_command(sql)
 main.add_command(serve)
+main.add_command(summary)
 main.add_command(workload)
 
 

@@ -1,0 +1,94 @@
+"""From records to a page: `campaign collect`, `report` and `summary`. The rules of the workflow call these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from campaign.cli.options import CAMPAIGN_FILE, campaign_argument, implied_option, results_option, where_option
+from campaign.errors import ConfigError, unwritable
+
+
+@click.command()
+@campaign_argument
+@where_option
+@implied_option
+@results_option
+def collect(campaign: Path, where: str | None, run_implied: bool, results: Path) -> None:
+    """Write the tables of a campaign from its records: tables/ in its results directory."""
+    from campaign.config.resolve import load_campaign
+    from campaign.paths import Results
+    from campaign.tables.collect import collect as write_tables
+    from campaign.tables.collect import gather
+
+    loaded = load_campaign(campaign, run_implied=run_implied)
+    paths = Results(results, loaded.name)
+    gathered = gather(loaded, paths.directory, where)
+    try:
+        write_tables(gathered, paths.tables)
+    except OSError as error:
+        raise unwritable(error, paths.tables) from error
+    click.echo(paths.tables)
+
+
+@click.command()
+@click.argument(
+    "source", type=click.Path(path_type=Path), default=CAMPAIGN_FILE, metavar="[CAMPAIGN|ARCHIVE|DIRECTORY]"
+)
+@where_option
+@results_option
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The page. Default: in the results, or beside the archive."
+)
+def report(source: Path, where: str | None, results: Path, output: Path | None) -> None:
+    """Write the report as one HTML page.
+
+    From a CAMPAIGN file, tables and figures are first made anew from the records that there are; from an ARCHIVE (a .zip file),
+    without the campaign's files. From a results DIRECTORY, the page is made of its tables/, figures/ and recommendation/ as they
+    are.
+    """
+    if source.is_dir():
+        from campaign.report.write import render_report
+
+        if where:
+            raise ConfigError(f"{source}: --where needs a campaign file or an archive, not a directory of results")
+        out = output or source / "report.html"
+        render_report(source / "tables", source / "figures", out)
+    elif source.suffix == ".zip":
+        from campaign.archive import report_from_archive
+
+        out = output or source.with_suffix(".report.html")
+        report_from_archive(source, out, where)
+    else:
+        from campaign.archive import report_from
+        from campaign.config.resolve import load_campaign
+        from campaign.paths import Results
+
+        loaded = load_campaign(source)
+        paths = Results(results, loaded.name)
+        out = output or paths.report
+        report_from(loaded, paths.directory, where, paths.directory, out)
+    click.echo(out)
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), help="Also write it to this file, if no run is missing.")
+def summary(directory: Path, output: Path | None) -> None:
+    """Show on one screen what was measured and found, from a results DIRECTORY with a report.
+
+    Exits with 1 when planned runs have no record, and says why.
+    """
+    from campaign.report.summary import missing_reasons
+    from campaign.report.summary import summary as summarise
+
+    text = summarise(directory)
+    click.echo(text)
+    if missing := missing_reasons(directory):
+        raise ConfigError("\n".join(["some runs have no record; run the same command again to measure them", *missing]))
+    if output:
+        try:
+            output.write_text(text + "\n")
+        except OSError as error:
+            raise unwritable(error, output) from error
