@@ -16,13 +16,14 @@ import numpy as np
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell
-from campaign.insight.published.said import held_against
+from campaign.insight.published.claims import held_against
 from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice
 from campaign.observe.links.paths import kinds
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
-from campaign.tables.build import PlannedCell, cells_table, runs_table
-from campaign.tables.table_files import Tables
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.io import Tables
+from campaign.tables.runs import runs_table
 
 CAMPAIGNS = Path(__file__).resolve().parents[1] / "config" / "campaigns"
 SETS = {"falcon": "falcon-study", "faster": "faster-study", "bitfusion": "remote-study"}

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from campaign import wording
 from campaign.report import figure_coverage, plot
 from campaign.report.figure import Drawing, FigureData, nothing, page_table
-from campaign.statistics import comparable_cells, pairing, scaling_fits, verdict
-from campaign.statistics.scaling import LEAST_DIP_PCT
+from campaign.statistics import comparable_cells, pairing, scaling_curves, verdict
+from campaign.statistics.scaling_models import LEAST_DIP_PCT
 from campaign.statistics.spread import spread
 
 TITLE = "Scaling"
@@ -36,7 +36,7 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no workload was measured with two numbers of devices that are otherwise equal")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
     found = spread(data.runs)
-    rows = scaling_fits.with_models(rows, [*by, "batch"], found, data.runs)
+    rows = scaling_curves.with_models(rows, [*by, "batch"], found, data.runs)
     panels = plot.panels(_with_runs(rows, by), by, series="batch")
     findings = _findings(rows, by)
     leases_known = any(found.between_leases(str(name)) for name in rows["workload"].unique())
@@ -64,7 +64,7 @@ def draw(data: FigureData) -> Drawing:
             "95 % interval ": lambda row: wording.between(row["ratio_low"], row["ratio_high"], wording.times),
             "Efficiency": lambda row: wording.percent(row["efficiency_pct"], 0),
             **verdict.COLUMNS,
-            "Model that fits best [95 %]": lambda row: scaling_fits.said(row) if row["ideal"] == 1 else "",
+            "Model that fits best [95 %]": lambda row: scaling_curves.said(row) if row["ideal"] == 1 else "",
             "Under its neighbours": _under,
             "Runs": lambda row: wording.count(row["n_ok"]),
             "Failed": lambda row: row["failures"],
@@ -151,7 +151,7 @@ def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]
         yield f"Model that fits best, of {wording.plural(len(lines), 'line')}: {shares}."
     if worst["fit"]:
         whose = "" if len(lines) == 1 else f" ({wording.describe(worst, different)})"
-        yield f"The line that scales worst{whose}: {scaling_fits.said(worst)}."
+        yield f"The line that scales worst{whose}: {scaling_curves.said(worst)}."
 
 
 def _dips(rows: pd.DataFrame, different: list[str]) -> Iterable[str]:
@@ -283,7 +283,7 @@ def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: fl
     bottom.plot(line["ranks"], line["efficiency_pct"], color=look.colour)
     if start["fit"]:
         devices = np.linspace(start["ranks"], line["ranks"].max(), 40)
-        top.plot(devices, scaling_fits.line(start, devices), color=look.colour, linestyle="--", linewidth=0.9)
+        top.plot(devices, scaling_curves.line(start, devices), color=look.colour, linestyle="--", linewidth=0.9)
     dips = rows[rows["dip"]]
     if len(dips):
         ring = {"marker": "o", "markersize": 11, "linestyle": "", "markerfacecolor": "none"}

@@ -9,9 +9,9 @@ from campaign import statistics, wording
 from campaign.report import figure_coverage, plot
 from campaign.report.figure import Drawing, FigureData, nothing, page_table
 from campaign.statistics import verdict
-from campaign.statistics.hosts import WITH_LEASES, HostResult
+from campaign.statistics.slow_hosts import WITH_LEASES, HostResult
 from campaign.statistics.spread import Spread, spread
-from campaign.statistics.variance import HOST, LEASE, RUN, TOGETHER, Component
+from campaign.statistics.variance_components import HOST, LEASE, RUN, TOGETHER, Component
 
 TITLE = "Variance and slow hosts"
 ANCHOR = "variance"

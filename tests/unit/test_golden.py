@@ -12,7 +12,9 @@ import pytest
 
 from campaign.documents.cell import Cell, Configuration
 from campaign.documents.record import Failure, Record, RecordedCell
-from campaign.tables.build import PlannedCell, cells_table, runs_table, write_tables
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.io import write_tables
+from campaign.tables.runs import runs_table
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 REFRESH = "if the change is wanted: python -m tests.unit.test_golden"

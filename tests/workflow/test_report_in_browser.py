@@ -13,7 +13,9 @@ from campaign.report import figure
 from campaign.report import page as report
 from campaign.report.figure import FigureData
 from campaign.report.figure_names import FIGURES
-from campaign.tables.build import cells_table, leases_table, runs_table
+from campaign.tables.cells import cells_table
+from campaign.tables.leases import leases_table
+from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
 
 pytestmark = pytest.mark.browser

@@ -132,7 +132,7 @@ def _lease(results: Path, of: Configuration, start_s: float, *, failed: bool) ->
 
 
 def _links(store: Store, results: Path) -> None:
-    from tests.unit.links_data import links_document
+    from tests.unit.observe.links.links_data import links_document
 
     document = links_document((1, 1), sizes=(8, 2**20))
     lease = "small.1x1-local.0a1b2c.1"

@@ -17,7 +17,7 @@ from campaign.errors import ConfigError
 from campaign.run.preflight import preflight
 from campaign.run.single_run import find_workload
 from campaign.tables.collect import gather, tables_of
-from campaign.tables.table_files import Tables
+from campaign.tables.io import Tables
 from tests.unit.importing.logs_of_old import LOGS, MAP, OOM, four_ranks, put, timed, write_logs, write_map
 
 

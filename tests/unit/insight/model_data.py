@@ -13,9 +13,10 @@ import numpy as np
 import yaml
 
 from campaign.documents.cell import Configuration
-from campaign.insight.performance import way_of
-from campaign.tables.build import PlannedCell, cells_table, runs_table
-from campaign.tables.table_files import Tables
+from campaign.insight.recommend.observations import way_of
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.io import Tables
+from campaign.tables.runs import runs_table
 from tests.unit.report import report_data
 
 ALPHA_US = {"local": 20.0, "fabric": 40.0, "network": 60.0, "fabric + network": 60.0}

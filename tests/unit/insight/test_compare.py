@@ -24,11 +24,12 @@ from campaign.config.published_file import load
 from campaign.documents.cell import Cell
 from campaign.errors import ConfigError
 from campaign.insight.compare import Comparison, compare, document, parse_rule
-from campaign.insight.published.said import held_against
+from campaign.insight.published.claims import held_against
 from campaign.report.compare_page import claims_page, compare_page
-from campaign.tables import table_files
-from campaign.tables.build import cells_table, runs_table
-from campaign.tables.table_files import Tables
+from campaign.tables import io
+from campaign.tables.cells import cells_table
+from campaign.tables.io import Tables
+from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
 
 
@@ -221,7 +222,7 @@ def test_what_differs_around_the_numbers_is_listed(before: Tables) -> None:
 
 
 def test_gpus_differ_by_what_they_are_not_by_which() -> None:
-    from campaign.insight.compare.surroundings import differences
+    from campaign.insight.compare.differences import differences
 
     def with_gpu(line: str) -> dict[str, Any]:
         return {"environments": {"a": {"gpus": [line]}}}
@@ -283,7 +284,7 @@ def directories(before: Tables, after: Tables, tmp_path_factory: pytest.TempPath
     root = tmp_path_factory.mktemp("compare")
     for name, each in (("A", before), ("B", after)):
         (root / name / "tables").mkdir(parents=True)
-        table_files.write(each, root / name / "tables")
+        io.write(each, root / name / "tables")
     return str(root / "A"), str(root / "B")
 
 
@@ -337,7 +338,7 @@ def test_a_gate_that_compares_nothing_does_not_pass(
 ) -> None:
     (tmp_path / "tables").mkdir()
     nothing = before.cells.assign(workload="another")
-    table_files.write(replace(before, cells=nothing), tmp_path / "tables")
+    io.write(replace(before, cells=nothing), tmp_path / "tables")
     empty = run(directories[0], str(tmp_path), "--fail-on", "throughput < -5%")
     assert empty.exit_code == 1
     assert "nothing that could pass" in empty.stderr

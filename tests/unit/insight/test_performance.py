@@ -10,25 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign.documents.cell import Configuration
-from campaign.insight.performance import (
-    Checked,
-    Fitted,
-    LinkStart,
-    Observed,
-    Rows,
-    Structure,
-    check,
-    fit,
-    link_starts,
-    observed,
-    predict,
-    way_of,
-)
-from campaign.insight.performance.model import Model
-from campaign.insight.performance.observed import with_ways
-from campaign.tables.table_files import Tables
-from tests.unit import links_data
+from campaign.insight.recommend.fit import Checked, Fitted, check, fit, predict
+from campaign.insight.recommend.model import Model, Rows, Structure
+from campaign.insight.recommend.observations import LinkStart, Observed, link_starts, observed, way_of, with_ways
+from campaign.tables.io import Tables
 from tests.unit.insight import model_data
+from tests.unit.observe.links import links_data
 from tests.unit.report import report_data
 
 NOTHING_KNOWN = link_starts([], {})

@@ -9,7 +9,7 @@ import pytest
 
 from campaign.config.published_file import Claim, Here
 from campaign.insight.published.judgement import judge, others
-from campaign.insight.published.values import Found, Trend, Value
+from campaign.insight.published.quantities import Found, Trend, Value
 
 
 def claim(kind: str, accept: tuple[float | None, float | None], **here: Any) -> Claim:

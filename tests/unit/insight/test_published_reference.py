@@ -13,10 +13,10 @@ import pytest
 from campaign.config.published_file import load
 from campaign.config.resolve import Campaign, from_document
 from campaign.errors import ConfigError
-from campaign.insight.published.said import held_against
+from campaign.insight.published.claims import held_against
 from campaign.report.figure import Drawing, FigureData
-from campaign.tables.build import leases_table
-from campaign.tables.table_files import Tables
+from campaign.tables.io import Tables
+from campaign.tables.leases import leases_table
 from tests import reference_campaign as reference
 
 # What the campaigns that repeat the studies cannot decide, and why that is right.

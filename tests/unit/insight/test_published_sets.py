@@ -12,7 +12,7 @@ import yaml
 from campaign.config import published_file
 from campaign.config.published_file import Claim, holds, load, names
 from campaign.errors import ConfigError
-from campaign.insight.published import said
+from campaign.insight.published import claims
 
 # Every number and every checkable statement that the three documents print.
 CLAIMS = {"bitfusion": 11, "falcon": 48, "faster": 29}
@@ -152,12 +152,12 @@ def test_an_unknown_set_names_those_there_are() -> None:
 )
 def test_claims_and_their_conditions_are_told_in_words(name: str, told: str, conditions: str) -> None:
     claim = next(each for each in load(name.partition(".")[0]).claims if each.id == name)
-    assert said.told(claim) == told
-    assert said.conditions(claim.conditions) == conditions
+    assert claims.told(claim) == told
+    assert claims.conditions(claim.conditions) == conditions
 
 
 def test_no_key_of_a_set_shows_in_its_conditions() -> None:
-    known = [said.conditions(claim.conditions) for name in CLAIMS for claim in load(name).claims if claim.here]
+    known = [claims.conditions(claim.conditions) for name in CLAIMS for claim in load(name).claims if claim.here]
     assert not [each for each in known if re.search(r"_|\bnodes?\b|\bgpus?\b|falcon|num |den |[a-z](GPUs|NVMe)", each)]
 
 

@@ -20,10 +20,10 @@ from campaign.insight.recommend import advise, asked
 from campaign.insight.recommend.document import Answer, RecommendationDocument
 from campaign.insight.recommend.shapes import Pool, pool_of, possible
 from campaign.report import page as report
-from campaign.report.recommendation_section import read_recommendation, recommended
+from campaign.report.sections.recommendation import read_recommendation, recommended
 from campaign.report.write import write_recommendation
-from campaign.tables import table_files as tableset
-from campaign.tables.table_files import Tables
+from campaign.tables import io as tableset
+from campaign.tables.io import Tables
 from tests.unit.insight import model_data
 from tests.unit.report import report_data
 

@@ -16,9 +16,10 @@ from campaign.documents.cell import Cell, Settings
 from campaign.documents.record import Store
 from campaign.plan.plan import missing_runs
 from campaign.plan.repetitions import Reached, Repetitions, Stops, is_over, least, planned, reached, why
-from campaign.tables.build import cells_table, runs_table
+from campaign.tables.cells import cells_table
+from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
-from tests.unit.sample_data import summarize
+from tests.unit.statistics.sample_data import summarize
 
 ADAPTIVE = Settings(repetitions=10, repetitions_min=3, target_half_width_pct=2.0)
 

@@ -18,7 +18,7 @@ import numpy as np
 from campaign.documents.cell import Cell, Configuration
 from campaign.documents.record import Failure, Record, RecordedCell
 from campaign.files import content_hash
-from campaign.tables.build import PlannedCell
+from campaign.tables.cells import PlannedCell
 
 HOSTILE = "<script>alert('x')</script>"
 RATES = {"bert": 50.0, "resnet": 400.0}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from campaign.documents.record import Record
-from campaign.tables.build import PlannedCell
+from campaign.tables.cells import PlannedCell
 from tests.unit.report import report_data as synthetic
 
 RUN, LEASE, HOST = 0.004, 0.008, 0.015

@@ -10,7 +10,7 @@ import pytest
 from campaign.paths import SCRIPTS
 from campaign.report.figure import Figure, FigureData, page_document
 from campaign.report.page_document import ForecastSaid
-from campaign.tables.build import leases_table
+from campaign.tables.leases import leases_table
 from tests.unit.report.figure_columns import untold
 
 

@@ -22,10 +22,12 @@ from campaign.report import figure, plot
 from campaign.report import write as outputs
 from campaign.report.figure import Drawing, Figure, FigureData
 from campaign.report.figure_names import FIGURES
-from campaign.tables import table_files as tableset
-from campaign.tables.build import PlannedCell, cells_table, leases_table, runs_table
-from campaign.tables.table_files import Tables
-from tests.unit import links_data
+from campaign.tables import io as tableset
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.io import Tables
+from campaign.tables.leases import leases_table
+from campaign.tables.runs import runs_table
+from tests.unit.observe.links import links_data
 from tests.unit.report import report_data as synthetic
 from tests.unit.report.figure_columns import untold
 

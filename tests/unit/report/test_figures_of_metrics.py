@@ -18,8 +18,9 @@ from campaign import wording
 from campaign.report import bars, plot
 from campaign.report.figure import Drawing, FigureData
 from campaign.report.plot import INK
-from campaign.tables.build import cells_table, runs_table
-from tests.unit import metrics_data as study
+from campaign.tables.cells import cells_table
+from campaign.tables.runs import runs_table
+from tests.unit.report import metrics_data as study
 from tests.unit.report import report_data as synthetic
 from tests.unit.report.figure_columns import untold
 

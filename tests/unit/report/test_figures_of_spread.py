@@ -12,9 +12,11 @@ import pytest
 
 from campaign import wording
 from campaign.report.figure import Drawing, FigureData, data_of
-from campaign.statistics import variance
+from campaign.statistics import variance_components
 from campaign.statistics.spread import COULD, MAY, NOT, UNKNOWN, spread
-from campaign.tables.build import PlannedCell, cells_table, leases_table, runs_table
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.leases import leases_table
+from campaign.tables.runs import runs_table
 from tests import reference_campaign
 from tests.unit.report import report_data as synthetic
 from tests.unit.report import spread_data
@@ -28,7 +30,7 @@ DRAW: dict[str, Callable[[FigureData], Drawing]] = {
 @pytest.fixture(autouse=True)
 def moments_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading statsmodels takes longer than all else here."""
-    monkeypatch.setattr(variance, "REML_RUNS", 0)
+    monkeypatch.setattr(variance_components, "REML_RUNS", 0)
 
 
 def data(plan: list[PlannedCell], records: list) -> FigureData:

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from campaign.cli.main import main
 from campaign.errors import ConfigError
 from campaign.report import paper, plot
-from campaign.tables import table_files
-from campaign.tables.build import cells_table, runs_table
-from campaign.tables.table_files import Tables
+from campaign.tables import io
+from campaign.tables.cells import cells_table
+from campaign.tables.io import Tables
+from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
 
 
@@ -95,7 +96,7 @@ def test_a_figure_that_does_not_exist_is_named_with_those_that_do(tables: Tables
 
 
 def test_the_command_draws_from_a_directory_of_results(tables: Tables, tmp_path: Path) -> None:
-    table_files.write(tables, tmp_path / "tables")
+    io.write(tables, tmp_path / "tables")
     out = tmp_path / "out"
     done = CliRunner().invoke(
         main, ["figures", str(tmp_path), "--for", "paper", "--only", "scaling", "--output", str(out)]

@@ -17,7 +17,9 @@ from campaign.errors import RecordError
 from campaign.report import figure
 from campaign.report import page as report
 from campaign.report.figure import FigureData
-from campaign.tables.build import PlannedCell, cells_table, leases_table, runs_table
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.leases import leases_table
+from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
 from tests.unit.report import spread_data
 

@@ -8,7 +8,9 @@ import pytest
 
 from campaign import statistics
 from campaign.statistics import comparable_cells, pairing
-from campaign.tables.build import PlannedCell, cells_table, leases_table, runs_table
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.leases import leases_table
+from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
 
 

@@ -9,7 +9,8 @@ import pytest
 from campaign import statistics
 from campaign.documents.record import Record
 from campaign.statistics import comparable_cells, pairing
-from campaign.tables.build import PlannedCell, cells_table, runs_table
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
 
 PLAIN, FAST = (synthetic.cell(synthetic.configuration(), precision=name) for name in ("fp32", "fp16"))

@@ -11,8 +11,8 @@ from scipy.stats import bootstrap
 
 from campaign import statistics
 from campaign.statistics import summaries
-from campaign.statistics.bootstrap import bca, medians_without_one
-from tests.unit.sample_data import ratio, summarize
+from campaign.statistics.intervals import bca, medians_without_one
+from tests.unit.statistics.sample_data import ratio, summarize
 
 positive = st.floats(min_value=1e-3, max_value=1e6)
 samples = st.lists(positive, min_size=2, max_size=12)

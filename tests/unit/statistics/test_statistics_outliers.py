@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.statistics.outliers import limit, outlying
-from tests.unit.sample_data import summarize
+from tests.unit.statistics.sample_data import summarize
 
 values = st.lists(st.floats(min_value=1.0, max_value=1e6), min_size=3, max_size=12)
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from campaign.statistics import holm, scaling
-from campaign.statistics.scaling import AMDAHL, GUSTAFSON, LATENCY, Curves
+from campaign.statistics import holm, scaling_models
+from campaign.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, Curves
 
 DEVICES = np.array([1.0, 2.0, 4.0, 8.0, 12.0, 16.0])
 BATCH = 8.0
@@ -32,7 +32,7 @@ def curves(
     return Curves(np.tile(devices, (draws, 1)), np.ones(shape[:2]), runs.mean(axis=2), sd, each, np.full(draws, BATCH))
 
 
-def dipping(found: scaling.Dips) -> int:
+def dipping(found: scaling_models.Dips) -> int:
     """How many curves dip somewhere, each judged as if it were alone."""
     return sum(bool((holm(row) < 0.05).any()) for row in found.p)
 
@@ -44,48 +44,50 @@ def dipping(found: scaling.Dips) -> int:
 def test_intervals_cover_the_planted_parameters_and_the_model_is_recognised(
     model: str, truth: tuple[float, ...]
 ) -> None:
-    fits = scaling.fit(curves(scaling.throughput_of(model, truth, DEVICES, BATCH)))
+    fits = scaling_models.fit(curves(scaling_models.throughput_of(model, truth, DEVICES, BATCH)))
     found = fits[model]
     covered = ((found.low <= truth) & (truth <= found.high)).sum(axis=0)
     assert (covered >= binom.ppf(0.001, DRAWS, 0.95)).all()
     assert found.parameters.mean(axis=0) == pytest.approx(truth, rel=0.02, abs=2e-4)
-    assert (scaling.best(fits) == model).mean() > 0.9
+    assert (scaling_models.best(fits) == model).mean() > 0.9
     assert found.misses.mean() < 0.1
 
 
 def test_a_model_that_is_wrong_is_said_to_miss() -> None:
-    fits = scaling.fit(curves(scaling.throughput_of(LATENCY, (0.1, 0.002, 0.05), DEVICES, BATCH), draws=50))
+    fits = scaling_models.fit(
+        curves(scaling_models.throughput_of(LATENCY, (0.1, 0.002, 0.05), DEVICES, BATCH), draws=50)
+    )
     assert fits[GUSTAFSON].misses.all()
     assert not fits[LATENCY].misses.all()
 
 
 def test_perfect_scaling_has_no_serial_part() -> None:
-    fits = scaling.fit(curves(50 * DEVICES, noise=0.0, draws=1))
+    fits = scaling_models.fit(curves(50 * DEVICES, noise=0.0, draws=1))
     assert fits[AMDAHL].parameters[0] == pytest.approx((50, 0), abs=1e-6)
     assert fits[LATENCY].parameters[0, 1:] == pytest.approx((0, 0), abs=1e-9)
 
 
 def test_too_few_points_have_no_fit() -> None:
     two = curves(50 * DEVICES[:2], DEVICES[:2], draws=1)
-    fits = scaling.fit(two)
-    assert scaling.best(fits)[0] == ""
+    fits = scaling_models.fit(two)
+    assert scaling_models.best(fits)[0] == ""
     assert all(np.isnan(each.parameters).all() for each in fits.values())
-    three = scaling.fit(curves(50 * DEVICES[:3], DEVICES[:3], draws=1))
+    three = scaling_models.fit(curves(50 * DEVICES[:3], DEVICES[:3], draws=1))
     assert np.isnan(three[LATENCY].parameters).all()
     assert np.isfinite(three[AMDAHL].parameters).all()
 
 
 def test_points_that_are_not_there_change_nothing() -> None:
-    rate = scaling.throughput_of(AMDAHL, (50, 0.05), DEVICES, BATCH)
+    rate = scaling_models.throughput_of(AMDAHL, (50, 0.05), DEVICES, BATCH)
     whole = curves(rate, draws=3)
     gap = replace(whole, n_runs=np.where(DEVICES == 4, 0.0, whole.n_runs))
     keep = DEVICES != 4
     less = Curves(
         *(getattr(whole, name)[:, keep] for name in ("devices", "hosts", "throughput", "sd", "n_runs")), whole.batch
     )
-    for model in scaling.MODELS:
-        assert scaling.fit(gap)[model].parameters == pytest.approx(scaling.fit(less)[model].parameters)
-    assert scaling.dips(gap).p[:, keep] == pytest.approx(scaling.dips(less).p, nan_ok=True)
+    for model in scaling_models.MODELS:
+        assert scaling_models.fit(gap)[model].parameters == pytest.approx(scaling_models.fit(less)[model].parameters)
+    assert scaling_models.dips(gap).p[:, keep] == pytest.approx(scaling_models.dips(less).p, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +95,8 @@ def test_points_that_are_not_there_change_nothing() -> None:
     [(AMDAHL, (50.0, 0.05)), (GUSTAFSON, (50.0, 0.1)), (LATENCY, (0.05, 0.0, 0.2)), (LATENCY, (0.1, 0.01, 0.0))],
 )
 def test_noise_on_a_smooth_curve_dips_in_no_more_than_5_of_100_curves(model: str, truth: tuple[float, ...]) -> None:
-    rate = scaling.throughput_of(model, truth, DEVICES, BATCH)
-    found = scaling.dips(curves(rate))
+    rate = scaling_models.throughput_of(model, truth, DEVICES, BATCH)
+    found = scaling_models.dips(curves(rate))
     assert dipping(found) <= binom.ppf(0.999, DRAWS, 0.05)
     # In one figure, all curves together are no more than 5 of 100 times wrong.
     assert found.dip.sum() <= 1
@@ -102,8 +104,8 @@ def test_noise_on_a_smooth_curve_dips_in_no_more_than_5_of_100_curves(model: str
 
 def test_the_published_dip_is_found_and_measured() -> None:
     devices = np.arange(2.0, 18.0, 2.0)
-    rate = scaling.throughput_of(LATENCY, (0.1, 0.001, 0.02), devices, BATCH) * np.where(devices == 14, 0.9, 1.0)
-    found = scaling.dips(curves(rate, devices, noise=0.005, draws=200))
+    rate = scaling_models.throughput_of(LATENCY, (0.1, 0.001, 0.02), devices, BATCH) * np.where(devices == 14, 0.9, 1.0)
+    found = scaling_models.dips(curves(rate, devices, noise=0.005, draws=200))
     assert (found.dip.mean(axis=0) == (devices == 14)).all()
     at = devices == 14
     assert ((found.low_pct[:, at] <= 10) & (found.high_pct[:, at] >= 9.5)).mean() > 0.9
@@ -111,23 +113,23 @@ def test_the_published_dip_is_found_and_measured() -> None:
 
 def test_leases_that_differ_are_no_dips_once_their_spread_is_known() -> None:
     found = curves(50 * DEVICES**0.9, lease=0.02)
-    assert dipping(scaling.dips(found, 0.02**2)) <= binom.ppf(0.999, DRAWS, 0.05)
-    assert dipping(scaling.dips(found)) > 0.2 * DRAWS
+    assert dipping(scaling_models.dips(found, 0.02**2)) <= binom.ppf(0.999, DRAWS, 0.05)
+    assert dipping(scaling_models.dips(found)) > 0.2 * DRAWS
 
 
 def test_where_communication_begins_is_no_dip() -> None:
     """From one device to two, and from one host to several, throughput of a device falls once and for all."""
     steps = np.where(DEVICES == 1, 0.1, 0.15)
     first = curves(DEVICES * BATCH / steps, noise=0.002, draws=20)
-    assert not scaling.dips(first).dip.any()
+    assert not scaling_models.dips(first).dip.any()
     hosts = np.where(DEVICES > 4, 2.0, 1.0)
     slower = DEVICES * BATCH / np.where(DEVICES > 4, 0.2, 0.1)
     over = replace(curves(slower, noise=0.002, draws=20), hosts=np.tile(hosts, (20, 1)))
-    assert not scaling.dips(over).dip.any()
+    assert not scaling_models.dips(over).dip.any()
 
 
 def test_one_run_a_point_is_never_a_dip() -> None:
-    found = scaling.dips(curves(50 * DEVICES * np.where(DEVICES == 8, 0.5, 1), repetitions=1, draws=2))
+    found = scaling_models.dips(curves(50 * DEVICES * np.where(DEVICES == 8, 0.5, 1), repetitions=1, draws=2))
     assert np.isnan(found.p).all()
     assert not found.dip.any()
 
@@ -137,7 +139,7 @@ def test_one_run_a_point_is_never_a_dip() -> None:
 def test_the_unit_of_throughput_changes_neither_shape_nor_dips(factor: float, seed: int) -> None:
     one = curves(50 * DEVICES**0.9, draws=1, seed=seed)
     other = replace(one, throughput=one.throughput * factor, sd=one.sd * factor)
-    assert scaling.fit(one)[AMDAHL].parameters[0, 1] == pytest.approx(
-        scaling.fit(other)[AMDAHL].parameters[0, 1], rel=1e-6, abs=1e-9
+    assert scaling_models.fit(one)[AMDAHL].parameters[0, 1] == pytest.approx(
+        scaling_models.fit(other)[AMDAHL].parameters[0, 1], rel=1e-6, abs=1e-9
     )
-    assert scaling.dips(one).p == pytest.approx(scaling.dips(other).p, rel=1e-6, nan_ok=True)
+    assert scaling_models.dips(one).p == pytest.approx(scaling_models.dips(other).p, rel=1e-6, nan_ok=True)

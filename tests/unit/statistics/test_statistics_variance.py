@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from campaign.statistics import variance
-from campaign.statistics.hosts import AMONG_HOSTS, RUNS_ALONE, WITH_LEASES, compare_hosts
-from campaign.statistics.variance import HOST, LEASE, MOMENTS, REML, RUN, components
+from campaign.statistics import variance_components
+from campaign.statistics.slow_hosts import AMONG_HOSTS, RUNS_ALONE, WITH_LEASES, compare_hosts
+from campaign.statistics.variance_components import HOST, LEASE, MOMENTS, REML, RUN, components
 
 RUN_SD, LEASE_SD, HOST_SD = 0.005, 0.01, 0.02
 
@@ -43,7 +43,7 @@ def by_host(host: Any) -> list[tuple[str, ...]]:
 
 @pytest.fixture
 def moments_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variance, "REML_RUNS", 0)
+    monkeypatch.setattr(variance_components, "REML_RUNS", 0)
 
 
 @pytest.mark.usefixtures("moments_only")
@@ -63,7 +63,7 @@ def test_intervals_of_components_cover_what_was_planted(lease_sd: float, host_sd
 def test_few_runs_are_fitted_by_likelihood_with_about_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = simulated(np.random.default_rng(3))
     likely = components(*runs)
-    monkeypatch.setattr(variance, "REML_RUNS", 0)
+    monkeypatch.setattr(variance_components, "REML_RUNS", 0)
     simple = components(*runs)
     assert (likely.method, simple.method) == (REML, MOMENTS)
     for one, other in zip(likely.all()[:3], simple.all()[:3], strict=True):

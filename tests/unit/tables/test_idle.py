@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.tables.idle_time import idle_before, idle_times
+from campaign.tables.leases import idle_before, idle_times
 
 
 def runs(*rows: tuple[str, float, float], configuration: str = "c") -> pd.DataFrame:

@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from campaign.cli.main import main
 from campaign.tables import columns
 from campaign.tables.collect import gather, tables_of
+from campaign.tables.io import Tables, read, write
 from campaign.tables.sql import LINK_COLUMNS, Database, QueryError
-from campaign.tables.table_files import Tables, read, write
 from campaign.tables.time_series import COLUMNS as TELEMETRY_COLUMNS
 from tests.campaign_files import load
 from tests.campaign_records import fill
-from tests.unit.links_data import links_document
+from tests.unit.observe.links.links_data import links_document
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,10 @@ import pytest
 
 from campaign import statistics
 from campaign.errors import RecordError
-from campaign.tables import build
-from campaign.tables.build import PlannedCell, cells_table, leases_table, runs_table, tally, write_tables
+from campaign.tables.cells import PlannedCell, cells_table, tally
+from campaign.tables.io import write_tables
+from campaign.tables.leases import leases_table
+from campaign.tables.runs import RUN_COLUMNS, runs_table
 from tests.unit.report import report_data as synthetic
 
 ONE = synthetic.cell(synthetic.configuration(each=2, attach="local"))
@@ -78,7 +80,7 @@ def test_the_order_of_records_does_not_matter(plan: list[PlannedCell], runs: pd.
 
 def test_no_record_at_all_still_gives_all_columns(plan: list[PlannedCell]) -> None:
     empty = runs_table([])
-    assert list(empty.columns) == list(build.RUN_COLUMNS)
+    assert list(empty.columns) == list(RUN_COLUMNS)
     cells = cells_table(plan, empty)
     assert len(cells) == len(plan)
     assert set(cells["state"]) == {"missing"}

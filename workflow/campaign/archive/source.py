@@ -9,7 +9,7 @@ from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.tables.collect import gather, tables_of
-from campaign.tables.table_files import Tables, read
+from campaign.tables.io import Tables, read
 
 
 def tables_from(source: Path, results: Path = Path("results"), where: str | None = None) -> Tables:

@@ -13,7 +13,7 @@ from campaign.cli.options import cells_option, format_option, results_option, ta
 
 if TYPE_CHECKING:
     from campaign.config.published_file import ReferenceSet
-    from campaign.tables.table_files import Tables
+    from campaign.tables.io import Tables
 
 _SHOWN = 20  # what breaks a rule, on the terminal
 
@@ -189,7 +189,7 @@ def _beside_published(
 ) -> None:
     from campaign.cli.print_comparison import print_claims
     from campaign.errors import ConfigError
-    from campaign.insight.published.said import held_against
+    from campaign.insight.published.claims import held_against
     from campaign.report.compare_page import claims_page
 
     if unknown := [rule for rule in rules if rule.strip() != "differs"]:

@@ -9,11 +9,11 @@ import click
 
 from campaign import wording
 from campaign.cli.print import print_rows
-from campaign.insight.compare.comparing import Comparison
+from campaign.insight.compare.comparison import Comparison
 from campaign.insight.published import NOT_HERE
 from campaign.report.compare_page import by_change, findings
 from campaign.report.page_document import PublishedSaid
-from campaign.report.published_section import OTHER, verdict_of
+from campaign.report.sections.published import OTHER, verdict_of
 from campaign.statistics.verdict import p_value
 
 _MOST = 20

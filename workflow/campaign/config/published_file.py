@@ -81,7 +81,7 @@ class Here(_Closed):
     """How a campaign's cells are held against a claim."""
 
     compute: Compute
-    """The quantity; see `campaign.insight.published.values`."""
+    """The quantity; see `campaign.insight.published.quantities`."""
     models: tuple[str, ...] = ()
     """Only workloads of these models; all workloads when left out."""
     of: str = "True"

@@ -163,7 +163,7 @@ def end(results: Results, lease: str) -> None:
 
 
 def measured_forecasts(directory: Path) -> list[dict[str, Any]]:
-    """Forecast and actual duration of every lease that was measured with a forecast (`report_document.ForecastSaid`)."""
+    """Forecast and actual duration of every lease that was measured with a forecast (`page_document.ForecastSaid`)."""
     rows = []
     for document in _manifests(directory):
         forecast, actual = document.get("forecast"), document.get("actual")

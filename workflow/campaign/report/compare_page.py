@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
-from campaign.insight.compare.comparing import Comparison
+from campaign.insight.compare.comparison import Comparison
 from campaign.insight.compare.matching import NAMES
 from campaign.paths import REPORTS
 from campaign.report.page_document import PublishedSaid
-from campaign.report.published_section import published
+from campaign.report.sections.published import published
 from campaign.report.templates import filled, inline
 from campaign.statistics import SIGNIFICANT
 from campaign.statistics.verdict import p_value
@@ -31,7 +31,7 @@ def compare_page(comparison: Comparison, back: str = "") -> str:
 
 
 def claims_page(name: str, said: Mapping[str, Any]) -> str:
-    """The page of a campaign beside published claims; said: `campaign.insight.published.said.held_against`."""
+    """The page of a campaign beside published claims; said: `campaign.insight.published.claims.held_against`."""
     return filled("claims.html.j2", {"name": name, "published": published(PublishedSaid.model_validate(said), ())})
 
 

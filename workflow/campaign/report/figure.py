@@ -16,8 +16,8 @@ import pandas as pd
 from campaign.errors import RecordError
 from campaign.paths import REPORTS
 from campaign.report.figure_units import with_units
-from campaign.tables.build import leases_table
-from campaign.tables.table_files import Tables
+from campaign.tables.io import Tables
+from campaign.tables.leases import leases_table
 
 # A table in the page is for reading; beyond this many rows a reader wants the CSV.
 ROWS_ON_PAGE = 150
@@ -25,7 +25,7 @@ ROWS_ON_PAGE = 150
 
 @dataclass(frozen=True)
 class FigureData:
-    """Everything a figure may read. Frames as made by campaign.tables.build; `leases` is leases_table's, `telemetry` that of
+    """Everything a figure may read. Frames as made in campaign.tables; `leases` is leases_table's, `telemetry` that of
     `campaign.tables.time_series`; context: the report's document (`campaign.report.page_document`)."""
 
     runs: pd.DataFrame

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from campaign import wording
-from campaign.tables.build import STATES
+from campaign.tables.cells import STATES
 
 
 def of_cells(planned: pd.DataFrame, told: Iterable[str] | None = None) -> str:

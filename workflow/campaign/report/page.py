@@ -17,12 +17,12 @@ from pydantic import ValidationError
 from campaign import wording
 from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
-from campaign.report.compositions_section import compositions, idle
-from campaign.report.coverage_section import coverage, failed_runs, state_counts
 from campaign.report.figure_names import in_page_order
 from campaign.report.page_document import ContextDocument, Excluded, HostLeftOut
-from campaign.report.published_section import beside, published
-from campaign.report.recommendation_section import recommended
+from campaign.report.sections.compositions import compositions, idle
+from campaign.report.sections.coverage import coverage, failed_runs, state_counts
+from campaign.report.sections.published import beside, published
+from campaign.report.sections.recommendation import recommended
 from campaign.report.templates import filled, inline
 
 # Of each figure, in the summary; beside the figure are all.

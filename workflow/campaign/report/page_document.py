@@ -62,7 +62,7 @@ class PublishedDocument(_Closed):
 
 
 class PublishedClaim(_Closed):
-    """One claim of a publication beside what was measured here, both in words (`campaign.insight.published.said`)."""
+    """One claim of a publication beside what was measured here, both in words (`campaign.insight.published.claims`)."""
 
     id: str
     document: str

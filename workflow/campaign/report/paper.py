@@ -15,7 +15,7 @@ from campaign.report.figure_names import FIGURES, in_page_order
 from campaign.report.figure_units import with_units
 from campaign.report.plot import COLUMN_IN, PAGE, drawn_for, paper
 from campaign.report.write import figure_names, load_figure
-from campaign.tables.table_files import Tables
+from campaign.tables.io import Tables
 
 # Of a table on one page; more are in its CSV file.
 _ROWS = 45

@@ -1,4 +1,4 @@
-"""Writes what people read: plan files, figures and the report. The rules and the command line both come here."""
+"""Write what people read: plan files, figures, the recommendation and the report page."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from campaign.errors import RecordError
 from campaign.paths import SCRIPTS
 from campaign.plan.plan import Plan
 from campaign.plan.plan_table import plan_document, plan_rows
+from campaign.report.figure_names import in_page_order
 
 if TYPE_CHECKING:
     from campaign.report.figure import Figure, FigureData
@@ -36,8 +37,7 @@ def figure_names(scripts: Path = SCRIPTS) -> list[str]:
 def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
     """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
     from campaign.report.figure import data_of
-    from campaign.report.figure_names import in_page_order
-    from campaign.tables.table_files import read
+    from campaign.tables.io import read
 
     figures.mkdir(parents=True, exist_ok=True)
     drawing = _Drawing(data_of(read(tables), style), figures, scripts)
@@ -92,9 +92,9 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
     from campaign.insight.recommend import advise, asked
     from campaign.report.figure import data_of, page_document
     from campaign.report.figure_coverage import of_cells
-    from campaign.report.recommendation_figure import figure
+    from campaign.report.sections.recommendation_figure import figure
     from campaign.report.svg import notice
-    from campaign.tables.table_files import read
+    from campaign.tables.io import read
 
     given = read(tables)
     advice = advise(given, asked([], [], [], [], []))
@@ -119,8 +119,8 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
 def render_report(tables: Path, figures: Path, out: Path) -> None:
     """The page from tables, figures, and, where there is one beside the figures, the recommendation."""
     from campaign.report.page import assemble, read_drawings, write_report
-    from campaign.report.recommendation_section import read_recommendation
-    from campaign.tables.table_files import read
+    from campaign.report.sections.recommendation import read_recommendation
+    from campaign.tables.io import read
 
     drawings = read_drawings((figures / f"{name}.svg", figures / f"{name}.json") for name in figure_names())
     known = read(tables)

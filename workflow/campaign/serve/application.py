@@ -20,16 +20,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from campaign.errors import CampaignError
 from campaign.paths import REPORTS
-from campaign.report.coverage_section import state_counts
 from campaign.report.figure import Drawing, Figure, data_of
 from campaign.report.figure_names import in_page_order
+from campaign.report.sections.coverage import state_counts
 from campaign.report.svg import notice
 from campaign.report.templates import STYLE, templates
 from campaign.report.write import figure_names, load_figure
 from campaign.serve import pages
 from campaign.serve.pages import Filter
 from campaign.serve.results_index import Shelf, Shelved, tables_or_problem
-from campaign.tables.table_files import Tables
+from campaign.tables.io import Tables
 
 LIVE_S = 5
 """A page of a campaign that is running asks again after so many seconds."""

@@ -16,8 +16,8 @@ from campaign.documents.expression import parse
 from campaign.plan.selection import HOST
 from campaign.serve.results_index import Progress
 from campaign.statistics.comparable_cells import naming_columns, option_columns
-from campaign.tables.build import STATES
-from campaign.tables.table_files import Tables
+from campaign.tables.cells import STATES
+from campaign.tables.io import Tables
 
 CELLS_ON_PAGE = 100
 CHOICES = ("configuration", "workload", "batch", "precision", "state")

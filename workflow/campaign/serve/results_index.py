@@ -19,7 +19,7 @@ from campaign.errors import CampaignError, RecordError
 from campaign.files import is_locked, read_json
 from campaign.paths import Results
 from campaign.tables.collect import gather, tables_of
-from campaign.tables.table_files import Tables, read
+from campaign.tables.io import Tables, read
 
 _LOOK_S = 1.0
 """The results directory is not listed more often than this."""

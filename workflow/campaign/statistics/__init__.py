@@ -4,12 +4,7 @@ Pure functions on numpy arrays; everything works element-wise, so thousands of c
 cannot be computed (no run, one run, a mean that is not positive) is nan and its method says why.
 """
 
-from campaign.statistics.multiplicity import holm
-from campaign.statistics.pairs import either, is_paired, paired
-from campaign.statistics.ratio import LogRatios, unpaired
-from campaign.statistics.student import student_quantile
-from campaign.statistics.summary import Summaries, interval_methods, student_interval, summaries
-from campaign.statistics.words import (
+from campaign.statistics.intervals import (
     BCA,
     CONFIDENCE,
     ITSELF,
@@ -23,7 +18,11 @@ from campaign.statistics.words import (
     SIGNIFICANT,
     STUDENT,
     Floats,
+    student_quantile,
 )
+from campaign.statistics.multiple_testing import holm
+from campaign.statistics.ratios import LogRatios, either, is_paired, paired, unpaired
+from campaign.statistics.summary import Summaries, interval_methods, student_interval, summaries
 
 __all__ = [
     "BCA",

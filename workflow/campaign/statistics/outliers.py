@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from campaign.statistics.words import Floats
+from campaign.statistics.intervals import Floats
 
 # How many clean samples have an outlier.
 LEVEL = 0.01

@@ -1,6 +1,6 @@
 """Where the spread of a campaign's throughput comes from, by workload, and which hosts are slow: from its runs. Pure.
 
-What the numbers are, `campaign.statistics.variance` and `campaign.statistics.hosts` say.
+What the numbers are, `campaign.statistics.variance_components` and `campaign.statistics.slow_hosts` say.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import ndtri
 
-from campaign.statistics.hosts import HostResult, compare_hosts
-from campaign.statistics.variance import Component, Components, components
-from campaign.statistics.words import CONFIDENCE
+from campaign.statistics.intervals import CONFIDENCE
+from campaign.statistics.slow_hosts import HostResult, compare_hosts
+from campaign.statistics.variance_components import Component, Components, components
 
 COULD, MAY, NOT, UNKNOWN = "could", "may", "could not", "not known"
 

@@ -3,7 +3,7 @@
 Sources
 -------
 Interval of a mean: Student (1908), "The probable error of a mean", Biometrika 6(1), and BCa bootstrap from 20 runs on
-(`campaign.statistics.bootstrap`). Why 20: simulated, the bootstrap as used here covers the mean of 20 normal runs in 94 to 95
+(`campaign.statistics.intervals`). Why 20: simulated, the bootstrap as used here covers the mean of 20 normal runs in 94 to 95
 of 100 cases and that of skewed runs in 93 to 94, where t covers 92 to 93. With fewer runs t is at least as good, and BCa as
 published covers 83 of 100 with 5 runs and 90 with 10.
 Interval of a median of fewer than 20 runs: no interval that asks nothing of the distribution reaches 95 % below 6 runs, so runs
@@ -18,10 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from campaign.statistics.bootstrap import bca
-from campaign.statistics.outliers import outlying
-from campaign.statistics.student import student_quantile
-from campaign.statistics.words import (
+from campaign.statistics.intervals import (
     BCA,
     CONFIDENCE,
     MEDIAN_STUDENT,
@@ -31,7 +28,10 @@ from campaign.statistics.words import (
     Floats,
     Integers,
     Words,
+    bca,
+    student_quantile,
 )
+from campaign.statistics.outliers import outlying
 
 # From so many runs on, intervals are bootstrapped.
 ENOUGH_TO_BOOTSTRAP = 20

@@ -24,8 +24,8 @@ from campaign.slurm.failed_hosts import Excluded
 from campaign.tables.context import context_document
 
 if TYPE_CHECKING:  # it brings pandas
-    from campaign.tables.idle_time import Busy
-    from campaign.tables.table_files import Tables
+    from campaign.tables.io import Tables
+    from campaign.tables.leases import Busy
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,9 @@ def _reasons(directory: Path) -> dict[str, str]:
 
 def tables_of(collected: Collected) -> Tables:
     """All tables of what was gathered."""
-    from campaign.tables.build import PlannedCell, cells_table, runs_table
-    from campaign.tables.table_files import Tables
+    from campaign.tables.cells import PlannedCell, cells_table
+    from campaign.tables.io import Tables
+    from campaign.tables.runs import runs_table
     from campaign.tables.time_series import sampled
 
     runs = runs_table(collected.records, collected.beside)
@@ -145,7 +146,7 @@ def tables_of(collected: Collected) -> Tables:
     tables = Tables(runs, cells, collected.leases, collected.links, context_document(collected), telemetry)
     if not collected.campaign.references:
         return tables
-    from campaign.insight.published.said import held_against
+    from campaign.insight.published.claims import held_against
 
     published = held_against(collected.campaign.references, tables)
     return replace(tables, context={**tables.context, "published": published})
@@ -154,7 +155,7 @@ def tables_of(collected: Collected) -> Tables:
 def collect(collected: Collected, out: Path) -> None:
     """Write tables/: runs and cells (Parquet and CSV), telemetry (Parquet), leases.json, links.json, context.json; and costs.json,
     what forecasts learn from."""
-    from campaign.tables.table_files import write
+    from campaign.tables.io import write
 
     write(tables_of(collected), out)
     campaign = collected.campaign

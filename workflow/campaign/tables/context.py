@@ -39,7 +39,7 @@ _PROTOCOL = ("warmup_steps", "measured_steps", "repetitions", "order", "seed")
 
 
 def context_document(collected: Collected) -> dict[str, Any]:
-    """JSON-serialisable; its form is `report_document.ContextDocument`."""
+    """JSON-serialisable; its form is `campaign.report.page_document.ContextDocument`."""
     campaign, records = collected.campaign, collected.records
     shared = {name for record in records for name in (record.environment, record.software) if name}
     environments = {name: collected.store.shared_document(name) for name in sorted(shared)}

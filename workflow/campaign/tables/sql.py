@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from campaign.errors import CampaignError, needs_extra
-from campaign.tables.build import cells_table, leases_table, runs_table
+from campaign.tables.cells import cells_table
 from campaign.tables.columns import COLUMNS, meaning
-from campaign.tables.frames import COUNT, NUMBER, TEXT, frame
+from campaign.tables.io import COUNT, NUMBER, TEXT, frame
+from campaign.tables.leases import leases_table
+from campaign.tables.runs import runs_table
 from campaign.tables.time_series import COLUMNS as TELEMETRY_COLUMNS
 
 if TYPE_CHECKING:
     import duckdb
 
-    from campaign.tables.table_files import Tables
+    from campaign.tables.io import Tables
 
 LINK_COLUMNS: Mapping[str, str] = {
     "lease_id": TEXT,
@@ -49,7 +51,7 @@ class QueryError(CampaignError):
 
 def no_tables() -> Tables:
     """Tables without rows: the columns that every campaign has."""
-    from campaign.tables.table_files import Tables
+    from campaign.tables.io import Tables
 
     runs = runs_table([])
     return Tables(runs, cells_table([], runs), [], [], {"campaign": {"name": ""}})

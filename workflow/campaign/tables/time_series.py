@@ -21,7 +21,7 @@ from campaign.errors import RecordError
 from campaign.observe.telemetry import integration
 from campaign.observe.telemetry.samples import HostSamples, Series
 from campaign.observe.telemetry.summary import Used, used_devices
-from campaign.tables.frames import COUNT, NUMBER, TEXT, typed
+from campaign.tables.io import COUNT, NUMBER, TEXT, typed
 
 if TYPE_CHECKING:
     from campaign.documents.record import Record

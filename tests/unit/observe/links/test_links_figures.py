@@ -11,7 +11,7 @@ import pytest
 
 from campaign.report.figure import Drawing, FigureData
 from campaign.report.shown_links import shown, size_words
-from tests.unit import links_data
+from tests.unit.observe.links import links_data
 
 
 def draw(name: str, links: list[dict[str, Any]]) -> Drawing:

@@ -25,7 +25,7 @@ from campaign.workloads.synthetic import open_workload
 from campaign.workloads.workload_file import SyntheticWorkload
 from tests.campaign_files import one_cell, one_run
 from tests.unit.launch.compositions import composition, system
-from tests.unit.sample_data import summarize
+from tests.unit.statistics.sample_data import summarize
 
 POWER_W, MEMORY_MIB, UTILISATION_PCT = 250.0, 1024.0, 80.0
 

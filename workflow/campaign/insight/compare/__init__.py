@@ -3,7 +3,7 @@
 `compare` makes a Comparison from the tables of two campaigns, `document` its JSON document. Pure.
 """
 
-from campaign.insight.compare.comparing import Comparison, compare
+from campaign.insight.compare.comparison import Comparison, compare
 from campaign.insight.compare.document import document
 from campaign.insight.compare.gate import Broken, Rule, parse_rule
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign.insight.compare.comparing import Comparison
+from campaign.insight.compare.comparison import Comparison
 
 SCHEMA = "comparison/1"
 

@@ -12,7 +12,7 @@ import math
 from typing import Literal
 
 from campaign.config.published_file import Claim, Here, Interval
-from campaign.insight.published.values import Found, Trend, Value
+from campaign.insight.published.quantities import Found, Trend, Value
 from campaign.statistics import SIGNIFICANT
 
 Verdict = Literal["agrees", "differs", "undecided"]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign.insight.performance import Checked, Fitted, Observed, fit, observed, predict
-from campaign.insight.performance import check as check_model
-from campaign.insight.performance.observed import LinkStart, with_ways
+from campaign.insight.recommend.fit import Checked, Fitted, fit, predict
+from campaign.insight.recommend.fit import check as check_model
+from campaign.insight.recommend.observations import LinkStart, Observed, observed, with_ways
 from campaign.insight.recommend.shapes import COLUMNS, Pool, name, possible
 from campaign.statistics import student_quantile
 

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from campaign.statistics.student import student_quantile
-from campaign.statistics.words import Floats
+from campaign.statistics.intervals import Floats, student_quantile
 
 FEWEST_SIZES = 3
 _ITERATIONS = 5

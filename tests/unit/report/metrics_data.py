@@ -18,7 +18,9 @@ import yaml
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record
 from campaign.report.figure import FigureData
-from campaign.tables.build import PlannedCell, cells_table, leases_table, runs_table
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.leases import leases_table
+from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
 
 FABRIC_SLOPE = 20.0

@@ -29,10 +29,20 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import fdtrc, stdtr
 
-from campaign.statistics.information import aicc
-from campaign.statistics.multiplicity import holm
-from campaign.statistics.student import student_quantile
-from campaign.statistics.words import SIGNIFICANT, Floats
+from campaign.statistics.intervals import SIGNIFICANT, Floats, student_quantile
+from campaign.statistics.multiple_testing import holm
+
+
+def aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
+    """Corrected information criterion of normal residuals, element-wise; infinite with too few values for so many parameters.
+
+    mean_square: of the residuals, positive; parameters: the variance of the residuals among them, or for no model.
+    """
+    n, known = np.asarray(values, dtype=np.float64), np.asarray(parameters, dtype=np.float64)
+    left = n - known - 1
+    correction = 2 * known * (known + 1) / np.where(left > 0, left, 1.0)
+    return np.asarray(np.where(left > 0, n * np.log(mean_square) + 2 * known + correction, np.inf), dtype=np.float64)
+
 
 AMDAHL, GUSTAFSON, LATENCY = "Amdahl", "Gustafson", "latency-bandwidth"
 LEAST_DIP_PCT = 1.0

@@ -9,7 +9,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.statistics.comparable_cells import naming_columns
-from campaign.tables.build import STATES, tally
+from campaign.tables.cells import STATES, tally
 
 # Up to so many planned cells the page has a row for each; beyond, one for each configuration and workload.
 CELLS_ON_PAGE = 200

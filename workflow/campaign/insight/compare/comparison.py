@@ -12,13 +12,13 @@ import pandas as pd
 
 from campaign import statistics, wording
 from campaign.errors import ConfigError
+from campaign.insight.compare.differences import Difference, differences
 from campaign.insight.compare.gate import STATE, THROUGHPUT, Broken, Rule, broken_by_changes, broken_by_states
 from campaign.insight.compare.matching import NAMES, Matched, match
-from campaign.insight.compare.surroundings import Difference, differences
 from campaign.statistics import SIGNIFICANT, pairing
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.tables.columns import RUNS
-from campaign.tables.table_files import Tables
+from campaign.tables.io import Tables
 
 ALL = "all cells"
 _MEASURED = (

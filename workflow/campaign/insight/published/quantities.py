@@ -19,11 +19,11 @@ import pandas as pd
 
 from campaign import wording
 from campaign.config.published_file import Claim, Here, ReferenceSet
-from campaign.insight.published import of_links
+from campaign.insight.published import link_quantities
 from campaign.insight.published.selection import NotHere, chosen, column, equal_columns, pairs, said_missed
 from campaign.statistics import CONFIDENCE, Floats, pairing, student_interval, unpaired
 from campaign.statistics.comparable_cells import naming_columns
-from campaign.tables.table_files import Tables
+from campaign.tables.io import Tables
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _outcome(row: Mapping[Any, Any]) -> str:
 
 
 def _of_links(here: Here, tables: Tables) -> Found:
-    value, low, high, words, models = of_links.quantity(here, tables.links)
+    value, low, high, words, models = link_quantities.quantity(here, tables.links)
     allowed = here.under.get("device", ())
     missed = tuple(
         f"device {model} instead of {' or '.join(map(str, allowed))}" for model in models if model not in allowed

@@ -13,11 +13,11 @@ from campaign.config.published_file import Claim, Here, ReferenceSet
 from campaign.insight.published import NOT_HERE
 from campaign.insight.published.conditions import conditions
 from campaign.insight.published.judgement import judge, others
+from campaign.insight.published.quantities import Found, Value, found
 from campaign.insight.published.selection import NotHere, only_the_program
-from campaign.insight.published.values import Found, Value, found
 from campaign.statistics.comparable_cells import option_columns
-from campaign.tables.build import PLAN_COLUMNS
-from campaign.tables.table_files import Tables
+from campaign.tables.cells import PLAN_COLUMNS
+from campaign.tables.io import Tables
 
 # Of so many conditions and values a table's cell holds the first ones, and says how many more there are.
 _MOST = 4

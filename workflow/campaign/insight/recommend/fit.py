@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from campaign.insight.performance.model import COMMUNICATION, LIMITS, Floats, Model, Rows, Structure
-from campaign.insight.performance.observed import LinkStart, Observed
+from campaign.insight.recommend.model import COMMUNICATION, LIMITS, Floats, Model, Rows, Structure
+from campaign.insight.recommend.observations import LinkStart, Observed
 from campaign.statistics import student_quantile
-from campaign.statistics.information import aicc
+from campaign.statistics.scaling_models import aicc
 
 FEWEST_CONFIGURATIONS = 4
 ASSUMED_BYTES = 100e6

@@ -2,7 +2,7 @@
 
 For each host, the logarithm of throughput of the runs that touched it is compared with that of the other runs of the same cells:
 one weighted difference over all cells, by weights that make the most of unequal numbers of runs. Its error holds the spread of
-runs, and that of leases where the design tells it (`campaign.statistics.variance`): then hosts are compared as they are, and any
+runs, and that of leases where the design tells it (`variance_components`): then hosts are compared as they are, and any
 difference between them counts. Where lease and host cannot be told apart, a host has to stand out from how the others differ among
 each other (`AMONG_HOSTS`), for which it takes `HOSTS_NEEDED` hosts; with fewer, a slow lease looks like a slow host (`RUNS_ALONE`),
 and who reads the result must be told.
@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtr
 
-from campaign.statistics.multiplicity import holm
-from campaign.statistics.student import student_quantile
-from campaign.statistics.variance import Codes, codes
-from campaign.statistics.words import SIGNIFICANT, Floats
+from campaign.statistics.intervals import SIGNIFICANT, Floats, student_quantile
+from campaign.statistics.multiple_testing import holm
+from campaign.statistics.variance_components import Codes, codes
 
 FAR = 3.0
 HOSTS_NEEDED = 4

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign.insight.performance.model import Rows
+from campaign.insight.recommend.model import Rows
 from campaign.observe.links.paths import FABRIC, LOCAL, NETWORK, links_of
 
 # Bytes that a rank hands to all-reduces in a step: as counted, else as many as the gradients in fp32 have.

@@ -24,7 +24,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.special import chdtri, ndtri
 
-from campaign.statistics.words import CONFIDENCE, Floats
+from campaign.statistics.intervals import CONFIDENCE, Floats
 
 RUN, LEASE, HOST, TOGETHER = "run to run", "lease to lease", "host to host", "lease and host together"
 

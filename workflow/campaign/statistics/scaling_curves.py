@@ -2,7 +2,7 @@
 `campaign.statistics.comparable_cells.scaling`.
 
 A curve is a line of the figure: equal cells but for the number of devices, with the fewest hosts at each. What the models and the
-test for dips are, `campaign.statistics.scaling` says. Pure.
+test for dips are, `campaign.statistics.scaling_models` says. Pure.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from campaign import wording
-from campaign.statistics import scaling
-from campaign.statistics.scaling import AMDAHL, GUSTAFSON, LATENCY, Curves, Fit
+from campaign.statistics import scaling_models
+from campaign.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, Curves, Fit
 from campaign.statistics.spread import Spread
 
 # Columns of each model's parameters, with the factor from the model's unit; each has _low and _high beside it.
@@ -41,10 +41,10 @@ def with_models(rows: pd.DataFrame, series: Sequence[str], spread: Spread, runs:
     curves = _curves(points, curve, place)
     workloads = points.groupby(curve, sort=False)["workload"].first()
     between = np.array([spread.between_leases(str(name)) for name in workloads])
-    found = scaling.dips(curves, between)
+    found = scaling_models.dips(curves, between)
     # What dips is not what the models are of; it would bend them.
-    fits = scaling.fit(replace(curves, n_runs=np.where(found.dip, 0.0, curves.n_runs)))
-    best = scaling.best(fits)
+    fits = scaling_models.fit(replace(curves, n_runs=np.where(found.dip, 0.0, curves.n_runs)))
+    best = scaling_models.best(fits)
     of_curve = pd.DataFrame({"fit": pd.Series(best, dtype="str"), **_parameters(fits)})
     of_curve["fit_misses"] = [bool(name) and bool(fits[name].misses[at]) for at, name in enumerate(best)]
     fitted = np.array(
@@ -68,7 +68,7 @@ def with_models(rows: pd.DataFrame, series: Sequence[str], spread: Spread, runs:
     result = result.join(at_points)
     result["fit"] = result["fit"].fillna("")
     result["fit_misses"] = result["fit_misses"].eq(True)
-    result["dip"] = scaling.is_dip(result["dip_p_holm"], result["dip_low"])
+    result["dip"] = scaling_models.is_dip(result["dip_p_holm"], result["dip_low"])
     return _with_bandwidth(result, series, runs)
 
 
@@ -115,7 +115,7 @@ def line(row: Mapping[str, Any], devices: npt.ArrayLike) -> npt.NDArray[np.float
     """Throughput of the best model of a row's curve at any number of devices."""
     model = str(row["fit"])
     values = [row[name] / factor for name, factor in PARAMETERS[model]]
-    return scaling.throughput_of(model, values, devices, float(row["batch"]))
+    return scaling_models.throughput_of(model, values, devices, float(row["batch"]))
 
 
 def said(row: Mapping[str, Any]) -> str:

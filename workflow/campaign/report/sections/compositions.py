@@ -9,9 +9,8 @@ import pandas as pd
 
 from campaign import wording
 from campaign.documents.cell import Configuration
-from campaign.tables.build import leases_table, tally
-from campaign.tables.idle_time import idle_times
-from campaign.tables.port_counters import CARRIED, carried_gb_per_s, ends
+from campaign.tables.cells import tally
+from campaign.tables.leases import CARRIED, carried_gb_per_s, ends, idle_times, leases_table
 
 LEASES_ON_PAGE = 100
 _BUSIEST = 4

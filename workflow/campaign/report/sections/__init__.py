@@ -1,0 +1,1 @@
+"""Sections of the report page, in words for the template."""

@@ -1,0 +1,167 @@
+"""The table of planned cells: one row a cell, measured or not. Its columns are fixed, also when it is empty."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign import statistics
+from campaign.documents.cell import Cell
+from campaign.tables.io import COUNT, TEXT, frame
+from campaign.tables.runs import RUN_COLUMNS
+
+# What becomes of a cell.
+STATES = ("measured", "failed", "implied", "missing")
+
+
+_AXIS_NAMES = (
+    "cell_id",
+    "configuration",
+    "hosts",
+    "devices_per_host",
+    "local_devices_per_host",
+    "devices_used",
+    "ranks",
+    "devices",
+    "device",
+    "attach",
+    "storage",
+    "workload",
+    "batch",
+    "batch_global",
+    "precision",
+)
+
+
+PLAN_COLUMNS = {**{name: RUN_COLUMNS[name] for name in _AXIS_NAMES}, "n_planned": COUNT, "lease": TEXT}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCell:
+    """A cell of the plan: how often it is to be run, under which lease, and why a repetition has no record (yet)."""
+
+    cell: Cell
+    repetitions: int
+    lease: str
+    missing: Mapping[int, str] = field(default_factory=dict)
+
+
+def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFrame:
+    """One row a planned cell, in the order of the plan: its axes, how many runs it has, and their summary.
+
+    state: `measured` (a run is ok), `failed` (it was run, none is ok), `implied` (not run: a smaller batch ran out of memory) or
+    `missing` (no run). n_ok counts the runs that are ok and have a throughput. Throughput columns (median,
+    mean, sd, min, max; samples per second) are over ok runs; ci_low and ci_high bound the mean, median_low and median_high the
+    median, at 95 %, and interval_method and median_method say how. n_outliers, outliers: the runs that lie far from the others
+    (`campaign.statistics.outliers`), which count like any other.
+    stopped: why a target, or the most repetitions under one, ended the cell.
+    Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements and count.
+    """
+    plan = list(planned)
+    table = frame([_planned_row(entry) for entry in plan], PLAN_COLUMNS, {})
+    ids = table["cell_id"]
+    groups = runs.groupby("cell_id", sort=False)
+    ok = runs[runs["status"] == "ok"].groupby("cell_id", sort=False)
+    table["n_ok"] = _counts(ids, ok["throughput_per_s"].count())
+    implied = runs[runs["status"] == "implied"].groupby("cell_id", sort=False)
+    table["n_implied"] = _counts(ids, implied.size())
+    table["n_failed"] = _counts(ids, groups.size()) - _counts(ids, ok.size()) - table["n_implied"]
+    present = {(str(cell), int(n)) for cell, n in zip(runs["cell_id"], runs["repetition"], strict=True)}
+    absent = [[n for n in range(1, e.repetitions + 1) if (e.cell.id, n) not in present] for e in plan]
+    table["n_missing"] = np.array([len(each) for each in absent], dtype=np.int64)
+    measured, ran = _counts(ids, ok.size()).to_numpy() > 0, table["n_failed"].to_numpy() > 0
+    known = np.where(table["n_implied"] > 0, "implied", "missing")
+    state = np.where(measured, "measured", np.where(ran, "failed", known))
+    table["state"] = pd.Series(state, index=table.index, dtype="str")
+    failed = runs[runs["status"] != "ok"]
+    table["failures"] = _tallies(ids, failed, "status")
+    table["failure_reasons"] = _tallies(ids, failed, "failure_reason")
+    reasons = [tally([e.missing.get(n, "no record") for n in gone]) for e, gone in zip(plan, absent, strict=True)]
+    table["missing_reasons"] = pd.Series(reasons, index=table.index, dtype="str")
+    table["flags"] = _tallies(ids, runs[runs["flags"] != ""], "flags", count=False)
+    # A cell that went on under another target has ended more than once; the last time counts.
+    stopped = runs[runs["stopped"] != ""]
+    ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
+    table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
+    table["step_median_s"] = ids.map(ok["step_median_s"].median()).astype("float64")
+    return _with_summary(table, runs[(runs["status"] == "ok") & runs["throughput_per_s"].notna()])
+
+
+def _with_summary(table: pd.DataFrame, ok: pd.DataFrame) -> pd.DataFrame:
+    places, names = pd.factorize(table["cell_id"])
+    ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
+    ok = ok[ok["place"] >= 0]
+    found = statistics.summaries(ok["throughput_per_s"], ok["place"], len(names))
+    named = _outliers(ok[found.outlier], found.median)
+    numbers = {
+        "median": found.median,
+        "mean": found.mean,
+        "sd": found.sd,
+        "min": found.minimum,
+        "max": found.maximum,
+        "cv_pct": found.cv_pct,
+        "ci_low": found.ci_low,
+        "ci_high": found.ci_high,
+        "interval_method": found.interval_method,
+        "median_low": found.median_low,
+        "median_high": found.median_high,
+        "median_method": found.median_method,
+        "n_outliers": np.bincount(ok["place"][found.outlier], minlength=len(names)),
+        "outliers": np.array([named.get(place, "") for place in range(len(names))], dtype=object),
+    }
+    columns = {name: pd.Series(values[places], index=table.index) for name, values in numbers.items()}
+    words = {name: column.astype("str") for name, column in columns.items() if column.dtype == object}
+    return table.assign(**{**columns, **words})
+
+
+def _outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:
+    """By place of their cell, which repetitions lie far from the others, and how far from the median: '3 (-12.4 %)'."""
+    said: defaultdict[int, list[str]] = defaultdict(list)
+    for place, repetition, rate in zip(runs["place"], runs["repetition"], runs["throughput_per_s"], strict=True):
+        median = medians[place]
+        away = f" ({100 * (rate / median - 1):+.1f} %)" if median else ""
+        said[int(place)].append(f"{repetition}{away}")
+    return {place: ", ".join(texts) for place, texts in said.items()}
+
+
+def _planned_row(entry: PlannedCell) -> dict[str, Any]:
+    cell, configuration = entry.cell, entry.cell.configuration
+    return {
+        "cell_id": cell.id,
+        "configuration": configuration.name,
+        **configuration.shape(),
+        "ranks": configuration.ranks,
+        "devices": configuration.devices,
+        "workload": cell.workload,
+        "batch": cell.batch,
+        "batch_global": cell.batch_global,
+        "precision": cell.precision,
+        **{f"option_{name}": value for name, value in cell.options.items()},
+        "n_planned": entry.repetitions,
+        "lease": entry.lease,
+    }
+
+
+def tally(texts: Iterable[str]) -> str:
+    """'oom_device x3, nan': each text with how often it came, in the order of its first coming."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        counts[text] = counts.get(text, 0) + 1
+    return ", ".join(text if n == 1 else f"{text} x{n}" for text, n in counts.items() if text)
+
+
+def _counts(ids: pd.Series[str], counts: Any) -> pd.Series[int]:
+    return ids.map(counts).fillna(0).astype("int64")
+
+
+def _tallies(ids: pd.Series[str], runs: pd.DataFrame, column: str, count: bool = True) -> pd.Series[str]:
+    texts: defaultdict[str, list[str]] = defaultdict(list)
+    for cell_id, text in zip(runs["cell_id"], runs[column], strict=True):
+        texts[cell_id].extend([text] if count else text.split(", "))
+    joined = [tally(texts.get(i, ()) if count else dict.fromkeys(texts.get(i, ()))) for i in ids]
+    return pd.Series(joined, index=ids.index, dtype="str")

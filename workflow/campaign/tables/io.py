@@ -1,0 +1,102 @@
+"""All tables of a campaign together, in memory (`Tables`) and as the files of a directory `tables/`.
+
+Everything right of the tables (figures, report, comparison, recommendation, queries) reads these alone. Frames have a fixed order
+and type of columns, also when they are empty, so that files are equal byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from campaign.errors import RecordError
+
+# Kinds of columns: text without missing values, whole numbers, and numbers that may be missing (nan).
+TEXT, COUNT, NUMBER = "text", "count", "number"
+
+
+def frame(rows: Sequence[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]) -> pd.DataFrame:
+    """A frame of the fixed columns in their order, then options, then all others by name; typed, also when empty."""
+    names = {name for row in rows for name in row}
+    options = sorted(name for name in names if name.startswith("option_"))
+    others = sorted(names - set(fixed) - set(options))
+    columns: dict[str, Any] = {}
+    for name, kind in fixed.items():
+        values = computed[name] if name in computed else [row.get(name) for row in rows]
+        columns[name] = typed(values, kind)
+        if name == "precision":
+            columns.update({option: _option([row.get(option) for row in rows]) for option in options})
+    columns.update({name: typed([row.get(name) for row in rows], NUMBER) for name in others})
+    return pd.DataFrame(columns)
+
+
+def typed(values: Any, kind: str) -> pd.Series[Any]:
+    """Values as a column of one kind; None is empty text, or nan."""
+    if kind == TEXT:
+        return pd.Series(["" if value is None else str(value) for value in values], dtype="str")
+    if kind == COUNT:
+        return pd.Series(values, dtype="int64")
+    return pd.Series(values, dtype="float64")
+
+
+def _option(values: list[Any]) -> pd.Series[Any]:
+    """Numbers stay numbers; anything mixed, and an option that some cells do not have, is text."""
+    kinds = {type(value) for value in values}
+    return typed(values, COUNT if kinds == {int} else NUMBER if kinds <= {int, float} else TEXT)
+
+
+DOCUMENTS = ("leases", "links", "context")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """See the module."""
+
+    runs: pd.DataFrame
+    cells: pd.DataFrame
+    leases: Sequence[Mapping[str, Any]]
+    links: Sequence[Mapping[str, Any]]
+    context: Mapping[str, Any]
+    telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def name(self) -> str:
+        """The campaign's."""
+        return str(self.context["campaign"]["name"])
+
+
+def write(tables: Tables, directory: Path) -> None:
+    """Write all tables; RecordError or OSError when that is not possible."""
+    write_tables(directory, tables.runs, tables.cells)
+    tables.telemetry.to_parquet(directory / "telemetry.parquet", engine="pyarrow", compression="zstd", index=False)
+    for name in DOCUMENTS:
+        text = json.dumps(getattr(tables, name), indent=1, sort_keys=True, ensure_ascii=False)
+        (directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def read(directory: Path) -> Tables:
+    """The tables in a directory; RecordError names what cannot be read."""
+    try:
+        runs, cells = (pd.read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
+        leases, links, context = (json.loads((directory / f"{name}.json").read_bytes()) for name in DOCUMENTS)
+        sampled = directory / "telemetry.parquet"
+        telemetry = pd.read_parquet(sampled) if sampled.exists() else pd.DataFrame()
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{directory}: the tables cannot be read ({error}); delete them and run again") from error
+    return Tables(runs, cells, leases, links, context, telemetry)
+
+
+def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:
+    """Write runs and cells as Parquet (types kept) and CSV (for people); RecordError when that is not possible."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, table in (("runs", runs), ("cells", cells)):
+            table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
+            table.to_csv(directory / f"{name}.csv", index=False, lineterminator="\n")
+    except OSError as error:
+        raise RecordError(f"{directory}: tables could not be written ({error.strerror or error})") from error

@@ -1,0 +1,128 @@
+"""The table of runs: one row a run, in the order of cell and repetition. Its columns are fixed, also when it is empty."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from campaign.documents.record import Record, RecordedCell
+from campaign.tables.io import COUNT, NUMBER, TEXT, frame
+from campaign.tables.leases import Busy, idle_before
+
+RUN_COLUMNS: dict[str, str] = {
+    "cell_id": TEXT,
+    "repetition": COUNT,
+    "configuration": TEXT,
+    "hosts": COUNT,
+    "devices_per_host": COUNT,
+    "local_devices_per_host": COUNT,
+    "devices_used": COUNT,
+    "ranks": COUNT,
+    "devices": COUNT,
+    "device": TEXT,
+    "attach": TEXT,
+    "storage": TEXT,
+    "workload": TEXT,
+    "batch": COUNT,
+    "batch_global": COUNT,
+    "precision": TEXT,
+    "status": TEXT,
+    "failure_reason": TEXT,
+    "throughput_per_s": NUMBER,
+    "throughput_per_device_per_s": NUMBER,
+    "throughput_printed_per_s": NUMBER,
+    "step_median_s": NUMBER,
+    "step_p95_s": NUMBER,
+    "step_cv_pct": NUMBER,
+    "wall_s": NUMBER,
+    "started": NUMBER,
+    "ended": NUMBER,
+    "idle_before_s": NUMBER,
+    "lease_id": TEXT,
+    "host_names": TEXT,
+    "flags": TEXT,
+    "log": TEXT,
+    "stopped": TEXT,
+    "implied_by": TEXT,
+}
+
+
+def runs_table(records: Iterable[Record], others: Iterable[Busy] = ()) -> pd.DataFrame:
+    """One row a run, in the order of (cell_id, repetition).
+
+    throughput_per_s is there for runs that are `ok`; what another run printed is in throughput_printed_per_s, so that
+    it cannot be averaged by accident. Step columns are of the slowest rank, which sets the pace of all. Options become
+    `option_<name>`; metrics keep their name, or get the prefix `metric_` where it is taken. idle_before_s: from the end of the
+    run before on the same lease, which may be one of the `others`; nan for the first run, and where nothing was started.
+    log: relative to the results directory, of an imported run to the directory that was imported; empty where nothing was
+    started. wall_s: nan where an imported log does not say it.
+    """
+    rows: list[dict[str, Any]] = []
+    steps: list[tuple[float, ...]] = []
+    for record in records:
+        rows.append(_run_row(record))
+        steps.append(_slowest_rank(record))
+    table = frame(rows, RUN_COLUMNS, _step_columns(steps))
+    table = table.sort_values(["cell_id", "repetition"], kind="stable", ignore_index=True)
+    return table.assign(idle_before_s=idle_before(table, others))
+
+
+def _run_row(record: Record) -> dict[str, Any]:
+    cell = record.cell
+    ranks = cell.hosts * cell.devices_used
+    believed = record.status == "ok"
+    rate = record.throughput_per_s
+    return {
+        "cell_id": record.cell_id,
+        "repetition": record.repetition,
+        **{name: getattr(cell, name) for name in RecordedCell.model_fields if name != "options"},
+        "ranks": ranks,
+        "devices": cell.hosts * cell.devices_per_host,
+        "batch_global": cell.batch * ranks,
+        **{f"option_{name}": value for name, value in cell.options.items()},
+        "status": record.status,
+        "failure_reason": record.failure.reason if record.failure else "",
+        "throughput_per_s": rate if believed else None,
+        "throughput_per_device_per_s": rate / ranks if believed and rate is not None else None,
+        "throughput_printed_per_s": None if believed else rate,
+        "wall_s": None if record.source is not None and not record.source.timed else record.ended - record.started,
+        "started": record.started,
+        "ended": record.ended,
+        "lease_id": record.lease_id,
+        "host_names": ", ".join(record.hosts),
+        "flags": ", ".join(record.flags),
+        "log": record.log or (record.source.path if record.source else ""),
+        "stopped": record.stopped,
+        "implied_by": record.implied_by,
+        **{f"metric_{name}" if name in RUN_COLUMNS else name: value for name, value in record.metrics.items()},
+    }
+
+
+def _slowest_rank(record: Record) -> tuple[float, ...]:
+    """Step times of the rank with the longest window; without windows, of the one with the largest sum."""
+    if not record.step_times_s:
+        return ()
+    windows = record.window_s if len(record.window_s) == len(record.step_times_s) else [*map(sum, record.step_times_s)]
+    return record.step_times_s[int(np.argmax(windows))]
+
+
+def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    """Median, 95th percentile and CV of each row of steps; runs of equally many steps are computed together."""
+    columns = {name: np.full(len(steps), np.nan) for name in ("step_median_s", "step_p95_s", "step_cv_pct")}
+    by_length: defaultdict[int, list[int]] = defaultdict(list)
+    for position, times in enumerate(steps):
+        by_length[len(times)].append(position)
+    for length, positions in by_length.items():
+        if not length:
+            continue
+        block = np.array([steps[position] for position in positions])
+        columns["step_median_s"][positions] = np.median(block, axis=1)
+        columns["step_p95_s"][positions] = np.percentile(block, 95, axis=1)
+        if length > 1:
+            mean = block.mean(axis=1)
+            columns["step_cv_pct"][positions] = 100.0 * block.std(axis=1, ddof=1) / np.where(mean > 0, mean, np.nan)
+    return columns
