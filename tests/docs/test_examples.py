@@ -1,0 +1,179 @@
+"""Every YAML block is valid, every command exists, and blocks marked `run` do what the page says."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from campaign.cli.main import main
+from campaign.config.documentation import EXAMPLES
+from campaign.config.load import NOUNS, validate
+from campaign.config.published_file import ReferenceSet
+from campaign.config.yaml_file import parse_yaml
+from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
+
+TUTORIAL = DOCS / "tutorial" / "first-campaign.md"
+YAML = [block for page in PAGES for block in blocks(page, "yaml")]
+SHELL = [block for page in PAGES for block in blocks(page, "bash", "console", "sh")]
+RUN = sorted({block.page for block in SHELL if "run" in block.words} - {TUTORIAL})
+# Programs of others, whose options are theirs.
+FOREIGN = frozenset(
+    "cd cp export git mkdir mv pip pip3 python python3 scp source squeue ssh sudo systemctl tmux unset unzip".split()
+)
+
+
+@pytest.mark.parametrize("block", YAML, ids=str)
+def test_a_yaml_block_is_valid(block: Block) -> None:
+    """The info string says what it is: `yaml campaign` is a whole file, `yaml campaign part` some of its keys."""
+    if "invalid" in block.words:  # the page shows what the message says
+        return
+    noun = block.words[1] if len(block.words) > 1 else _noun(block.text)
+    text = block.text
+    if "part" in block.words:
+        text = yaml.safe_dump({**yaml.safe_load(EXAMPLES[noun]), **yaml.safe_load(text)}, sort_keys=False)
+    if noun == "published":
+        ReferenceSet.model_validate(yaml.safe_load(text))
+    elif noun == "values":
+        assert set(yaml.safe_load(text)) <= {"slurm", "launcher"}
+    else:
+        validate(parse_yaml(text, Path(str(block))), noun)
+
+
+def _noun(text: str) -> str:
+    """What an unmarked block of a generated page is, by its keys."""
+    keys = yaml.safe_load(text).keys()
+    signs = {"logs": "import", "configurations": "campaign", "kind": "workload", "hosts": "system"}
+    return next(noun for sign, noun in signs.items() if sign in keys)
+
+
+@pytest.mark.parametrize("block", SHELL, ids=str)
+def test_every_command_and_option_exists(block: Block) -> None:
+    for words in _commands(block.text):
+        match words[0]:
+            case "campaign":
+                _check_click(main, words[1:])
+            case "snakemake":
+                from snakemake.cli import get_argument_parser
+
+                _check_argparse(get_argument_parser(), words[1:])
+            case "make":
+                targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+                assert set(words[1:]) <= set(targets), f"{shlex.join(words)}: no such target"
+            case other:
+                assert other in FOREIGN or other.startswith("."), f"{shlex.join(words)}: what is {other}?"
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    """The words of each command; what stands in brackets in a synopsis, redirections and variables do not count."""
+    lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=";&|\n<>()")
+    lexer.whitespace, lexer.whitespace_split = " \t", True
+    words: list[str] = []
+    for word in (*lexer, "\n"):
+        if set(word) <= set(";&|\n"):
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words = words[1:]
+            if words:
+                yield words
+            words = []
+        else:
+            words.append(word)
+
+
+def _check_click(command: click.Command, words: list[str]) -> None:
+    context = click.Context(command, info_name="campaign", resilient_parsing=True)
+    while True:
+        if not isinstance(command, click.Group):
+            command.make_parser(context).parse_args(words)
+            return
+        _, rest, _ = command.make_parser(context).parse_args(list(words))
+        if not rest:
+            return
+        name, found, words = command.resolve_command(context, rest)
+        assert found is not None, f"no command {name}"
+        command, context = found, click.Context(found, info_name=name, parent=context, resilient_parsing=True)
+
+
+def _check_argparse(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    parser.parse_args(words)
+
+
+@pytest.fixture(scope="session")
+def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the tutorial was followed to its end."""
+    directory = tmp_path_factory.mktemp("tutorial")
+    follow(TUTORIAL, directory)
+    return directory
+
+
+def follow(page: Path, directory: Path) -> None:
+    """Do what a page says, in order: write the files that it shows, run its commands, compare what they print."""
+    printed = ""
+    for block in blocks(page, "yaml", "bash", "python", "text"):
+        if block.words[0] == "bash" and "run" in block.words:
+            printed = _run(block, directory)
+        elif block.words[0] == "text":
+            _compare(block, printed)
+        elif block.file_name:
+            path = directory / block.file_name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
+
+
+def _run(block: Block, directory: Path) -> str:
+    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.text],
+        cwd=directory,
+        env={**os.environ, "PATH": binaries},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+    expected = 1 if "fails" in block.words else 0
+    assert done.returncode == expected, f"{block}: exit code {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def _compare(block: Block, printed: str) -> None:
+    """Every line stands in what was printed, in order; digits may differ, and `...` stands for anything."""
+    rest = [_alike(line) for line in printed.splitlines()]
+    for line in block.text.splitlines():
+        pattern = ".*".join(map(re.escape, _alike(line).split("...")))
+        found = next((place for place, other in enumerate(rest) if re.fullmatch(pattern, other)), None)
+        if line.strip() not in ("", "..."):
+            assert found is not None, f"{block}: not printed: {line}\n{printed}"
+            rest = rest[found + 1 :]
+
+
+def _alike(line: str) -> str:
+    return re.sub(r"\d+(?:[.,]\d+)*", "0", " ".join(line.split()))
+
+
+def test_the_tutorial_can_be_followed(tutorial: Path) -> None:
+    assert (tutorial / "results" / "first" / "report.html").stat().st_size > 50_000
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_a_guide_can_be_followed(page: Path, tutorial: Path, tmp_path: Path) -> None:
+    """Guides go on from where the tutorial ends."""
+    directory = tmp_path / "tutorial"
+    shutil.copytree(tutorial, directory, symlinks=True)
+    follow(page, directory)
+
+
+def test_examples_are_found() -> None:
+    assert len(YAML) > 10
+    assert len(SHELL) > 20
+    assert any("run" in block.words for block in blocks(TUTORIAL, "bash"))

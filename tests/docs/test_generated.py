@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from campaign.cli.main import main
+from docs import generate
+from tests.docs.pages import DOCS, anchors
+
+
+@pytest.mark.parametrize("page", generate.pages(), ids=lambda page: page.name)
+def test_generated_pages_are_up_to_date(page: Path) -> None:
+    current = page.read_text(encoding="utf-8") if page.is_file() else ""
+    assert current == generate.pages()[page], f"{page} is out of date; run: make docs"
+
+
+def test_every_command_is_in_the_reference() -> None:
+    found = anchors(DOCS / "reference" / "commands.md")
+
+    def check(command: click.Command, path: str) -> None:
+        assert path.replace(" ", "-") in found
+        if isinstance(command, click.Group):
+            for name, inner in command.commands.items():
+                check(inner, f"{path} {name}")
+
+    check(main, "campaign")
