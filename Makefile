@@ -26,6 +26,7 @@ check: $(VENV)/.dev  ## Style, types, architecture
 	mypy
 	lint-imports
 	python -m campaign.config.documentation --check
+	python docs/generate.py --check
 	snakemake --lint
 
 bench: $(VENV)/.dev  ## Figures of speed, as a table (about twenty minutes; those of Slurm need root)
@@ -36,8 +37,11 @@ format: $(VENV)/.dev  ## Put everything into shape
 	ruff format .
 	snakefmt workflow/Snakefile workflow/rules
 
-docs: $(VENV)/.dev  ## Write docs/reference and workflow/schemas from the models
+docs: $(VENV)/.dev  ## Regenerate reference pages and schemas, and build the site into build/docs
 	python -m campaign.config.documentation
+	python docs/generate.py
+	python -m sphinx --fail-on-warning --quiet docs build/docs
+	@echo "Open it: file://$(CURDIR)/build/docs/index.html"
 
 clean:  ## Remove the virtual environment and caches; results stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -51,5 +55,5 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,test,check]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,test,check,docs]'
 	touch $@ $(VENV)/.demo

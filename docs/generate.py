@@ -15,9 +15,7 @@ from campaign.archive.layout import INDEX, MEANINGS, SCHEMA, Index
 from campaign.cli.main import main as campaign
 from campaign.config.markdown import sections, sentence, table
 from campaign.config.schemas import NOUNS, schema_of
-from campaign.fabrics import FABRICS
 from campaign.tables.columns import COLUMNS, ROWS
-from campaign.workloads.parsers import PARSERS
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 COMMAND = "python docs/generate.py"
@@ -27,7 +25,7 @@ WRITTEN_BY_PEOPLE = ("campaign", "system", "workload", "import")
 
 def pages() -> Mapping[Path, str]:
     """Every generated page with its text."""
-    makers = {"commands": _commands, "tables": _tables, "formats": _formats, "adapters": _adapters}
+    makers = {"commands": _commands, "tables": _tables, "formats": _formats}
     return {REFERENCE / f"{name}.md": NOTE + "\n\n".join(make()).rstrip() + "\n" for name, make in makers.items()}
 
 
@@ -76,7 +74,8 @@ def _tables() -> Iterator[str]:
     yield (
         "Collected records become these tables, in `results/CAMPAIGN/tables/` and in every archive. `campaign sql` queries them, "
         "and `campaign sql --tables` also lists the columns that one campaign adds: `option_NAME` for options of workloads and "
-        "`metric_NAME` for further numbers of a run. Units are at the end of a name. A missing value was not measured; it is never 0."
+        "`metric_NAME` for further numbers of a run. Units are at the end of a name. "
+        "A missing value was not measured; it is never 0."
     )
     for name, columns in COLUMNS.items():
         yield f"## {name}"
@@ -115,25 +114,6 @@ def _formats() -> Iterator[str]:
 
 def _keys(schema: Mapping[str, Any]) -> Iterator[str]:
     yield from sections(schema, "###", described=True)
-
-
-def _adapters() -> Iterator[str]:
-    yield "# Adapters and parsers"
-    yield "## Fabrics"
-    yield (
-        "`fabric: {kind: ...}` in a system file selects one of these. **Unverified** names what nobody has tried on the real "
-        "product yet. See [which parts are verified](../explanation/verification.md)."
-    )
-    yield table(
-        ("Kind", "Control plane", "Unverified"),
-        (
-            (f"`{kind}`", sentence(adapter.summary), sentence(adapter.unverified) or "nothing")
-            for kind, adapter in FABRICS.items()
-        ),
-    )
-    yield "## Parsers"
-    yield "`parser:` in a workload file of kind `command` selects one of these. They were tested on saved logs."
-    yield table(("Parser", "Program"), ((f"`{name}`", sentence(words)) for name, words in PARSERS.items()))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -78,7 +78,7 @@ def sentences(page: Path) -> Iterator[str]:
     """Sentences of paragraphs, lists, headings and table cells; code in them counts as one word."""
     for token in tokens(page):
         if token.type == "inline":
-            yield from re.split(r"(?<=[.!?;:])\s+(?=\S)", " ".join(_text(token).split()))
+            yield from re.split(r"(?<=[.!?:])\s+(?=\S)", " ".join(_text(token).split()))
 
 
 def _text(token: Token) -> str:
