@@ -28,9 +28,7 @@ YAML = [block for page in PAGES for block in blocks(page, "yaml")]
 SHELL = [block for page in PAGES for block in blocks(page, "bash", "console", "sh")]
 RUN = sorted({block.page for block in SHELL if "run" in block.words} - {TUTORIAL})
 # Programs of others, whose options are theirs.
-FOREIGN = frozenset(
-    ("cd", "cp", "echo", "export", "git", "mkdir", "pip", "python3", "source", "squeue", "ssh", "sudo")
-)
+FOREIGN = frozenset(("cd", "cp", "echo", "export", "git", "mkdir", "pip", "python3", "source", "squeue", "ssh", "sudo"))
 
 
 @pytest.mark.parametrize("block", YAML, ids=str)
