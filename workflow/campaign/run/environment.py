@@ -6,9 +6,10 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
+
+from campaign.processes.command import run_command
 
 # What can change a number; listing every installed package would make each environment unique.
 PACKAGES = ("torch", "numpy", "snakemake", "submitit", "pydantic", "transformers", "torchvision", "composable-campaign")
@@ -57,9 +58,7 @@ def _gpus() -> list[str]:
         "--query-gpu=index,uuid,name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max",
     ]
     try:
-        answer = subprocess.run(
-            [*query, "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
+        answer = run_command([*query, "--format=csv,noheader"], timeout_s=30)
+    except OSError:
         return []
-    return answer.stdout.strip().splitlines()
+    return answer.out.strip().splitlines() if answer.code == 0 else []

@@ -19,7 +19,7 @@ from typing import Any
 from campaign.documents.cell import Scalar
 from campaign.errors import LaunchError
 from campaign.files import read_json, write_json
-from campaign.processes.command import ask
+from campaign.processes.command import Finished, run_command
 from campaign.workloads.launching import filled, search_path, software_words
 from campaign.workloads.workload_file import CommandWorkload, Container, Software, WorkloadFile
 
@@ -179,9 +179,9 @@ def _missing(where: str, what: str, words: str, remedy: str) -> LaunchError:
     return LaunchError(f"{where}: {what} cannot be used on {os.uname().nodename}{said}; {remedy}")
 
 
-def _ask(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> tuple[int, str, str]:
-    """Exit code, output and complaints; code 127 for a program that is not there, 124 for one that does not answer."""
+def _ask(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> Finished:
+    """Run a command; code 127 for a program that is not there, 124 for one that does not answer."""
     try:
-        return ask(argv, {**os.environ, **(variables or {})}, _ANSWER_S)
+        return run_command(argv, _ANSWER_S, {**os.environ, **(variables or {})})
     except OSError as error:
-        return 127, "", f"{argv[0]}: {error.strerror}"
+        return Finished(127, "", f"{argv[0]}: {error.strerror}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from campaign.errors import ConfigError
 from campaign.files import append_json
-from campaign.processes.command import TIMED_OUT, ask
+from campaign.processes.command import TIMED_OUT, run_command
 
 # A person's defaults for these commands would change what they print, or hide jobs.
 _PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
@@ -73,7 +73,7 @@ def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _run(argv: tuple[str, ...], timeout_s: float) -> Answer:
     try:
-        code, out, words = ask(argv, surroundings(os.environ), timeout_s)
+        code, out, words = run_command(argv, timeout_s, surroundings(os.environ))
     except (FileNotFoundError, PermissionError) as error:
         raise ConfigError(
             f"{argv[0]}: there is no Slurm on this machine ({error.strerror}); start the campaign on a login node of a cluster, "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from campaign.errors import ConfigError, LaunchError
-from campaign.processes.command import ask
+from campaign.processes.command import Finished, run_command
 
 _RETRY_S = 2.0
 
@@ -133,10 +133,10 @@ def worth_waiting_s(words: str) -> float:
     return _REFUSED_S if _REFUSED.search(words) else 0.0
 
 
-def call(argv: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
-    """Exit code, output and complaints of one of Slurm's commands in this allocation; code 124 when it had to be ended."""
+def call(argv: Sequence[str], timeout_s: float) -> Finished:
+    """Run one of Slurm's commands in this allocation."""
     try:
-        return ask(argv, step_environment(os.environ), timeout_s)
+        return run_command(argv, timeout_s, step_environment(os.environ))
     except FileNotFoundError as error:
         raise ConfigError(
             f"{argv[0]}: there is no Slurm on this machine; `launcher: slurm` runs in its jobs only"

@@ -8,13 +8,9 @@ through `sudo`: only root sees the files that others have open.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import signal
-import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from campaign.errors import ConfigError, FabricError
@@ -23,6 +19,7 @@ from campaign.fabrics.host_agents import drain, parse
 from campaign.fabrics.host_agents.drain import Done, Run, Terms, script
 from campaign.fabrics.host_agents.pairing import normal
 from campaign.fabrics.host_agents.protocol import HostDevice
+from campaign.processes.command import TIMED_OUT, run_command
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SSH_FAILED = 255
@@ -94,28 +91,14 @@ def _still(device: HostDevice, seen: Sequence[HostDevice]) -> HostDevice | None:
 def run_here(host: str, command: Sequence[str], timeout_s: float) -> Done:
     """Run a command on this machine. Raises FabricError when there is no such program, or when it does not end in time."""
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        done = run_command(command, timeout_s)
     except OSError as error:
         raise FabricError(f"{host}: {command[0]} cannot be run: {error.strerror or error}") from error
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired as error:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # a process that the kernel keeps does not die
-            process.wait(timeout=1)
+    if done.code == TIMED_OUT:
         raise FabricError(
             f"{host}: `{_short(command)}` did not end within {timeout_s:g} s (look_s); look whether the host or a driver hangs"
-        ) from error
-    return Done(process.returncode, out, err)
+        )
+    return Done(*done)
 
 
 def through(template: Sequence[str]) -> Run:
