@@ -18,7 +18,7 @@ from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell
 from campaign.insight.published.claims import held_against
 from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice
-from campaign.observe.links.paths import kinds
+from campaign.observe.links.link_kinds import kinds
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
 from campaign.tables.cells import PlannedCell, cells_table

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from campaign import wording
-from campaign.observe.links.model import allreduce_s
+from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.report import figure_coverage, plot
 from campaign.report.figure import Drawing, FigureData, nothing, page_table
 from campaign.report.shown_links import Shown, shown, size_words

@@ -8,7 +8,7 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 
 from campaign import wording
-from campaign.observe.links.paths import KINDS
+from campaign.observe.links.link_kinds import KINDS
 from campaign.report import figure_coverage, plot
 from campaign.report.figure import Drawing, FigureData, nothing, page_table
 from campaign.report.shown_links import Shown, shown, size_words

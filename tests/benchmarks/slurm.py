@@ -17,7 +17,7 @@ from pathlib import Path
 
 from campaign.documents.record import Record
 from campaign.errors import LaunchError
-from campaign.launch.emulation.cluster import ClusterSpec, equal_hosts
+from campaign.launch.emulation.slurm_cluster import ClusterSpec, equal_hosts
 from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.requirements import check
 from tests.benchmarks import floors

@@ -52,7 +52,7 @@ class _Nobody:
     """A launcher that starts nothing."""
 
     @contextmanager
-    def beside(self, argv: object, directory: Path) -> Iterator[tuple[str, ...]]:
+    def sidecar(self, argv: object, directory: Path) -> Iterator[tuple[str, ...]]:
         (directory / "host1.jsonl").write_text("")
         yield ("host1",)
 

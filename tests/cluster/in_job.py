@@ -21,7 +21,7 @@ from typing import Any
 from campaign.config.system_file import SystemFile
 from campaign.errors import CampaignError
 from campaign.fabrics.protocol import ComposedHost, Composition, Device
-from campaign.launch.emulation.cluster import Cluster, environment
+from campaign.launch.emulation.slurm_cluster import Cluster, environment
 from campaign.launch.protocol import Limits
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.workloads.protocol import Ended, Step
@@ -174,7 +174,7 @@ def main(file: Path) -> None:
     """Do the work. USR1 interrupts the run under way, as a driver is told to stop; the next one follows."""
     from campaign.launch import open_launcher
     from campaign.slurm import steps
-    from campaign.slurm.verify import verify
+    from campaign.slurm.verify_devices import verify
 
     work: Work = pickle.loads(file.read_bytes())
     if work.taken_s is not None:

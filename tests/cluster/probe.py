@@ -83,7 +83,7 @@ class Ranks:
             {
                 "env": {**shared, **emulation.environment(rank), "RANK": str(rank)},
                 "log": str(log),
-                "doors": emulation.doors(rank),
+                "namespaces": emulation.namespace_paths(rank),
             }
             for rank in range(world)
         ]

@@ -12,9 +12,9 @@ import yaml
 
 from campaign.config.load import read_system
 from campaign.documents.record import Store
-from campaign.launch.emulation.cluster import Cluster
+from campaign.launch.emulation.slurm_cluster import Cluster
 from campaign.testbed.slurm.cluster import down, up
-from campaign.testbed.slurm.system_spec import cluster_of
+from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests.cluster.cluster_project import SLURM, ClusterProject
 from tests.workflow.checkout_twin import ROOT
 

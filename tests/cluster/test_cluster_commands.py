@@ -15,11 +15,11 @@ from campaign.cli.main import main
 from campaign.config.load import read_system
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, LaunchError
-from campaign.launch.emulation.cluster import Cluster, environment
+from campaign.launch.emulation.slurm_cluster import Cluster, environment
 from campaign.testbed import slurm as package
 from campaign.testbed.slurm.cluster import down
-from campaign.testbed.slurm.granted import granted
-from campaign.testbed.slurm.system_spec import cluster_of
+from campaign.testbed.slurm.granted_devices import granted
+from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests import campaign_files
 
 DYNAMIC = {

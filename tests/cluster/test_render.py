@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import LaunchError
-from campaign.launch.emulation.cluster import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.launch.emulation.namespaces import Held
-from campaign.testbed.slurm.files import check_length
-from campaign.testbed.slurm.render import PROGRAMS, render
+from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, environment
+from campaign.testbed.slurm.cluster_directory import check_length
+from campaign.testbed.slurm.config_files import PROGRAMS, render
 
 HOSTS = (
     ClusterHost(name="host1", devices=4),

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import LaunchError
-from campaign.launch.emulation.cluster import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
+from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
 from campaign.testbed.slurm import daemons, requirements
 from campaign.testbed.slurm.cluster import HostStatus, down, find, parse_sinfo, register, status, up
 
@@ -328,7 +328,7 @@ _CALLER = """
 import sys, time
 from pathlib import Path
 from campaign.testbed.slurm.cluster import up
-from campaign.launch.emulation.cluster import ClusterSpec
+from campaign.launch.emulation.slurm_cluster import ClusterSpec
 def say(line):
     print(line, flush=True)
     if line.startswith(sys.argv[3]):

@@ -12,11 +12,11 @@ import pytest
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import CampaignError, HostFailed, LaunchError
-from campaign.launch.emulation.cluster import Cluster
+from campaign.launch.emulation.slurm_cluster import Cluster
 from campaign.launch.protocol import Limits
-from campaign.observe.telemetry.summary import ONE_MACHINE
+from campaign.observe.telemetry.run_metrics import ONE_MACHINE
 from campaign.processes.marked import marked
-from campaign.slurm.verify import DevicesDiffer, Verified
+from campaign.slurm.verify_devices import DevicesDiffer, Verified
 from campaign.testbed.slurm import daemons
 from campaign.workloads.failures import classify
 from campaign.workloads.protocol import Ended, Step

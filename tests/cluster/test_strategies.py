@@ -21,7 +21,7 @@ from campaign.config.load import read_system
 from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.protocol import ComposedHost, Composition, Device
-from campaign.launch.emulation.cluster import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
+from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
 from campaign.lease.fabric_calls import ATTEMPTS
 from campaign.lease.manual import verify
 from campaign.slurm.commands import Answer, Slurm
@@ -30,7 +30,7 @@ from campaign.slurm.strategies.controller import Controller, reservation_name
 from campaign.slurm.strategies.dynamic import Dynamic
 from campaign.testbed.slurm import daemons
 from campaign.testbed.slurm.cluster import down, up
-from campaign.testbed.slurm.system_spec import cluster_of
+from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests import campaign_files
 
 LEASE = "night.4x1.0a1b2c"

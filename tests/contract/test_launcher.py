@@ -90,7 +90,7 @@ def test_a_process_stands_beside_the_runs_until_its_end(
     launcher: Launcher, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUBMITIT_X", "of the driver")
-    with launcher.beside((sys.executable, "-S", "-c", *LINGERS, mark), tmp_path) as hosts:
+    with launcher.sidecar((sys.executable, "-S", "-c", *LINGERS, mark), tmp_path) as hosts:
         assert hosts == ("host1",)
         for _ in range(2):
             assert launcher.run(step("", 1), mark, tmp_path / "log", tmp_path, LIMITS).codes == (0,)
@@ -104,22 +104,22 @@ def test_what_stands_beside_is_killed_where_it_does_not_end(
 ) -> None:
     monkeypatch.setattr("campaign.launch.sidecar._END_PATIENCE_S", 0.1)
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
-    with launcher.beside((sys.executable, "-S", "-c", stubborn, mark), tmp_path):
+    with launcher.sidecar((sys.executable, "-S", "-c", stubborn, mark), tmp_path):
         until((tmp_path / "host1.log"), "x\n")
     assert pids(mark) == []
 
 
 def test_what_cannot_stand_beside_disturbs_nothing(launcher: Launcher, mark: str, tmp_path: Path) -> None:
-    with launcher.beside(("no-such-program",), tmp_path) as hosts:
+    with launcher.sidecar(("no-such-program",), tmp_path) as hosts:
         assert hosts == ()
         assert launcher.run(step("", 1), mark, tmp_path / "log", tmp_path, LIMITS).codes == (0,)
-    with launcher.beside((sys.executable, "-S", "-c", ""), tmp_path):  # ends by itself
+    with launcher.sidecar((sys.executable, "-S", "-c", ""), tmp_path):  # ends by itself
         assert launcher.run(step("", 1), mark, tmp_path / "log", tmp_path, LIMITS).codes == (0,)
 
 
 def test_hosts_that_are_only_names_share_one_process(mark: str, tmp_path: Path) -> None:
     launcher = open_launcher("local", system(), composition((1, 0), (1, 0)))
-    with launcher.beside((sys.executable, "-S", "-c", *LINGERS, mark), tmp_path) as hosts:
+    with launcher.sidecar((sys.executable, "-S", "-c", *LINGERS, mark), tmp_path) as hosts:
         assert hosts == ("host1",)
         assert len(pids(mark)) == 1
     launcher.close()

@@ -16,7 +16,7 @@ from campaign.documents.record import Record, RecordedCell, Store
 from campaign.errors import ArchiveError
 from campaign.plan.matrix import expand, specification
 from campaign.report import write
-from campaign.slurm.failed_hosts import Excluded
+from campaign.slurm.hosts import ExcludedHosts
 from tests import campaign_files
 
 
@@ -52,7 +52,7 @@ def results(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> Pat
                     window_s=(0.3,),
                 )
             )
-    Excluded(directory / "slurm").add("host2", "Slurm says DOWN", "small")
+    ExcludedHosts(directory / "slurm").add("host2", "Slurm says DOWN", "small")
     (directory / "slurm" / "commands.jsonl").write_text("of no use to a report")
     return directory
 

@@ -25,13 +25,13 @@ from campaign.fabrics.protocol import ComposedHost, Composition, Device
 from campaign.launch.device_masks import UsedDevices
 from campaign.launch.local import LocalLauncher, open_launcher
 from campaign.launch.protocol import Limits
-from campaign.launch.slurm_placement import AllocatedHosts
-from campaign.launch.step_end import objection, read_ends
-from campaign.launch.step_script import rank_script, step_argv
+from campaign.launch.slurm_placement import SlurmPlacement
+from campaign.launch.srun_result import objection, read_ends
+from campaign.launch.srun_script import rank_script, step_argv
 from campaign.plan.matrix import expand
 from campaign.processes.marked import marked
 from campaign.slurm.options import devices_asked, sbatch_parameters
-from campaign.slurm.verify import NVIDIA, checked, devices_script
+from campaign.slurm.verify_devices import NVIDIA, checked, devices_script
 from campaign.workloads import open_workload
 from campaign.workloads.protocol import Ended, Step
 from tests.campaign_files import load, one_cell, one_run
@@ -198,12 +198,12 @@ TRAIN = Step(("python", "-m", "campaign.workloads.trainer.rank"), {"CAMPAIGN_SPE
 
 def made() -> str:
     """The command as a comment, and the script that it starts."""
-    seats = AllocatedHosts(system(), mixed("host1", "host2"), None).seats(TRAIN, 29500)
+    placement = SlurmPlacement(system(), mixed("host1", "host2"), None).of(TRAIN, 29500)
     directory = Path("/shared/results/work/L1R2/runs/cell.1")
     argv = step_argv(
         TRAIN, Limits(600.0), directory / "rank.sh", Path("/shared/log"), name="cell.1", gres=None, cpus_per_task=8
     )
-    return f"# {shlex.join(argv)}\n" + rank_script(TRAIN, seats, "0123/L1R2/cell.1", directory, sweeps=False)
+    return f"# {shlex.join(argv)}\n" + rank_script(TRAIN, placement, "0123/L1R2/cell.1", directory, sweeps=False)
 
 
 def test_golden() -> None:
@@ -215,9 +215,9 @@ def test_the_script_of_a_rank_starts_it_through_its_prefix(tmp_path: Path, bench
     step = Step(
         ("sh", "-c", 'echo "$GIVEN ${BITFUSION_PART-none} $CUDA_VISIBLE_DEVICES"'), {"GIVEN": "no"}, {"host1": 3}
     )
-    seats = AllocatedHosts(system(), mixed("host1"), None).seats(step, 1)
-    assert seats.programs(step) == ("sh", "bitfusion")
-    (tmp_path / "rank.sh").write_text(rank_script(step, seats, "m", tmp_path, sweeps=False))
+    placement = SlurmPlacement(system(), mixed("host1"), None).of(step, 1)
+    assert placement.programs(step) == ("sh", "bitfusion")
+    (tmp_path / "rank.sh").write_text(rank_script(step, placement, "m", tmp_path, sweeps=False))
     if not there:
         (tmp_path / "bin" / "bitfusion").unlink()
     said = []
@@ -235,7 +235,7 @@ def test_the_script_of_a_rank_starts_it_through_its_prefix(tmp_path: Path, bench
         assert said[1:] == ["no 0.25 0,1"] * 2
         assert [end.code for end in ends] == [0, 0, 0]
     else:
-        error = objection(1, "", "", ends, ended_by_us=False, program=", ".join(seats.programs(step)))
+        error = objection(1, "", "", ends, ended_by_us=False, program=", ".join(placement.programs(step)))
         assert str(error) == "sh, bitfusion: no such program on host1"
 
 
@@ -244,9 +244,9 @@ def test_devices_with_launches_are_not_named_by_the_host_as_well() -> None:
         replace(host, devices=tuple(replace(each, model="a100", host_id="GPU-1") for each in host.devices))
         for host in mixed("host1").hosts
     )
-    seats = AllocatedHosts(system(), Composition(hosts), None).seats(replace(TRAIN, ranks_by_host={"host1": 3}), 1)
-    assert seats.devices == {}
-    assert sorted(seats.given) == [0, 1, 2]
+    placement = SlurmPlacement(system(), Composition(hosts), None).of(replace(TRAIN, ranks_by_host={"host1": 3}), 1)
+    assert placement.devices == {}
+    assert sorted(placement.given) == [0, 1, 2]
 
 
 # ---- what Slurm is asked for, and what its hosts are looked at for ----

@@ -21,13 +21,13 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.protocol import ComposedHost, Composition, Device
 from campaign.launch.emulated_links import NOT_CROSSED
-from campaign.launch.emulation.cluster import Cluster, ClusterHost, ClusterSpec
 from campaign.launch.emulation.namespaces import Held
+from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec
 from campaign.launch.protocol import Limits
-from campaign.launch.slurm_placement import AllocatedHosts
+from campaign.launch.slurm_placement import SlurmPlacement
 from campaign.launch.srun import open_launcher
-from campaign.launch.step_end import RankEnd, codes_of, objection, parse_end, read_ends, some_rank_failed
-from campaign.launch.step_script import Seats, rank_script, step_argv
+from campaign.launch.srun_result import RankEnd, codes_of, objection, parse_end, read_ends, some_rank_failed
+from campaign.launch.srun_script import StepPlacement, rank_script, step_argv
 from campaign.processes.marked import marked
 from campaign.workloads.protocol import Step
 
@@ -38,31 +38,31 @@ TWO = {"host1": 2, "host2": 2}
 TRAIN = Step(("python", "-m", "campaign.workloads.trainer.rank"), {"CAMPAIGN_SPEC": "spec.json"}, TWO)
 MPI = Step(("mpirun", "./a program", "it's"), {}, TWO, per_rank=False)
 BEHIND = {1: ("nsenter", "--net=/proc/1/fd/9", "--"), 3: ("nsenter", "--net=/proc/1/fd/12", "--")}
-CASES: Mapping[str, tuple[Step, Seats, bool, dict[str, object]]] = {
-    "ranks": (TRAIN, Seats("host1", 29500), False, {"gres": "gpu:a100", "cpus_per_task": 8}),
+CASES: Mapping[str, tuple[Step, StepPlacement, bool, dict[str, object]]] = {
+    "ranks": (TRAIN, StepPlacement("host1", 29500), False, {"gres": "gpu:a100", "cpus_per_task": 8}),
     "devices": (
         TRAIN,
-        Seats("host1", 29500, devices={"host1": "GPU-1,GPU-2", "host2": "GPU-3,GPU-4"}),
+        StepPlacement("host1", 29500, devices={"host1": "GPU-1,GPU-2", "host2": "GPU-3,GPU-4"}),
         False,
         {"gres": None, "cpus_per_task": None},
     ),
     "fabric": (
         TRAIN,
-        Seats("198.18.1.1", 29500, BEHIND, environment={"GLOO_SOCKET_IFNAME": "eth0"}),
+        StepPlacement("198.18.1.1", 29500, BEHIND, environment={"GLOO_SOCKET_IFNAME": "eth0"}),
         True,
         {"gres": "gpu", "cpus_per_task": None},
     ),
-    "one": (MPI, Seats("host1", 29500), False, {"gres": "gpu", "cpus_per_task": 8}),
+    "one": (MPI, StepPlacement("host1", 29500), False, {"gres": "gpu", "cpus_per_task": 8}),
 }
 
 
 def made(case: str) -> str:
     """The command as a comment, and the script that it starts."""
-    step, seats, sweeps, options = CASES[case]
+    step, placement, sweeps, options = CASES[case]
     limits = Limits(600.0, 4096 if case == "ranks" else None)
     log = Path("/shared/results/logs/2x2/cell.1.log")
     argv = step_argv(step, limits, DIRECTORY / "rank.sh", log, name="cell.1", **options)  # type: ignore[arg-type]
-    return f"# {shlex.join(argv)}\n" + rank_script(step, seats, "0123/2x2/cell.1", DIRECTORY, sweeps=sweeps)
+    return f"# {shlex.join(argv)}\n" + rank_script(step, placement, "0123/2x2/cell.1", DIRECTORY, sweeps=sweeps)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -73,10 +73,16 @@ def test_golden(case: str) -> None:
 class Task:
     """What srun would do for a task of the script."""
 
-    def __init__(self, directory: Path, step: Step, seats: Seats = Seats("host1", 29500), sweeps: bool = True) -> None:  # noqa: B008
+    def __init__(
+        self,
+        directory: Path,
+        step: Step,
+        placement: StepPlacement = StepPlacement("host1", 29500),  # noqa: B008
+        sweeps: bool = True,
+    ) -> None:
         self.directory, self.step = directory, step
         self.mark = f"test-{os.getpid()}/{directory.name}"
-        (directory / "rank.sh").write_text(rank_script(step, seats, self.mark, directory, sweeps=sweeps))
+        (directory / "rank.sh").write_text(rank_script(step, placement, self.mark, directory, sweeps=sweeps))
 
     def run(self, host: str, local: int = 0) -> subprocess.CompletedProcess[str]:
         slurm = {"SLURMD_NODENAME": host, "SLURM_LOCALID": str(local), "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3"}
@@ -167,8 +173,8 @@ def test_one_program_for_all_sees_hosts_and_ranks_of_the_run(tmp_path: Path) -> 
 
 
 def test_ranks_behind_something_are_started_through_it(tmp_path: Path) -> None:
-    seats = Seats("host1", 29500, {1: ("env", "BEHIND=it's")})
-    task = Task(tmp_path, sh("echo ${BEHIND-open}"), seats)
+    placement = StepPlacement("host1", 29500, {1: ("env", "BEHIND=it's")})
+    task = Task(tmp_path, sh("echo ${BEHIND-open}"), placement)
     assert [task.run("host1", local).stdout.strip() for local in (0, 1)] == ["open", "it's"]
 
 
@@ -293,13 +299,13 @@ def cluster(ports: int = 2) -> Cluster:
 
 
 def test_real_hosts_meet_at_the_first_one_by_name() -> None:
-    seats = AllocatedHosts(system(), composed(True, False), None).seats(TRAIN, 1234)
-    assert seats == Seats("host1", 1234)
+    placement = SlurmPlacement(system(), composed(True, False), None).of(TRAIN, 1234)
+    assert placement == StepPlacement("host1", 1234)
 
 
 def test_one_host_meets_on_its_loopback() -> None:
     step = Step(("p",), {}, {"host1": 2})
-    assert AllocatedHosts(system(), composed(True, True), None).seats(step, 1).address == "127.0.0.1"
+    assert SlurmPlacement(system(), composed(True, True), None).of(step, 1).address == "127.0.0.1"
 
 
 def test_a_run_is_given_its_own_devices_where_they_have_names() -> None:
@@ -310,42 +316,42 @@ def test_a_run_is_given_its_own_devices_where_they_have_names() -> None:
         for name in ("host1", "host2")
     )
     step = Step(("p",), {}, {"host1": 1, "host2": 1})
-    assert AllocatedHosts(system(), Composition(hosts), None).seats(step, 1).devices == {
+    assert SlurmPlacement(system(), Composition(hosts), None).of(step, 1).devices == {
         "host1": "host1-l",
         "host2": "host2-l",
     }
     on_cpu = system(devices={"a100": {"runs_on": "cpu"}})
-    assert AllocatedHosts(on_cpu, Composition(hosts), None).seats(step, 1).devices == {}
+    assert SlurmPlacement(on_cpu, Composition(hosts), None).of(step, 1).devices == {}
 
 
 def test_emulated_ranks_stand_behind_the_ports_of_their_devices() -> None:
-    hosts = AllocatedHosts(system(emulation={"scale": 0.01}), composed(True, False), cluster())
-    seats = hosts.seats(TRAIN, 1)
-    assert seats.address == "198.18.0.1"
-    assert {rank: argv[1] for rank, argv in seats.behind.items()} == {
+    hosts = SlurmPlacement(system(emulation={"scale": 0.01}), composed(True, False), cluster())
+    placement = hosts.of(TRAIN, 1)
+    assert placement.address == "198.18.0.1"
+    assert {rank: argv[1] for rank, argv in placement.prefixes.items()} == {
         1: "--net=/proc/1/fd/11",
         3: "--net=/proc/1/fd/14",
     }
-    assert seats.environment == {"GLOO_SOCKET_IFNAME": "eth0"}
+    assert placement.environment == {"GLOO_SOCKET_IFNAME": "eth0"}
     assert hosts.links is not None
     assert hosts.links["emulated"] == "root"
-    first_behind = AllocatedHosts(system(emulation={"scale": 0.01}), composed(False, False), cluster())
-    assert first_behind.seats(TRAIN, 1).address == "198.18.0.2"
+    first_behind = SlurmPlacement(system(emulation={"scale": 0.01}), composed(False, False), cluster())
+    assert first_behind.of(TRAIN, 1).address == "198.18.0.2"
 
 
 def test_one_program_cannot_stand_behind_several_ports_and_says_so() -> None:
-    hosts = AllocatedHosts(system(emulation={"scale": 0.01}), composed(True, False), cluster())
+    hosts = SlurmPlacement(system(emulation={"scale": 0.01}), composed(True, False), cluster())
     assert hosts.flags(MPI) == (NOT_CROSSED,)
     assert hosts.flags(TRAIN) == ()
-    assert hosts.seats(MPI, 1).behind == {}
+    assert hosts.of(MPI, 1).prefixes == {}
 
 
 def test_a_system_that_shall_be_emulated_on_real_hosts_says_that_it_is_not() -> None:
-    hosts = AllocatedHosts(system(emulation={"scale": 0.01}), composed(True), None)
+    hosts = SlurmPlacement(system(emulation={"scale": 0.01}), composed(True), None)
     assert hosts.links is not None
     assert hosts.links["emulated"] is None
     assert "campaign cluster up" in hosts.links["reason"]
-    assert AllocatedHosts(system(), composed(True), None).links is None
+    assert SlurmPlacement(system(), composed(True), None).links is None
 
 
 @pytest.mark.parametrize(
@@ -354,13 +360,13 @@ def test_a_system_that_shall_be_emulated_on_real_hosts_says_that_it_is_not() -> 
 )
 def test_a_rank_without_a_device_is_a_launch_error(composition: Composition, said: str) -> None:
     with pytest.raises(LaunchError, match=said):
-        AllocatedHosts(system(), composition, None).seats(TRAIN, 1)
+        SlurmPlacement(system(), composition, None).of(TRAIN, 1)
 
 
 def test_a_port_that_the_cluster_lacks_is_a_launch_error() -> None:
-    hosts = AllocatedHosts(system(emulation={"scale": 0.01}), composed(False, False), cluster(ports=1))
+    hosts = SlurmPlacement(system(emulation={"scale": 0.01}), composed(False, False), cluster(ports=1))
     with pytest.raises(LaunchError, match="no fabric port 1"):
-        hosts.seats(TRAIN, 1)
+        hosts.of(TRAIN, 1)
 
 
 def test_outside_of_a_job_there_is_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

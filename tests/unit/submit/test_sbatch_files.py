@@ -17,7 +17,7 @@ import pytest
 
 from campaign.config.system_file import SlurmOptions
 from campaign.lease.names import lease_id
-from campaign.slurm.failed_hosts import Excluded
+from campaign.slurm.hosts import ExcludedHosts
 from tests.fake_slurm import FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, login
 
@@ -47,7 +47,7 @@ def array(login: Login) -> None:
 
 
 def without_a_host(login: Login) -> None:
-    Excluded(login.results.slurm).add("host1", "not responding", "1x1-local")
+    ExcludedHosts(login.results.slurm).add("host1", "not responding", "1x1-local")
     scheduled(login)
 
 

@@ -13,7 +13,7 @@ from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.launch.emulated_links import links_document
 from campaign.launch.emulation.topology import LinkRates
-from campaign.slurm.failed_hosts import Excluded
+from campaign.slurm.hosts import ExcludedHosts
 from campaign.tables.collect import Collected, collect, gather
 from campaign.tables.context import baseline, context_document
 from tests.campaign_files import load
@@ -133,7 +133,7 @@ def test_the_context_says_what_was_left_out_and_what_software_ran(tmp_path: Path
 def test_hosts_that_failed_are_told_with_the_reason(campaign: Campaign, results: Path) -> None:
     assert context_document(gather(campaign, results))["hosts_left_out"] == []
     for host in ("host3", "host2"):
-        Excluded(results / "slurm").add(host, f"{host} is on fire", "1x1-local")
+        ExcludedHosts(results / "slurm").add(host, f"{host} is on fire", "1x1-local")
     assert context_document(gather(campaign, results))["hosts_left_out"] == [
         {"host": "host2", "why": "host2 is on fire"},
         {"host": "host3", "why": "host3 is on fire"},

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from campaign.errors import ConfigError, LaunchError
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
-from campaign.launch.step_script import step_argv
+from campaign.launch.srun_script import step_argv
 from campaign.workloads.command import Command
 from campaign.workloads.launching import software_words
 from campaign.workloads.logs import Log

@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from campaign.config.system_file import SystemFile
-    from campaign.launch.emulation.cluster import Cluster
+    from campaign.launch.emulation.slurm_cluster import Cluster
     from campaign.testbed.slurm.cluster import Status
 
 _Command = Callable[..., Any]
@@ -50,7 +50,7 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
     Takes some ten seconds. Everything is in one directory, and 'campaign cluster down' leaves only its logs.
     """
     from campaign.testbed.slurm.cluster import up as bring_up
-    from campaign.testbed.slurm.system_spec import cluster_of
+    from campaign.testbed.slurm.spec_from_system import cluster_of
 
     spec = cluster_of(read_system_file(system), not no_accounting, slurm_conf)
     started = bring_up(directory or default_directory(), spec, click.echo)
@@ -67,7 +67,7 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
 def down(directory: Path | None) -> None:
     """Stop everything of the cluster, with its jobs, and remove all but its logs."""
     from campaign.testbed.slurm.cluster import down as bring_down
-    from campaign.testbed.slurm.on_demand import on_demand
+    from campaign.testbed.slurm.resumed_compositions import on_demand
 
     where = _where(directory)
     composed = on_demand(where)
@@ -153,14 +153,14 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
 @_directory_option
 def devices(directory: Path | None) -> None:
     """In a job: print 'IDENTITY, MODEL' for each device that Slurm granted on this host."""
-    from campaign.testbed.slurm.granted import granted
+    from campaign.testbed.slurm.granted_devices import granted
 
     for device in granted(_find(directory), os.environ):
         click.echo(f"{device.identity}, {device.model}")
 
 
 def _where(directory: Path | None) -> Path:
-    from campaign.launch.emulation.cluster import find_from_environment
+    from campaign.launch.emulation.slurm_cluster import find_from_environment
 
     if directory is not None:
         return directory
@@ -170,7 +170,7 @@ def _where(directory: Path | None) -> Path:
 
 def _find(directory: Path | None, host: str | None = None) -> Cluster:
     from campaign.errors import ConfigError
-    from campaign.launch.emulation.cluster import find_from_environment
+    from campaign.launch.emulation.slurm_cluster import find_from_environment
     from campaign.testbed.slurm.cluster import find
 
     # In a job the environment suffices: whoever asks runs in the cluster.

@@ -24,7 +24,7 @@ from campaign.plan.plan_table import counts_per_axis
 from campaign.plan.repetitions import said
 from campaign.slurm import jobs
 from campaign.slurm.commands import Slurm
-from campaign.slurm.failed_hosts import Excluded
+from campaign.slurm.hosts import ExcludedHosts
 from campaign.slurm.poll import Poll
 from campaign.wording import duration
 
@@ -259,7 +259,7 @@ def print_status(plan: Plan, root: Path) -> None:
     outcomes = Counter(store.read(*key).status for key in read_known(plan.campaign, store).measured & wanted)
     told = ", ".join(f"{count} {status}" for status, count in outcomes.most_common()) or "none yet"
     _console.print(f"{plan.runs - plan.missing} of {plan.runs} runs have a record: {told}")
-    for host, why in Excluded(results.slurm).read().items():
+    for host, why in ExcludedHosts(results.slurm).read().items():
         path = results.slurm / "excluded" / f"{host}.json"
         _console.print(f"{host} is left out: {why} ('rm {path}' takes it back)", markup=False, soft_wrap=True)
 

@@ -20,9 +20,9 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.protocol import Composition
 from campaign.launch.device_masks import UsedDevices
-from campaign.launch.local_placement import Place, Places, open_places
+from campaign.launch.local_placement import LocalPlacement, RankPlace, open_placement
 from campaign.launch.protocol import Limits
-from campaign.launch.sidecar import beside_here
+from campaign.launch.sidecar import local_sidecar
 from campaign.processes.marked import MARK, adopt_orphans, children, end_run, kill_marked, marked, memory_mib
 from campaign.processes.namespaces import enter, opened
 from campaign.workloads.protocol import Ended, Step
@@ -35,7 +35,7 @@ _PARENT_START_S = 300.0  # loading torch from a busy shared file system can take
 class LocalLauncher:
     """All hosts of a composition are this machine, or emulated on it."""
 
-    def __init__(self, places: Places, devices: UsedDevices) -> None:
+    def __init__(self, places: LocalPlacement, devices: UsedDevices) -> None:
         adopt_orphans()
         self._places = places
         self._devices = devices
@@ -47,7 +47,7 @@ class LocalLauncher:
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
         places = [
-            Place(_environment(step, marker, place.environment, given.environment), place.doors, given.prefix)
+            RankPlace(_environment(step, marker, place.environment, given.environment), place.namespaces, given.prefix)
             for place, given in zip(self._places.of(step), self._devices.given(step), strict=True)
         ]
         program = (*places[0].prefix, *step.argv)[0]
@@ -64,8 +64,8 @@ class LocalLauncher:
             raise LaunchError("the emulated hosts ended while a run was on; it is tried again")
         return replace(ended, flags=self._places.flags(step))
 
-    def beside(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
-        return beside_here(argv, tuple(self._devices.by_host), self._places, _inherited(), directory)
+    def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
+        return local_sidecar(argv, tuple(self._devices.by_host), self._places, _inherited(), directory)
 
     def close(self) -> None:
         for parent in self._parents.values():
@@ -95,7 +95,7 @@ def _inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}
 
 
-def _spawn(step: Step, marker: str, places: Sequence[Place], log: Path, directory: Path, limits: Limits) -> Ended:
+def _spawn(step: Step, marker: str, places: Sequence[RankPlace], log: Path, directory: Path, limits: Limits) -> Ended:
     before = children()
     started = time.time()
     processes: list[subprocess.Popen[bytes]] = []
@@ -111,8 +111,8 @@ def _spawn(step: Step, marker: str, places: Sequence[Place], log: Path, director
     return Ended(codes, started, time.time(), timed_out=timed_out, memory_limit_hit=memory_hit)
 
 
-def _start(argv: Sequence[str], place: Place, output: IO[bytes], directory: Path) -> subprocess.Popen[bytes]:
-    with opened(place.doors) as (doors,):
+def _start(argv: Sequence[str], place: RankPlace, output: IO[bytes], directory: Path) -> subprocess.Popen[bytes]:
+    with opened(place.namespaces) as (namespaces,):
         return subprocess.Popen(
             argv,
             env=place.environment,
@@ -123,7 +123,7 @@ def _start(argv: Sequence[str], place: Place, output: IO[bytes], directory: Path
             # A group of its own: the terminal's Ctrl-C is the driver's business.
             process_group=0,
             # Not by nsenter: a program that cannot be started would then look like one that failed.
-            preexec_fn=partial(enter, doors) if doors else None,
+            preexec_fn=partial(enter, namespaces) if namespaces else None,
         )
 
 
@@ -186,13 +186,13 @@ class _Parent:
         self,
         module: Mapping[str, str],
         marker: str,
-        places: Sequence[Place],
+        places: Sequence[RankPlace],
         log: Path,
         directory: Path,
         limits: Limits,
     ) -> Ended:
         started = time.time()
-        ranks = [{"env": dict(place.environment), "log": str(log), "doors": place.doors} for place in places]
+        ranks = [{"env": dict(place.environment), "log": str(log), "namespaces": place.namespaces} for place in places]
         pids: list[int] = []
         self._send({"id": marker, "ranks": ranks, "cwd": str(directory), **module})
         finished = False
@@ -268,4 +268,4 @@ class _Parent:
 
 
 def open_launcher(system: SystemFile, composition: Composition) -> LocalLauncher:
-    return LocalLauncher(open_places(system, composition), UsedDevices(composition))
+    return LocalLauncher(open_placement(system, composition), UsedDevices(composition))

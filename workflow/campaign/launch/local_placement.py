@@ -21,24 +21,24 @@ from campaign.workloads.protocol import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """What one process has to know of its place, the namespaces to enter for it (`campaign.processes.namespaces`), and
     words before its
     command."""
 
     environment: Mapping[str, str]
-    doors: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
 
 
-class Places(Protocol):
+class LocalPlacement(Protocol):
     """The hosts of one composition on this machine."""
 
     @property
     def links(self) -> Mapping[str, Any] | None:
         """See `launchers.protocol.Launcher.links`."""
 
-    def of(self, step: Step) -> list[Place]:
+    def of(self, step: Step) -> list[RankPlace]:
         """A place for each rank, or for the one process. LaunchError: there is none for a rank."""
 
     def flags(self, step: Step) -> tuple[str, ...]:
@@ -50,31 +50,31 @@ class Places(Protocol):
     def close(self) -> None: ...
 
 
-def open_places(system: SystemFile, composition: Composition) -> Places:
+def open_placement(system: SystemFile, composition: Composition) -> LocalPlacement:
     """The hosts of a composition, emulated where the system file asks for it and this machine can."""
     if system.emulation is None:
-        return SideBySide(None)
+        return OneLoopback(None)
     hosts = ExitStack()
     try:
         emulation = hosts.enter_context(emulated(emulation_of(system.emulation, system.links, composition)))
     except EmulationUnavailable as error:
-        return SideBySide(links_document(rates_of(system.emulation, system.links), None, str(error)))
-    return OnHosts(emulation, composition, hosts)
+        return OneLoopback(links_document(rates_of(system.emulation, system.links), None, str(error)))
+    return OnEmulatedHosts(emulation, composition, hosts)
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class OneLoopback:
     """All hosts of a composition are this machine, and share its loopback."""
 
     links: Mapping[str, Any] | None
 
-    def of(self, step: Step) -> list[Place]:
+    def of(self, step: Step) -> list[RankPlace]:
         if not step.per_rank:
-            return [Place(_for_all_ranks(step))]
+            return [RankPlace(_for_all_ranks(step))]
         world = str(sum(step.ranks_by_host.values()))
         shared = {"LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1"}
         # On one machine a rank's device is numbered through; hosts are only names here.
-        return [Place({**rank, "LOCAL_RANK": rank["RANK"], **shared}) for _, _, rank in _ranks(step)]
+        return [RankPlace({**rank, "LOCAL_RANK": rank["RANK"], **shared}) for _, _, rank in _ranks(step)]
 
     def flags(self, step: Step) -> tuple[str, ...]:
         return ()
@@ -86,7 +86,7 @@ class SideBySide:
         pass
 
 
-class OnHosts:
+class OnEmulatedHosts:
     """Every host of a composition is emulated, and each of its fabric devices is behind a link of its own."""
 
     def __init__(self, emulation: Emulation, composition: Composition, hosts: ExitStack) -> None:
@@ -102,38 +102,43 @@ class OnHosts:
             for host, start, count in zip(composition.hosts, starts, counts, strict=False)
         }
 
-    def of(self, step: Step) -> list[Place]:
+    def of(self, step: Step) -> list[RankPlace]:
         if not step.per_rank:
-            return [Place(_for_all_ranks(step), self._emulation.doors(self._device(next(iter(step.ranks_by_host)), 0)))]
+            return [
+                RankPlace(
+                    _for_all_ranks(step),
+                    self._emulation.namespace_paths(self._device(next(iter(step.ranks_by_host)), 0)),
+                )
+            ]
         ranks = [(self._device(host, local), host, words) for host, local, words in _ranks(step)]
-        doors = [self._emulation.doors(device) for device, _, _ in ranks]
+        namespaces = [self._emulation.namespace_paths(device) for device, _, _ in ranks]
         # Ranks that share all they have need no address, and a program may ask whether it is alone.
-        alone = len(set(doors)) == 1
+        alone = len(set(namespaces)) == 1
         address = "127.0.0.1" if alone else self._emulation.address(ranks[0][0])
         meeting = {"MASTER_ADDR": address, "GLOO_SOCKET_IFNAME": "lo" if alone else INTERFACE}
         return [
-            Place(
+            RankPlace(
                 {
                     **words,
                     "LOCAL_RANK": words["CAMPAIGN_HOST_RANK"],
                     "LOCAL_WORLD_SIZE": str(step.ranks_by_host[host]),
                     **meeting,
                 },
-                door,
+                paths,
             )
-            for (_, host, words), door in zip(ranks, doors, strict=True)
+            for (_, host, words), paths in zip(ranks, namespaces, strict=True)
         ]
 
     def flags(self, step: Step) -> tuple[str, ...]:
         used = {
-            self._emulation.doors(self._device(host, local))
+            self._emulation.namespace_paths(self._device(host, local))
             for host, count in step.ranks_by_host.items()
             for local in range(count)
         }
         return (NOT_CROSSED,) if not step.per_rank and len(used) > 1 else ()
 
     def stand(self) -> bool:
-        return Path(self._emulation.doors(0)[-1]).exists()
+        return Path(self._emulation.namespace_paths(0)[-1]).exists()
 
     def close(self) -> None:
         self._hosts.close()

@@ -34,7 +34,7 @@ class Launcher(Protocol):
         cannot be started.
         """
 
-    def beside(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
+    def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
         """Until the end of the context, one process on every host of the composition, in the place where its first rank stands.
 
         Gives the hosts that have one: where hosts are only names of one machine, that is the first of them. argv: `{host}` in a

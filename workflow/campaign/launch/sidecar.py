@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from campaign.errors import CampaignError
-from campaign.launch.local_placement import Place, Places
+from campaign.launch.local_placement import LocalPlacement, RankPlace
 from campaign.processes.namespaces import enter, opened
 from campaign.slurm.steps import call, over
 from campaign.workloads.protocol import Step
@@ -26,8 +26,8 @@ _LIBC = ctypes.CDLL(None)
 
 
 @contextmanager
-def beside_here(
-    argv: Sequence[str], hosts: Sequence[str], places: Places, environment: Mapping[str, str], directory: Path
+def local_sidecar(
+    argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement, environment: Mapping[str, str], directory: Path
 ) -> Iterator[tuple[str, ...]]:
     """On this machine: one process for all hosts that are only names of it, and one in each emulated host."""
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -42,22 +42,22 @@ def beside_here(
         _end(list(running.values()))
 
 
-def _apart(argv: Sequence[str], hosts: Sequence[str], places: Places) -> dict[str, Place]:
+def _apart(argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement) -> dict[str, RankPlace]:
     """A place for each host that is not the same as another's."""
-    found: dict[tuple[str, ...], tuple[str, Place]] = {}
+    found: dict[tuple[str, ...], tuple[str, RankPlace]] = {}
     try:
         each = places.of(Step(tuple(argv), {}, dict.fromkeys(hosts, 1), takes_devices=False))
     except CampaignError:
         return {}
     for host, place in zip(hosts, each, strict=True):
-        found.setdefault(place.doors, (host, place))
+        found.setdefault(place.namespaces, (host, place))
     return dict(found.values())
 
 
 def _start(
-    argv: Sequence[str], place: Place, environment: Mapping[str, str], directory: Path, host: str
+    argv: Sequence[str], place: RankPlace, environment: Mapping[str, str], directory: Path, host: str
 ) -> subprocess.Popen[bytes]:
-    with opened(place.doors) as (doors,), (directory / f"{host}.log").open("wb") as output:
+    with opened(place.namespaces) as (namespaces,), (directory / f"{host}.log").open("wb") as output:
         return subprocess.Popen(
             [*place.prefix, *argv],
             env=environment,
@@ -65,12 +65,12 @@ def _start(
             stdout=output,
             stderr=subprocess.STDOUT,
             process_group=0,
-            preexec_fn=partial(_enter_and_follow, doors),
+            preexec_fn=partial(_enter_and_follow, namespaces),
         )
 
 
 @contextmanager
-def beside_hosts(
+def slurm_sidecar(
     argv: Sequence[str],
     hosts: Sequence[str],
     environment: Mapping[str, str],
@@ -110,7 +110,7 @@ def step_argv(
     script = f'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >{shlex.quote(str(step))}; exec {words}'
     output = f"{str(directory).replace('%', '%%')}/%N.log"
     # A rank's core is its own: where there is time for this process, the host's kernel decides.
-    options = ["--mem=0", "--cpu-bind=none", "--job-name=beside", f"--output={output}"]
+    options = ["--mem=0", "--cpu-bind=none", "--job-name=sidecar", f"--output={output}"]
     if not looks_at_devices:
         options.append("--gres=none")
     return [*over(hosts, 1), *options, "/bin/sh", "-c", script]
@@ -120,9 +120,9 @@ def _with_host(word: str) -> str:
     return '"$SLURMD_NODENAME"'.join(shlex.quote(part) if part else "" for part in word.split(_HOST)) or "''"
 
 
-def _enter_and_follow(doors: Sequence[int]) -> None:
+def _enter_and_follow(namespaces: Sequence[int]) -> None:
     """In the new process: into the host, and not to outlive whoever has started it."""
-    enter(doors)
+    enter(namespaces)
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
 
 

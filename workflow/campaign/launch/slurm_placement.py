@@ -10,15 +10,15 @@ from campaign.errors import LaunchError
 from campaign.fabrics.protocol import Composition, Device
 from campaign.launch.device_masks import UsedDevices
 from campaign.launch.emulated_links import NOT_CROSSED, links_document, rates_of
-from campaign.launch.emulation.cluster import Cluster
+from campaign.launch.emulation.slurm_cluster import Cluster
 from campaign.launch.emulation.topology import INTERFACE, far_side
-from campaign.launch.step_script import Seats
+from campaign.launch.srun_script import StepPlacement
 from campaign.workloads.protocol import Step
 
 _LOOPBACK = "127.0.0.1"
 
 
-class AllocatedHosts:
+class SlurmPlacement:
     """The hosts of one composition. `cluster`: the emulated one that they are of, None where they are real."""
 
     def __init__(self, system: SystemFile, composition: Composition, cluster: Cluster | None) -> None:
@@ -42,13 +42,13 @@ class AllocatedHosts:
         """Whether each device is a process on a CPU core."""
         return any(self._runs_on(device) == "cpu" for devices in self._devices.values() for device in devices)
 
-    def seats(self, step: Step, port: int) -> Seats:
-        """Seats for the ranks of a step; LaunchError: the composition or the emulated hosts have none for a rank.
+    def of(self, step: Step, port: int) -> StepPlacement:
+        """StepPlacement for the ranks of a step; LaunchError: the composition or the emulated hosts have none for a rank.
 
         port: a free one, on the first host as far as can be known.
         """
         places = self._places(step)
-        behind = {
+        prefixes = {
             rank: self._prefix(host, fabric_port)
             for rank, (host, fabric_port) in enumerate(places)
             if fabric_port is not None and (step.per_rank or rank == 0)
@@ -56,10 +56,10 @@ class AllocatedHosts:
         given = {rank: each for rank, each in enumerate(self._used.given(step)) if each.prefix or each.environment}
         alone = len(set(places)) == 1
         interface = {"GLOO_SOCKET_IFNAME": "lo" if alone else INTERFACE} if self._cluster else {}
-        return Seats(
+        return StepPlacement(
             _LOOPBACK if alone else self._address(*places[0]),
             port,
-            behind,
+            prefixes,
             self._named(step),
             # A site says its own interface in `slurm.environment`.
             {name: value for name, value in interface.items() if name not in self._system.slurm.environment},
@@ -67,7 +67,7 @@ class AllocatedHosts:
         )
 
     def flags(self, step: Step) -> tuple[str, ...]:
-        """What a reader of the step's numbers should know of its seats."""
+        """What a reader of the step's numbers should know of its placement."""
         crossed = step.per_rank or self._cluster is None or len(set(self._places(step))) == 1
         return () if crossed else (NOT_CROSSED,)
 

@@ -20,12 +20,12 @@ from typing import Any, Literal
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.protocol import Composition
-from campaign.launch.emulation.cluster import find_from_environment
+from campaign.launch.emulation.slurm_cluster import find_from_environment
 from campaign.launch.protocol import Limits
-from campaign.launch.sidecar import beside_hosts
-from campaign.launch.slurm_placement import AllocatedHosts
-from campaign.launch.step_end import codes_of, objection, read_ends, some_rank_failed
-from campaign.launch.step_script import rank_script, step_argv, sweep_script
+from campaign.launch.sidecar import slurm_sidecar
+from campaign.launch.slurm_placement import SlurmPlacement
+from campaign.launch.srun_result import codes_of, objection, read_ends, some_rank_failed
+from campaign.launch.srun_script import rank_script, step_argv, sweep_script
 from campaign.slurm.steps import Answers, Patience, ask_hosts, call, launch_failures, step_environment
 from campaign.workloads.failures import MEMORY_ENDED
 from campaign.workloads.protocol import Ended, Step
@@ -48,7 +48,7 @@ class SrunLauncher:
         if "SLURM_JOB_ID" not in os.environ:
             raise ConfigError("`launcher: slurm` starts runs inside a job of Slurm, and this process is in none")
         self._settings = system.slurm
-        self._hosts = AllocatedHosts(system, composition, find_from_environment() if system.emulation else None)
+        self._hosts = SlurmPlacement(system, composition, find_from_environment() if system.emulation else None)
         self._sweeps = not _follows_every_process()
 
     @property
@@ -56,7 +56,7 @@ class SrunLauncher:
         return self._hosts.links
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
-        seats = self._hosts.seats(step, _free_port())
+        placement = self._hosts.of(step, _free_port())
         script = directory / "rank.sh"
         argv = step_argv(
             step,
@@ -65,22 +65,22 @@ class SrunLauncher:
             log,
             name=marker.rpartition("/")[2],
             # Slurm knows nothing of remote devices, and counts parts of devices in its own way: each rank is told its own.
-            gres=None if seats.devices or seats.given else self._settings.gres or None,
+            gres=None if placement.devices or placement.given else self._settings.gres or None,
             cpus_per_task=_cpus_per_task(self._settings.cpus_per_device),
         )
-        program = ", ".join(seats.programs(step))
+        program = ", ".join(placement.programs(step))
         running = _Running(step, program, argv, self._environment(step), marker, log, directory, limits)
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            script.write_text(rank_script(step, seats, marker, directory, sweeps=self._sweeps))
+            script.write_text(rank_script(step, placement, marker, directory, sweeps=self._sweeps))
             return running.measured(self._hosts.flags(step))
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             raise LaunchError(f"{program}: could not be started: {error}") from error
 
-    def beside(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
+    def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
         environment = {**step_environment(os.environ), **self._settings.environment}
         looks = bool(self._settings.gres) and not self._hosts.on_cpu
-        return beside_hosts(argv, self._hosts.names, environment, directory, looks_at_devices=looks)
+        return slurm_sidecar(argv, self._hosts.names, environment, directory, looks_at_devices=looks)
 
     def close(self) -> None:
         """Nothing outlives a step."""

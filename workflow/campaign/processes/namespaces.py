@@ -11,27 +11,28 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def opened(*places: Sequence[str]) -> Iterator[list[list[int]]]:
-    """Descriptors of each place's doors (paths of namespaces), closed at the end of the block.
+def opened(*groups: Sequence[str]) -> Iterator[list[list[int]]]:
+    """Descriptors of each group of namespace files, closed at the end of the block.
 
-    All are opened before the first is entered: behind it the others may be out of sight. OSError: whoever held them has ended.
+    All are opened before the first is entered, since inside it the paths of the others may lead elsewhere. OSError: their holder
+    has ended.
     """
     with ExitStack() as stack:
-        doors = []
-        for place in places:
-            doors.append([os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in place])
-            stack.callback(close, doors[-1])
-        yield doors
+        descriptors = []
+        for paths in groups:
+            descriptors.append([os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths])
+            stack.callback(close, descriptors[-1])
+        yield descriptors
 
 
-def close(doors: Sequence[int]) -> None:
-    for door in doors:
-        os.close(door)
+def close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
-def enter(doors: Sequence[int]) -> None:
+def enter(descriptors: Sequence[int]) -> None:
     """Move this process into each namespace in turn; it must have one thread. OSError: the kernel refuses."""
-    for door in doors:
-        if _LIBC.setns(door, 0):  # 0: of whatever kind it is
+    for descriptor in descriptors:
+        if _LIBC.setns(descriptor, 0):  # 0: of whatever kind it is
             code = ctypes.get_errno()
             raise OSError(code, f"an emulated host cannot be entered: {os.strerror(code)}")

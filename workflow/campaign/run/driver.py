@@ -13,7 +13,7 @@ from typing import Any
 from campaign import files
 from campaign.errors import CampaignError, LaunchError, unwritable
 from campaign.run.session import Assignment, Done, Session
-from campaign.slurm import restarts
+from campaign.slurm import jobs
 
 
 class Stopped(BaseException):
@@ -39,7 +39,7 @@ class Driver(Assignment):
         done = Done()
         error: CampaignError | None = None
         try:
-            restarts.check(self.results, self.lease)
+            jobs.check_restart(self.results, self.lease)
             with files.lock(self.results.work(self.lease) / "driver.lock"):
                 Session(self, done).run()
         except CampaignError as failure:
@@ -58,7 +58,7 @@ class Driver(Assignment):
         from submitit.helpers import DelayedSubmission
 
         # submitit counts the time limits of a job; preemptions without end are not for it to stop.
-        restarts.check_another()
+        jobs.check_restart_allowed()
         return DelayedSubmission(self)
 
 

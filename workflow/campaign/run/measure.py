@@ -40,9 +40,8 @@ from campaign.processes.signals import deferred, interruptible
 from campaign.run.preflight import not_emulated, preflight
 from campaign.run.progress import note
 from campaign.run.wait_for_driver import Driving, Left
-from campaign.slurm.changed_hosts import Changed
 from campaign.slurm.commands import Slurm
-from campaign.slurm.failed_hosts import Excluded
+from campaign.slurm.hosts import ChangedHosts, ExcludedHosts
 from campaign.slurm.strategies import Strategy, open_strategy
 from campaign.submit import open_submitter
 
@@ -128,8 +127,8 @@ class _Measuring:
         self.forecast: dict[str, Any] | None = None
         self.submitter = open_submitter(campaign, results, self.tell)
         self.strategy: Strategy = open_strategy(campaign.system, Slurm(results.slurm / "commands.jsonl"), self.tell)
-        self.excluded = Excluded(results.slurm)
-        self.changed = Changed(results.slurm)
+        self.excluded = ExcludedHosts(results.slurm)
+        self.changed = ChangedHosts(results.slurm)
         mine = None if limits is None else {cell.id: limits[cell.id] for cell in cells}
         self.driving = Driving(
             campaign, results, self.store, what.lease, what.where, self.submitter, say, self.exclude, mine
@@ -259,7 +258,7 @@ class _Measuring:
                 self.results,
                 self.what.lease,
                 self.cells[0].configuration,
-                self.excluded.leave(self.campaign.system),
+                self.excluded.remaining(self.campaign.system),
             )
             self.end_orphans(fabric, but=(mine.lease_id,))
             if self.strategy.composed_by_slurm:

@@ -22,8 +22,7 @@ from campaign.launch import open_launcher
 from campaign.launch.emulated_links import NOT_EMULATED
 from campaign.launch.protocol import Launcher, Limits
 from campaign.lease.names import Obtained, obtained_on_demand
-from campaign.observe.links.lease_links import LinkStage, asked_of
-from campaign.observe.links.store import When
+from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.paths import Results
 from campaign.plan.matrix import specification
@@ -146,7 +145,7 @@ class Session:
         if system.launcher != "slurm":
             return obtained
         from campaign.slurm.allocation import hosts_of_allocation, placed
-        from campaign.slurm.verify import verify
+        from campaign.slurm.verify_devices import verify
 
         if not is_pinned(system):
             obtained = replace(obtained, composition=placed(obtained.composition, hosts_of_allocation()))

@@ -1,15 +1,21 @@
-"""Which job measures which lease: one small file a lease, written when its driver was submitted, gone when its end was read."""
+"""Which job measures which lease, and jobs that Slurm has started again.
+
+One small file per lease: written when its driver was submitted, removed when the driver's result was read.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, LaunchError
 from campaign.files import write_json
 from campaign.paths import Results
 from campaign.slurm.commands import Slurm
+
+RESTARTS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +72,28 @@ def is_expected(results: Results, lease: str) -> bool:
     if answer.ok:
         return bool(answer.out.strip())
     return "Invalid job id" not in answer.err
+
+
+def restart_count() -> int:
+    """How often Slurm has started this job again (preemption, time limit, lost host); 0 outside of a job."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+
+
+def check_restart(results: Results, lease: str) -> None:
+    """LaunchError in a job that was restarted too often, or that nobody waits for any more."""
+    if not restart_count():
+        return
+    if restart_count() > RESTARTS_MAX:
+        raise LaunchError(f"Slurm has restarted the job {restart_count()} times, {RESTARTS_MAX} are allowed")
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    own = f"{array}_{task}" if array else os.environ["SLURM_JOB_ID"]
+    submitted = read(results, lease)
+    if submitted is None or submitted.job_id != own:
+        # Its composition has been released, and may belong to somebody else now.
+        raise LaunchError(f"job {own} was given up, but Slurm has restarted it")
+
+
+def check_restart_allowed() -> None:
+    """LaunchError in a job that may not be restarted once more."""
+    if restart_count() >= RESTARTS_MAX:
+        raise LaunchError(f"Slurm has restarted the job {restart_count()} times, which is the limit")

@@ -30,7 +30,7 @@ from campaign.plan.run_order import lease_cells
 from campaign.run.driver import Driver
 from campaign.slurm import jobs
 from campaign.slurm.commands import Slurm
-from campaign.slurm.failed_hosts import Excluded
+from campaign.slurm.hosts import ExcludedHosts
 from campaign.slurm.job_state import QUEUED, Verdict, judge
 from campaign.slurm.options import is_pinned, merged, sbatch_parameters, time_limit_min
 from campaign.slurm.parse import HOST_FORMAT, Host, parse_show_config, parse_sinfo
@@ -113,7 +113,7 @@ class SlurmSubmitter:
             merged(system, configuration, self.campaign.person),
             time_min=time_limit_min(expected_s, sum(cell.settings.time_limit_s for cell, _ in missing)),
             hosts=[host.name for host in driver.composition.hosts] if pinned and driver.composition else (),
-            excluded=() if pinned else Excluded(self.directory).read(),
+            excluded=() if pinned else ExcludedHosts(self.directory).read(),
             # By the lease's own id, as `begin` was told it; the driver's is that of this use of it.
             further=strategy.options(lease_id(self.results, driver.lease)),
         )

@@ -13,14 +13,14 @@ from campaign.documents.record import Record, Store
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import RecordError
 from campaign.files import require_json
-from campaign.observe.links.store import links_of_uses
+from campaign.observe.links.lease_links import links_of_uses
 from campaign.plan.budget import kept_choice
 from campaign.plan.costs import costs_of
 from campaign.plan.history import COSTS
 from campaign.plan.matrix import Matrix, expand
 from campaign.plan.needless_runs import Known, read_known
 from campaign.plan.plan import Key, lease_name
-from campaign.slurm.failed_hosts import Excluded
+from campaign.slurm.hosts import ExcludedHosts
 from campaign.tables.context import context_document
 
 if TYPE_CHECKING:  # it brings pandas
@@ -76,7 +76,7 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
         for each in links_of_uses(directory, store)
         if each["lease_id"] in configurations
     ]
-    left_out = Excluded(directory / "slurm").read()
+    left_out = ExcludedHosts(directory / "slurm").read()
     return Collected(campaign, matrix, records, leases, _reasons(directory), store, beside, links, known, left_out)
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from campaign.fabrics.protocol import Composition
 from campaign.observe.links.document import LinksDocument, measured
-from campaign.observe.links.foreign import starts
+from campaign.observe.links.external_tools import starts
+from campaign.observe.links.measure_links import described
 from campaign.observe.links.spec import CollectiveTimes, LinkSpec, PairTimes, RankLinks
-from campaign.observe.links.stage import described
 from tests.unit.launch.compositions import composition
 
 SPEC = LinkSpec(

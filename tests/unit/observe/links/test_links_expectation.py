@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from campaign.config.system_file import Links
 from campaign.observe.links.expectation import flags
-from campaign.observe.links.paths import kinds
+from campaign.observe.links.link_kinds import kinds
 
 SYSTEM = Links.model_validate(
     {"fabric": {"gb_per_s": 12.0}, "network": {"gb_per_s": 0.61}, "local": {"gb_per_s": 36.0}}

@@ -10,10 +10,9 @@ import pytest
 
 from campaign.documents.record import Store
 from campaign.errors import RecordError
+from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.observe.links.document import LinksDocument
-from campaign.observe.links.lease_links import asked_of
-from campaign.observe.links.model import allreduce_s
-from campaign.observe.links.store import SCHEMA, links_of_uses
+from campaign.observe.links.lease_links import SCHEMA, asked_of, links_of_uses
 from campaign.tables.collect import gather
 from tests.campaign_files import load
 from tests.campaign_records import fill, write

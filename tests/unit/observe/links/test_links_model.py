@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.observe.links.model import allreduce_s, fit_allreduce, fit_messages
+from campaign.observe.links.alpha_beta_model import allreduce_s, fit_allreduce, fit_messages
 
 SIZES = [8, 4096, 65536, 2**20, 2**24, 2**26, 2**28]
 

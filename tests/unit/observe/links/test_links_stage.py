@@ -18,7 +18,7 @@ from campaign.config.campaign_file import LinkMeasurement
 from campaign.errors import LaunchError
 from campaign.launch.local import LocalLauncher, open_launcher
 from campaign.observe.links.document import LinksDocument, with_models
-from campaign.observe.links.stage import measure_links
+from campaign.observe.links.measure_links import measure_links
 from tests.unit.launch.compositions import composition, system
 
 SIZES = (8, 4096, 65536)

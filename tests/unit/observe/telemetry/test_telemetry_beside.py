@@ -17,8 +17,8 @@ from campaign.fabrics.protocol import Composition
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.observe.telemetry import run_telemetry
+from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
-from campaign.observe.telemetry.summary import ONE_MACHINE, WHOLE_RUN
 from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.synthetic import open_workload
@@ -107,7 +107,7 @@ class _Beside:
         self.hosts, self.say = tuple(hosts), say
 
     @contextmanager
-    def beside(self, argv: Sequence[str], directory: Path) -> Iterator[tuple[str, ...]]:
+    def sidecar(self, argv: Sequence[str], directory: Path) -> Iterator[tuple[str, ...]]:
         self.say(directory)
         yield self.hosts
 

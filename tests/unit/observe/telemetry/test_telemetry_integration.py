@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.observe.telemetry.integration import (
+from campaign.observe.telemetry.samples import Series
+from campaign.observe.telemetry.window_statistics import (
     Window,
     covers,
     fastest,
@@ -18,7 +19,6 @@ from campaign.observe.telemetry.integration import (
     rate,
     together,
 )
-from campaign.observe.telemetry.samples import Series
 
 _GRID = st.lists(st.integers(0, 2000), min_size=2, max_size=12, unique=True).map(sorted)
 _VALUE = st.integers(-500, 500)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from campaign.observe.telemetry.integration import Window
+from campaign.observe.telemetry.run_metrics import LOOKS, Used, summary
 from campaign.observe.telemetry.samples import HostSamples, Series
-from campaign.observe.telemetry.summary import LOOKS, Used, summary
+from campaign.observe.telemetry.window_statistics import Window
 
 WINDOW = Window(100.0, 110.0)
 TIMES = tuple(95.0 + n for n in range(21))

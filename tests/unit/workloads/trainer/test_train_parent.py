@@ -140,7 +140,7 @@ def test_a_rank_that_fails_at_once_ends_its_peer(driver: Any, tmp_path: Path, na
                     {
                         "env": {"RANK": "0", "CAMPAIGN_OUT": "/tmp"},
                         "log": "/dev/null",
-                        "doors": ["/proc/self/ns/net", "/proc/1/fd/no-longer-there"],
+                        "namespaces": ["/proc/self/ns/net", "/proc/1/fd/no-longer-there"],
                     }
                 ],
                 "cwd": "/tmp",

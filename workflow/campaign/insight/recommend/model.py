@@ -8,7 +8,7 @@ A step of `batch` samples on each of n ranks, k of them on every host, takes
     Q = storage batch k                                   input that reading from another storage does not hide
     A = 2(n-1) alpha + 2(n-1)/n S/B                       ring all-reduce of S bytes over the slowest kind of link on the way
 
-t0 and t1 belong to a precision and its options, alpha and B to a kind of way (`campaign.observe.links.paths`), the others
+t0 and t1 belong to a precision and its options, alpha and B to a kind of way (`campaign.observe.links.link_kinds`), the others
 to the workload.
 t0 + t1 batch is the linear model of compute, A the latency-bandwidth model of a ring (Thakur, Rabenseifner & Gropp 2005, IJHPCA
 19(1), 4.5); `overlap` is the share of compute behind which communication can hide (Li et al. 2020, "PyTorch Distributed", VLDB

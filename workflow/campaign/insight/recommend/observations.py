@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from campaign.insight.recommend.model import Rows
-from campaign.observe.links.paths import FABRIC, LOCAL, NETWORK, links_of
+from campaign.observe.links.link_kinds import FABRIC, LOCAL, NETWORK, links_of
 
 # Bytes that a rank hands to all-reduces in a step: as counted, else as many as the gradients in fp32 have.
 _BYTES = (
@@ -77,7 +77,7 @@ class Observed:
 
 
 def way_of(hosts: int, attach: str, ranks: int) -> str:
-    """The longest kind of way in a ring over the ranks, as `campaign.observe.links.paths` names it; '' for one rank."""
+    """The longest kind of way in a ring over the ranks, as `campaign.observe.links.link_kinds` names it; '' for one rank."""
     if ranks < 2:
         return ""
     crossed = [*([FABRIC] if attach != LOCAL else []), *([NETWORK] if hosts > 1 else [])]

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from campaign.errors import LaunchError
 from campaign.launch.emulation.topology import Batch
 
-_KEEPER = Path(__file__).with_name("keeper.py")
+_KEEPER = Path(__file__).with_name("namespace_daemon.py")
 _SEARCH = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 _SWITCHES: Mapping[str, tuple[str, str]] = {
     "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
@@ -64,7 +64,7 @@ class Held(BaseModel):
             argv += [f"--mount=/proc/{self.pid}/ns/mnt", f"--pid=/proc/{self.pid}/ns/pid"]
         return (*argv, *self._kinds(namespace, self.pid), "--")
 
-    def doors(self, namespace: str) -> tuple[str, ...]:
+    def namespace_paths(self, namespace: str) -> tuple[str, ...]:
         """Files of a namespace that is not isolated, in the order to enter them. KeyError: there is no such namespace."""
         first = [f"/proc/{self.pid}/ns/user"] if self.user else []
         return (*first, *(f"/proc/{self.pid}/fd/{number}" for number in self.descriptors[namespace].values()))

@@ -18,10 +18,10 @@ from campaign.errors import LaunchError
 from campaign.launch.emulation.namespaces import EmulationUnavailable, Held, Keeper
 from campaign.launch.emulation.topology import (
     INTERFACE,
+    DevicePlace,
     EmulatedHost,
     EmulationSpec,
     LinkRates,
-    Place,
     layout,
     namespaces,
     places,
@@ -73,7 +73,7 @@ class Emulation:
 
     def __init__(self, spec: EmulationSpec, held: Held, addresses: Mapping[str, IPv4Address]) -> None:
         self.spec = spec
-        self.places: tuple[Place, ...] = places(spec.hosts)
+        self.places: tuple[DevicePlace, ...] = places(spec.hosts)
         self._held = held
         self._addresses = dict(addresses)
 
@@ -81,9 +81,9 @@ class Emulation:
         """The argv to put before a rank's command. The process that is started becomes the rank: signals reach it."""
         return self._held.prefix(self._place(rank).namespace)
 
-    def doors(self, rank: int) -> tuple[str, ...]:
+    def namespace_paths(self, rank: int) -> tuple[str, ...]:
         """The same without a program between: files to be opened and entered in this order (`campaign.processes.namespaces`)."""
-        return self._held.doors(self._place(rank).namespace)
+        return self._held.namespace_paths(self._place(rank).namespace)
 
     def address(self, rank: int) -> str:
         """The address under which other ranks reach this one."""
@@ -111,7 +111,7 @@ class Emulation:
             network_gbit_per_s=rates.gbit_per_s("network"),
         )
 
-    def _place(self, rank: int) -> Place:
+    def _place(self, rank: int) -> DevicePlace:
         if not 0 <= rank < len(self.places):
             raise LaunchError(f"rank {rank} has no place: the emulated hosts have {len(self.places)} devices")
         return self.places[rank]

@@ -89,7 +89,7 @@ class EmulationSpec(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DevicePlace:
     """Where one device stands: the namespace to start its rank in."""
 
     host: str
@@ -116,16 +116,16 @@ class Layout:
     batches: tuple[Batch, ...]
 
 
-def places(hosts: tuple[EmulatedHost, ...]) -> tuple[Place, ...]:
+def places(hosts: tuple[EmulatedHost, ...]) -> tuple[DevicePlace, ...]:
     """One place a device: host by host, a host's local devices before its fabric devices."""
     return tuple(place for host in hosts for place in _places_of(host))
 
 
-def _places_of(host: EmulatedHost) -> Iterator[Place]:
+def _places_of(host: EmulatedHost) -> Iterator[DevicePlace]:
     for device in range(host.local_devices):
-        yield Place(host.name, host.name, "local", device)
+        yield DevicePlace(host.name, host.name, "local", device)
     for port in range(host.fabric_devices):
-        yield Place(host.name, far_side(host.name, port), "fabric", host.local_devices + port)
+        yield DevicePlace(host.name, far_side(host.name, port), "fabric", host.local_devices + port)
 
 
 def namespaces(hosts: tuple[EmulatedHost, ...]) -> list[str]:

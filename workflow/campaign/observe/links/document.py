@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from campaign.observe.links.paths import KINDS, kinds
+from campaign.observe.links.link_kinds import KINDS, kinds
 from campaign.observe.links.spec import LeftOut, LinkSpec, PairTimes, RankLinks
 
 Matrix = tuple[tuple[float | None, ...], ...]
@@ -77,7 +77,7 @@ class AllReduce(_Closed):
 
 
 class FittedModel(_Closed):
-    """See `campaign.observe.links.model.Fit`."""
+    """See `campaign.observe.links.alpha_beta_model.Fit`."""
 
     alpha_us: float
     alpha_low_us: float
@@ -268,7 +268,7 @@ def with_models(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _models(curves: Mapping[str, Curve], allreduce: AllReduce | None) -> Models:
     # Here, so that planning and driving load no scipy.
-    from campaign.observe.links.model import Fit, fit_allreduce, fit_messages
+    from campaign.observe.links.alpha_beta_model import Fit, fit_allreduce, fit_messages
 
     def kept(fit: Fit | None) -> FittedModel | None:
         if fit is None:

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from campaign.config.system_file import Links
-from campaign.observe.links.paths import FABRIC, KINDS, LOCAL, links_of
+from campaign.observe.links.link_kinds import FABRIC, KINDS, LOCAL, links_of
 
 _MOST_FLAGS = 3
 _FEWEST_PEERS = 3

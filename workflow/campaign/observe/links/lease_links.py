@@ -1,11 +1,11 @@
-"""The links of one use of a lease: measured once, kept beside its records, and what readers of those should know of them."""
+"""The links of one lease: measured once per use, stored in `links/<use>.<when>.json` of the results directory, and read back."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
@@ -13,10 +13,13 @@ from campaign.errors import RecordError
 from campaign.files import write_once
 from campaign.launch.protocol import Launcher
 from campaign.lease.names import Obtained
+from campaign.observe.links.document import with_models
 from campaign.observe.links.expectation import flags
-from campaign.observe.links.stage import measure_links
-from campaign.observe.links.store import SCHEMA, When
+from campaign.observe.links.measure_links import measure_links
 from campaign.paths import Results
+
+SCHEMA = "links-of-use/1"
+When = Literal["before", "after"]
 
 
 def asked_of(campaign: Campaign) -> tuple[When, ...]:
@@ -69,3 +72,17 @@ class LinkStage:
             "when": when,
             "document": self.store.share(document),
         }
+
+
+def links_of_uses(results: Path, store: Store) -> list[dict[str, Any]]:
+    """What was measured, in the order of the files: lease_id, lease, when, and the document of each."""
+    found = []
+    for path in sorted((results / "links").glob("*.json")):
+        try:
+            said = json.loads(path.read_bytes())
+            found.append({**said, "document": with_models(store.shared_document(said["document"]))})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RecordError(
+                f"{path}: cannot be read ({error}); restore it from an archive, or move it away"
+            ) from error
+    return found

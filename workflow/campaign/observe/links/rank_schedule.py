@@ -17,10 +17,9 @@ import torch
 import torch.distributed as dist
 
 from campaign.errors import ConfigError
-from campaign.observe.links import host_device
-from campaign.observe.links.message_timing import Exchange
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 from campaign.observe.links.time_budget import Forecast, ladder
+from campaign.observe.links.transfer_timing import LARGEST_COPY_BYTES, LARGEST_COPY_ON_CPU_BYTES, Exchange, copies_s
 from campaign.workloads.trainer.rank_environment import Place
 
 _BUFFERS = 3  # of one size that a rank holds at most
@@ -217,13 +216,13 @@ class Session:
 
     def _measure_host_device(self) -> None:
         """One device at a time: those of a host share the way to its memory."""
-        most = host_device.LARGEST_BYTES if self.device.type == "cuda" else host_device.LARGEST_ON_CPU_BYTES
+        most = LARGEST_COPY_BYTES if self.device.type == "cuda" else LARGEST_COPY_ON_CPU_BYTES
         size = min(most, self.spec.sizes_bytes[-1])
         for rank in range(self.place.world_size):
             if self.place.world_size > 1:
                 self._turn(may_stop=False)
             if rank == self.place.rank:
-                to_device, from_device = host_device.copies_s(self.device, size, self.spec.warmup, self.spec.repeats)
+                to_device, from_device = copies_s(self.device, size, self.spec.warmup, self.spec.repeats)
                 self._host_device = (
                     CollectiveTimes(size_bytes=size, times_s=tuple(to_device)),
                     CollectiveTimes(size_bytes=size, times_s=tuple(from_device)),

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from campaign.observe.telemetry.integration import Window
+from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, summary
 from campaign.observe.telemetry.samples import HostSamples, SampleFile, rows
-from campaign.observe.telemetry.summary import ONE_MACHINE, WHOLE_RUN, Used, summary
+from campaign.observe.telemetry.window_statistics import Window
 
 if TYPE_CHECKING:
     from campaign.fabrics.protocol import Composition
@@ -62,7 +62,7 @@ class Telemetry:
         argv = [sys.executable, "-m", "campaign.observe.telemetry.sampler", "--host", "{host}"]
         argv += ["--interval", f"{self._interval_s:g}", "--gauges", str(self._directory / "gauges")]
         argv += ["--out", str(self._directory / "{host}.jsonl")]
-        hosts = self._started.enter_context(self._launcher.beside(argv, self._directory))
+        hosts = self._started.enter_context(self._launcher.sidecar(argv, self._directory))
         self._files = {host: SampleFile(self._directory / f"{host}.jsonl") for host in hosts}
         self._since = time.time()
         return self

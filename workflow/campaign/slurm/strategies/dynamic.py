@@ -18,8 +18,8 @@ from campaign.config.system_file import SlurmdCommands, SystemFile
 from campaign.errors import ConfigError, HostFailed
 from campaign.fabrics.protocol import Composition
 from campaign.slurm.commands import Slurm
-from campaign.slurm.strategies.answers import Node
 from campaign.slurm.strategies.controller import Controller, reservation_name
+from campaign.slurm.strategies.controller_state import Node
 
 _COMMAND_S = 300.0
 _AT_ONCE = 16

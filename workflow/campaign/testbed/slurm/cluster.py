@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.errors import LaunchError
-from campaign.launch.emulation.cluster import DESCRIPTION, Cluster, ClusterSpec, environment
 from campaign.launch.emulation.namespaces import end, tool
-from campaign.testbed.slurm import daemons, emulated_network, files
+from campaign.launch.emulation.slurm_cluster import DESCRIPTION, Cluster, ClusterSpec, environment
+from campaign.testbed.slurm import cluster_directory, daemons, network
 from campaign.testbed.slurm.requirements import check
 
 _SLURMDBD_PORT = 6819
@@ -65,23 +65,23 @@ def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Clus
     killed on the way takes what it has started with it.
     """
     directory = directory.absolute()
-    files.check_length(directory, [host.name for host in spec.hosts])
+    cluster_directory.check_length(directory, [host.name for host in spec.hosts])
     check(spec.accounting)
-    lock = files.lock(directory)
+    lock = cluster_directory.lock(directory)
     try:
-        files.prepare(directory)
-        keeper, cluster = emulated_network.hosts(directory, spec, lock)
+        cluster_directory.prepare(directory)
+        keeper, cluster = network.hosts(directory, spec, lock)
         try:
             os.pwrite(lock, f"{keeper.held.pid}\n".encode(), 0)
             say(f"hosts: {', '.join(host.name for host in spec.hosts)}; controller at {cluster.control_address}")
-            files.write(cluster)
+            cluster_directory.write(cluster)
             _start(cluster, say)
             (directory / DESCRIPTION).write_text(cluster.model_dump_json(indent=2))
             keeper.keep()
         except BaseException:
             keeper.close()
-            emulated_network.unlinked(cluster.interface)
-            files.clear(directory)
+            network.unlinked(cluster.interface)
+            cluster_directory.clear(directory)
             raise
     finally:
         os.close(lock)
@@ -95,19 +95,19 @@ def down(directory: Path) -> bool:
     Power off, not a shutdown: jobs die, and the accounting with them.
     """
     directory = directory.absolute()
-    pid = files.keeper(directory)
+    pid = cluster_directory.keeper(directory)
     if pid is not None:
         end(pid)
         with suppress(FileNotFoundError):
-            emulated_network.unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text()).interface)
-    files.clear(directory)
+            network.unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text()).interface)
+    cluster_directory.clear(directory)
     return pid is not None
 
 
 def status(directory: Path) -> Status:
     """What is up in a directory. Asks Slurm, so it takes as long as the controller does (at most 10 s)."""
     directory = directory.absolute()
-    if files.keeper(directory) is None:
+    if cluster_directory.keeper(directory) is None:
         return Status(None)
     cluster = find(directory)
     found = daemons.running(cluster)
@@ -132,7 +132,7 @@ def find(directory: Path) -> Cluster:
     """The cluster that is up in a directory; LaunchError: there is none."""
     directory = directory.absolute()
     try:
-        if files.keeper(directory) is not None:
+        if cluster_directory.keeper(directory) is not None:
             return Cluster.model_validate_json((directory / DESCRIPTION).read_text())
     except FileNotFoundError as error:
         raise LaunchError(f"{directory}: the cluster is just coming up or going down") from error

@@ -3,7 +3,7 @@
 It imports torch once (seconds) and forks every rank (milliseconds). Lines of JSON on stdin:
     {"id": "r1", "ranks": [{"env": {...}, "log": "/path"}, ...], "cwd": "/path"}    start a run; env replaces the environment;
                                                     "module": "campaign...."        beside id: the program of its ranks (`_Program`)
-                                                    "doors": ["/proc/..", ...]      beside env: namespaces that the rank enters
+                                                    "namespaces": ["/proc/..", ...]      beside env: namespaces that the rank enters
     {"kill": "r1"}                                                                  end a run's ranks with SIGKILL
 and on stdout:
     {"event": "ready", "import_s": 2.1}
@@ -54,7 +54,7 @@ class _Rank(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     env: dict[str, str]
     log: Path
-    doors: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
 
 
 class _Run(BaseModel):
@@ -186,7 +186,7 @@ class Parent:
         for path in results:
             path.unlink(missing_ok=True)
         run = _Running(order.id, [], results, [])
-        with namespaces.opened(*(rank.doors for rank in order.ranks)) as opened:
+        with namespaces.opened(*(rank.namespaces for rank in order.ranks)) as opened:
             self._runs[order.id] = run
             for number, rank in enumerate(order.ranks):
                 group = run.pids[0] if run.pids else 0

@@ -10,7 +10,7 @@ from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request
-from campaign.launch.emulation.cluster import ClusterHost, ClusterSpec, Registration
+from campaign.launch.emulation.slurm_cluster import ClusterHost, ClusterSpec, Registration
 from campaign.launch.emulation.topology import LinkRates
 
 _REGISTRATIONS: dict[str, Registration] = {

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from campaign.errors import LaunchError
 from campaign.files import acquire_lock, is_locked
-from campaign.launch.emulation.cluster import DESCRIPTION, Cluster
-from campaign.testbed.slurm.render import PROGRAMS, render
+from campaign.launch.emulation.slurm_cluster import DESCRIPTION, Cluster
+from campaign.testbed.slurm.config_files import PROGRAMS, render
 
 _LOCK = "keeper.lock"
 _MADE = ("etc", "run", "state", "spool", "database", "devices", "bin")

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from campaign.observe.telemetry import integration
-from campaign.observe.telemetry.integration import Window
+from campaign.observe.telemetry import window_statistics
 from campaign.observe.telemetry.samples import HostSamples, Series
+from campaign.observe.telemetry.window_statistics import Window
 
 _UUID = re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _GB = 1e9
@@ -157,21 +157,23 @@ def _of_devices(
 def _covering(devices: Iterable[_Device], quantity: str, window: Window) -> list[Series]:
     found = ((device, device.series(quantity)) for device in devices)
     return [
-        series for device, series in found if series and integration.covers(series, window, device.seen_by.interval_s)
+        series
+        for device, series in found
+        if series and window_statistics.covers(series, window, device.seen_by.interval_s)
     ]
 
 
 def _means(series: Sequence[Series], count: int, window: Window, mean: str, peak: str) -> Iterator[tuple[str, float]]:
     """Of all devices or of none: a mean over some of them would pass for one of all."""
     if series and len(series) == count:
-        yield mean, sum(integration.mean(each, window) for each in series) / count
+        yield mean, sum(window_statistics.mean(each, window) for each in series) / count
         if peak:
-            yield peak, max(integration.peak(each, window) for each in series)
+            yield peak, max(window_statistics.peak(each, window) for each in series)
 
 
 def _rates(series: Sequence[Series], count: int, window: Window, name: str) -> Iterator[tuple[str, float]]:
-    rates = [integration.rate(each, window) for each in series]
-    fastest = [integration.fastest(each, window) for each in series]
+    rates = [window_statistics.rate(each, window) for each in series]
+    fastest = [window_statistics.fastest(each, window) for each in series]
     if rates and len(rates) == count and None not in rates and None not in fastest:
         yield f"{name}_mean_gb_per_s", sum(each or 0.0 for each in rates) / count / _GB
         yield f"{name}_peak_gb_per_s", max(each or 0.0 for each in fastest) / _GB
@@ -185,20 +187,20 @@ def _throttled(devices: Sequence[_Device], window: Window) -> Iterator[tuple[str
         Series(each[0].times, tuple(float(any(values)) for values in zip(*(one.values for one in each), strict=True)))
         for each in zip(*kinds, strict=True)
     ]
-    yield "throttled_share_pct", 100 * sum(integration.mean(each, window) for each in any_kind) / len(devices)
-    yield "throttled_thermal_share_pct", 100 * sum(integration.mean(e, window) for e in kinds[1]) / len(devices)
+    yield "throttled_share_pct", 100 * sum(window_statistics.mean(each, window) for each in any_kind) / len(devices)
+    yield "throttled_thermal_share_pct", 100 * sum(window_statistics.mean(e, window) for e in kinds[1]) / len(devices)
 
 
 def _energy_j(device: _Device, window: Window) -> float | None:
     """By the device's own counter where it has one, otherwise by its power."""
     interval_s = device.seen_by.interval_s
     counter, power = device.series("energy_j"), device.series("power_w")
-    if counter and integration.covers(counter, window, interval_s):
-        rate_w = integration.rate(counter, window)
+    if counter and window_statistics.covers(counter, window, interval_s):
+        rate_w = window_statistics.rate(counter, window)
         if rate_w is not None:
             return rate_w * window.length_s
-    if power and integration.covers(power, window, interval_s):
-        return integration.integral(power, window)
+    if power and window_statistics.covers(power, window, interval_s):
+        return window_statistics.integral(power, window)
     return None
 
 
@@ -215,7 +217,7 @@ def _of_hosts(hosts: Sequence[HostSamples], window: Window) -> Iterator[tuple[st
             sums = [_summed(host, kinds, quantity, window) for host in group]
             yield from _rates([each for each in sums if each], len(group), window, name)
     packages = [
-        integration.rate(series, window)
+        window_statistics.rate(series, window)
         for host in machines
         for part in host.parts("socket")
         if (series := _covered(host, part, "package_energy_j", window))
@@ -223,20 +225,20 @@ def _of_hosts(hosts: Sequence[HostSamples], window: Window) -> Iterator[tuple[st
     if packages and None not in packages:
         yield "host_energy_j", sum(each or 0.0 for each in packages) * window.length_s
     own = [series for host in hosts if (series := _covered(host, "sampler", "cpu_used_s", window))]
-    shares = [share for each in own if (share := integration.rate(each, window)) is not None]
+    shares = [share for each in own if (share := window_statistics.rate(each, window)) is not None]
     if shares:
         yield "telemetry_cpu_mean_pct", 100 * sum(shares) / len(shares)
 
 
 def _covered(host: HostSamples, part: str, quantity: str, window: Window) -> Series | None:
     series = host.of(part, quantity)
-    return series if series and integration.covers(series, window, host.interval_s) else None
+    return series if series and window_statistics.covers(series, window, host.interval_s) else None
 
 
 def _summed(host: HostSamples, kinds: Sequence[str], quantity: str, window: Window) -> Series | None:
     parts = [part for kind in kinds for part in host.parts(kind)]
-    together = integration.together([each for part in parts if (each := host.of(part, quantity))])
-    return together if together and integration.covers(together, window, host.interval_s) else None
+    together = window_statistics.together([each for part in parts if (each := host.of(part, quantity))])
+    return together if together and window_statistics.covers(together, window, host.interval_s) else None
 
 
 def _processors(machines: Sequence[HostSamples], window: Window) -> Iterator[tuple[str, float]]:
@@ -262,7 +264,7 @@ def _processors(machines: Sequence[HostSamples], window: Window) -> Iterator[tup
 
 def _share(host: HostSamples, part: str, quantity: str, window: Window) -> float | None:
     busy, every = _covered(host, part, quantity, window), _covered(host, part, "cpu_all_s", window)
-    rates = [integration.rate(each, window) if each else None for each in (busy, every)]
+    rates = [window_statistics.rate(each, window) if each else None for each in (busy, every)]
     return min(100.0, 100 * rates[0] / rates[1]) if rates[0] is not None and rates[1] else None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.launch.sidecar import beside_hosts, step_argv
+from campaign.launch.sidecar import slurm_sidecar, step_argv
 
 
 def argv(*words: str, looks_at_devices: bool = False) -> list[str]:
@@ -34,5 +34,5 @@ def test_words_are_the_hosts_and_nobody_elses(word: str, tmp_path: Path) -> None
 
 def test_where_there_is_no_srun_nothing_stands_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with beside_hosts(("x",), ["host1"], {"PATH": str(tmp_path)}, tmp_path, looks_at_devices=False) as hosts:
+    with slurm_sidecar(("x",), ["host1"], {"PATH": str(tmp_path)}, tmp_path, looks_at_devices=False) as hosts:
         assert hosts == ()

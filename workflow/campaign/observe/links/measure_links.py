@@ -16,7 +16,7 @@ from campaign.errors import RecordError
 from campaign.fabrics.protocol import Composition
 from campaign.launch.device_masks import UsedDevices
 from campaign.launch.protocol import Launcher, Limits
-from campaign.observe.links import foreign
+from campaign.observe.links import external_tools
 from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
 from campaign.observe.links.spec import LinkSpec, RankLinks, read_links
 from campaign.workloads.protocol import Ended, Step
@@ -48,7 +48,7 @@ def measure_links(
     if devices and TORCH in settings.tools:
         stage = _Stage(launcher, directory, marker, log)
         ranks, problems = stage.measure(spec, devices)
-    programs, absent = foreign.measure(launcher, composition, settings, directory, marker, log)
+    programs, absent = external_tools.measure(launcher, composition, settings, directory, marker, log)
     parts = measured(spec, devices, ranks)
     document = LinksDocument(
         **{**parts, "tools": (*parts["tools"], *programs)},

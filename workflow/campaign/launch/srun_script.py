@@ -39,17 +39,17 @@ done
 
 
 @dataclass(frozen=True, slots=True)
-class Seats:
+class StepPlacement:
     """Where the ranks of a run sit.
 
-    address, port: where rank 0 is met; behind: argv to put before a rank's command, by rank (0 stands for one program for all
+    address, port: where rank 0 is met; prefixes: argv to put before a rank's command, by rank (0 stands for one program for all
     ranks); devices: CUDA_VISIBLE_DEVICES by host, where the run's devices are known by name; environment: further variables; given:
     words before a rank's program and its variables, by rank, where its device needs them.
     """
 
     address: str
     port: int
-    behind: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    prefixes: Mapping[int, Sequence[str]] = field(default_factory=dict)
     devices: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[int, Given] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def sweep_script(marker: str, rank: str = "") -> str:
     return _SWEEP.replace("{needle}", f"{shlex.quote(f'{RANK_MARK}={marker}#')}{rank}")
 
 
-def rank_script(step: Step, seats: Seats, marker: str, directory: Path, *, sweeps: bool) -> str:
+def rank_script(step: Step, placement: StepPlacement, marker: str, directory: Path, *, sweeps: bool) -> str:
     """A POSIX shell script that srun starts for each task, with the program's argv as arguments.
 
     It leaves rank.N in `directory`: lines `started STEP HOST`, then `ended CODE` (or `missing`, for a program that is not there).
@@ -73,29 +73,29 @@ def rank_script(step: Step, seats: Seats, marker: str, directory: Path, *, sweep
     then waits for it as long as it keeps the output open.
     """
     what = "one rank a task" if step.per_rank else "one program for all ranks"
-    text = f"#!/bin/sh\n# Made for one run: {what}.\n" + "".join(f"{line}\n" for line in _place(step, seats))
+    text = f"#!/bin/sh\n# Made for one run: {what}.\n" + "".join(f"{line}\n" for line in _place(step, placement))
     where, program = shlex.quote(str(directory)), shlex.quote(step.argv[0])
-    if prefixes := {rank: given.prefix for rank, given in seats.given.items() if given.prefix}:
+    if prefixes := {rank: given.prefix for rank, given in placement.given.items() if given.prefix}:
         text += "".join(f"{line}\n" for line in _by_rank(_before(prefixes)))
         program = '"$1"'
     text += _STARTS.replace("{directory}", where).replace("{program}", program)
     # In a shell of its own, so that none of it is in the environment of what comes after.
-    text += "(\n" + "".join(f"{line}\n" for line in _program(step, seats, marker)) + ")\ncode=$?\n"
+    text += "(\n" + "".join(f"{line}\n" for line in _program(step, placement, marker)) + ")\ncode=$?\n"
     if sweeps:
         text += sweep_script(marker, '"$rank#"')
     return text + _ENDS
 
 
-def _place(step: Step, seats: Seats) -> Iterator[str]:
+def _place(step: Step, placement: StepPlacement) -> Iterator[str]:
     """Shell variables: rank, ranks (of this host) and devices."""
     if not step.per_rank:
         host = next(iter(step.ranks_by_host))
-        yield "rank=0" + (f" devices={shlex.quote(seats.devices[host])}" if seats.devices else "")
+        yield "rank=0" + (f" devices={shlex.quote(placement.devices[host])}" if placement.devices else "")
         return
     first = 0
     yield "case $SLURMD_NODENAME in"
     for host, count in step.ranks_by_host.items():
-        devices = f" devices={shlex.quote(seats.devices[host])}" if seats.devices else ""
+        devices = f" devices={shlex.quote(placement.devices[host])}" if placement.devices else ""
         yield f"{shlex.quote(host)}) first={first} ranks={count}{devices} ;;"
         first += count
     yield '*) echo "$SLURMD_NODENAME is no host of this run" >&2; exit 125 ;;'
@@ -103,26 +103,33 @@ def _place(step: Step, seats: Seats) -> Iterator[str]:
     yield "rank=$((first + SLURM_LOCALID))"
 
 
-def _program(step: Step, seats: Seats, marker: str) -> Iterator[str]:
+def _program(step: Step, placement: StepPlacement, marker: str) -> Iterator[str]:
     world = str(sum(step.ranks_by_host.values()))
     if step.per_rank:
         own = {"RANK": "$rank", "LOCAL_RANK": "$SLURM_LOCALID", "LOCAL_WORLD_SIZE": "$ranks"}
         own |= {"CAMPAIGN_HOST": "$SLURMD_NODENAME", "CAMPAIGN_HOST_RANK": "$SLURM_LOCALID"}
-        given = {"WORLD_SIZE": world, "MASTER_ADDR": seats.address, "MASTER_PORT": str(seats.port), **seats.environment}
+        given = {
+            "WORLD_SIZE": world,
+            "MASTER_ADDR": placement.address,
+            "MASTER_PORT": str(placement.port),
+            **placement.environment,
+        }
     else:
         own, given = {}, {"CAMPAIGN_RANKS": world, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host), **_whole(step)}
         # mpirun and srun shall see the hosts and ranks of the run, not the one task that starts them.
         yield "unset SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEPID SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE SLURM_CPU_BIND"
         yield "unset SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_DISTRIBUTION"
-    if seats.devices:
+    if placement.devices:
         own["CUDA_VISIBLE_DEVICES"] = "$devices"
     words = {**own, **{name: shlex.quote(value) for name, value in given.items()}}
     # What the workload says itself is in the environment of srun already.
     yield from (f"export {name}={word}" for name, word in words.items() if name not in step.environment)
     # Of all that is said of devices this counts: records say it.
-    yield from _by_rank({rank: _exports(given.environment) for rank, given in seats.given.items() if given.environment})
+    yield from _by_rank(
+        {rank: _exports(given.environment) for rank, given in placement.given.items() if given.environment}
+    )
     yield f"export {MARK}={shlex.quote(marker)} {RANK_MARK}={shlex.quote(f'{marker}#')}$rank#"
-    yield from _by_rank(_before(seats.behind))
+    yield from _by_rank(_before(placement.prefixes))
     yield 'exec "$@"'
 
 

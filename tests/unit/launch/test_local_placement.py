@@ -14,7 +14,7 @@ from campaign.launch.emulated_links import NOT_CROSSED
 from campaign.launch.emulation.namespaces import EmulationUnavailable, Held
 from campaign.launch.emulation.network import Emulation
 from campaign.launch.emulation.topology import EmulationSpec, layout
-from campaign.launch.local_placement import Place, Places, open_places
+from campaign.launch.local_placement import LocalPlacement, RankPlace, open_placement
 from campaign.workloads.protocol import Step
 from tests.unit.launch.compositions import composition, emulated_system, system
 
@@ -39,17 +39,17 @@ def step(per_rank: bool = True, **ranks_by_host: int) -> Step:
     return Step(("true",), {}, ranks_by_host, per_rank)
 
 
-def namespaces(found: list[Place]) -> list[str]:
-    assert all(place.doors[0] == "/proc/7/ns/user" for place in found)
-    return [place.doors[1].removeprefix("/proc/7/fd/") for place in found]
+def namespaces(found: list[RankPlace]) -> list[str]:
+    assert all(place.namespaces[0] == "/proc/7/ns/user" for place in found)
+    return [place.namespaces[1].removeprefix("/proc/7/fd/") for place in found]
 
 
-def column(found: list[Place], name: str) -> list[str]:
+def column(found: list[RankPlace], name: str) -> list[str]:
     return [place.environment[name] for place in found]
 
 
-def opened(*shape: tuple[int, int]) -> Places:
-    return open_places(emulated_system(), composition(*shape))
+def opened(*shape: tuple[int, int]) -> LocalPlacement:
+    return open_placement(emulated_system(), composition(*shape))
 
 
 @pytest.mark.usefixtures("closed")
@@ -138,12 +138,12 @@ def test_where_hosts_cannot_be_emulated_ranks_share_the_loopback_and_records_hea
         0.08,
     )
     found = hosts.of(step(host1=2))
-    assert [place.doors for place in found] == [(), ()]
+    assert [place.namespaces for place in found] == [(), ()]
     assert set(column(found, "MASTER_ADDR")) == {"127.0.0.1"}
 
 
 def test_a_system_that_emulates_nothing_says_nothing_of_links() -> None:
-    hosts = open_places(system(), composition((2, 0)))
+    hosts = open_placement(system(), composition((2, 0)))
     assert hosts.links is None
     assert hosts.stand()
     assert column(hosts.of(step(host1=1, host2=2)), "LOCAL_RANK") == ["0", "1", "2"]

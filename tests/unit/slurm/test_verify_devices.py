@@ -12,9 +12,9 @@ import pytest
 from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.protocol import ComposedHost, Composition, Device
-from campaign.slurm import verify as verification
+from campaign.slurm import verify_devices
 from campaign.slurm.steps import Answers
-from campaign.slurm.verify import NVIDIA, DevicesDiffer, Seen, checked, devices_script, parse_device, verify
+from campaign.slurm.verify_devices import NVIDIA, DevicesDiffer, Seen, checked, devices_script, parse_device, verify
 
 UUID = "GPU-5f6b2f1c-0e0f-3c1f-8d3e-{:012d}"
 A100 = "NVIDIA A100-PCIE-40GB"
@@ -131,7 +131,7 @@ def test_a_sites_own_command_is_run(program: str, expected: list[str]) -> None:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> None:
-    monkeypatch.setattr(verification, "ask_hosts", lambda *_, **__: answers)
+    monkeypatch.setattr(verify_devices, "ask_hosts", lambda *_, **__: answers)
 
 
 def test_what_was_seen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

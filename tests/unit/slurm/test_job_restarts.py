@@ -9,7 +9,7 @@ import pytest
 from campaign.errors import LaunchError
 from campaign.paths import Results
 from campaign.run.driver import Driver
-from campaign.slurm import jobs, restarts
+from campaign.slurm import jobs
 from campaign.slurm.jobs import Submitted
 
 
@@ -26,24 +26,24 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
 
 def test_a_first_start_is_always_wanted_though_its_job_is_not_written_down_yet(results: Results) -> None:
     jobs.remove(results, "one")
-    restarts.check(results, "one")
-    assert restarts.count() == 0
+    jobs.check_restart(results, "one")
+    assert jobs.restart_count() == 0
 
 
-@pytest.mark.parametrize(("count", "wanted"), [(1, True), (restarts.MOST, True), (restarts.MOST + 1, False)])
+@pytest.mark.parametrize(("count", "wanted"), [(1, True), (jobs.RESTARTS_MAX, True), (jobs.RESTARTS_MAX + 1, False)])
 def test_a_job_is_not_started_again_for_ever(
     results: Results, monkeypatch: pytest.MonkeyPatch, count: int, wanted: bool
 ) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(count))
     if wanted:
-        restarts.check(results, "one")
-        assert restarts.count() == count
+        jobs.check_restart(results, "one")
+        assert jobs.restart_count() == count
     else:
         with pytest.raises(LaunchError, match=f"{count} times"):
-            restarts.check(results, "one")
+            jobs.check_restart(results, "one")
 
 
-@pytest.mark.parametrize(("count", "another"), [(0, True), (restarts.MOST - 1, True), (restarts.MOST, False)])
+@pytest.mark.parametrize(("count", "another"), [(0, True), (jobs.RESTARTS_MAX - 1, True), (jobs.RESTARTS_MAX, False)])
 def test_a_driver_asks_for_another_start_only_where_it_will_be_wanted(
     results: Results, monkeypatch: pytest.MonkeyPatch, count: int, another: bool
 ) -> None:
@@ -52,7 +52,7 @@ def test_a_driver_asks_for_another_start_only_where_it_will_be_wanted(
     if another:
         assert driver.checkpoint().function == driver
     else:
-        with pytest.raises(LaunchError, match="enough"):
+        with pytest.raises(LaunchError, match="which is the limit"):
             driver.checkpoint()
 
 
@@ -66,14 +66,14 @@ def test_a_job_that_was_given_up_measures_nothing(
     else:
         jobs.write(results, Submitted("one", job_id, "f", 1.0))
     with pytest.raises(LaunchError, match="job 7 was given up"):
-        restarts.check(results, "one")
+        jobs.check_restart(results, "one")
 
 
 def test_a_task_of_an_array_knows_itself(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"ARRAY_JOB_ID": "5", "ARRAY_TASK_ID": "2", "RESTART_COUNT": "1"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     jobs.write(results, Submitted("one", "5_2", "f", 1.0))
-    restarts.check(results, "one")
+    jobs.check_restart(results, "one")
     jobs.write(results, Submitted("one", "5_1", "f", 1.0))
     with pytest.raises(LaunchError, match="job 5_2 was given up"):
-        restarts.check(results, "one")
+        jobs.check_restart(results, "one")
