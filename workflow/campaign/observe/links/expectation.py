@@ -4,6 +4,8 @@ A pair of devices is held against the slowest link on its way, as the system fil
 are emulated). Where that has no number, against the median of the pairs of its kind in the same composition. What is compared is
 the bandwidth of the largest measured size without the time of an empty message; where that size is too small to tell a bandwidth,
 nothing is. Latencies are held against their like only: what the system file says of them is without any software.
+
+Emulated links are judged by the median of their kind: on a busy machine, some single pair looks slow in any measurement.
 """
 
 from __future__ import annotations

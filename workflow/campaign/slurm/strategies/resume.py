@@ -3,6 +3,9 @@
 All that changes hosts is done by the programs in envs/slurm, which slurmctld calls: `resume` reads from the job's comment what to
 compose, starts the hosts, and lets them go down after that one job; `suspend` and `resume-fail` release. So a lease is as long as
 its job, a campaign that dies leaves nothing composed behind, and there is nothing to say to Slurm from here.
+
+A job starts up to 30 s after its hosts, because slurmctld looks at jobs that are CONFIGURING every half minute. A composition that
+failed powers its hosts down, which puts the job back into the queue; `scontrol requeue` would leak its devices (Slurm 22.05).
 """
 
 from __future__ import annotations
