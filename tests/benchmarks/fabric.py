@@ -16,12 +16,12 @@ from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request
 from campaign.lease.lifecycle import acquire, release
-from campaign.testbed.control_planes import EMULATORS, open_dialect
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.server import Server
+from campaign.testbed.emulators import open_dialect
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
-from tests.contract.fabric_fixtures import CREDENTIALS, FURTHER
+from tests.contract.fabric_fixtures import options_of
 
 DEVICES = 8
 LOOKS = 4
@@ -68,8 +68,8 @@ def emulated(kind: str, directory: Path, gpus: int) -> Iterator[tuple[Controlled
     drawers = max(2, -(-gpus // 8)) if kind == "redfish-zones" else 2
     hardware = rack(hosts, [("gpu", "a100", gpus)], drawers=drawers)
     with Server(open_dialect(kind, hardware), directory / "tls") as server:
-        options = {"url": server.url, "ca_file": str(server.ca_file), "credentials": CREDENTIALS}
-        options |= {**EMULATORS[kind].options, **FURTHER.get(kind, {})}
+        options = {"url": server.url, "ca_file": str(server.ca_file)}
+        options |= options_of(kind)
         if kind == "redfish-zones":
             options["telemetry"] = False
         specs = tuple(HostSpec(name, 8, 32.0) for name in hosts)

@@ -11,20 +11,19 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from campaign.documents.cell import Configuration
-from campaign.fabrics import open_fabric
+from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.errors import Busy, Conflict
-from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request, Selection
+from campaign.fabrics.protocol import Fabric, HostSpec, PoolSpec, Request, Selection
 from campaign.lease.lifecycle import acquire
-from campaign.testbed.control_planes import EMULATORS, open_dialect
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server
+from campaign.testbed.emulators import open_dialect
 
-ATTACH_S = 0.0123
 SERVERS: dict[Path, Server] = {}
 """The emulated control planes of this process, by the directory of the state that is with them."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,8 +51,8 @@ class System:
     hosts: tuple[HostSpec, ...]
     pool: tuple[PoolSpec, ...]
     fits_once: Configuration
-    options: dict[str, Any] = field(default_factory=dict)
-    emulated: bool = False
+    options: dict[str, Any]
+    emulated: bool
 
     def open(self, state_dir: Path, **options: Any) -> Fabric:
         """Open it; another process that opens it in the same directory meets the same control plane."""
@@ -88,62 +87,27 @@ def stop_emulators() -> None:
 
 
 os.environ |= {"FABRIC_USER": "campaign", "FABRIC_PASSWORD": "learn-2-compose"}
-EMULATED = ("redfish", "redfish-zones", "liqid", "sunfish", "cdi", "nec")
-FURTHER: dict[str, dict[str, Any]] = {
-    "nec": {"poll_s": 0.05},
-    "liqid": {"poll_s": 0.05},
-    "cdi": {"settle_s": 0.2},
-}
-COMPOSING = {
-    "redfish": ("POST", "/redfish/v1/Systems"),
-    "redfish-zones": ("PATCH", "*/Zones/*"),
-    "liqid": ("POST", "*/fabric/reprogram"),
-    "sunfish": ("POST", "*/Connections"),
-    "cdi": ("PATCH", "*/update"),
-    "nec": ("POST", "*/layout-apply"),
-}
-"""The request that composes, by dialect: method and path."""
-ONE_CHANGE = ("nec", "redfish-zones")
-"""Dialects that compose with one request."""
+QUICK = {"poll_s": 0.05, "settle_s": 0.2}
+"""Options that tests set where a kind has them."""
 CREDENTIALS = {"user_env": "FABRIC_USER", "password_env": "FABRIC_PASSWORD"}
 
-SYSTEMS = {
-    **{
-        kind: System(
-            kind,
-            (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0)),
-            (PoolSpec("gpu", "a100", 2), PoolSpec("nvme", "ssd", 1)),
-            configuration(devices_per_host=2, storage="fabric-nvme"),
-            options={
-                "url": "http://127.0.0.1:1",
-                "credentials": CREDENTIALS,
-                **EMULATORS[kind].options,
-                **FURTHER.get(kind, {}),
-            },
-            emulated=True,
-        )
-        for kind in EMULATED
-    },
-    "static": System(
-        "static",
-        (HostSpec("host1", 8, 32.0, (DeviceSpec("gpu", "a100", 2), DeviceSpec("nvme", "ssd", 1))),),
-        (),
-        configuration(devices_per_host=2, local_devices_per_host=2, attach="local", storage="nvme"),
-    ),
-    "prefix": System(
-        "prefix",
-        tuple(HostSpec(name, 8, 32.0, (DeviceSpec("nvme", "ssd", 1),)) for name in ("host1", "host2")),
-        (PoolSpec("gpu", "a100", 1, "server1"),),
-        configuration(devices_per_host=2, storage="nvme"),
-        {"launch": [{"device": "a100", "fraction": "1/2", "prefix": ["remote", "{devices}", "--"]}]},
-    ),
-    "simulated": System(
-        "simulated",
-        (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0)),
-        (PoolSpec("gpu", "a100", 2), PoolSpec("nvme", "ssd", 1)),
-        configuration(devices_per_host=2, storage="fabric-nvme"),
-    ),
-}
+
+def options_of(name: str) -> dict[str, Any]:
+    """What a system file says under `fabric`, but for the address: the example's options, quick ones, and credentials."""
+    kind = fabric_kind(name)
+    quick = {key: value for key, value in QUICK.items() if key in kind.options.model_fields}
+    return {**kind.example.options, **({**quick, "credentials": CREDENTIALS} if kind.emulator else {})}
+
+
+def system_of(name: str) -> System:
+    """The example of a kind."""
+    kind = fabric_kind(name)
+    example = kind.example
+    return System(name, example.hosts, example.pool, example.configuration, options_of(name), bool(kind.emulator))
+
+
+SYSTEMS = {name: system_of(name) for name in fabric_modules()}
+"""Every kind there is, those of other installed packages included."""
 
 
 class DiesInCompose:
@@ -162,19 +126,11 @@ class DiesInCompose:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-slept: list[float] = []
-
-
-def dies_at_second_attachment(seconds: float) -> None:
-    """Stands for time.sleep: the simulated fabric sleeps ATTACH_S for each device that it attaches."""
-    slept.append(seconds)
-    if slept.count(ATTACH_S) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def dies_in_its_changes(plane: Any, most: int) -> None:
-    """Let the process be killed when so many of the requests that attach have been sent and answered."""
-    change, attach, changes = plane.client.change, plane.attach, []
+def dies_in_its_changes(fabric: Any, request: Request) -> None:
+    """Let the process be killed when its second request that attaches is answered, or the only one."""
+    composing, _ = fabric.controlled.rehearse(fabric.select(request, fabric.inventory()))
+    plane, most, changes = fabric.plane, min(2, len(composing)), list[Any]()
+    change, attach = plane.client.change, plane.attach
 
     def deadly(*args: Any, **named: Any) -> Any:
         answer = change(*args, **named)
@@ -190,6 +146,19 @@ def dies_in_its_changes(plane: Any, most: int) -> None:
     plane.attach = attaching
 
 
+def dies_at_second_device(fabric: Any) -> None:
+    """Let the process be killed when a fabric of this program attaches its second device."""
+    attach, attached = fabric.attach, list[Any]()
+
+    def deadly(*args: Any) -> None:
+        attached.append(args)
+        if len(attached) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        attach(*args)
+
+    fabric.attach = deadly
+
+
 def start(action: str, system: str, directory: Path, lease_id: str) -> subprocess.Popen[str]:
     """Start another process on the same state; its exit status and output say how it went."""
     if SYSTEMS[system].emulated:
@@ -200,14 +169,13 @@ def start(action: str, system: str, directory: Path, lease_id: str) -> subproces
 
 def main(action: str, name: str, directory: str, lease_id: str) -> int:
     system, state_dir = SYSTEMS[name], Path(directory)
-    options = {"attach_s": ATTACH_S} if name == "simulated" and action == "die_amid" else {}
-    fabric: Any = system.open(state_dir, **options)
+    fabric: Any = system.open(state_dir)
     if action in ("die_before", "die_after"):
         fabric = DiesInCompose(fabric, after=action == "die_after")
-    if action == "die_amid" and system.emulated:
-        dies_in_its_changes(fabric.plane, 1 if name in ONE_CHANGE else 2)
+    elif action == "die_amid" and fabric.controlled is not None:
+        dies_in_its_changes(fabric, system.request(lease_id))
     elif action == "die_amid":
-        time.sleep = dies_at_second_attachment
+        dies_at_second_device(fabric)
     if action == "race":
         (state_dir / f"{lease_id}.there").touch()
         while not (state_dir / "go").exists():

@@ -11,22 +11,23 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics import FABRICS, open_fabric, options_model
+from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.errors import Conflict, NoMatch, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.protocol import Fabric
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import acquire, release
 from campaign.lease.reconcile import reconcile
 from campaign.testbed.control_planes.faults import Fault, FaultKind
-from tests.contract.fabric_fixtures import COMPOSING, SERVERS, SYSTEMS, System, configuration, start, stop_emulators
+from campaign.testbed.emulators import emulator
+from tests.contract.fabric_fixtures import SERVERS, SYSTEMS, System, configuration, start, stop_emulators
 
-WITH_FAULTS = [name for name in FABRICS if "faults" in options_model(name).model_fields]
+WITH_FAULTS = [name for name in SYSTEMS if "faults" in fabric_kind(name).options.model_fields]
+COMPOSING = {name: emulator(name).COMPOSES for name, system in SYSTEMS.items() if system.emulated}
 
 
-@pytest.fixture(params=FABRICS)
+@pytest.fixture(params=SYSTEMS)
 def system(request: pytest.FixtureRequest) -> System:
     return SYSTEMS[request.param]
 
@@ -198,8 +199,8 @@ def test_two_processes_that_race_for_the_last_device_get_one_lease(system: Syste
 
 @pytest.mark.parametrize("moment", ["die_before", "die_amid", "die_after"])
 def test_a_killed_owner_leaves_nothing_after_reconciliation(moment: str, system: System, tmp_path: Path) -> None:
-    if moment == "die_amid" and system.fabric in ("static", "prefix"):
-        moment = "die_after"  # composing is one step there: nothing is in its midst
+    if moment == "die_amid" and system.open(tmp_path).capabilities().atomic:
+        moment = "die_after"  # nothing is in its midst
     owner = start(moment, system.fabric, tmp_path, "one")
     out, err = owner.communicate(timeout=30)
     assert owner.returncode == -signal.SIGKILL, out + err
@@ -312,32 +313,63 @@ def test_a_success_that_is_none_is_no_lease(name: str, tmp_path: Path) -> None:
     assert Journal(tmp_path / "leases", "one").state == "RELEASED"
 
 
-def test_every_option_is_described(system: System) -> None:
-    undescribed: list[str] = []
-    models: list[type[BaseModel]] = [options_model(system.fabric)]
-    for model in models:
-        assert model.model_config.get("extra") == "forbid"
-        assert model.__doc__
-        schema = model.model_json_schema()
-        for definition in (schema, *schema.get("$defs", {}).values()):
-            undescribed += [
-                f"{definition['title']}.{name}"
-                for name, described in definition.get("properties", {}).items()
-                if not described.get("description")
-            ]
-    assert undescribed == []
+def test_a_row_says_what_others_need(system: System) -> None:
+    """A new kind is one module with `FABRIC = FabricKind(..)`; this names what its row lacks."""
+    kind = fabric_kind(system.fabric)
+    where = f"FABRIC of {fabric_modules()[system.fabric]}"
+    assert kind.summary, f"{where}: give `summary`, one line for lists"
+    assert kind.options.model_config.get("extra") == "forbid", f"{where}: `options` must be closed (extra='forbid')"
+    assert kind.options.__doc__, f"{where}: `options` needs a docstring; it is in the reference of all keys"
+    fabric = system.open(Path("/nonexistent")) if not system.emulated else None
+    verified = fabric is None or fabric.capabilities().verified
+    assert (kind.unverified == "") == (verified and not system.emulated), (
+        f"{where}: `unverified` says what was not tried on the real product, and `verified=False` in its capabilities"
+    )
+    undescribed = [
+        f"{definition['title']}.{name}"
+        for schema in (kind.options.model_json_schema(),)
+        for definition in (schema, *schema.get("$defs", {}).values())
+        for name, described in definition.get("properties", {}).items()
+        if not described.get("description")
+    ]
+    assert undescribed == [], f"{where}: these options need a description"
+
+
+def test_an_example_fits_exactly_once(fabric: Fabric, system: System) -> None:
+    where = f"FABRIC of {fabric_modules()[system.fabric]}: `example`"
+    try:
+        composed(fabric, system, "one")
+    except FabricError as error:
+        pytest.fail(f"{where}: its configuration must fit into its hosts and pool: {error}")
+    with pytest.raises(Conflict):
+        pytest.fail(f"{where}: must fit once only: {fabric.select(system.request('two'), fabric.inventory())}")
+
+
+def test_what_a_row_offers_is_there(fabric: Fabric, system: System) -> None:
+    offers = fabric_kind(system.fabric).offers
+    assert (fabric.controlled is not None) == system.emulated
+    observed, portable = (fabric.controlled.observed, fabric.controlled.portable) if fabric.controlled else (None, None)
+    assert (observed is not None) == ("readings" in offers) == ("events" in offers)
+    assert (portable is not None) == ("allocation" in offers)
+
+
+def test_planning_needs_no_control_plane(system: System, tmp_path: Path) -> None:
+    away = {"url": "http://127.0.0.1:1"} if system.emulated else {}
+    fabric = open_fabric(system.fabric, {**system.options, **away}, system.hosts, system.pool, tmp_path)
+    selection = fabric.select_planned(system.request())
+    assert len(selection.hosts) == system.fits_once.hosts
 
 
 def test_unknown_names_and_options_are_refused_with_what_there_is(system: System, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="static, simulated"):
-        options_model("liquid")
-    with pytest.raises(ConfigError, match=f"'{system.fabric}': colour"):
+        fabric_kind("liquid")
+    with pytest.raises(ConfigError, match=f"'{system.fabric}': .*colour"):
         open_fabric(system.fabric, {**system.options, "colour": "blue"}, system.hosts, system.pool, tmp_path)
 
 
 def test_a_fabric_is_imported_only_when_named() -> None:
     script = (
-        "import sys, campaign.fabrics as f; print([a.module for a in f.FABRICS.values() if a.module in sys.modules])"
+        "import sys, campaign.fabrics as f; print([module for module in f.FABRICS.values() if module in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr

@@ -11,10 +11,10 @@ import yaml
 
 from campaign.config.resolve import load_campaign
 from campaign.plan.matrix import expand
-from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.server import Server
+from campaign.testbed.emulators import open_dialect
 from campaign.testbed.serve_control_plane import PASSWORD, USER, system_document
 from tests.contract.fabric_fixtures import COMPOSING
 from tests.workflow.checkout_twin import ROOT, Project

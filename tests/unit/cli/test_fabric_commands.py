@@ -18,10 +18,10 @@ from campaign.cli.cluster import read_system_file
 from campaign.cli.main import main
 from campaign.lease.check_site import Site
 from campaign.lease.journal import Journal
-from campaign.testbed.control_planes import EMULATORS, open_dialect
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.server import Server
+from campaign.testbed.emulators import emulated_kinds, open_dialect
 from campaign.testbed.serve_control_plane import serve, system_document
 from tests.campaign_files import CAMPAIGN, WORKLOADS
 
@@ -264,7 +264,7 @@ def test_what_cannot_be_emulated_is_told(words: list[str], told: str, tmp_path: 
     assert told in done.output
 
 
-@pytest.mark.parametrize("kind", EMULATORS)
+@pytest.mark.parametrize("kind", emulated_kinds())
 def test_every_emulator_is_checked_without_a_complaint(kind: str, tmp_path: Path) -> None:
     place = Place(tmp_path, kind)
     try:

@@ -20,11 +20,11 @@ from campaign.fabrics.dialects.cdi.token import expires_s
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
 from campaign.fabrics.state_file import HeldHost, Holding
-from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.cdi import name_uuid
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server
+from campaign.testbed.emulators import open_dialect
 from tests.contract.fabric_fixtures import configuration
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "cdi"

@@ -10,7 +10,7 @@ import pytest
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.control_plane.protocol import Reading, View
+from campaign.fabrics.control_plane.protocol import View
 from campaign.fabrics.errors import (
     Busy,
     Conflict,
@@ -21,7 +21,7 @@ from campaign.fabrics.errors import (
     Unhealthy,
 )
 from campaign.fabrics.host_agents.protocol import HostBusy
-from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Tag
+from campaign.fabrics.protocol import Event, HostSpec, PoolSpec, Reading, Request, Tag
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile
@@ -242,8 +242,13 @@ def test_how_links_are_doing_is_read_before_and_after_a_lease(tmp_path: Path) ->
                 raise FabricError("no answer")
             return (Reading("port1", "errors", self.errors),)
 
+        def events(self, after: str | None = None) -> tuple[Event, ...]:
+            return ()
+
     plane = Telling(hardware())
-    fabric = ControlledFabric(plane, HOSTS, tmp_path / "memory.json", RackAgent(plane), POOL, telemetry=True)
+    fabric = ControlledFabric(
+        plane, HOSTS, tmp_path / "memory.json", RackAgent(plane), POOL, observed=plane, telemetry=True
+    )
     document = release(fabric, acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0), poll_s=0)
     assert [each["readings"][0]["value"] for each in document["readings"]] == [4.0, 5.0]
     # A fabric that does not tell is no reason to fail a lease.

@@ -22,10 +22,10 @@ from campaign.fabrics.errors import (
     Unhealthy,
 )
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
-from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server
+from campaign.testbed.emulators import open_dialect
 from tests.contract.fabric_fixtures import configuration
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "nec"

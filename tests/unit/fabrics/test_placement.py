@@ -14,7 +14,7 @@ from campaign.documents.cell import Configuration
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
 from campaign.fabrics.placement.banks import CABLING_RULE, RULES
 from campaign.fabrics.protocol import Device, DeviceSpec, HostSpec, Inventory, PoolSpec, Request, Selection
-from campaign.fabrics.simulated import Options, SimulatedFabric, open_fabric
+from campaign.fabrics.simulated import Options, SimulatedFabric
 from tests.contract.fabric_fixtures import configuration
 
 
@@ -24,7 +24,7 @@ def system(
     devices = (DeviceSpec("gpu", "a100", own), DeviceSpec("nvme", "ssd", 1)) if own else ()
     specs = [HostSpec(f"host{number}", 4, 16.0, devices) for number in range(1, hosts + 1)]
     options = {"chassis": [{"name": "f", "drawers": drawers}]} if drawers else {}
-    return open_fabric(Options.model_validate(options), specs, pool, tmp_path)
+    return SimulatedFabric(Options.model_validate(options), specs, pool, tmp_path)
 
 
 def select(
@@ -150,7 +150,7 @@ def test_what_could_ever_fit_is_told_by_the_freed_inventory(tmp_path: Path) -> N
 def test_a_large_system_is_refused_quickly(tmp_path: Path) -> None:
     hosts = [HostSpec(f"host{number}", 4, 16.0) for number in range(32)]
     options = Options.model_validate({"chassis": [{"name": f"f{number}"} for number in range(8)]})
-    fabric = open_fabric(options, hosts, [PoolSpec("gpu", "a100", 64)], tmp_path)
+    fabric = SimulatedFabric(options, hosts, [PoolSpec("gpu", "a100", 64)], tmp_path)
     # 64 devices in 4 of 8 chassis: 16 hosts reach them, which an exhaustive search over 32 hosts would not find out.
     assert len(select(fabric, configuration(hosts=16, devices_per_host=4)).ids) == 64
     with pytest.raises(Incompatible) as caught:

@@ -8,21 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from campaign import fabrics
 from campaign.config.load import read_system
 from campaign.errors import ConfigError
-from campaign.fabrics import ENTRY_POINTS, FABRICS, adapters, open_fabric
+from campaign.fabrics import FABRICS, fabric_modules, open_fabric, registry
 from campaign.fabrics.protocol import HostSpec
+from campaign.fabrics.registry import ENTRY_POINTS
 from tests.campaign_files import write_files
 
 MODULE = """
-from campaign.fabrics.static import Options as StaticOptions, StaticFabric
+from dataclasses import replace
+from campaign.fabrics.registry import NoOptions
+from campaign.fabrics.static import FABRIC, StaticFabric
 
-class Options(StaticOptions):
+class Options(NoOptions):
     colour: str = "blue"
 
 def open_fabric(options, hosts, pool, state_dir):
-    return StaticFabric(hosts, state_dir)
+    return StaticFabric(hosts, (), state_dir)
+
+FABRIC = replace(FABRIC, options=Options, open=open_fabric)
 """
 
 
@@ -37,7 +41,7 @@ def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("broken", "no_such_module", ENTRY_POINTS),
         EntryPoint("static", "their_fabric", ENTRY_POINTS),
     ]
-    monkeypatch.setattr(fabrics, "entry_points", lambda group: brought if group == ENTRY_POINTS else [])
+    monkeypatch.setattr(registry, "entry_points", lambda group: brought if group == ENTRY_POINTS else [])
 
 
 @pytest.mark.usefixtures("another")
@@ -53,7 +57,7 @@ def test_another_package_can_bring_a_fabric(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("another")
 def test_a_name_of_ours_cannot_be_taken_over() -> None:
-    assert adapters()["static"] == FABRICS["static"]
+    assert fabric_modules()["static"] == FABRICS["static"]
 
 
 @pytest.mark.usefixtures("another")

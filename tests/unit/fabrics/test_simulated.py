@@ -13,7 +13,7 @@ from campaign.errors import ConfigError
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown
 from campaign.fabrics.placement.banks import RULES
 from campaign.fabrics.protocol import Composition, HostSelection, HostSpec, PoolSpec, Request, Selection
-from campaign.fabrics.simulated import Options, SimulatedFabric, open_fabric
+from campaign.fabrics.simulated import Options, SimulatedFabric
 from campaign.fabrics.simulated.slots import host_id
 from campaign.fabrics.state_file import StateFile
 from tests.contract.fabric_fixtures import configuration
@@ -26,7 +26,7 @@ def simulated(tmp_path: Path, *faults: str | dict[str, Any], hosts: int = 2, **o
     listed = [{"kind": fault} if isinstance(fault, str) else fault for fault in faults]
     specs = [HostSpec(f"host{number}", 4, 16.0) for number in range(1, hosts + 1)]
     pool = [PoolSpec("gpu", "a100", 4), PoolSpec("gpu", "h100", 1)]
-    return open_fabric(Options.model_validate({"faults": listed} | options), specs, pool, tmp_path)
+    return SimulatedFabric(Options.model_validate({"faults": listed} | options), specs, pool, tmp_path)
 
 
 def request(lease_id: str = "one", wanted: Any = TWO) -> Request:

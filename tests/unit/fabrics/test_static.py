@@ -10,7 +10,8 @@ import pytest
 from campaign.errors import ConfigError
 from campaign.fabrics.errors import Incompatible
 from campaign.fabrics.protocol import DeviceSpec, HostSpec, PoolSpec, Request
-from campaign.fabrics.static import RULE, Options, open_fabric
+from campaign.fabrics.registry import NoOptions
+from campaign.fabrics.static import RULE, open_fabric
 from tests.contract.fabric_fixtures import configuration
 
 HOST = HostSpec(
@@ -27,7 +28,7 @@ HOST = HostSpec(
     ],
 )
 def test_only_local_is_possible(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
-    fabric = open_fabric(Options(), [HOST], [], tmp_path)
+    fabric = open_fabric(NoOptions(), [HOST], [], tmp_path)
     with pytest.raises(Incompatible, match=says) as caught:
         fabric.select(Request("one", "demo", "me", configuration(**changes)), fabric.inventory())
     assert caught.value.rule == RULE
@@ -35,11 +36,11 @@ def test_only_local_is_possible(tmp_path: Path, changes: dict[str, Any], says: s
 
 def test_a_pool_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="4 x 'a100'"):
-        open_fabric(Options(), [HOST], [PoolSpec("gpu", "a100", 4)], tmp_path)
+        open_fabric(NoOptions(), [HOST], [PoolSpec("gpu", "a100", 4)], tmp_path)
 
 
 def test_devices_are_numbered_per_kind(tmp_path: Path) -> None:
-    fabric = open_fabric(Options(), [HOST], [], tmp_path)
+    fabric = open_fabric(NoOptions(), [HOST], [], tmp_path)
     names = [(device.fabric_id, device.model) for device in fabric.inventory().devices]
     assert names == [
         ("host1/gpu0", "a100"),
@@ -51,5 +52,5 @@ def test_devices_are_numbered_per_kind(tmp_path: Path) -> None:
 
 
 def test_opening_writes_nothing(tmp_path: Path) -> None:
-    open_fabric(Options(), [HOST], [], tmp_path / "state").inventory()
+    open_fabric(NoOptions(), [HOST], [], tmp_path / "state").inventory()
     assert not (tmp_path / "state").exists()

@@ -26,10 +26,10 @@ from campaign.fabrics.dialects.sunfish.connections import (
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection, Tag
 from campaign.lease.lifecycle import acquire, release
-from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server
+from campaign.testbed.emulators import open_dialect
 from tests.contract.fabric_fixtures import configuration
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "sunfish"

@@ -9,9 +9,9 @@ from typing import Any
 
 from campaign.fabrics import open_fabric
 from campaign.fabrics.protocol import HostSpec, Request, Selection
-from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Reply, Server
+from campaign.testbed.emulators import open_dialect
 from tests.contract.fabric_fixtures import CREDENTIALS, configuration
 
 ZONES = "/redfish/v1/Fabrics/PCIe/Zones"

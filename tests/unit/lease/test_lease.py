@@ -23,7 +23,7 @@ from campaign.fabrics.errors import (
     Unhealthy,
 )
 from campaign.fabrics.protocol import Fabric, HostSpec, PoolSpec, Request
-from campaign.fabrics.simulated import Options, open_fabric
+from campaign.fabrics.simulated import Options, SimulatedFabric
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
 from campaign.lease.reconcile import reconcile
@@ -45,7 +45,7 @@ class Bench:
         listed = [{"kind": fault} if isinstance(fault, str) else fault for fault in faults]
         hosts = [HostSpec(f"host{number}", 4, 16.0) for number in (1, 2)]
         pool = [PoolSpec("gpu", "a100", 4), PoolSpec("gpu", "h100", 1)]
-        self.fabric = open_fabric(Options.model_validate({"faults": listed}), hosts, pool, self.directory)
+        self.fabric = SimulatedFabric(Options.model_validate({"faults": listed}), hosts, pool, self.directory)
         return self.fabric
 
     def acquire(self, lease_id: str = "one", wanted: Any = TWO, **changes: Any) -> Lease:
@@ -187,7 +187,7 @@ def test_the_impossible_is_not_waited_for(bench: Bench, wanted: Any, error: type
 def test_a_rule_of_the_fabric_is_not_waited_for(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     options = {"chassis": [{"name": "f", "drawers": [{"name": "d", "mode": "standard_two_hosts"}]}]}
-    bench.fabric = open_fabric(
+    bench.fabric = SimulatedFabric(
         Options.model_validate(options), [HostSpec("host1", 4, 16.0)], [PoolSpec("gpu", "a100", 8)], tmp_path
     )
     with pytest.raises(Incompatible):

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from campaign import files
 from campaign.errors import FabricError
 from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request
-from campaign.fabrics.simulated import Options, open_fabric
+from campaign.fabrics.simulated import Options, SimulatedFabric
 from campaign.fabrics.simulated.faults import FaultKind
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, release
@@ -63,7 +63,7 @@ def mortal(writes: int) -> Iterator[None]:
 
 
 def opened(directory: Path, *faults: dict[str, Any]) -> Fabric:
-    return open_fabric(Options.model_validate({"faults": faults}), HOSTS, POOL, directory)
+    return SimulatedFabric(Options.model_validate({"faults": faults}), HOSTS, POOL, directory)
 
 
 def taken(fabric: Fabric, journals: Path, lease_id: str, shape: str) -> Lease:

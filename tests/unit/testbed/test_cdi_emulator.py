@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.cdi import name_uuid
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Reply
+from campaign.testbed.emulators import open_dialect
 
 TENANT = "b3b65e79-ad41-4367-89d6-e4e7315141ef"
 P = "/fabric_manager/api/v1/machines"

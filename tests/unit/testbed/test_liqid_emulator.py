@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.liqid import LiqidDialect
 from campaign.testbed.control_planes.server import Server
+from campaign.testbed.emulators import open_dialect
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "liqid"
 POOL = {"coordinates": {"rack": 0, "shelf": 0, "node": 0}, "fabr_id": 1, "grp_id": 1}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from campaign.testbed.control_planes import open_dialect
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Reply
+from campaign.testbed.emulators import open_dialect
 
 P = "/cdim/api/v1"
 Ask = Callable[..., Reply]

@@ -16,7 +16,7 @@ from campaign.config.markdown import option_words, sections, sentence, table
 from campaign.config.schemas import NOUNS, options_schema, schema_of
 from campaign.config.yaml_file import read_yaml
 from campaign.documents.cell import AXES
-from campaign.fabrics import FABRICS
+from campaign.fabrics import fabric_kinds
 from campaign.paths import CONFIG, ROOT
 from campaign.workloads import WORKLOADS
 from campaign.workloads.parsers import PARSERS
@@ -218,7 +218,7 @@ def fabrics() -> str:
     """The status of all fabrics."""
     rows = (
         (f"[`{name}`](configuration.md#{name})", sentence(adapter.summary), sentence(adapter.unverified))
-        for name, adapter in FABRICS.items()
+        for name, adapter in fabric_kinds().items()
     )
     return _page(
         [
@@ -267,7 +267,7 @@ def _blocks() -> Iterator[str]:
     yield f"## System\n\n{SYSTEM}\n{_example('system')}"
     yield from sections(schema_of("system"), "###")
     yield f"### Fabrics\n\n{FABRIC}"
-    for name, adapter in FABRICS.items():
+    for name, adapter in fabric_kinds().items():
         unverified = f"\n\n**Unverified**: {adapter.unverified}." if adapter.unverified else ""
         yield f"#### {name}\n\n{sentence(adapter.summary)}{unverified}"
         yield from (

@@ -12,7 +12,7 @@ from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request, Selection
+from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request
 from campaign.fabrics.tenancy import Tenant, admitted
 
 
@@ -56,16 +56,10 @@ def request_of(
 
 def unfit(fabric: Fabric, campaign: Campaign) -> Callable[[Configuration], str | None]:
     """A function that says why a configuration does not fit the system even when nobody else uses it, or None."""
-    select = getattr(fabric, "select_planned", None)
-    if select is None:
-        empty = fabric.inventory().freed()
-
-        def select(request: Request) -> Selection:
-            return fabric.select(request, empty)
 
     def reason(configuration: Configuration) -> str | None:
         try:
-            select(request_of(campaign.system, "plan", campaign.name, configuration))
+            fabric.select_planned(request_of(campaign.system, "plan", campaign.name, configuration))
         except FabricError as error:
             return str(error)
         return None

@@ -19,7 +19,7 @@ from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import Location, YamlFile, read_yaml
 from campaign.documents.fields import PATTERN_WORDS
 from campaign.errors import ConfigError, nearest
-from campaign.fabrics import FABRICS, adapters, options_model
+from campaign.fabrics import FABRICS, fabric_kind, fabric_modules
 from campaign.paths import CONFIG
 from campaign.workloads.workload_file import WorkloadFile
 
@@ -132,14 +132,14 @@ def _check_fabric(source: YamlFile) -> None:
     if not isinstance(fabric, dict):
         return  # the model says so
     kind = fabric.get("kind")
-    known = FABRICS if kind in FABRICS else adapters()
+    known = FABRICS if kind in FABRICS else fabric_modules()
     if not isinstance(kind, str) or kind not in known:
         raise ConfigError(
             f"{source.place('fabric', 'kind')}: {kind!r} is no fabric; {nearest(str(kind), known)}"
             if "kind" in fabric
             else f"{source.place('fabric', 'kind')}: this key is missing; there are: {', '.join(known)}"
         )
-    model = options_model(kind)
+    model = fabric_kind(kind).options
     options = {key: value for key, value in fabric.items() if key != "kind"}
     _valid(TypeAdapter(model), model, source, "fabric", options, ("fabric",))
 

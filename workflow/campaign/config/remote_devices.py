@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Any, cast
+from typing import Any
 
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
-from campaign.fabrics import options_model
 from campaign.fabrics.prefix_options import LaunchRule, Options
 from campaign.workloads.workload_file import CommandWorkload, WorkloadFile
 
@@ -26,7 +25,7 @@ def rules_of(system: SystemFile, model: str) -> dict[bool, LaunchRule]:
     if system.fabric.get("kind") != _KIND:
         return {}
     options = {key: value for key, value in system.fabric.items() if key != "kind"}
-    rules = cast(Options, options_model(_KIND).model_validate(options))
+    rules = Options.model_validate(options)
     found = {local: rules.rule(model, local=local) for local in (True, False)}
     return {local: rule for local, rule in found.items() if rule is not None}
 

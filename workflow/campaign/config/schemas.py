@@ -18,7 +18,7 @@ from campaign.config.system_file import SystemFile
 from campaign.documents.fields import listed
 from campaign.documents.plan import PlanDocument
 from campaign.documents.record import Record
-from campaign.fabrics import FABRICS, options_model
+from campaign.fabrics import FABRICS, fabric_kind
 from campaign.workloads.workload_file import WorkloadFile
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -91,7 +91,7 @@ def schema_of(noun: str) -> dict[str, Any]:
 
 def options_schema(fabric: str) -> dict[str, Any]:
     """The schema of one fabric adapter's options."""
-    return _generated(options_model(fabric))
+    return _generated(fabric_kind(fabric).options)
 
 
 def _generated(subject: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _close_fabric(schema: dict[str, Any]) -> None:
     for name in FABRICS:
         options = options_schema(name)
         schema["$defs"].update(options.pop("$defs", {}))
-        properties = {"kind": {"const": name, "type": "string", "description": FABRICS[name].summary}}
+        properties = {"kind": {"const": name, "type": "string", "description": fabric_kind(name).summary}}
         options["properties"] = {**properties, **options.get("properties", {})}
         options["required"] = ["kind", *options.get("required", ())]
         kinds.append(options)

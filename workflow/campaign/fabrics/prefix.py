@@ -18,27 +18,123 @@ from dataclasses import replace
 from itertools import combinations, islice
 from pathlib import Path
 
+from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics import placement
 from campaign.fabrics.errors import Conflict, Incompatible, Unhealthy
-from campaign.fabrics.placement.banks import Bank
-from campaign.fabrics.prefix_options import POOL, Options, devices_at
+from campaign.fabrics.placement.devices import POOL
+from campaign.fabrics.prefix_options import Options, devices_at
 from campaign.fabrics.protocol import (
     Capabilities,
-    Composition,
     Device,
+    DeviceSpec,
     Host,
     HostSpec,
     Inventory,
     PoolSpec,
     Request,
     Selection,
-    Tag,
 )
-from campaign.fabrics.state_file import State, StateFile, composition_of, give_up, take
+from campaign.fabrics.registry import Example, FabricKind
+from campaign.fabrics.simple_fabric import SimpleFabric
+from campaign.fabrics.state_file import State
 
 RULE = "prefix: a host that a lease uses does not lend its devices"
 _MOST_CHOICES = 500
+
+
+class PrefixFabric(SimpleFabric):
+    """Nothing is asked from afar: what cannot be used shows when a run is started."""
+
+    kind = "prefix"
+    atomic = True
+    verified = False
+    note = (
+        "nothing is attached: runs are started with a prefix and an environment. Bitfusion's product has ended, MIG and "
+        "MPS are by documentation; a run that cannot use its devices is what shows it"
+    )
+
+    def capabilities(self) -> Capabilities:
+        reached = Counter(
+            (host, device.model)
+            for device in (*self.own, *self.pool.values())
+            for host in self.hosts
+            if device.computes and (device.attached_to == host if device.local else _server(device) != host)
+        )
+        return replace(super().capabilities(), max_devices_per_host=max(reached.values(), default=0))
+
+    def select(self, request: Request, inventory: Inventory) -> Selection:
+        known = [host.name for host in inventory.hosts]
+        lends = any(bank.drawer in self.hosts for bank in self.banks)
+        hosts = [name for name in known if not request.allowed_hosts or name in request.allowed_hosts]
+        asked = request.configuration
+        if not lends or not asked.fabric_devices_per_host or set(request.allowed_hosts) - set(known):
+            return super().select(request, inventory)
+        reasons: list[FabricError] = []
+        for chosen in islice(combinations(hosts, asked.hosts), _MOST_CHOICES):
+            left = replace(
+                inventory, devices=tuple(d for d in inventory.devices if d.local or _server(d) not in chosen)
+            )
+            try:
+                found = super().select(replace(request, allowed_hosts=chosen), left)
+            except FabricError as reason:
+                reasons.append(reason)
+            else:
+                return replace(found, request=request)
+        for kind in (Conflict, Unhealthy):
+            if waits := [reason for reason in reasons if isinstance(reason, kind)]:
+                raise waits[0]
+        super().select(request, inventory.freed())  # raises where it is not for the rule
+        raise Incompatible(
+            f"{request.lease_id}: configuration {asked.name!r} asks for {asked.fabric_devices_per_host} remote {asked.device!r} "
+            f"for each of {asked.hosts} hosts, and the other hosts have fewer ({RULE})",
+            RULE,
+        )
+
+    def refuse(self, state: State, selection: Selection) -> None:
+        """Conflict where a host lends its devices to somebody else, or another part of a device is held, since it was selected."""
+        lease_id = selection.request.lease_id
+        inventory = self.inventory_of(state)
+        holders = {host.name: host.holder for host in inventory.hosts}
+        chosen = {host.host for host in selection.hosts}
+        taken = {name: holder for name in sorted(chosen) if (holder := holders.get(name)) not in (None, lease_id)}
+        for device in inventory.devices:
+            if device.fabric_id in selection.ids and device.holder not in (None, lease_id):
+                taken[device.fabric_id] = device.holder
+        if taken:
+            what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
+            raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(str(each) for each in taken.values()))
+
+    def inventory_of(self, state: State) -> Inventory:
+        devices = {device.fabric_id: device for device in (*self.own, *self.pool.values())}
+        using = {host.name: lease for lease, held in state.leases.items() for host in held.hosts}
+        lending: dict[str, str] = {}
+        physical: dict[str, str] = {}
+        for name, slot in state.devices.items():
+            device = devices.get(name)
+            if device is not None and slot.lease is not None:
+                physical[device.physical] = slot.lease
+                if not device.local:
+                    lending[_server(device)] = slot.lease
+        hosts = tuple(
+            Host(spec.name, spec.cores, spec.memory_gib, spec.ports, using.get(spec.name) or lending.get(spec.name))
+            for spec in self.hosts.values()
+        )
+        servers = {**lending, **using}
+        return Inventory(hosts, tuple(self._present(d, state, physical, servers) for d in devices.values()))
+
+    def _present(self, device: Device, state: State, physical: Mapping[str, str], servers: Mapping[str, str]) -> Device:
+        slot = state.devices.get(device.fabric_id)
+        if slot is not None and slot.lease is not None:
+            return replace(device, holder=slot.lease, attached_to=slot.host, state="in_use")
+        by = physical.get(device.physical)
+        if by is None and not device.local and _server(device) in self.hosts:
+            by = servers.get(_server(device))
+        return device if by is None else replace(device, holder=by, state="reserved")
+
+
+def _server(device: Device) -> str:
+    """Where a remote device is."""
+    return device.location.rpartition("/slot")[0]
 
 
 def open_fabric(options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path) -> PrefixFabric:
@@ -64,147 +160,19 @@ def open_fabric(options: Options, hosts: Sequence[HostSpec], pool: Sequence[Pool
     remote = tuple(
         device for name, counts in drawers.items() for device in devices_at(name, counts, options, local=False)
     )
-    return PrefixFabric(hosts, local, remote, state_dir)
+    return PrefixFabric(hosts, remote, state_dir, own=local)
 
 
-class PrefixFabric:
-    """See `protocol.Fabric`. Nothing is asked from afar: what cannot be used shows when a run is started."""
-
-    def __init__(
-        self, hosts: Sequence[HostSpec], local: Sequence[Device], remote: Sequence[Device], state_dir: Path
-    ) -> None:
-        self._hosts = {host.name: host for host in hosts}
-        self._devices = {device.fabric_id: device for device in (*local, *remote)}
-        self._banks = _banks(tuple(self._hosts), remote)
-        self._state = StateFile(state_dir / "prefix.json")
-
-    def capabilities(self) -> Capabilities:
-        reached = Counter(
-            (host, device.model)
-            for device in self._devices.values()
-            for host in self._hosts
-            if device.computes and (device.attached_to == host if device.local else _server(device) != host)
-        )
-        return Capabilities(
-            attach_mode="hot",
-            max_devices_per_host=max(reached.values(), default=0),
-            supports_modify=False,
-            exclusive_transaction=False,
-            gives_host_id=False,
-            verified=False,
-            note="nothing is attached: runs are started with a prefix and an environment. Bitfusion's product has ended, MIG and "
-            "MPS are by documentation; a run that cannot use its devices is what shows it",
-        )
-
-    def inventory(self) -> Inventory:
-        return self._inventory(self._state.read())
-
-    def select(self, request: Request, inventory: Inventory) -> Selection:
-        known = [host.name for host in inventory.hosts]
-        lends = any(bank.drawer in self._hosts for bank in self._banks)
-        hosts = [name for name in known if not request.allowed_hosts or name in request.allowed_hosts]
-        asked = request.configuration
-        if not lends or not asked.fabric_devices_per_host or set(request.allowed_hosts) - set(known):
-            return placement.select(request, inventory, self._banks)
-        reasons: list[FabricError] = []
-        for chosen in islice(combinations(hosts, asked.hosts), _MOST_CHOICES):
-            left = replace(
-                inventory, devices=tuple(d for d in inventory.devices if d.local or _server(d) not in chosen)
-            )
-            try:
-                found = placement.select(replace(request, allowed_hosts=chosen), left, self._banks)
-            except FabricError as reason:
-                reasons.append(reason)
-            else:
-                return replace(found, request=request)
-        for kind in (Conflict, Unhealthy):
-            if waits := [reason for reason in reasons if isinstance(reason, kind)]:
-                raise waits[0]
-        placement.select(request, inventory.freed(), self._banks)  # raises where it is not for the rule
-        raise Incompatible(
-            f"{request.lease_id}: configuration {asked.name!r} asks for {asked.fabric_devices_per_host} remote {asked.device!r} "
-            f"for each of {asked.hosts} hosts, and the other hosts have fewer ({RULE})",
-            RULE,
-        )
-
-    def compose(self, selection: Selection) -> None:
-        with self._state.change() as state:
-            self._refuse_taken(state, selection)
-            take(state, selection)
-
-    def read_back(self, lease_id: str) -> Composition | None:
-        state = self._state.read()
-        return composition_of(state, lease_id, self._hosts, self._inventory(state).devices)
-
-    def host_sees(self, composition: Composition) -> frozenset[str]:
-        return frozenset(device.fabric_id for device in composition.devices)
-
-    def rescan(self, composition: Composition) -> None:
-        """Devices that are not attached do not appear on a host; there is nothing to look for."""
-
-    def release(self, lease_id: str) -> tuple[str, ...]:
-        with self._state.change() as state:
-            give_up(state, lease_id)
-        return ()
-
-    def held(self) -> Mapping[str, Tag]:
-        return self._state.read().tags()
-
-    def close(self) -> None:
-        """Nothing is open between calls."""
-
-    def _refuse_taken(self, state: State, selection: Selection) -> None:
-        """Conflict where a host lends its devices to somebody else, or another part of a device is held, since it was selected."""
-        lease_id = selection.request.lease_id
-        inventory = self._inventory(state)
-        holders = {host.name: host.holder for host in inventory.hosts}
-        chosen = {host.host for host in selection.hosts}
-        taken = {name: holder for name in sorted(chosen) if (holder := holders.get(name)) not in (None, lease_id)}
-        for device in inventory.devices:
-            if device.fabric_id in selection.ids and device.holder not in (None, lease_id):
-                taken[device.fabric_id] = device.holder
-        if taken:
-            what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
-            raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(str(each) for each in taken.values()))
-
-    def _inventory(self, state: State) -> Inventory:
-        using = {host.name: lease for lease, held in state.leases.items() for host in held.hosts}
-        lending: dict[str, str] = {}
-        physical: dict[str, str] = {}
-        for name, slot in state.devices.items():
-            device = self._devices.get(name)
-            if device is not None and slot.lease is not None:
-                physical[device.physical] = slot.lease
-                if not device.local:
-                    lending[_server(device)] = slot.lease
-        hosts = tuple(
-            Host(spec.name, spec.cores, spec.memory_gib, spec.ports, using.get(spec.name) or lending.get(spec.name))
-            for spec in self._hosts.values()
-        )
-        servers = {**lending, **using}
-        return Inventory(hosts, tuple(self._present(d, state, physical, servers) for d in self._devices.values()))
-
-    def _present(self, device: Device, state: State, physical: Mapping[str, str], servers: Mapping[str, str]) -> Device:
-        slot = state.devices.get(device.fabric_id)
-        if slot is not None and slot.lease is not None:
-            return replace(device, holder=slot.lease, attached_to=slot.host, state="in_use")
-        by = physical.get(device.physical)
-        if by is None and not device.local and _server(device) in self._hosts:
-            by = servers.get(_server(device))
-        return device if by is None else replace(device, holder=by, state="reserved")
-
-
-def _server(device: Device) -> str:
-    """Where a remote device is."""
-    return device.location.rpartition("/slot")[0]
-
-
-def _banks(hosts: tuple[str, ...], remote: Sequence[Device]) -> tuple[Bank, ...]:
-    """One for each server; every host reaches what is in it."""
-    slots: dict[str, set[int]] = {}
-    for device in remote:
-        drawer, _, slot = device.location.rpartition("/slot")
-        slots.setdefault(drawer, set()).add(int(slot))
-    return tuple(
-        Bank(drawer, drawer, "advanced", frozenset(numbers), hosts, len(hosts)) for drawer, numbers in slots.items()
-    )
+FABRIC = FabricKind(
+    "remote and partial devices that need no attach: a launch prefix and environment",
+    Options,
+    open_fabric,
+    unverified="Bitfusion, whose product has ended; MIG and MPS are by NVIDIA's documentation",
+    tested="stand-in programs",
+    example=Example(
+        {"launch": [{"device": "a100", "fraction": "1/2", "prefix": ["remote", "{devices}", "--"]}]},
+        hosts=tuple(HostSpec(name, 8, 32.0, (DeviceSpec("nvme", "ssd", 1),)) for name in ("host1", "host2")),
+        pool=(PoolSpec("gpu", "a100", 1, "server1"),),
+        configuration=Configuration("c", 1, 2, 0, 2, "a100", "fabric", "nvme"),
+    ),
+)

@@ -11,10 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from campaign.errors import ConfigError
 from campaign.fabrics.launch_prefix import Launch, exact, names_in
+from campaign.fabrics.placement.devices import POOL
 from campaign.fabrics.protocol import Device
-
-POOL = "pool"
-"""Where devices of the pool are that name no drawer."""
 
 
 def _part(value: str | float) -> str | float:

@@ -7,12 +7,14 @@ Ids are double: `fabric_id` is the fabric's (to release by), `host_id` the host'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from campaign.documents.cell import Configuration
 from campaign.fabrics.launch_prefix import Launch
+from campaign.fabrics.placement.banks import Bank
 
 AttachMode = Literal["hot", "powered_off", "reboot"]
 DeviceState = Literal["free", "reserved", "composing", "in_use", "failed", "unavailable", "unknown"]
@@ -314,7 +316,10 @@ def _blemishes(devices: tuple[Device, ...]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a caller may expect. `verified`: run against the real thing, as against written from its documentation."""
+    """What a caller may expect. `verified`: run against the real thing, as against written from its documentation.
+
+    atomic: composing is one step, so that a process that is killed in it leaves nothing half composed.
+    """
 
     attach_mode: AttachMode
     max_devices_per_host: int
@@ -323,6 +328,7 @@ class Capabilities:
     gives_host_id: bool
     verified: bool
     note: str = ""
+    atomic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +342,88 @@ class Tag:
     devices: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One number that a fabric tells of one of its parts. quantity: unit as suffix (`temperature_c`, `errors`, `rx_bytes`)."""
+
+    part: str
+    quantity: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the fabric's log; `cursor` is where to go on reading after it."""
+
+    cursor: str
+    time: str
+    severity: str
+    message: str
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One changing request, as it is put on the wire (without what authenticates: such headers are left out, secrets are `***`)."""
+
+    method: str
+    url: str
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Observed(Protocol):
+    """A control plane that also tells how its links and parts are doing."""
+
+    def readings(self) -> tuple[Reading, ...]: ...
+
+    def events(self, after: str | None = None) -> tuple[Event, ...]: ...
+
+
+class Portable(Protocol):
+    """A control plane whose whole allocation can be saved and restored as one document."""
+
+    def export(self) -> dict[str, Any]: ...
+
+    def restore(self, document: Mapping[str, Any]) -> tuple[str, ...]:
+        """Bring the fabric to a saved allocation; gives what was changed, in words. Raises Conflict for what is foreign."""
+
+
+class Controlled(Protocol):
+    """What a fabric behind somebody else's control plane offers beside `Fabric`.
+
+    force: hosts are made to let go of devices that are in use; only a person may set it.
+    """
+
+    force: bool
+
+    @property
+    def observed(self) -> Observed | None:
+        """None where the control plane tells nothing about its links."""
+
+    @property
+    def portable(self) -> Portable | None:
+        """None where the allocation cannot be saved."""
+
+    @property
+    def requests(self) -> int:
+        """Requests sent until now."""
+
+    def operation(self) -> AbstractContextManager[None]:
+        """Everything asked within it shares one time limit."""
+
+    def banks(self) -> Sequence[Bank]:
+        """Which hosts reach which devices, read now."""
+
+    def rehearse(self, selection: Selection) -> tuple[list[Sent], list[Sent]]:
+        """The requests that compose and release would send now; none is sent, and nothing is claimed."""
+
+
 class Fabric(Protocol):
-    """One fabric of one system. Every method may raise FabricError; the subclasses in `errors` say what helps."""
+    """One fabric of one system. Every method may raise FabricError; the subclasses in `errors` say what helps.
+
+    An adapter inherits from it. What it does not implement although it may has the default that is written here.
+    """
 
     def capabilities(self) -> Capabilities: ...
 
@@ -358,12 +444,6 @@ class Fabric(Protocol):
     def read_back(self, lease_id: str) -> Composition | None:
         """What the fabric says that the lease holds now; None when it knows no such lease."""
 
-    def host_sees(self, composition: Composition) -> frozenset[str]:
-        """Fabric ids out of the composition that its hosts enumerate now."""
-
-    def rescan(self, composition: Composition) -> None:
-        """Make the hosts look again for devices, once, before a device is declared missing."""
-
     def release(self, lease_id: str) -> tuple[str, ...]:
         """Give back everything the lease holds; gives the fabric ids that could not be released.
 
@@ -373,4 +453,32 @@ class Fabric(Protocol):
     def held(self) -> Mapping[str, Tag]:
         """Leases of this program on the fabric, by id; what others hold is not in it."""
 
-    def close(self) -> None: ...
+    # -- optional ----------------------------------------------------------------------------------------------------------
+
+    def host_sees(self, composition: Composition) -> frozenset[str]:
+        """Fabric ids out of the composition that its hosts enumerate now. Default: all; nobody looks on the hosts."""
+        return frozenset(device.fabric_id for device in composition.devices)
+
+    def rescan(self, composition: Composition) -> None:
+        """Make the hosts look again for devices, once, before a device is declared missing. Default: nothing to do."""
+        return
+
+    def select_planned(self, request: Request) -> Selection:
+        """As `select`, as if nobody else used the system; a fabric that is far away answers from the system file alone.
+
+        Default: `select` on the inventory with everybody gone.
+        """
+        return self.select(request, self.inventory().freed())
+
+    def readings(self) -> tuple[Reading, ...]:
+        """How links and parts are doing before and after a lease. Default: the fabric does not tell."""
+        return ()
+
+    @property
+    def controlled(self) -> Controlled | None:
+        """What a fabric behind a control plane offers beside. Default: None, there is no control plane."""
+        return None
+
+    def close(self) -> None:
+        """Default: nothing is open between calls."""
+        return

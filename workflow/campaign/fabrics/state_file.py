@@ -6,7 +6,7 @@ Readers need no lock (the file is replaced by rename); `change` gives the state 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +76,19 @@ class State(_Stored):
             (lease for lease, held in self.leases.items() if any(host.name == name for host in held.hosts)), None
         )
 
+    def drop(self, lease_id: str, keeping: Collection[str] = ()) -> None:
+        """Forget the claims of a lease; devices to keep stay with it, and so do the hosts that they are on."""
+        for name in self.held_by(lease_id):
+            if name not in keeping:
+                fails_s = self.devices.pop(name).fails_s
+                if fails_s is not None and fails_s <= time.time():
+                    self.devices[name] = Slot(fails_s=fails_s)
+        holding = self.leases.get(lease_id)
+        if holding is not None:
+            holding.hosts = tuple(h for h in holding.hosts if not {*h.devices, *h.storage}.isdisjoint(keeping))
+            if not holding.hosts:
+                del self.leases[lease_id]
+
     def tags(self) -> dict[str, Tag]:
         return {
             lease: Tag(lease, held.campaign, held.owner, held.since_s, self.held_by(lease))
@@ -132,19 +145,6 @@ class StateFile:
             yield
 
 
-def own_devices(host: HostSpec) -> tuple[Device, ...]:
-    """A host's own devices, ids like `host1/gpu0`, numbered per kind."""
-    found: list[Device] = []
-    numbers: dict[str, int] = {}
-    for spec in host.devices:
-        for _ in range(spec.count):
-            number = numbers.get(spec.kind, 0)
-            numbers[spec.kind] = number + 1
-            name = f"{host.name}/{spec.kind}{number}"
-            found.append(Device(name, spec.kind, spec.model, None, host.name, local=True, attached_to=host.name))
-    return tuple(found)
-
-
 def occupy(device: Device, state: State) -> Device:
     """A host's own device with its present holder."""
     slot = state.devices.get(device.fabric_id)
@@ -173,34 +173,6 @@ def claim(state: State, selection: Selection) -> bool:
         campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=hosts
     )
     return True
-
-
-def take(state: State, selection: Selection) -> None:
-    """Claim a selection, all of which is in use at once: nothing has to be attached. Raises Conflict as `claim` does."""
-    if claim(state, selection):
-        for host in wanted(selection):
-            for name in (*host.devices, *host.storage):
-                slot = state.slot(name)
-                slot.lease, slot.host, slot.state = selection.request.lease_id, host.name, "in_use"
-
-
-def give_up(state: State, lease_id: str) -> None:
-    """Drop all claims of a lease."""
-    state.leases.pop(lease_id, None)
-    for name in state.held_by(lease_id):
-        del state.devices[name]
-
-
-def composition_of(
-    state: State, lease_id: str, specs: Mapping[str, HostSpec], devices: Iterable[Device]
-) -> Composition | None:
-    """What a lease claims, as its devices (all there are, at this moment) say; None where it claims nothing."""
-    holding = state.leases.get(lease_id)
-    if holding is None:
-        return None
-    held = set(state.held_by(lease_id))
-    there = {device.fabric_id: device for device in devices if device.fabric_id in held}
-    return composed(specs, (host for host in holding.hosts if host.name in specs), there)
 
 
 def composed(specs: Mapping[str, HostSpec], hosts: Iterable[HeldHost], devices: Mapping[str, Device]) -> Composition:

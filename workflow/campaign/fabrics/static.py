@@ -5,73 +5,25 @@ It is the baseline that composed hardware is compared with, and needs nothing bu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
+from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
-from campaign.fabrics import placement
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.protocol import (
-    Capabilities,
-    Composition,
-    Host,
-    HostSpec,
-    Inventory,
-    PoolSpec,
-    Request,
-    Selection,
-    Tag,
-)
-from campaign.fabrics.state_file import StateFile, composition_of, give_up, occupy, own_devices, take
+from campaign.fabrics.protocol import DeviceSpec, HostSpec, Inventory, PoolSpec, Request, Selection
+from campaign.fabrics.registry import Example, FabricKind, NoOptions
+from campaign.fabrics.simple_fabric import SimpleFabric
 
 RULE = "static: devices stay in the host that they are built into"
 
 
-class Options(BaseModel):
-    """The static fabric has no options."""
+class StaticFabric(SimpleFabric):
+    """What a host really has is checked on the host, not here: nothing can be asked from afar."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def open_fabric(options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path) -> StaticFabric:
-    """Raises ConfigError when the system has a pool: nothing could ever attach it."""
-    if pool:
-        raise ConfigError(
-            f"fabric 'static' cannot attach a pool ({pool[0].count} x {pool[0].model!r}); "
-            "list the devices under their hosts, or name another fabric"
-        )
-    return StaticFabric(hosts, state_dir)
-
-
-class StaticFabric:
-    """See `protocol.Fabric`. What a host really has is checked on the host, not here: nothing can be asked from afar."""
-
-    def __init__(self, hosts: Sequence[HostSpec], state_dir: Path) -> None:
-        self._hosts = {host.name: host for host in hosts}
-        self._devices = tuple(device for host in hosts for device in own_devices(host))
-        self._state = StateFile(state_dir / "static.json")
-
-    def capabilities(self) -> Capabilities:
-        per_host = [sum(d.computes for d in self._devices if d.attached_to == name) for name in self._hosts]
-        return Capabilities(
-            attach_mode="hot",
-            max_devices_per_host=max(per_host, default=0),
-            supports_modify=False,
-            exclusive_transaction=False,
-            gives_host_id=False,
-            verified=True,
-            note="devices are those of the system file; the run on the host is what verifies them",
-        )
-
-    def inventory(self) -> Inventory:
-        state = self._state.read()
-        hosts = tuple(
-            Host(spec.name, spec.cores, spec.memory_gib, spec.ports, state.holder_of_host(spec.name))
-            for spec in self._hosts.values()
-        )
-        return Inventory(hosts, tuple(occupy(device, state) for device in self._devices))
+    kind = "static"
+    atomic = True
+    note = "devices are those of the system file; the run on the host is what verifies them"
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
         asked = request.configuration
@@ -87,29 +39,28 @@ class StaticFabric:
                 "use local or nvme, or a composable fabric",
                 RULE,
             )
-        return placement.select(request, inventory)
+        return super().select(request, inventory)
 
-    def compose(self, selection: Selection) -> None:
-        with self._state.change() as state:
-            take(state, selection)
 
-    def read_back(self, lease_id: str) -> Composition | None:
-        state = self._state.read()
-        return composition_of(state, lease_id, self._hosts, (occupy(device, state) for device in self._devices))
+def open_fabric(
+    options: NoOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
+) -> StaticFabric:
+    """Raises ConfigError when the system has a pool: nothing could ever attach it."""
+    if pool:
+        raise ConfigError(
+            f"fabric 'static' cannot attach a pool ({pool[0].count} x {pool[0].model!r}); "
+            "list the devices under their hosts, or name another fabric"
+        )
+    return StaticFabric(hosts, (), state_dir)
 
-    def host_sees(self, composition: Composition) -> frozenset[str]:
-        return frozenset(device.fabric_id for device in composition.devices)
 
-    def rescan(self, composition: Composition) -> None:
-        """Built-in devices do not come and go; there is nothing to look for."""
-
-    def release(self, lease_id: str) -> tuple[str, ...]:
-        with self._state.change() as state:
-            give_up(state, lease_id)
-        return ()
-
-    def held(self) -> Mapping[str, Tag]:
-        return self._state.read().tags()
-
-    def close(self) -> None:
-        """Nothing is open between calls."""
+FABRIC = FabricKind(
+    "a traditional cluster: hosts with the devices that are built in",
+    NoOptions,
+    open_fabric,
+    example=Example(
+        hosts=(HostSpec("host1", 8, 32.0, (DeviceSpec("gpu", "a100", 2), DeviceSpec("nvme", "ssd", 1))),),
+        pool=(),
+        configuration=Configuration("c", 1, 2, 2, 2, "a100", "local", "nvme"),
+    ),
+)

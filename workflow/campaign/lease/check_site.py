@@ -11,20 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn
 
 from campaign.config.fabric import fabric_of, owner
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import CampaignError, ConfigError, FabricError
-from campaign.fabrics import FABRICS, adapters
-from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.control_plane.options import Controlled
-from campaign.fabrics.control_plane.protocol import ControlPlane, Observed, Portable
+from campaign.fabrics.control_plane.options import Controlled as ControlledOptions
 from campaign.fabrics.errors import Conflict
 from campaign.fabrics.placement.banks import RULES
-from campaign.fabrics.protocol import Fabric, Inventory, Request
-from campaign.fabrics.tenancy import Tenant
+from campaign.fabrics.protocol import Controlled, Fabric, Inventory, Observed, Portable, Request
+from campaign.fabrics.registry import Offer, fabric_kind, offering
 from campaign.lease.journal import is_owned
 from campaign.lease.lifecycle import acquire, release
 from campaign.lease.names import is_kept
@@ -67,20 +64,20 @@ class Site:
     def owner(self) -> str:
         return self.system.tenancy.owner or owner()
 
-    def plane(self, fabric: Fabric) -> ControlPlane:
-        """The control plane of a fabric that has one. Raises ConfigError for one that has none."""
-        plane = getattr(fabric, "plane", None)
-        if plane is None:
-            raise ConfigError(
-                f"system {self.system.name}: a fabric of kind {self.system.fabric['kind']} has no control plane"
-            )
-        return cast(ControlPlane, plane)
+    @property
+    def kind(self) -> str:
+        return str(self.system.fabric["kind"])
+
+    def controlled(self, fabric: Fabric) -> Controlled:
+        """Raises ConfigError for a fabric without a control plane."""
+        if fabric.controlled is None:
+            raise ConfigError(f"system {self.system.name}: a fabric of kind {self.kind} has no control plane")
+        return fabric.controlled
 
 
 def check(site: Site) -> Iterator[Finding]:
     """Everything that can be looked at without changing anything, line by line as it is known."""
-    kind = site.system.fabric["kind"]
-    adapter = adapters()[kind]
+    kind, adapter = site.kind, fabric_kind(site.kind)
     if adapter.unverified:
         yield Finding("adapter", "note", f"{kind}: unverified: {adapter.unverified}")
     else:
@@ -90,8 +87,7 @@ def check(site: Site) -> Iterator[Finding]:
     try:
         with site.fabric() as fabric:
             inventory = fabric.inventory()
-            plane = getattr(fabric, "plane", None)
-            asked = f" in {plane.client.requests} requests" if plane is not None else ""
+            asked = f" in {fabric.controlled.requests} requests" if fabric.controlled else ""
             took = f"{(time.monotonic() - started) * 1e3:.0f} ms{asked}"
             yield Finding("answer", "ok", f"signed in, and read {len(inventory.devices)} devices in {took}")
             yield from _against(site.system, inventory)
@@ -102,7 +98,7 @@ def check(site: Site) -> Iterator[Finding]:
 
 
 def _transport(site: Site) -> Iterator[Finding]:
-    options = {key: value for key, value in site.system.fabric.items() if key in Controlled.model_fields}
+    options = {key: value for key, value in site.system.fabric.items() if key in ControlledOptions.model_fields}
     url = str(options.get("url", ""))
     if url.startswith("http://"):
         yield Finding("transport", "problem", f"{url}: not encrypted; whoever listens can compose. Use https")
@@ -148,10 +144,9 @@ def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     yield Finding("modes", "ok", f"devices are attached {able.attach_mode.replace('_', ' ')}; {most}")
     if able.note:
         yield Finding("modes", "note", able.note)
-    plane = getattr(fabric, "plane", None)
-    if plane is None:
+    if fabric.controlled is None:
         return
-    banks = plane.banks(plane.view())
+    banks = fabric.controlled.banks()
     for bank in banks:
         reached = ", ".join(bank.hosts) or "no host"
         rule = f" ({RULES[bank.mode]})" if bank.hosts_max < len(bank.hosts) or bank.mode != "advanced" else ""
@@ -226,9 +221,8 @@ def left_behind(
         return is_owned(site.journals, name) or is_kept(site.journals, name)
 
     with site.fabric() as fabric:
-        controlled = fabric.fabric if isinstance(fabric, Tenant) else fabric
-        if isinstance(controlled, ControlledFabric):
-            controlled.force = force
+        if fabric.controlled is not None:
+            fabric.controlled.force = force
         orphans = reconcile(
             fabric, site.journals, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled
         )
@@ -243,35 +237,38 @@ def left_behind(
 def export(site: Site) -> dict[str, Any]:
     """The whole allocation of a fabric that can save it."""
     with site.fabric() as fabric:
-        return cast(dict[str, Any], _part(site, fabric, Portable, "save its allocation").export())
+        return _portable(site, fabric).export()
 
 
 def restore(site: Site, document: dict[str, Any]) -> tuple[str, ...]:
     """Bring a fabric to a saved allocation; gives what was changed. Raises Conflict while any lease is held."""
-    with site.fabric() as fabric, site.plane(fabric).client.operation():
+    with site.fabric() as fabric, site.controlled(fabric).operation():
         if held := fabric.held():
             raise Conflict(f"{', '.join(sorted(held))} would be changed; end those leases first", held)
-        return tuple(_part(site, fabric, Portable, "restore an allocation").restore(document))
+        return _portable(site, fabric).restore(document)
 
 
 def readings(site: Site) -> list[dict[str, Any]]:
     """What the fabric tells of its links and parts."""
     with site.fabric() as fabric:
-        return [asdict(each) for each in _part(site, fabric, Observed, "tell how its links are").readings()]
+        return [asdict(each) for each in _observed(site, fabric, "readings", "tell how its links are").readings()]
 
 
 def events(site: Site, after: str | None = None) -> list[dict[str, Any]]:
     """The fabric's log, after a cursor."""
     with site.fabric() as fabric:
-        return [asdict(each) for each in _part(site, fabric, Observed, "tell its events").events(after)]
+        return [asdict(each) for each in _observed(site, fabric, "events", "tell its events").events(after)]
 
 
-def _part(site: Site, fabric: Fabric, protocol: Any, able: str) -> Any:
-    plane = site.plane(fabric)
-    names = [name for name in vars(protocol) if not name.startswith("_")]
-    if not all(hasattr(plane, name) for name in names):
-        others = [kind for kind in FABRICS if kind == "redfish-zones"]
-        raise ConfigError(
-            f"a fabric of kind {site.system.fabric['kind']} cannot {able}; those that can: {', '.join(others)}"
-        )
-    return plane
+def _portable(site: Site, fabric: Fabric) -> Portable:
+    return site.controlled(fabric).portable or _cannot(site, "allocation", "save and restore its allocation")
+
+
+def _observed(site: Site, fabric: Fabric, offer: Offer, able: str) -> Observed:
+    return site.controlled(fabric).observed or _cannot(site, offer, able)
+
+
+def _cannot(site: Site, offer: Offer, able: str) -> NoReturn:
+    raise ConfigError(
+        f"a fabric of kind {site.kind} cannot {able}; those that can: {', '.join(offering(offer)) or 'none'}"
+    )

@@ -252,11 +252,8 @@ def _selected(selection: Selection) -> list[dict[str, Any]]:
 
 def _note_readings(fabric: Fabric, journal: Journal) -> None:
     """Write down what the fabric tells of its links, where it does: a link that gathers errors explains a measurement."""
-    told = getattr(fabric, "readings", None)
-    if told is None:
-        return
     try:
-        readings = [asdict(reading) for reading in told()]
+        readings = [asdict(reading) for reading in fabric.readings()]
     except FabricError as error:
         journal.note(readings_problem=str(error))
         return

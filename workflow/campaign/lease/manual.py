@@ -71,10 +71,9 @@ def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_
     with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
         selection = fabric.select(asked, fabric.inventory())
         lines = [f"# {host.host}: {', '.join(host.ids) or 'no device'}" for host in selection.hosts]
-        rehearsal = getattr(fabric, "rehearse", None)
-        if rehearsal is None:
+        if fabric.controlled is None:
             return [*lines, f"# a fabric of kind {campaign.system.fabric['kind']} is asked nothing over the network"]
-        composing, releasing = rehearsal(selection)
+        composing, releasing = fabric.controlled.rehearse(selection)
     for title, sent in (("to compose", composing), ("to release", releasing)):
         count = f"{len(sent)} request{'s' if len(sent) != 1 else ''}"
         lines += ["", f"# {title}: {count} that would change something; nothing was sent"]

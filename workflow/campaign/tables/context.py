@@ -13,7 +13,8 @@ from campaign.config.resolve import Campaign
 from campaign.documents.record import IMPORTED
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
 from campaign.documents.superseded import all_set_aside
-from campaign.fabrics import adapters
+from campaign.errors import ConfigError
+from campaign.fabrics import fabric_kind
 from campaign.launch.emulated_links import FLAGS as LINK_FLAGS
 from campaign.launch.emulated_links import said
 from campaign.plan.history import measured_forecasts
@@ -144,10 +145,11 @@ def baseline(campaign: Campaign) -> str:
 
 def _unverified(campaign: Campaign) -> list[str]:
     kind = str(campaign.system.fabric["kind"])
-    adapter = adapters().get(kind)
-    if adapter is None or not adapter.unverified:
+    try:
+        unverified = fabric_kind(kind).unverified
+    except ConfigError:  # of a package that is not installed here
         return []
-    return [f"The fabric adapter '{kind}' is unverified: {adapter.unverified}."]
+    return [f"The fabric adapter '{kind}' is unverified: {unverified}."] if unverified else []
 
 
 def _emulation(campaign: Campaign) -> list[str]:

@@ -11,10 +11,11 @@ import yaml
 
 from campaign.config.system_file import HostGroup
 from campaign.errors import ConfigError
-from campaign.testbed.control_planes import EMULATORS, open_dialect
+from campaign.fabrics import fabric_kind
 from campaign.testbed.control_planes.faults import Fault, FaultKind
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import HOSTS_PATH, Server
+from campaign.testbed.emulators import emulator
 
 USER, PASSWORD = "campaign", "learn-2-compose"
 _DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")
@@ -32,16 +33,14 @@ def serve(
     until: threading.Event | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until `until` is set. Raises ConfigError for what is no kind, host, device or fault."""
-    if kind not in EMULATORS:
-        there = "\n".join(f"  {name}: {one.summary}" for name, one in EMULATORS.items())
-        raise ConfigError(f"no emulator of kind {kind!r}; there are:\n{there}")
+    opened = emulator(kind).open_dialect
     parsed = [_device(text) for text in devices or _DEVICES]
     try:
         hardware = rack(HostGroup(name=hosts).names(), parsed)
     except ValueError as error:
         raise ConfigError(f"--host {hosts}: {error}") from error
     planned = [_fault(text) for text in faults]
-    with Server(open_dialect(kind, hardware), directory, port=port) as server:
+    with Server(opened(hardware), directory, port=port) as server:
         for fault in planned:
             server.faults.add(fault)
         system, campaign = write_files(directory, kind, server, hardware, hosts)
@@ -91,7 +90,7 @@ def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts:
             "kind": kind,
             "url": server.url,
             "ca_file": str(ca_file),
-            **EMULATORS[kind].options,
+            **fabric_kind(kind).example.options,
             "credentials": {"file": str(ca_file.parent / "credentials")},
             "agent": {
                 "kind": "http",

@@ -7,41 +7,46 @@ all campaigns on this system share, written before the first request. A device i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 from campaign.errors import FabricError
-from campaign.fabrics import placement
 from campaign.fabrics.control_plane.host_view import Sight
-from campaign.fabrics.control_plane.http_client import Sent
 from campaign.fabrics.control_plane.ownership import Look, moving_of
-from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Reading, View
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure, ProtocolViolation
 from campaign.fabrics.host_agents.protocol import HostAgent
-from campaign.fabrics.placement.banks import UNLIMITED, Bank
+from campaign.fabrics.placement.banks import Bank, open_banks
+from campaign.fabrics.placement.devices import own_devices, pool_devices
+from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import (
     Capabilities,
     Composition,
-    Device,
+    Fabric,
     Host,
     HostSpec,
     Inventory,
+    Observed,
     PoolSpec,
+    Portable,
+    Reading,
     Request,
     Selection,
+    Sent,
     Tag,
 )
-from campaign.fabrics.state_file import HeldHost, Holding, State, StateFile, claim, own_devices
+from campaign.fabrics.state_file import HeldHost, Holding, State, StateFile, claim
 
 _RECENT_S = 1.0
 
 
-class ControlledFabric:
-    """See `protocol.Fabric`. `plane` is the dialect; `agent` looks on the hosts, None: nobody does.
+class ControlledFabric(Fabric):
+    """See `protocol.Fabric` and `protocol.Controlled`. `plane` is the dialect; `agent` looks on the hosts, None: nobody does.
 
-    pool: what the system file says is there; planning goes by it, so that a plan needs no control plane. force: hosts are made to
-    let go of devices that are in use; never set but by a person. telemetry: read how links are doing before and after a lease.
+    pool: what the system file says is there; planning goes by it, so that a plan needs no control plane. observed, portable: the
+    dialect again, where it has these abilities. telemetry: read how links are doing before and after a lease.
     """
 
     force = False
@@ -54,9 +59,12 @@ class ControlledFabric:
         agent: HostAgent | None = None,
         pool: Sequence[PoolSpec] = (),
         *,
+        observed: Observed | None = None,
+        portable: Portable | None = None,
         telemetry: bool = False,
     ) -> None:
-        self.telemetry = telemetry
+        self._observed, self._portable = observed, portable
+        self._telemetry = telemetry
         self.plane = plane
         self._pool = tuple(pool)
         self._hosts = {host.name: host for host in hosts}
@@ -101,7 +109,7 @@ class ControlledFabric:
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
         view = View(tuple(device for device in inventory.devices if not device.local))
-        selection = placement.select(request, inventory, self.plane.banks(view))
+        selection = select(request, inventory, self.plane.banks(view))
         change = Change(
             _tag(request), {host.host: moving_of(host.fabric, host.storage, view) for host in selection.hosts}
         )
@@ -114,9 +122,10 @@ class ControlledFabric:
 
         Rules that only the control plane knows are not in it.
         """
-        pool, banks = planned_pool(self._pool, list(self._hosts))
+        pool = pool_devices(self._pool)
+        banks = open_banks((device.location for device in pool), tuple(self._hosts))
         hosts = tuple(Host(spec.name, spec.cores, spec.memory_gib, spec.ports) for spec in self._hosts.values())
-        return placement.select(request, Inventory(hosts, (*self._own, *pool)), banks)
+        return select(request, Inventory(hosts, (*self._own, *pool)), banks)
 
     def read_back(self, lease_id: str) -> Composition | None:
         with self.plane.client.operation():
@@ -132,12 +141,32 @@ class ControlledFabric:
         self._sight.rescan(composition)
 
     def readings(self) -> tuple[Reading, ...]:
-        """How links and parts are doing, where the control plane tells it and its options ask for it; otherwise nothing."""
-        told: Callable[[], tuple[Reading, ...]] | None = getattr(self.plane, "readings", None)
-        if told is None or not self.telemetry:
+        if self._observed is None or not self._telemetry:
             return ()
         with self.plane.client.operation():
-            return told()
+            return self._observed.readings()
+
+    @property
+    def controlled(self) -> ControlledFabric:
+        return self
+
+    @property
+    def observed(self) -> Observed | None:
+        return self._observed
+
+    @property
+    def portable(self) -> Portable | None:
+        return self._portable
+
+    @property
+    def requests(self) -> int:
+        return self.plane.client.requests
+
+    def operation(self) -> AbstractContextManager[None]:
+        return self.plane.client.operation()
+
+    def banks(self) -> Sequence[Bank]:
+        return self.plane.banks(self.plane.view())
 
     def held(self) -> Mapping[str, Tag]:
         with self.plane.client.operation():
@@ -237,34 +266,9 @@ class ControlledFabric:
         with self._state.change() as state:
             state.leases[lease_id].handles[name] = handle
 
-    def _drop(self, lease_id: str, keeping: set[str] | frozenset[str] = frozenset()) -> None:
-        """Forget the claims of a lease; what is stuck stays with it, and so do the hosts that it is stuck on."""
+    def _drop(self, lease_id: str, keeping: Collection[str] = ()) -> None:
         with self._state.change() as state:
-            for name in state.held_by(lease_id):
-                if name not in keeping:
-                    del state.devices[name]
-            holding = state.leases.get(lease_id)
-            if holding is None:
-                return
-            holding.hosts = tuple(h for h in holding.hosts if {*h.devices, *h.storage} & keeping)
-            if not holding.hosts:
-                del state.leases[lease_id]
-
-
-def planned_pool(pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[tuple[Device, ...], tuple[Bank, ...]]:
-    """The pool of a system file as devices, and its drawers as banks that every host reaches."""
-    slots: dict[str, list[Device]] = {}
-    for spec in pool:
-        drawer = spec.drawer or "pool"
-        for _ in range(spec.count):
-            there = slots.setdefault(drawer, [])
-            location = f"{drawer}/slot{len(there) + 1}"
-            there.append(Device(location, spec.kind, spec.model, None, location, local=False))
-    banks = tuple(
-        Bank(drawer, drawer, "advanced", frozenset(range(1, len(there) + 1)), tuple(hosts), UNLIMITED)
-        for drawer, there in slots.items()
-    )
-    return tuple(device for there in slots.values() for device in there), banks
+            state.drop(lease_id, keeping)
 
 
 def _tag(request: Request, state: State | None = None) -> Tag:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,8 +26,9 @@ from campaign.fabrics.control_plane.options import Connection
 from campaign.fabrics.control_plane.response import Answer, Headers, parsed, printable, shallow
 from campaign.fabrics.control_plane.secrets import AUTHENTICATING, MASK, Hidden
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.protocol import Sent
 
-__all__ = ["Answer", "Client", "Sent", "Traced"]
+__all__ = ["Answer", "Client", "Traced"]
 
 RETRY_S = (0.1, 0.2, 0.4, 0.8)
 """Waits before a read is tried again; a bit less, at random, so that not all campaigns ask at once."""
@@ -40,16 +41,6 @@ IDLE_READ_S = 30.0
 IDLE_CHANGE_S = 2.0
 """A service closes idle connections when it likes, the impatient ones after 5 s: a change that meets this moment is lost without a
 trace of whether it was done. So changes go only over connections that were used just now; a read would simply be sent again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """One changing request, as it is put on the wire (without what authenticates: such headers are left out, secrets are `***`)."""
-
-    method: str
-    url: str
-    body: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

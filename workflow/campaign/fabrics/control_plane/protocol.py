@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from campaign.fabrics.control_plane.http_client import Client
 from campaign.fabrics.placement.banks import Bank
@@ -88,40 +88,3 @@ class ControlPlane(Protocol):
 
     def close(self) -> None:
         """End sessions; never raises for a control plane that is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One number that a fabric tells of one of its parts. quantity: unit as suffix (`temperature_c`, `errors`, `rx_bytes`)."""
-
-    part: str
-    quantity: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One line of the fabric's log; `cursor` is where to go on reading after it."""
-
-    cursor: str
-    time: str
-    severity: str
-    message: str
-    part: str = ""
-
-
-class Observed(Protocol):
-    """A control plane that also tells how its links and parts are doing; dialects that can have these methods too."""
-
-    def readings(self) -> tuple[Reading, ...]: ...
-
-    def events(self, after: str | None = None) -> tuple[Event, ...]: ...
-
-
-class Portable(Protocol):
-    """A control plane whose whole allocation can be saved and restored as one document."""
-
-    def export(self) -> dict[str, Any]: ...
-
-    def restore(self, document: Mapping[str, Any]) -> tuple[str, ...]:
-        """Bring the fabric to a saved allocation; gives what was changed, in words. Raises Conflict for what is foreign."""

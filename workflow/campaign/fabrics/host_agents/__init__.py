@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
+from campaign.errors import ConfigError
 from campaign.fabrics.control_plane.options import AgentOptions
 from campaign.fabrics.host_agents.protocol import HostAgent
 
@@ -18,7 +19,9 @@ AGENTS: dict[str, str] = {
 }
 
 
-def open_agent(options: AgentOptions) -> HostAgent | None:
-    """Raises ConfigError when the options do not say enough for their kind."""
+def open_agent(options: AgentOptions, hosts: int) -> HostAgent | None:
+    """Raises ConfigError when the options do not say enough for their kind, or do not fit so many hosts."""
+    if options.kind == "local" and hosts != 1:
+        raise ConfigError(f"agent: kind local looks at this machine, and there are {hosts} hosts; use ssh")
     module = AGENTS.get(options.kind)
     return None if module is None else cast(HostAgent, import_module(module).open_agent(options))

@@ -5,7 +5,7 @@ A bank is a set of slots that share a rule: a drawer, or the half of a drawer th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +42,15 @@ class Bank:
     def has(self, location: str) -> bool:
         drawer, _, slot = location.rpartition("/slot")
         return drawer == self.drawer and int(slot) in self.slots
+
+
+def open_banks(locations: Iterable[str], hosts: tuple[str, ...]) -> tuple[Bank, ...]:
+    """A bank for each drawer, which every host reaches. locations: `<drawer>/slot<n>`."""
+    slots: dict[str, set[int]] = {}
+    for location in locations:
+        drawer, _, slot = location.rpartition("/slot")
+        slots.setdefault(drawer, set()).add(int(slot))
+    return tuple(Bank(name, name, "advanced", frozenset(found), hosts, UNLIMITED) for name, found in slots.items())
 
 
 def bank_of(all_banks: Sequence[Bank], location: str) -> Bank | None:

@@ -218,6 +218,9 @@ def _model(conditions: Any) -> str | None:
     return str(condition["value"])
 
 
+COMPOSES = ("PATCH", "*/update")
+
+
 def open_dialect(
     rack: Rack,
     *,

@@ -238,6 +238,9 @@ class Cdim:
         return Reply(202, {"status": apply.status})
 
 
+COMPOSES = ("POST", "*/layout-apply")
+
+
 def open_dialect(
     rack: Rack,
     *,

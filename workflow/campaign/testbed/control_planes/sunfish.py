@@ -270,6 +270,9 @@ class Sunfish:
         return Reply(200, {**addresses[path], "@odata.id": path})
 
 
+COMPOSES = ("POST", "*/Connections")
+
+
 def open_dialect(rack: Rack, *, user: str = "campaign", password: str = "learn-2-compose", **quirks: Any) -> Sunfish:
     """Sunfish and its agent over a rack: an initiator endpoint a host, a target one a device, a zone a drawer. See `Quirks`."""
     return Sunfish(rack, user, password, Quirks(**quirks))

@@ -22,9 +22,8 @@ from campaign.fabrics.dialects.cdi.control_plane import Plane
 from campaign.fabrics.dialects.cdi.options import Options
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.protocol import HostSpec, PoolSpec
+from campaign.fabrics.registry import Example, FabricKind
 from campaign.fabrics.state_file import StateFile
-
-__all__ = ["Options", "Plane", "open_fabric"]
 
 
 def open_fabric(
@@ -32,4 +31,15 @@ def open_fabric(
 ) -> ControlledFabric:
     state_file = state_dir / "cdi.json"
     plane = Plane(options, [host.name for host in hosts], pool, StateFile(state_file))
-    return ControlledFabric(plane, hosts, state_file, open_agent(options.agent), pool)
+    return ControlledFabric(plane, hosts, state_file, open_agent(options.agent, len(hosts)), pool)
+
+
+FABRIC = FabricKind(
+    "Fujitsu CDI, fabric manager",
+    Options,
+    open_fabric,
+    unverified="a real fabric manager; requests follow public clients of it",
+    tested="its emulator",
+    emulator="campaign.testbed.control_planes.cdi",
+    example=Example({"tenant": "b3b65e79-ad41-4367-89d6-e4e7315141ef", "realm": "cdi", "client_id": "campaign"}),
+)

@@ -13,8 +13,7 @@ from campaign.fabrics.dialects.liqid.control_plane import Plane
 from campaign.fabrics.dialects.liqid.options import Options
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.protocol import HostSpec, PoolSpec
-
-__all__ = ["Options", "Plane", "open_fabric"]
+from campaign.fabrics.registry import FabricKind
 
 
 def open_fabric(
@@ -22,4 +21,14 @@ def open_fabric(
 ) -> ControlledFabric:
     """See `fabrics.open_fabric`. The Matrix is not asked anything yet, and tells itself what the pool has."""
     plane = Plane(options, [host.name for host in hosts])
-    return ControlledFabric(plane, hosts, state_dir / "liqid.json", open_agent(options.agent), pool)
+    return ControlledFabric(plane, hosts, state_dir / "liqid.json", open_agent(options.agent, len(hosts)), pool)
+
+
+FABRIC = FabricKind(
+    "Liqid Matrix, REST v2",
+    Options,
+    open_fabric,
+    unverified="a real Liqid director; requests follow its published client libraries",
+    tested="its emulator, by requests recorded from Liqid's own SDK",
+    emulator="campaign.testbed.control_planes.liqid",
+)

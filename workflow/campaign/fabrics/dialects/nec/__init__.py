@@ -18,12 +18,21 @@ from campaign.fabrics.dialects.nec.control_plane import Plane
 from campaign.fabrics.dialects.nec.options import Options
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.protocol import HostSpec, PoolSpec
-
-__all__ = ["Options", "Plane", "open_fabric"]
+from campaign.fabrics.registry import FabricKind
 
 
 def open_fabric(
     options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
 ) -> ControlledFabric:
     plane = Plane(options, [host.name for host in hosts])
-    return ControlledFabric(plane, hosts, state_dir / "nec.json", open_agent(options.agent), pool)
+    return ControlledFabric(plane, hosts, state_dir / "nec.json", open_agent(options.agent, len(hosts)), pool)
+
+
+FABRIC = FabricKind(
+    "NEC CDIM",
+    Options,
+    open_fabric,
+    unverified="a real CDIM; requests follow a public client of it",
+    tested="its emulator",
+    emulator="campaign.testbed.control_planes.nec",
+)

@@ -15,8 +15,7 @@ from campaign.fabrics.dialects.redfish.control_plane import Plane
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.protocol import HostSpec, PoolSpec
-
-__all__ = ["Options", "open_fabric"]
+from campaign.fabrics.registry import FabricKind
 
 
 def open_fabric(
@@ -24,4 +23,14 @@ def open_fabric(
 ) -> ControlledFabric:
     """Open the adapter; nothing is asked before it is used."""
     plane = Plane(options, [host.name for host in hosts], sum(spec.count for spec in pool))
-    return ControlledFabric(plane, hosts, state_dir / "redfish.json", open_agent(options.agent), pool)
+    return ControlledFabric(plane, hosts, state_dir / "redfish.json", open_agent(options.agent, len(hosts)), pool)
+
+
+FABRIC = FabricKind(
+    "DMTF Redfish composition: resource blocks, zones, composed systems",
+    Options,
+    open_fabric,
+    unverified="any vendor's service; it was run against emulators and judged by foreign Redfish clients",
+    tested="its emulator, foreign Redfish clients and foreign servers of Redfish trees",
+    emulator="campaign.testbed.control_planes.redfish",
+)

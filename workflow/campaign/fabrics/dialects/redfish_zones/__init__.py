@@ -19,9 +19,8 @@ from campaign.fabrics.dialects.redfish_zones.layout import Claim
 from campaign.fabrics.dialects.redfish_zones.options import Options
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.protocol import HostSpec, PoolSpec
+from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.state_file import StateFile
-
-__all__ = ["Options", "open_fabric"]
 
 
 def open_fabric(
@@ -30,7 +29,10 @@ def open_fabric(
     """Open without asking the chassis anything. What is in the pool, the chassis tells; plans go by `pool`."""
     path = state_dir / "redfish-zones.json"
     plane = Plane(Client(options), options, hosts, lambda: _claims(StateFile(path)))
-    return ControlledFabric(plane, hosts, path, open_agent(options.agent), pool, telemetry=options.telemetry)
+    agent = open_agent(options.agent, len(hosts))
+    return ControlledFabric(
+        plane, hosts, path, agent, pool, observed=plane, portable=plane, telemetry=options.telemetry
+    )
 
 
 def _claims(state: StateFile) -> Mapping[str, Claim]:
@@ -39,3 +41,14 @@ def _claims(state: StateFile) -> Mapping[str, Claim]:
         for name, slot in state.read().devices.items()
         if slot.lease is not None and slot.host is not None
     }
+
+
+FABRIC = FabricKind(
+    "Falcon-like chassis and other Redfish fabrics: one zone a host port",
+    Options,
+    open_fabric,
+    unverified="the body and sign-in of H3 Falcon and GigaIO FabreX, whose references are not public",
+    tested="its emulator and a foreign Redfish client",
+    emulator="campaign.testbed.control_planes.redfish_zones",
+    offers=frozenset({"readings", "events", "allocation"}),
+)

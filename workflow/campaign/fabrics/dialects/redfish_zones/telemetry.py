@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from campaign.fabrics.control_plane.protocol import Event, Reading
 from campaign.fabrics.dialects.redfish.service import Service, uri
 from campaign.fabrics.dialects.redfish_zones.layout import Layout
+from campaign.fabrics.protocol import Event, Reading
 
 _ERRORS = {
     "CorrectableErrorCount": "correctable_errors",

@@ -20,12 +20,21 @@ from campaign.fabrics.dialects.sunfish.control_plane import Plane
 from campaign.fabrics.dialects.sunfish.options import Options
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.protocol import HostSpec, PoolSpec
-
-__all__ = ["Options", "Plane", "open_fabric"]
+from campaign.fabrics.registry import FabricKind
 
 
 def open_fabric(
     options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
 ) -> ControlledFabric:
     plane = Plane(options, [host.name for host in hosts])
-    return ControlledFabric(plane, hosts, state_dir / "sunfish.json", open_agent(options.agent), pool)
+    return ControlledFabric(plane, hosts, state_dir / "sunfish.json", open_agent(options.agent, len(hosts)), pool)
+
+
+FABRIC = FabricKind(
+    "OFMF/Sunfish: connections through an agent",
+    Options,
+    open_fabric,
+    unverified="a hardware agent; behaviour follows the reference server and its agents",
+    tested="its emulator",
+    emulator="campaign.testbed.control_planes.sunfish",
+)

@@ -14,6 +14,8 @@ from typing import Any
 
 from campaign.testbed.control_planes.hardware import Rack
 
+COMPOSES = ("POST", "*/fabric/reprogram")
+
 
 def open_dialect(rack: Rack, **options: Any) -> LiqidDialect:
     """options: the fields of `Behaviour`."""

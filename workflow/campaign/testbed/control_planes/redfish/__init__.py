@@ -17,6 +17,9 @@ from campaign.testbed.control_planes.redfish.variant import Variant
 __all__ = ["Redfish", "Variant", "open_dialect"]
 
 
+COMPOSES = ("POST", "/redfish/v1/Systems")
+
+
 def open_dialect(rack: Rack, **options: Any) -> Redfish:
     """options: the fields of `Variant`; `quirks` is any collection of their names."""
     if "quirks" in options:

@@ -13,6 +13,8 @@ from campaign.testbed.control_planes.redfish_zones.options import Options
 from campaign.testbed.control_planes.redfish_zones.requests import Service
 from campaign.testbed.control_planes.redfish_zones.switching import Switching
 
+COMPOSES = ("PATCH", "*/Zones/*")
+
 
 def open_dialect(rack: Rack, **options: object) -> Service:
     """The emulated service over a rack; options: the fields of `Options`. Raises ValueError for a rack that does not fit in."""

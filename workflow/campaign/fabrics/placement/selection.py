@@ -1,0 +1,193 @@
+"""Choosing hosts and devices for a configuration: pure, first fit in a fixed order, with reasons when nothing fits.
+
+Preferred, in this order: the same spread over drawers on every host; few drawers per host; hosts and slots in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from campaign.documents.cell import Configuration
+from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
+from campaign.fabrics.placement.banks import CABLING_RULE, RULES, Bank, bank_of
+from campaign.fabrics.placement.search import Left, Need, Search, Share, enough
+from campaign.fabrics.protocol import STORAGE_KIND, Device, Host, HostSelection, Inventory, Request, Selection
+
+
+def select(request: Request, inventory: Inventory, banks: Sequence[Bank] = ()) -> Selection:
+    """Exact devices for the request. `banks`: rules of the pool; none means that hosts have only their own devices.
+
+    Raises Conflict (it would fit if others were gone), Unhealthy (... if all were well), Incompatible (a rule of the
+    chassis forbids it) or NoMatch (the system is too small).
+    """
+    if unknown := set(request.allowed_hosts) - {host.name for host in inventory.hosts}:
+        known = ", ".join(host.name for host in inventory.hosts)
+        raise NoMatch(f"{request.lease_id}: no host {', '.join(sorted(unknown))}; the system has {known}")
+    hosts = _place(request, inventory, banks)
+    if hosts is None:
+        raise _why_not(request, inventory, banks)
+    return Selection(request, hosts)
+
+
+def _place(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tuple[HostSelection, ...] | None:
+    wanted = request.configuration
+    hosts = [host for host in _allowed(request, inventory) if _own(host, wanted, inventory) is not None]
+    need = Need(wanted.fabric_devices_per_host, int(wanted.storage == "fabric-nvme"))
+    if need == Need(0, 0):
+        nothing = Share((0,) * len(banks), None)
+        shares = [(host, nothing) for host in hosts[: wanted.hosts]] if len(hosts) >= wanted.hosts else None
+    else:
+        shares = Search(banks, need, wanted.hosts).run(hosts, _left(wanted, inventory, banks))
+    if shares is None:
+        return None
+    slots = {bank.name: _free_in(bank, banks, wanted, inventory) for bank in banks}
+    return tuple(_chosen(host, share, wanted, inventory, banks, slots) for host, share in shares)
+
+
+def _allowed(request: Request, inventory: Inventory) -> list[Host]:
+    return [
+        host
+        for host in inventory.hosts
+        if host.holder is None and (not request.allowed_hosts or host.name in request.allowed_hosts)
+    ]
+
+
+def _usable(device: Device) -> bool:
+    return device.state == "free" and device.health != "critical"
+
+
+def _own(host: Host, wanted: Configuration, inventory: Inventory) -> HostSelection | None:
+    """The host's part that needs no fabric; None when it lacks the devices or the drive."""
+    own = [device for device in inventory.devices if device.local and device.attached_to == host.name]
+    fitting = [d.fabric_id for d in own if d.computes and d.model == wanted.device and _usable(d)]
+    drives = [device.fabric_id for device in own if device.kind == STORAGE_KIND and _usable(device)]
+    if len(fitting) < wanted.local_devices_per_host or (wanted.storage == "nvme" and not drives):
+        return None
+    return HostSelection(
+        host.name,
+        local=tuple(fitting[: wanted.local_devices_per_host]),
+        storage=tuple(drives[: int(wanted.storage == "nvme")]),
+    )
+
+
+def _free_in(
+    bank: Bank, banks: Sequence[Bank], wanted: Configuration, inventory: Inventory
+) -> tuple[list[str], list[str]]:
+    """Fabric ids of the bank's free devices of the requested model, and of its free drives, in slot order."""
+    free = [d for d in inventory.devices if not d.local and _usable(d) and bank_of(banks, d.location) is bank]
+    return (
+        [device.fabric_id for device in free if device.computes and device.model == wanted.device],
+        [device.fabric_id for device in free if device.kind == STORAGE_KIND],
+    )
+
+
+def _left(wanted: Configuration, inventory: Inventory, banks: Sequence[Bank]) -> Left:
+    free = [_free_in(bank, banks, wanted, inventory) for bank in banks]
+    serving: dict[str, set[str]] = {bank.drawer: set() for bank in banks}
+    for device in inventory.devices:
+        bank = None if device.local or device.attached_to is None else bank_of(banks, device.location)
+        if bank is not None and device.attached_to is not None:
+            serving[bank.drawer].add(device.attached_to)
+    return Left(
+        tuple(len(devices) for devices, _ in free),
+        tuple(len(drives) for _, drives in free),
+        tuple((drawer, len(hosts)) for drawer, hosts in serving.items()),
+    )
+
+
+def _chosen(
+    host: Host,
+    share: Share,
+    wanted: Configuration,
+    inventory: Inventory,
+    banks: Sequence[Bank],
+    slots: dict[str, tuple[list[str], list[str]]],
+) -> HostSelection:
+    own = _own(host, wanted, inventory)
+    assert own is not None  # _place took only hosts that have it
+    fabric = [
+        slots[bank.name][0].pop(0) for bank, count in zip(banks, share.devices, strict=True) for _ in range(count)
+    ]
+    drive = () if share.drive is None else (slots[banks[share.drive].name][1].pop(0),)
+    return replace(own, fabric=tuple(fabric), storage=(*own.storage, *drive))
+
+
+def _why_not(
+    request: Request, inventory: Inventory, banks: Sequence[Bank]
+) -> Conflict | Unhealthy | Incompatible | NoMatch:
+    asked = f"{request.lease_id}: {_asked(request.configuration)}"
+    freed = inventory.freed()
+    if _place(request, freed, banks) is not None:
+        holders = _holders(request, inventory)
+        return Conflict(f"{asked} is held by {', '.join(holders)}", holders)
+    well = Inventory(freed.hosts, tuple(replace(d, health="ok", state="free") for d in freed.devices))
+    if _place(request, well, banks) is not None:
+        broken = [d.fabric_id for d in inventory.devices if d.health == "critical"]
+        return Unhealthy(f"{asked} would need broken devices: {', '.join(broken)}", broken)
+    rule = _forbidding_rule(request, well, banks)
+    if rule is not None:
+        return Incompatible(f"{asked} is forbidden by a rule of the chassis ({rule})", rule)
+    return NoMatch(f"{asked} is more than there is: {_have(request, well)}")
+
+
+def _forbidding_rule(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> str | None:
+    """The first rule without which the request would fit, or None when there is simply not enough."""
+    wanted = request.configuration
+    cabled: dict[str, list[str]] = {}
+    for bank in banks:
+        cabled.setdefault(bank.drawer.split("/")[0], []).extend(bank.hosts)
+    for mode in ("advanced", "standard_two_hosts", "standard_one_host"):
+        lifted = [
+            replace(bank, hosts=tuple(cabled[bank.drawer.split("/")[0]]), hosts_max=len(inventory.hosts))
+            if bank.mode == mode != "advanced"
+            else replace(bank, hosts_max=len(inventory.hosts))
+            for bank in banks
+        ]
+        if _place(request, inventory, lifted) is not None:
+            return RULES[mode]
+    need = Need(wanted.fabric_devices_per_host, int(wanted.storage == "fabric-nvme"))
+    hosts = [host for host in _allowed(request, inventory) if _own(host, wanted, inventory) is not None]
+    if len(hosts) >= wanted.hosts and enough(_left(wanted, inventory, banks), need, wanted.hosts):
+        return CABLING_RULE
+    return None
+
+
+def _holders(request: Request, inventory: Inventory) -> tuple[str, ...]:
+    """Whoever holds a host or device that the request could use, in order of the inventory."""
+    wanted = request.configuration
+    hosts = [host.holder for host in inventory.hosts if not request.allowed_hosts or host.name in request.allowed_hosts]
+    devices = [
+        device.holder
+        for device in inventory.devices
+        if (device.computes and device.model == wanted.device)
+        or (device.kind == STORAGE_KIND and wanted.storage != "local")
+    ]
+    return tuple(dict.fromkeys(holder for holder in (*hosts, *devices) if holder is not None))
+
+
+def _asked(wanted: Configuration) -> str:
+    parts = []
+    if wanted.local_devices_per_host:
+        parts.append(f"{wanted.local_devices_per_host} local")
+    if wanted.fabric_devices_per_host:
+        parts.append(f"{wanted.fabric_devices_per_host} pooled")
+    each = " each" if wanted.hosts > 1 else ""
+    devices = f" with {' and '.join(parts)} {wanted.device!r}{each}" if parts else ""
+    storage = "" if wanted.storage == "local" else f" and {wanted.storage}"
+    return f"{wanted.hosts} host{'s' if wanted.hosts > 1 else ''}{devices}{storage}"
+
+
+def _have(request: Request, inventory: Inventory) -> str:
+    allowed = [host.name for host in _allowed(request, inventory)]
+    local: dict[str, int] = {}
+    pooled: dict[str, int] = {}
+    for device in inventory.devices:
+        if not device.local or device.attached_to in allowed:
+            counts = local if device.local else pooled
+            counts[device.model] = counts.get(device.model, 0) + 1
+    listed = [
+        f"{where} " + (", ".join(f"{count} x {model!r}" for model, count in counts.items()) or "nothing")
+        for where, counts in (("of their own", local), ("in the pool", pooled))
+    ]
+    return f"{len(allowed)} hosts ({', '.join(allowed) or 'none'}), {'; '.join(listed)}"

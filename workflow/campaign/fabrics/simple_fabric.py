@@ -1,0 +1,219 @@
+"""A base for fabrics without a control plane of their own: claims in a state file, and devices attached one by one.
+
+A subclass says how one device of the pool gets to a host (`attach`) and back (`detach`); without them a claim is all there is.
+Everything else is here: selection, one composition at a time, resuming after a crash, itemised failures, release.
+
+State file `<state_dir>/<kind>.json`, replaced whole under a lock (`state_file`):
+
+    {"schema_version": 1,
+     "leases":  {"<lease id>": {"campaign": .., "owner": .., "since_s": <Unix time>,
+                                "hosts": [{"name": .., "devices": [<fabric id>, ..], "storage": [..]}]}},
+     "devices": {"<fabric id>": {"lease": .., "host": .., "state": "composing" | "in_use"}},
+     "faults":  {}}
+
+A device without an entry is free. `composing` is claimed and not attached yet. Further keys are those of `state_file.State`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from campaign.errors import FabricError
+from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
+from campaign.fabrics.placement.banks import Bank, open_banks, violation
+from campaign.fabrics.placement.devices import own_devices
+from campaign.fabrics.placement.selection import select
+from campaign.fabrics.protocol import (
+    Capabilities,
+    Composition,
+    Device,
+    Fabric,
+    Host,
+    HostSpec,
+    Inventory,
+    Request,
+    Selection,
+    Tag,
+)
+from campaign.fabrics.state_file import State, StateFile, claim, composed, occupy, wanted
+
+
+class SimpleFabric(Fabric):
+    """See `protocol.Fabric`.
+
+    kind: names the state file. pool: devices that can be attached, such as `pool_devices(..)` of the system file's. own: those that
+    are built into hosts; default: as the system file says. banks: which hosts may hold which devices of the pool; default: every
+    host reaches all of them.
+    atomic: nothing is attached, so that composing is one change of the state file. verified, note: see `Capabilities`.
+    """
+
+    kind: str
+    atomic = False
+    gives_host_id = False
+    verified = True
+    note = ""
+
+    def __init__(
+        self,
+        hosts: Sequence[HostSpec],
+        pool: Iterable[Device],
+        state_dir: Path,
+        *,
+        own: Iterable[Device] | None = None,
+        banks: Sequence[Bank] | None = None,
+    ) -> None:
+        self.hosts = {host.name: host for host in hosts}
+        self.own = tuple(device for host in hosts for device in own_devices(host)) if own is None else tuple(own)
+        self.pool = {device.fabric_id: device for device in pool}
+        locations = (device.location for device in self.pool.values())
+        self.banks = open_banks(locations, tuple(self.hosts)) if banks is None else tuple(banks)
+        self.state = StateFile(state_dir / f"{self.kind}.json")
+
+    # -- what a subclass says ----------------------------------------------------------------------------------------------
+
+    def attach(self, device: Device, host: str, lease_id: str) -> None:
+        """Attach one free device of the pool; again does no harm. FabricError: it is not attached; OutcomeUnknown: it may be."""
+
+    def detach(self, device: Device, host: str, lease_id: str) -> None:
+        """Detach one device; again does no harm, also where it was never attached. FabricError: it is attached still."""
+
+    def present(self, device: Device, state: State) -> Device:
+        """A device of the pool as it is now."""
+        slot = state.devices.get(device.fabric_id)
+        if slot is None or slot.lease is None:
+            return device
+        return replace(device, holder=slot.lease, attached_to=slot.host, state=slot.state)
+
+    def refuse(self, state: State, selection: Selection) -> None:
+        """Raise Conflict or Incompatible for what forbids the selection by now; called before anything is claimed."""
+
+    # -- Fabric ------------------------------------------------------------------------------------------------------------
+
+    def capabilities(self) -> Capabilities:
+        most = (
+            sum(device.computes for device in self.own if device.attached_to == name)
+            + sum(len(bank.slots) for bank in self.banks if name in bank.hosts)
+            for name in self.hosts
+        )
+        return Capabilities(
+            attach_mode="hot",
+            max_devices_per_host=max(most, default=0),
+            supports_modify=False,
+            exclusive_transaction=not self.atomic,
+            gives_host_id=self.gives_host_id,
+            verified=self.verified,
+            note=self.note,
+            atomic=self.atomic,
+        )
+
+    def inventory(self) -> Inventory:
+        return self.inventory_of(self.state.read())
+
+    def inventory_of(self, state: State) -> Inventory:
+        hosts = tuple(
+            Host(spec.name, spec.cores, spec.memory_gib, spec.ports, state.holder_of_host(spec.name))
+            for spec in self.hosts.values()
+        )
+        own = (occupy(device, state) for device in self.own)
+        return Inventory(hosts, (*own, *(self.present(device, state) for device in self.pool.values())))
+
+    def select(self, request: Request, inventory: Inventory) -> Selection:
+        return select(request, inventory, self.banks)
+
+    def compose(self, selection: Selection) -> None:
+        with self.exclusive(selection.request.lease_id):
+            self.claim(selection)
+            self.attach_claimed(selection)
+
+    def read_back(self, lease_id: str) -> Composition | None:
+        state = self.state.read()
+        holding = state.leases.get(lease_id)
+        if holding is None:
+            return None
+        attached = {name for name in state.held_by(lease_id) if state.devices[name].state == "in_use"}
+        devices = {d.fabric_id: d for d in self.inventory_of(state).devices if d.fabric_id in attached}
+        return composed(self.hosts, (host for host in holding.hosts if host.name in self.hosts), devices)
+
+    def release(self, lease_id: str) -> tuple[str, ...]:
+        if lease_id not in self.state.read().leases:
+            return ()
+        with self.exclusive(lease_id):
+            return self.detach_held(lease_id)
+
+    def held(self) -> Mapping[str, Tag]:
+        return self.state.read().tags()
+
+    # -- steps of composing and releasing ----------------------------------------------------------------------------------
+
+    def exclusive(self, lease_id: str) -> AbstractContextManager[None]:
+        return nullcontext() if self.atomic else self.state.transaction(lease_id)
+
+    def claim(self, selection: Selection) -> None:
+        """Reserve hosts and devices in one change of the state file; raises Incompatible or Conflict."""
+        lease_id = selection.request.lease_id
+        asked = {self.pool[n].location: h.host for h in selection.hosts for n in h.ids if n in self.pool}
+        if broken := violation(self.banks, asked):
+            raise Incompatible(f"{lease_id}: {broken}", broken)
+        with self.state.change() as state:
+            self.refuse(state, selection)
+            others = {
+                self.pool[name].location: slot.host
+                for name, slot in state.devices.items()
+                if slot.host is not None and slot.lease not in (None, lease_id) and name in self.pool
+            }
+            if not claim(state, selection):
+                return
+            if broken := violation(self.banks, others | asked):
+                holders = dict.fromkeys(slot.lease for slot in state.devices.values() if slot.lease)
+                raise Conflict(f"{lease_id}: {broken}", (name for name in holders if name != lease_id))
+            for host in wanted(selection):
+                for name in (*host.devices, *host.storage):
+                    slot = state.slot(name)
+                    slot.lease, slot.host = lease_id, host.name
+                    slot.state = "composing" if name in self.pool and not self.atomic else "in_use"
+
+    def attach_claimed(self, selection: Selection) -> None:
+        """Attach what is claimed and not attached yet. Raises PartialFailure for what cannot be."""
+        lease_id, done, failed = selection.request.lease_id, list[str](), dict[str, FabricError]()
+        for name, host in self.unattached(selection):
+            try:
+                self.attach(self.pool[name], host, lease_id)
+            except OutcomeUnknown:
+                raise
+            except FabricError as error:
+                failed[name] = error
+                continue
+            done.append(name)
+            with self.state.change() as state:
+                state.slot(name).state = "in_use"
+        if failed:
+            words = "; ".join(f"{name}: {error}" for name, error in failed.items())
+            raise PartialFailure(f"{lease_id}: could not be attached: {words}", done, failed)
+
+    def unattached(self, selection: Selection) -> list[tuple[str, str]]:
+        """(fabric id, host) of what is still to be attached, in order."""
+        state, lease_id = self.state.read(), selection.request.lease_id
+        return [
+            (name, host.host)
+            for host in selection.hosts
+            for name in host.ids
+            if (slot := state.slot(name)).lease == lease_id and slot.state == "composing"
+        ]
+
+    def detach_held(self, lease_id: str) -> tuple[str, ...]:
+        """Detach and give up what the lease holds; gives what could not be detached, which stays with it, as do its hosts."""
+        stuck: list[str] = []
+        for name, slot in self.state.read().devices.items():
+            if slot.lease == lease_id and name in self.pool and not self.atomic:
+                try:
+                    self.detach(self.pool[name], str(slot.host), lease_id)
+                except OutcomeUnknown:
+                    raise
+                except FabricError:
+                    stuck.append(name)
+        with self.state.change() as state:
+            state.drop(lease_id, keeping=stuck)
+        return tuple(stuck)
