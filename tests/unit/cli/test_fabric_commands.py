@@ -223,7 +223,7 @@ def test_what_a_fabric_cannot_tell_is_said(tmp_path: Path) -> None:
     finally:
         place.server.close()
     assert done.exit_code == 1
-    assert "cannot save its allocation; those that can: redfish-zones" in done.output
+    assert "cannot save and restore its allocation; those that can: redfish-zones" in done.output
 
 
 def test_an_emulator_serves_a_person(tmp_path: Path) -> None:

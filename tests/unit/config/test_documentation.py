@@ -18,7 +18,7 @@ from campaign.config.resolve import load_campaign
 from campaign.config.schemas import NOUNS, options_schema, schema_of
 from campaign.config.yaml_file import parse_yaml, read_yaml
 from campaign.documents.cell import AXES
-from campaign.fabrics import FABRICS
+from campaign.fabrics import fabric_kinds
 from campaign.paths import CONFIG
 from campaign.plan.matrix import expand
 from campaign.workloads import WORKLOADS
@@ -78,7 +78,7 @@ def _models(schema: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     "schema",
     [schema_of(noun) for noun in ("campaign", "system", "workload", "plan")]
-    + [options_schema(name) for name in FABRICS],
+    + [options_schema(name) for name in fabric_kinds()],
 )
 def test_every_key_says_what_it_means(schema: dict[str, Any]) -> None:
     silent = [
@@ -134,7 +134,7 @@ def test_the_reference_names_every_key_model_adapter_and_placeholder() -> None:
         assert f"`{name}`" in text
     for name in (*AXES, *RUN_VALUES):
         assert f"`{{{name}}}`" in text
-    for name in (*FABRICS, *WORKLOADS):
+    for name in (*fabric_kinds(), *WORKLOADS):
         assert re.search(rf"^#+ {name}$", text, re.MULTILINE)
 
 
@@ -164,7 +164,7 @@ def test_the_example_of_the_usage_page_is_the_example_of_the_reference() -> None
 
 
 def test_the_status_tables_name_every_entry_of_the_registries() -> None:
-    for name, adapter in FABRICS.items():
+    for name, adapter in fabric_kinds().items():
         row = next(line for line in documentation.fabrics().splitlines() if line.startswith(f"| [`{name}`]"))
         assert adapter.unverified[1:] in row
     for name in (*WORKLOADS, *PARSERS, *(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))):

@@ -39,7 +39,7 @@ Offer = Literal["readings", "events", "allocation"]
 
 
 class NoOptions(BaseModel):
-    """This fabric has no options."""
+    """The fabric has no options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

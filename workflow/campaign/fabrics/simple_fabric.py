@@ -214,6 +214,9 @@ class SimpleFabric(Fabric):
                     raise
                 except FabricError:
                     stuck.append(name)
+                    continue
+                with self.state.change() as state:
+                    state.free(name)
         with self.state.change() as state:
             state.drop(lease_id, keeping=stuck)
         return tuple(stuck)

@@ -76,13 +76,17 @@ class State(_Stored):
             (lease for lease, held in self.leases.items() if any(host.name == name for host in held.hosts)), None
         )
 
+    def free(self, fabric_id: str) -> None:
+        """Nobody has the device any more; one that broke stays broken."""
+        fails_s = self.devices.pop(fabric_id).fails_s
+        if fails_s is not None and fails_s <= time.time():
+            self.devices[fabric_id] = Slot(fails_s=fails_s)
+
     def drop(self, lease_id: str, keeping: Collection[str] = ()) -> None:
         """Forget the claims of a lease; devices to keep stay with it, and so do the hosts that they are on."""
         for name in self.held_by(lease_id):
             if name not in keeping:
-                fails_s = self.devices.pop(name).fails_s
-                if fails_s is not None and fails_s <= time.time():
-                    self.devices[name] = Slot(fails_s=fails_s)
+                self.free(name)
         holding = self.leases.get(lease_id)
         if holding is not None:
             holding.hosts = tuple(h for h in holding.hosts if not {*h.devices, *h.storage}.isdisjoint(keeping))

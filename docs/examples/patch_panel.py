@@ -1,0 +1,37 @@
+"""A patch panel: a script of the site switches devices of the pool to hosts, and back."""
+
+import subprocess
+
+from pydantic import Field
+
+from campaign.errors import FabricError
+from campaign.fabrics.placement.devices import pool_devices
+from campaign.fabrics.registry import FabricKind, NoOptions
+from campaign.fabrics.simple_fabric import SimpleFabric
+
+
+class Options(NoOptions):
+    """A patch panel that a script of the site switches."""
+
+    script: str = Field(default="true", description="called with `attach` or `detach`, a device and a host")
+
+
+class PatchPanel(SimpleFabric):
+    kind = "patch-panel"
+
+    def __init__(self, options, hosts, pool, state_dir):
+        super().__init__(hosts, pool_devices(pool), state_dir)
+        self.script = options.script
+
+    def attach(self, device, host, lease_id):
+        self.switch("attach", device, host)
+
+    def detach(self, device, host, lease_id):
+        self.switch("detach", device, host)
+
+    def switch(self, what, device, host):
+        if subprocess.run([self.script, what, device.fabric_id, host], check=False).returncode:
+            raise FabricError(f"{self.script} {what} {device.fabric_id} {host}: failed; see its log")
+
+
+FABRIC = FabricKind("a patch panel that a script switches", Options, PatchPanel)
