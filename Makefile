@@ -26,7 +26,7 @@ check: $(VENV)/.dev  ## Style, types, architecture
 	mypy
 	lint-imports
 	python -m campaign.config.documentation --check
-	python docs/generate.py --check
+	python -m docs.generate --check
 	snakemake --lint
 
 bench: $(VENV)/.dev  ## Figures of speed, as a table (about twenty minutes; those of Slurm need root)
@@ -39,7 +39,7 @@ format: $(VENV)/.dev  ## Put everything into shape
 
 docs: $(VENV)/.dev  ## Regenerate reference pages and schemas, and build the site into build/docs
 	python -m campaign.config.documentation
-	python docs/generate.py
+	python -m docs.generate
 	python -m sphinx --fail-on-warning --quiet docs build/docs
 	@echo "Open it: file://$(CURDIR)/build/docs/index.html"
 

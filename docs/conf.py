@@ -8,7 +8,6 @@ copyright = f"{author}; Apache-2.0"
 release = version = __version__
 
 extensions = ["myst_parser"]
-exclude_patterns = ["generate.py"]
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = False
