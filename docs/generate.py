@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -73,7 +74,9 @@ def _help(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return " ".join(text.split()).replace("<", "\\<").replace("*", "\\*").replace("[", "\\[").replace("_", "\\_")
+    """Plain text as Markdown; what stands in backticks stays as it is."""
+    parts = re.split("(`[^`]*`)", " ".join(text.split()))
+    return "".join(part if part.startswith("`") else re.sub(r"([<*\[_])", r"\\\1", part) for part in parts)
 
 
 def _tables() -> Iterator[str]:
@@ -96,7 +99,8 @@ def _formats() -> Iterator[str]:
     yield "# File formats"
     yield (
         "These documents are written by commands and may be read by other programs. Each names its format in `schema_version`. "
-        "The files that people write are described in [configuration](configuration.md)."
+        "The files that people write are described in [configuration](configuration.md), the statuses of runs in the "
+        "[glossary](glossary.md#status-of-a-run)."
     )
     for noun in NOUNS:
         if noun not in WRITTEN_BY_PEOPLE:

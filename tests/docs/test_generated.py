@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
 
 from campaign.cli.main import main
+from campaign.documents.record import Status
 from docs import generate
 from tests.docs.pages import DOCS, anchors
 
@@ -26,3 +28,8 @@ def test_every_command_is_in_the_reference() -> None:
                 check(inner, f"{path} {name}")
 
     check(main, "campaign")
+
+
+def test_every_status_of_a_run_is_in_the_glossary() -> None:
+    text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
+    assert all(f"| `{status}` |" in text for status in get_args(Status))

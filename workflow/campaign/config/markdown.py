@@ -74,7 +74,7 @@ def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def words(schema: Schema) -> str:
     """What may stand for a value, for people."""
     if "$ref" in schema:
-        return "keys below"
+        return "any value" if schema["$ref"].endswith("/JsonValue") else "keys below"
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
@@ -96,6 +96,8 @@ def _of_type(schema: Schema) -> str:
             return "`true` or `false`"
         case "string":
             return _PATTERNS.get(schema.get("pattern", ""), "text")
+        case "array" if "prefixItems" in schema:
+            return f"list of {len(schema['prefixItems'])}: {words(schema['prefixItems'][0])}"
         case "array" if "items" in schema:
             return f"list of {words(schema['items'])}" if "$ref" not in schema["items"] else "list, keys below"
         case "object" if "patternProperties" in schema or isinstance(schema.get("additionalProperties"), Mapping):
@@ -151,7 +153,7 @@ def sentence(text: str) -> str:
 
 def _references(schema: Schema, suffix: str = "") -> Iterator[tuple[str, str]]:
     """(definition, suffix of its path) of every model that a value can hold."""
-    if "$ref" in schema:
+    if "$ref" in schema and not schema["$ref"].endswith("/JsonValue"):
         yield schema["$ref"].rpartition("/")[2], suffix
     for choice in (*schema.get("anyOf", ()), *schema.get("allOf", ())):
         yield from _references(choice, suffix)

@@ -60,10 +60,15 @@ class Document(_Closed):
     """The publication that a set is taken from."""
 
     title: str
+    """Title of the publication."""
     authors: str
+    """Its authors."""
     venue: str = ""
+    """Where it was published."""
     doi: str = ""
+    """Its DOI."""
     note: str = ""
+    """A remark for people."""
 
 
 class ModelHere(_Closed):
@@ -113,24 +118,36 @@ class Here(_Closed):
 
 
 class Claim(_Closed):
-    """One number or one statement. `accept`: closed interval that agrees with the wording, null for an open end."""
+    """One number or one statement of the document."""
 
     id: str
+    """Name of the claim, unique in the set."""
     where: str
+    """Its place in the document, such as a table or a section."""
     figure: str = ""
     """The figure of a report that shows the same quantity, by its anchor."""
     quantity: str
+    """What the number is of."""
     unit: str
+    """Unit of `value` and `accept`."""
     conditions: dict[str, JsonValue]
+    """The conditions that the document names, for people."""
     value: float | str | tuple[float, ...] | None
+    """The printed value; null where the document gives words only."""
     accept: Interval
+    """Closed interval that agrees with the wording; null for an open end."""
     kind: Literal["measured", "ratio", "bound", "direction", "setting", "spec", "version"]
+    """What kind of statement it is. Only `ratio`, `bound` and `direction` apply to other hardware."""
     basis: Literal["rounding", "less_than", "more_than", "almost", "about", "exact", "direction", "nominal"]
+    """How `accept` follows from the wording."""
     note: str = ""
+    """A remark for people."""
     says: str
     """The claim in words."""
     here: Here | None = None
+    """How a campaign's cells are compared with it."""
     not_here: str = ""
+    """Why no campaign can measure it; instead of `here`."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Claim:
@@ -143,21 +160,29 @@ class Check(_Closed):
     """Arithmetic inside the document: one claim's value over another's lies in what a third one accepts."""
 
     over: tuple[str, str]
+    """Claims: dividend and divisor."""
     result: float
+    """The quotient."""
     within: str
+    """The claim whose `accept` contains the quotient."""
 
 
 class ReferenceSet(_Closed):
     """The claims of one document."""
 
     schema_version: Literal["published/1"] = "published/1"
+    """Version of this format."""
     name: str
+    """Name by which `references` and `campaign compare` select the set."""
     document: Document
     options: tuple[str, ...] = ()
     """Options of workloads that expressions may name beside the axes of every cell."""
     models: dict[str, ModelHere] = Field(default_factory=dict)
+    """The document's models, by name."""
     claims: tuple[Claim, ...]
+    """The claims."""
     checks: tuple[Check, ...] = ()
+    """Arithmetic that must hold between claims."""
     facts: dict[str, JsonValue] = Field(default_factory=dict)
     """What the document says of its configurations, workloads, software and hardware; for people."""
 

@@ -14,6 +14,7 @@ from pydantic_core import core_schema
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.import_file import ImportFile
+from campaign.config.published_file import ReferenceSet
 from campaign.config.system_file import SystemFile
 from campaign.documents.fields import listed
 from campaign.documents.plan import PlanDocument
@@ -29,6 +30,7 @@ _SUBJECTS: dict[str, Any] = {
     "import": ImportFile,
     "record": Record,
     "plan": PlanDocument,
+    "published": ReferenceSet,
 }
 _TITLES = {
     "campaign": "Campaign file (campaign/1)",
@@ -37,6 +39,7 @@ _TITLES = {
     "import": "Import map (import/1)",
     "record": "Record of one run (record/1)",
     "plan": "Plan of a campaign (plan/1)",
+    "published": "Published claims (published/1)",
 }
 NOUNS = tuple(_SUBJECTS)
 

@@ -99,16 +99,16 @@ class Record(_Closed):
     """One run. Times are Unix seconds (UTC) or durations in seconds; rates are per second."""
 
     schema_version: Literal["record/1"] = "record/1"
-    cell_id: str
+    cell_id: str = Field(description="hash of `specification`")
     repetition: int = Field(ge=1, description="1-based; also the block of the design")
     cell: RecordedCell
     specification: dict[str, Any] = Field(description="what was hashed into cell_id")
-    status: Status
-    failure: Failure | None = None
-    started: float
-    ended: float
-    lease_id: str
-    hosts: tuple[str, ...] = ()
+    status: Status = Field(description="how the run ended")
+    failure: Failure | None = Field(default=None, description="why it is not `ok`")
+    started: float = Field(description="Unix seconds")
+    ended: float = Field(description="Unix seconds")
+    lease_id: str = Field(description="the use of a composition that it was measured on")
+    hosts: tuple[str, ...] = Field(default=(), description="hosts of the run")
     composition: str = Field(description="hash of the composition obtained, in shared/")
     environment: str = Field(description="hash of the hosts' hardware and software, in shared/")
     campaign: str = Field(description="hash of the campaign as used, in shared/")
