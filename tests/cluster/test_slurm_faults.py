@@ -149,7 +149,7 @@ def test_hosts_die(site: FaultSite) -> None:
         site.power_off(host)
     for host in dead.values():
         site.until_said(f"{host} is left out from now on")
-    assert f"{dead['c']} is left out" in site.status()
+    assert f"host {dead['c']} is excluded" in site.status()
     site.at_once(site.job("1x1-local"))
     site.open()
     site.ends(pinned)
@@ -174,7 +174,7 @@ def test_an_administrator_drains_the_host_that_a_job_waits_for(site: FaultSite) 
     site.open()
     site.ends(process)
     assert site.queue() == [(other, "other", "RUNNING")]
-    assert "host1 is left out" in site.status()
+    assert "host host1 is excluded" in site.status()
     assert "a fan is loud" in site.status()
     site.assert_whole(runs=1)
 

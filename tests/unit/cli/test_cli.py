@@ -84,7 +84,7 @@ def test_compose_verify_release_by_hand(run: Run, campaign: Path) -> None:
     orphans = run("release", "--orphans", "--campaign", str(campaign))
     assert "no lease without an owner" in orphans.output
     assert "released" in run("release", "1x2-fabric", "--campaign", str(campaign)).output
-    assert "nothing is held" in run("verify", str(campaign)).output
+    assert "no composition is held" in run("verify", str(campaign)).output
     assert "nothing is kept" in run("release", "1x2-fabric", "--campaign", str(campaign)).output
     assert "no configuration '1x9'" in run("release", "1x9", "--campaign", str(campaign)).output
 

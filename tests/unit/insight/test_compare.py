@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.cli.analyse import _gate_of_claims
+from campaign.cli.compare import _gate_of_claims
 from campaign.cli.main import main
 from campaign.config.published_file import load
 from campaign.documents.cell import Cell

@@ -144,14 +144,14 @@ def restore(system: str, file: Path, results: Path) -> None:
 @format_option("table", "json")
 def health(system: str, results: Path, style: str) -> None:
     """How links, ports and parts of SYSTEM's fabric are doing, where the fabric tells it."""
-    from campaign.cli.print import print_rows
+    from campaign.cli.terminal import show_rows
     from campaign.lease.check_site import readings
 
     rows = readings(_site(system, results))
     if style == "json":
         click.echo(json.dumps(rows, indent=1))
     else:
-        print_rows("Readings", rows)
+        show_rows("Readings", rows)
 
 
 @fabric.command()
@@ -161,14 +161,14 @@ def health(system: str, results: Path, style: str) -> None:
 @format_option("table", "json")
 def events(system: str, results: Path, after: str | None, style: str) -> None:
     """The event log of SYSTEM's fabric, where the fabric has one."""
-    from campaign.cli.print import print_rows
+    from campaign.cli.terminal import show_rows
     from campaign.lease.check_site import events as read
 
     rows = read(_site(system, results), after)
     if style == "json":
         click.echo(json.dumps(rows, indent=1))
     else:
-        print_rows("Events", rows)
+        show_rows("Events", rows)
 
 
 @fabric.command()

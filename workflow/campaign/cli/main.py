@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from campaign import __version__
-from campaign.cli.analyse import compare, recommend
 from campaign.cli.archive import archive
 from campaign.cli.cluster import cluster
-from campaign.cli.data import import_logs, sql
+from campaign.cli.compare import compare
 from campaign.cli.fabric import fabric
 from campaign.cli.figures import figures
+from campaign.cli.import_logs import import_logs
 from campaign.cli.options import (
     budget_option,
     campaign_argument,
@@ -27,8 +27,10 @@ from campaign.cli.options import (
     results_option,
     where_option,
 )
+from campaign.cli.recommend import recommend
 from campaign.cli.report import collect, report, summary
 from campaign.cli.serve import serve
+from campaign.cli.sql import sql
 from campaign.cli.workload import workload
 from campaign.errors import CampaignError, ConfigError
 
@@ -115,9 +117,9 @@ def plan(
         write_plan(planned, output / "plan.json", output / "plan.tsv")
         click.echo(f"{output / 'plan.json'}\n{output / 'plan.tsv'}")
     elif style == "table":
-        from campaign.cli.print import print_plan
+        from campaign.cli.plan import show_plan
 
-        print_plan(planned)
+        show_plan(planned)
     else:
         _echo_plan(planned, style)
     if planned.unfit:
@@ -206,7 +208,7 @@ def compose(
 
     A campaign waits for devices that are kept so.
     """
-    from campaign.cli.print import print_composition
+    from campaign.cli.compose import show_composition
     from campaign.lease.manual import compose as keep
     from campaign.lease.manual import rehearse
 
@@ -215,7 +217,7 @@ def compose(
         for line in rehearse(campaign, results, configuration, allowed, name):
             click.echo(line)
         return
-    print_composition(keep(campaign, results, configuration, allowed, name))
+    show_composition(keep(campaign, results, configuration, allowed, name))
 
 
 @main.command()
@@ -248,10 +250,10 @@ def release(
 @results_option
 def inventory(campaign: Path, results: Path) -> None:
     """Show the system's hosts and devices, and who holds them."""
-    from campaign.cli.print import print_inventory
+    from campaign.cli.compose import show_inventory
     from campaign.lease.manual import read_inventory
 
-    print_inventory(*read_inventory(campaign, results))
+    show_inventory(*read_inventory(campaign, results))
 
 
 @main.command()
@@ -262,10 +264,10 @@ def verify(campaign: Path, results: Path) -> None:
 
     Exits with 1 when a device is missing, broken, or not what was requested.
     """
-    from campaign.cli.print import print_verification
+    from campaign.cli.compose import show_verification
     from campaign.lease.manual import verify as read_back
 
-    if not print_verification(read_back(campaign, results)):
+    if not show_verification(read_back(campaign, results)):
         sys.exit(1)
 
 
@@ -276,11 +278,11 @@ def verify(campaign: Path, results: Path) -> None:
 @results_option
 def status(campaign: Path, where: str | None, run_implied: bool, results: Path) -> None:
     """Show what is done, what is running, and what failed so far."""
-    from campaign.cli.print import print_status
+    from campaign.cli.status import show_status
     from campaign.plan.dag import Request, read_plan
 
     asked = Request(campaign, results, where, run_implied=run_implied)
-    print_status(read_plan(asked, allow_unfit=True), results)
+    show_status(read_plan(asked, allow_unfit=True), results)
 
 
 main.add_command(archive)

@@ -38,7 +38,7 @@ def _json_option(command: _Command) -> _Command:
 @_json_option
 def list_workloads(as_json: bool) -> None:
     """Show all workloads that a campaign here can name."""
-    from campaign.cli.print import print_rows
+    from campaign.cli.terminal import show_rows
     from campaign.errors import ConfigError
     from campaign.run.single_run import find_workload, workload_names
 
@@ -52,7 +52,7 @@ def list_workloads(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     else:
-        print_rows("Workloads", [{**row, "precisions": " ".join(row["precisions"])} for row in rows])
+        show_rows("Workloads", [{**row, "precisions": " ".join(row["precisions"])} for row in rows])
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -176,7 +176,7 @@ def try_once(
     import tempfile
 
     from campaign.cli.cluster import read_system_file
-    from campaign.cli.print_workload import following, print_found
+    from campaign.cli.terminal import following
     from campaign.errors import unwritable
     from campaign.run.single_run import Wish, find_workload, run_once
 
@@ -190,7 +190,7 @@ def try_once(
         raise unwritable(error, log) from error
     with following(found.model.name, log):
         tried = run_once(found, wish, read_system_file(system) if system else None, log)
-    _tell(tried, as_json, print_found)
+    _show_result(tried, as_json)
 
 
 @workload.command()
@@ -218,20 +218,21 @@ def parse(
 
     Exits with 1 when what it says is not ok.
     """
-    from campaign.cli.print_workload import print_found
     from campaign.run.single_run import read_saved
     from campaign.workloads.parsers import Scope
 
     batch_global = batch * ranks if batch is not None and ranks is not None else None
     scope = Scope(ranks, hosts, batch, batch_global, warmup, steps)
-    _tell(read_saved(name, log, scope, precision), as_json, print_found)
+    _show_result(read_saved(name, log, scope, precision), as_json)
 
 
-def _tell(found: Found, as_json: bool, show_it: Callable[[Found], None]) -> None:
+def _show_result(found: Found, as_json: bool) -> None:
+    from campaign.cli.workload_result import show_result
+
     if as_json:
         click.echo(json.dumps(found.document(), indent=1))
     else:
-        show_it(found)
+        show_result(found)
     if found.outcome.status != "ok":
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""A survey for people: the matrix that was found, failures, and what was not read; as tables or as a document."""
+"""What an import found, in rows: axes, cells, failed runs, and files that could not be read."""
 
 from __future__ import annotations
 
@@ -87,19 +87,7 @@ def failures(found: Survey) -> list[dict[str, str]]:
     return [row(entry) for entry in found.of("new") if entry.outcome is not None and entry.outcome.status != "ok"]
 
 
-def print_survey(found: Survey) -> None:
-    """The tables, each cut where it is too long for eyes."""
-    from campaign.cli.print import print_rows
-
-    print_rows("Axes", axes(found))
-    print_rows("Cells", cells(found))
-    if failed := failures(found):
-        print_rows("Runs that failed", failed)
-    if unread := found.of("unread"):
-        print_rows("Not read", [{"file": entry.path, "why": entry.why} for entry in unread])
-
-
-def summary(found: Survey, *, written: bool) -> str:
+def one_line(found: Survey, *, written: bool) -> str:
     """How many logs became what, in one line or two."""
     new = found.of("new")
     ok = sum(entry.outcome is not None and entry.outcome.status == "ok" for entry in new)

@@ -1,4 +1,4 @@
-"""Commands that make knowledge of measurements: `campaign recommend` and `campaign compare`."""
+"""`campaign compare`: one campaign against another, or against published claims."""
 
 from __future__ import annotations
 
@@ -9,86 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from campaign.cli.options import cells_option, format_option, results_option, tables_argument
+from campaign import wording
+from campaign.cli.options import format_option, results_option
 
 if TYPE_CHECKING:
     from campaign.config.published_file import ReferenceSet
+    from campaign.insight.compare.comparison import Comparison
     from campaign.tables.io import Tables
 
-_SHOWN = 20  # what breaks a rule, on the terminal
-
-
-@click.command()
-@tables_argument
-@results_option
-@cells_option
-@click.option(
-    "--objective",
-    "objectives",
-    metavar="OBJECTIVE",
-    multiple=True,
-    help="throughput, time, throughput-per-device-hour, throughput-per-joule, cheapest-within:5% (of the fastest), or "
-    "mix:a=0.7,b=0.3 (shares of time of workloads a and b). May be given several times. Default: those of the report.",
-)
-@click.option(
-    "--constraint",
-    "constraints",
-    metavar="EXPRESSION",
-    multiple=True,
-    help='Over the shape and what it gives, e.g. "devices <= 8 and hosts == 1", "memory fits", "not extrapolated", '
-    '"throughput_per_s >= 1000". May be given several times.',
-)
-@click.option(
-    "--workload", "workloads", metavar="NAME", multiple=True, help="Only this one. May be given several times."
-)
-@format_option("table", "json")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory for what the report shows of it: recommendation.json, and predicted against measured as .svg and .csv. "
-    "SOURCE is then a results directory, and objectives and constraints are those of the report.",
-)
-def recommend(
-    source: Path,
-    results: Path,
-    where: str | None,
-    objectives: tuple[str, ...],
-    constraints: tuple[str, ...],
-    workloads: tuple[str, ...],
-    style: str,
-    output: Path | None,
-) -> None:
-    """Say what to build: of what was measured, and of what a model predicts for other shapes of the same pool.
-
-    Each answer names its ties, what is extrapolated, and the cells that it rests on.
-
-    \b
-    campaign recommend --objective cheapest-within:5% --constraint "hosts == 1"
-    campaign recommend demo.zip --objective mix:bert-nano=0.7,resnet50w16=0.3 --constraint "devices <= 4"
-    """
-    if output:
-        from campaign.errors import ConfigError
-        from campaign.report.write import write_recommendation
-
-        if where or objectives or constraints or workloads or not (source / "tables").is_dir():
-            raise ConfigError(
-                f"{source}: --output takes a results directory with tables/, and no option that narrows it"
-            )
-        write_recommendation(source / "tables", output)
-        return
-    from campaign.archive.source import tables_from
-    from campaign.cli.print_recommendation import print_recommendation
-    from campaign.insight.recommend import advise, asked
-    from campaign.statistics.comparable_cells import option_columns
-
-    tables = tables_from(source, results, where)
-    measured = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
-    options = [name.removeprefix("option_") for name in option_columns(tables.cells)]
-    advice = advise(tables, asked(objectives, constraints, workloads, [str(name) for name in measured], options))
-    if style == "json":
-        click.echo(advice.document.model_dump_json(indent=1))
-    else:
-        print_recommendation(advice.document)
+_SHOWN = 20  # changes, and what breaks a rule, on the terminal
 
 
 @click.command()
@@ -160,7 +89,6 @@ def _compared(text: str, results: Path) -> tuple[Tables] | ReferenceSet:
 
 
 def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | None, style: str) -> None:
-    from campaign.cli.print_comparison import print_comparison
     from campaign.insight.compare import compare as held_against
     from campaign.insight.compare import document, parse_rule
     from campaign.report.compare_page import compare_page
@@ -171,7 +99,7 @@ def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | No
     if style == "json":
         click.echo(json.dumps(document(comparison), indent=1))
     else:
-        print_comparison(comparison)
+        _show_comparison(comparison)
     if not rules:
         return
     for each in comparison.broken[:_SHOWN]:
@@ -187,7 +115,6 @@ def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | No
 def _beside_published(
     tables: Tables, names: ReferenceSet, rules: tuple[str, ...], output: Path | None, style: str
 ) -> None:
-    from campaign.cli.print_comparison import print_claims
     from campaign.errors import ConfigError
     from campaign.insight.published.claims import held_against
     from campaign.report.compare_page import claims_page
@@ -200,24 +127,22 @@ def _beside_published(
     if style == "json":
         click.echo(json.dumps(said, indent=1, ensure_ascii=False))
     else:
-        print_claims(said)
+        _show_claims(said)
     if rules:
         _gate_of_claims(said["claims"])
 
 
 def _gate_of_claims(claims: Sequence[Mapping[str, Any]]) -> None:
     """Exit with 1 where a claim differs under the document's own conditions; say what differs under others and does not count."""
-    from campaign.wording import plural
-
     differing = [claim for claim in claims if claim["verdict"] == "differs"]
     broken = [claim for claim in differing if not claim["other"]]
     for claim in broken:
         click.secho(f"fails: differs: {claim['id']}: {claim['says']}: {claim['here']}", err=True, fg="red")
     if elsewhere := len(differing) - len(broken):
-        one = elsewhere == 1
+        differ, do = ("differs", "does") if elsewhere == 1 else ("differ", "do")
         click.echo(
-            f"{plural(elsewhere, 'claim')} {'differs' if one else 'differ'} under other conditions or with another program, which "
-            f"{'does' if one else 'do'} not count for --fail-on differs",
+            f"{wording.plural(elsewhere, 'claim')} {differ} under other conditions or with another program, which "
+            f"{do} not count for --fail-on differs",
             err=True,
         )
     if broken:
@@ -229,3 +154,68 @@ def _write(output: Path, page: str) -> None:
 
     write_report(output, page)
     click.echo(output, err=True)
+
+
+def _show_comparison(comparison: Comparison) -> None:
+    """Print the largest changes; the page and the JSON document hold the rest."""
+    from campaign.cli.terminal import show, show_rows, table_of
+    from campaign.report.compare_page import by_change, findings
+
+    click.echo(
+        f"{comparison.other} against {comparison.base}: {wording.plural(len(comparison.rows), 'cell')} in both, "
+        f"{comparison.compared} compared, {len(comparison.only_base)} only in {comparison.base}, "
+        f"{len(comparison.only_other)} only in {comparison.other}"
+    )
+    for sentence in findings(comparison):
+        click.echo(f"  {sentence}")
+    click.echo()
+    rows = by_change(comparison.rows[comparison.rows["ratio"].notna()])
+    show_rows("Largest changes", [_row(row) for row in rows.head(_SHOWN).to_dict("records")])
+    changed = comparison.changed.head(_SHOWN).to_dict("records")
+    base, other = comparison.base, comparison.other
+    show(
+        table_of(
+            "Other outcomes", [{"cell": r["cell"], base: r["base_outcome"], other: r["outcome"]} for r in changed]
+        ),
+        table_of(
+            "Software, hardware and protocol",
+            [{"what": d.what, base: d.base, other: d.other} for d in comparison.surroundings],
+        ),
+    )
+
+
+def _row(row: Mapping[Any, Any]) -> dict[str, str]:
+    from campaign.statistics.verdict import p_value
+
+    between = wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent)
+    return {
+        "cell": row["cell"],
+        "change": wording.percent(100 * (row["ratio"] - 1)),
+        "95 % interval": between,
+        "p (Holm)": p_value(row["p_holm"]),
+        "says": row["says"],
+    }
+
+
+def _show_claims(said: Mapping[str, Any]) -> None:
+    """Print published claims beside what was measured here, and how many were not measured."""
+    from campaign.cli.terminal import show_rows
+    from campaign.insight.published import NOT_HERE
+    from campaign.report.page_document import PublishedSaid
+    from campaign.report.sections.published import OTHER, verdict_of
+
+    claims = PublishedSaid.model_validate(said).claims
+    measured = [claim for claim in claims if claim.verdict != NOT_HERE]
+    rows = [
+        {
+            "claim": claim.says,
+            "published": claim.published or "a direction",
+            "here": claim.here,
+            "verdict": f"{OTHER}, {claim.verdict}" if verdict_of(claim) == OTHER else verdict_of(claim),
+        }
+        for claim in measured
+    ]
+    show_rows("Published and here", rows)
+    if rest := len(claims) - len(measured):
+        were = "was" if rest == 1 else "were"
+        click.echo(f"{wording.plural(rest, 'claim')} {were} not measured here (the page, --output, says why)")

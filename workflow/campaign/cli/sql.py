@@ -1,4 +1,4 @@
-"""`campaign import` and `campaign sql`: what others measured comes in, and tables are asked in SQL."""
+"""`campaign sql`: queries over the tables of campaigns."""
 
 from __future__ import annotations
 
@@ -16,49 +16,7 @@ from campaign.errors import ConfigError
 if TYPE_CHECKING:
     from campaign.tables.sql import Answer
 
-
-@click.command("import")
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.option(
-    "--map",
-    "map_path",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="YAML file that says what the logs are of; docs/reference/configuration.md has its keys.",
-)
-@results_option
-@click.option("--dry-run", "-n", is_flag=True, help="Show the matrix that the logs make, and write nothing.")
-@format_option("table", "json")
-def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, style: str) -> None:
-    """Make records of the logs below DIRECTORY, which were made without this program.
-
-    Runs that failed become records too. Files that are not read are listed with the reason. Nothing is imported twice: the same
-    command later adds what is new. The campaign file that it makes reports, archives, compares and recommends like any other.
-
-    \b
-    campaign import logs/ --map map.yaml --dry-run
-    campaign import logs/ --map map.yaml
-    campaign report results/NAME/config/campaign.yaml
-    """
-    from campaign.cli.print_import import document, print_survey, summary
-    from campaign.importing.survey import read_map, survey
-    from campaign.importing.write import earlier, write
-    from campaign.paths import Results
-
-    read = read_map(map_path)
-    paths = Results(results, read.said.name)
-    found = survey(directory, read, earlier(paths))
-    written = None if dry_run else write(found, read, paths)
-    if style == "json":
-        click.echo(json.dumps({**document(found), "file": None if written is None else str(written)}, indent=1))
-        return
-    print_survey(found)
-    click.echo(summary(found, written=not dry_run))
-    if written is None:
-        click.echo("nothing was written (--dry-run)")
-        return
-    again = "" if results == Path("results") else f" --results {results}"
-    click.echo(f"{written}\nnext: campaign report {written}{again}")
+_TEXTS = ("VARCHAR", "BOOLEAN")  # types that are not aligned to the right
 
 
 @click.command()
@@ -134,9 +92,11 @@ def _print(answer: Answer, style: str, whole: bool = False) -> None:
         writer.writerow(answer.columns)
         writer.writerows(answer.rows)
     else:
-        from campaign.cli.print import print_answer
+        from campaign.cli.terminal import MANY, Table, say, show
 
-        print_answer(answer.columns, answer.types, answer.rows, whole)
+        numbers = [name for name, kind in zip(answer.columns, answer.types, strict=True) if kind not in _TEXTS]
+        show(Table("", answer.columns, answer.rows, numbers), most=None if whole else MANY)
+        say(f"{len(answer.rows)} row{'s' * (len(answer.rows) != 1)}")
 
 
 def _plain(value: Any) -> Any:

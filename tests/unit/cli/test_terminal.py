@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from campaign.cli.terminal import MANY, Table, following, say, show, show_rows
+
+
+def test_a_table_shows_text_as_it_is_and_numbers_short(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Table("Devices", ["name", "rate"], [("[red]a[/red]", 1 / 3), ("b", None)], ["rate"]))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "Devices",
+        "name              rate",
+        "[red]a[/red]  0.333333",
+        "b",
+        "",
+    ]
+
+
+def test_a_long_table_says_how_many_rows_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(number,) for number in range(MANY + 5)]
+    show(Table("", ["n"], rows))
+    assert "... and 5 more" in capsys.readouterr().out
+    show(Table("", ["n"], rows), most=None)
+    assert f"{MANY + 4}" in capsys.readouterr().out
+
+
+def test_an_empty_table_is_left_out_or_named(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Table("Left out", ["rule"], []))
+    assert capsys.readouterr().out == ""
+    show_rows("Events", [])
+    show_rows("Readings", [{"port": "a", "state": "up"}])
+    assert capsys.readouterr().out.startswith("Events: (none)\nReadings")
+
+
+def test_a_long_line_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    say("x" * 500)
+    assert capsys.readouterr().out == "x" * 500 + "\n"
+
+
+def test_nothing_is_shown_of_a_run_where_there_is_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with following("steps", tmp_path / "log"):
+        pass
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,62 @@
+"""`campaign import`: records from logs that were made without this program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from campaign.cli.options import format_option, results_option
+
+
+@click.command("import")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--map",
+    "map_path",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="YAML file that says what the logs are of; docs/reference/configuration.md has its keys.",
+)
+@results_option
+@click.option("--dry-run", "-n", is_flag=True, help="Show the matrix that the logs make, and write nothing.")
+@format_option("table", "json")
+def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, style: str) -> None:
+    """Make records of the logs below DIRECTORY, which were made without this program.
+
+    Runs that failed become records too. Files that are not read are listed with the reason. Nothing is imported twice: the same
+    command later adds what is new. The campaign file that it makes reports, archives, compares and recommends like any other.
+
+    \b
+    campaign import logs/ --map map.yaml --dry-run
+    campaign import logs/ --map map.yaml
+    campaign report results/NAME/config/campaign.yaml
+    """
+    from campaign.cli.terminal import show, show_rows, table_of
+    from campaign.importing import summary
+    from campaign.importing.survey import read_map, survey
+    from campaign.importing.write import earlier, write
+    from campaign.paths import Results
+
+    read = read_map(map_path)
+    paths = Results(results, read.said.name)
+    found = survey(directory, read, earlier(paths))
+    written = None if dry_run else write(found, read, paths)
+    if style == "json":
+        click.echo(json.dumps({**summary.document(found), "file": None if written is None else str(written)}, indent=1))
+        return
+    show_rows("Axes", summary.axes(found))
+    show_rows("Cells", summary.cells(found))
+    show(
+        table_of("Failed runs", summary.failures(found)),
+        table_of(
+            "Files that could not be read", [{"file": entry.path, "why": entry.why} for entry in found.of("unread")]
+        ),
+    )
+    click.echo(summary.one_line(found, written=not dry_run))
+    if written is None:
+        click.echo("nothing was written (--dry-run)")
+        return
+    again = "" if results == Path("results") else f" --results {results}"
+    click.echo(f"{written}\nnext: campaign report {written}{again}")

@@ -1,0 +1,102 @@
+"""The plan on the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from campaign.plan.budget import Choice
+    from campaign.plan.plan import Plan
+
+
+def show_plan(plan: Plan) -> None:
+    """Print the plan: axes, what is left out, leases in order, what does not fit, totals."""
+    from campaign.cli.terminal import Table, say, show
+    from campaign.plan.plan import isolation, within
+    from campaign.plan.plan_table import counts_per_axis
+    from campaign.wording import duration
+
+    per_axis = [
+        (axis, value, counts["cells"], counts["runs"])
+        for axis, values in counts_per_axis(plan).items()
+        for value, counts in values.items()
+    ]
+    left_out = [(r.cells, r.rule, r.why) for r in plan.removed] + [("-", i.shape, i.why) for i in plan.impossible]
+    leases = [
+        (order, lease.name, lease.devices(), lease.runs, _up_to(lease.missing_least, lease.missing),
+         f"{duration(lease.expected_s)}{within(lease.expected)}", lease.basis)
+        for order, lease in enumerate(plan.leases, 1)
+    ]  # fmt: skip
+    show(
+        Table("Cells and runs by axis", ["axis", "value", "cells", "runs"], per_axis, ["cells", "runs"]),
+        Table("Left out", ["cells", "rule", "why"], left_out, ["cells"]),
+        Table("Leases in order",
+              ["#", "lease", "composition", "runs", "without record", "expected", "estimate from"], leases,
+              ["#", "runs", "without record", "expected"]),
+        Table("Does not fit", ["configuration", "why"], list(plan.unfit.items())),
+    )  # fmt: skip
+    if plan.budget:
+        _show_choice(plan.budget)
+    alone = {
+        "machine": "one lease at a time",
+        "host": "leases on different hosts at the same time",
+        "none": "as many leases at the same time as the pool allows",
+    }
+    say(
+        f"{sum(len(lease.cells) for lease in plan.leases)} cells, {plan.runs} runs, "
+        f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n{_repeated(plan)}"
+        f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
+        f"expected: {_expected(plan)}; {alone[isolation(plan.campaign)]}\n{_learned(plan)}"
+    )
+
+
+def _show_choice(choice: Choice) -> None:
+    """Print what a budget pays for, what would be learned, and what is left out."""
+    from campaign.cli.terminal import Table, say, show
+
+    rows = [(a.axis, a.levels, a.covered, "-" if a.error_pct is None else f"±{a.error_pct:.2g} %") for a in choice.axes]
+    columns = ["axis", "levels", "covered", "standard error of differences"]
+    show(Table(f"What {choice.budget} pay for", columns, rows, ["levels", "covered"]))
+    after = "" if choice.next_cost is None else f"; the next one would cost {choice.next_cost:.3g} more"
+    say(
+        f"{choice.runs} runs chosen for {choice.cost:.4g} of {choice.budget}; {choice.runs_left_out} runs left out, "
+        f"{choice.cells_left_out} cells have none{after}\n"
+        f"information on the axes' main effects: {choice.share_pct:.1f} % of what the whole matrix would tell "
+        f"({choice.share_before_pct:.1f} % before); the errors follow from the design alone\n"
+    )
+
+
+def _expected(plan: Plan) -> str:
+    from campaign.wording import duration
+
+    device, wall = plan.forecast.device_s, plan.wall_range_s
+    if device.low_s is None or device.high_s is None or wall is None or not device.expected_s:
+        return f"{plan.device_hours:.4g} device-hours, {duration(plan.wall_s)}"
+    return (
+        f"{plan.device_hours:.4g} device-hours ({device.low_s / 3600:.4g} to {device.high_s / 3600:.4g}), "
+        f"{duration(plan.wall_s)} ({duration(wall[0])} to {duration(wall[1])})"
+    )
+
+
+def _learned(plan: Plan) -> str:
+    from campaign.plan.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S
+
+    if plan.learned_from:
+        return f"in brackets: 95 % intervals; learned from {plan.learned_from}"
+    return f"assumed: {ASSUMED_RUN_S:g} s a run, {ASSUMED_COMPOSE_S:g} s to compose; there are no earlier runs to learn from"
+
+
+def _repeated(plan: Plan) -> str:
+    """How a target makes the number of repetitions differ; empty without one."""
+    from campaign.plan.repetitions import said
+
+    asked = sorted({
+        f"{said(s).replace('-', ' to ')} repetitions, until the 95 % interval is within ±{s.target_half_width_pct:g} % of the mean"
+        for _, cell in plan.cells
+        if (s := cell.settings).target_half_width_pct is not None
+    })  # fmt: skip
+    return "".join(f"cells with {words}\n" for words in asked)
+
+
+def _up_to(least: int, most: int) -> str:
+    return str(most) if least == most else f"{least} to {most}"

@@ -1,0 +1,120 @@
+"""What the commands print on the terminal: tables, lines, and the progress of something that runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+MANY = 60
+"""Rows of a table for eyes; other formats have everything."""
+_WIDTH = 140  # where output is not a terminal: wide enough for a plan, still readable in a log
+_REFRESH_S = 0.5
+_TAIL_BYTES = 4096
+_LINE_WIDTH = 70
+
+_console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns. numbers: columns that are aligned to the right; ruled: with lines between the rows."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    numbers: Sequence[str] = ()
+    ruled: bool = False
+
+
+def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The table of rows that have equal keys."""
+    return Table(title, list(rows[0]) if rows else (), [list(row.values()) for row in rows])
+
+
+def show(*tables: Table, most: int | None = MANY) -> None:
+    """Print the tables that have rows; most: rows shown of each, None for all."""
+    for table in tables:
+        if table.rows:
+            _console.print(_rich(table, len(table.rows) if most is None else most))
+            _console.print()
+
+
+def show_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows that have equal keys as a table, or say that there are none."""
+    if rows:
+        show(table_of(title, rows))
+    else:
+        say(f"{title}: (none)")
+
+
+def say(text: str, style: str = "") -> None:
+    """Print text as it is; long lines are wrapped by the terminal, so that they can be copied whole."""
+    _console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _rich(table: Table, most: int) -> RichTable:
+    title = Text(table.title, style="bold") if table.title else None
+    drawn = RichTable(
+        title=title, title_justify="left", header_style="bold", pad_edge=table.ruled, show_lines=table.ruled,
+        box=box.HEAVY_HEAD if table.ruled else None,
+    )  # fmt: skip
+    for column in table.columns:
+        drawn.add_column(Text(column), justify="right" if column in table.numbers else "left", overflow="fold")
+    for row in table.rows[:most]:
+        drawn.add_row(*(Text(_cell(value)) for value in row))
+    if len(table.rows) > most:
+        drawn.add_row(Text(f"... and {len(table.rows) - most} more"))
+    return drawn
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def following(name: str, log: Path) -> Iterator[None]:
+    """Show that something runs, and the last line of its log; only on a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    ended = threading.Event()
+    started = time.monotonic()
+    with Console(stderr=True).status(f"{name} is starting") as status:
+
+        def refresh() -> None:
+            while not ended.wait(_REFRESH_S):
+                status.update(Text(f"{name}: {time.monotonic() - started:.0f} s  {_last_line(log)}"))
+
+        watcher = threading.Thread(target=refresh, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _last_line(log: Path) -> str:
+    from campaign.workloads.logs import plain
+
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = plain(file.read()).decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip()[:_LINE_WIDTH] for line in reversed(lines) if line.strip()), "")
