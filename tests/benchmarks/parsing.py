@@ -24,8 +24,8 @@ import sys, time
 from pathlib import Path
 from campaign.workloads.logs import Log
 from campaign.workloads.parsers import Scope, read_log
-from campaign.workloads.parsing import parse
-from campaign.workloads.workload_file import Parser
+from campaign.workloads.parsers.expressions import parse
+from campaign.workloads.parsers.expressions import Parser
 name, path = sys.argv[1:]
 regex = [Parser(metric="throughput_per_s", regex=r"rate: (\\S+) samples/s", required=False)]
 started = time.process_time()

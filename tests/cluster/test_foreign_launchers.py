@@ -15,10 +15,9 @@ from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.launch.emulation.slurm_cluster import Cluster
 from campaign.launch.protocol import Limits
-from campaign.workloads.command import Command
+from campaign.workloads.command import Command, CommandWorkload
 from campaign.workloads.protocol import Ended, Step
 from campaign.workloads.protocol import Run as MeasuredRun
-from campaign.workloads.workload_file import CommandWorkload
 from tests.cluster.in_job import Job, Run, Work, composition, submitted
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")

@@ -1,27 +1,33 @@
-"""What every kind of workload promises, run for real with the local launcher."""
+"""What every kind of workload promises, run for real with the local launcher.
+
+The suite takes the kinds from `WORKLOADS` and runs the `example` of each. A kind whose example gives no step times, or that can
+fail in ways of its own, has an entry in TIMED or FAILING.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
+import yaml
 
+from campaign.config.load import validate
+from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Cell
 from campaign.documents.record import Failure
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.processes.marked import marked
-from campaign.workloads import WORKLOADS, open_workload
+from campaign.workloads import WORKLOADS, workload_class
 from campaign.workloads.logs import Log
-from campaign.workloads.protocol import Outcome
-from campaign.workloads.workload_file import WorkloadFile
+from campaign.workloads.protocol import Ended, Outcome, Workload
 from tests.campaign_files import one_cell, one_run
 from tests.unit.launch.compositions import composition, system
 
@@ -35,13 +41,13 @@ for _ in range({measured_steps}):
 STEPS = {"metric": "step_time_s", "regex": r"step: (\S+)", "take": "all"}
 PYTHON = [sys.executable, "-S", "-c"]
 
-# A workload of each kind that runs well, and one that fails: its changes, its cell's and the status.
-WELL: Mapping[str, Mapping[str, Any]] = {
+# Keys of a workload whose steps are timed, in place of the kind's example; and workloads that fail, with the status of their runs.
+TIMED: Mapping[str, Mapping[str, Any]] = {
     "synthetic": {"sample_ms": 1.0, "noise_pct": 2.0},
     "command": {"command": [*PYTHON, PROGRAM], "parsers": [STEPS]},
     "train": {"model": "bert-nano", "options": {"seq_len": 8}},
 }
-BADLY: list[tuple[str, Mapping[str, Any], str]] = [
+FAILING: list[tuple[str, Mapping[str, Any], str]] = [
     ("synthetic", {"failures": [{"when": "batch > 0", "status": "oom_device"}]}, "oom_device"),
     ("synthetic", {"failures": [{"when": "batch > 0", "status": "time_limit"}]}, "time_limit"),
     ("command", {"command": [*PYTHON, "import sys; sys.exit('broken')"]}, "crashed"),
@@ -59,49 +65,112 @@ def launcher() -> Iterator[Launcher]:
 
 
 @pytest.fixture
-def measure(launcher: Launcher, tmp_path: Path) -> Iterator[Callable[..., Outcome]]:
+def measure(launcher: Launcher, tmp_path: Path) -> Callable[..., Outcome]:
+    return partial(measured, launcher, directory=tmp_path)
+
+
+def measured(
+    launcher: Launcher, workload: Workload, cell: Cell, directory: Path, time_limit_s: float = 120.0
+) -> Outcome:
+    """The outcome of one run, after which none of its processes is left."""
+    if missing := workload.missing():
+        pytest.skip(missing)
+    assert workload.objection(cell, "cpu") is None
     mark = f"test-{uuid.uuid4().hex}"
-
-    def run(kind: str, changes: Mapping[str, Any], cell: Cell, time_limit_s: float = 120.0) -> Outcome:
-        if kind == "train" and importlib.util.find_spec("torch") is None:
-            pytest.skip("torch is not installed")
-        document = {"name": "w", "kind": kind, "precisions": ["fp32"], **WELL[kind], **changes}
-        workload = open_workload(TypeAdapter(WorkloadFile).validate_python(document))
-        assert workload.objection(cell, "cpu") is None
-        run = one_run(tmp_path / "run", cell)
-        log = tmp_path / "log"
-        ended = launcher.run(workload.step(run), mark, log, run.directory, Limits(time_limit_s))
-        return workload.read(run, ended, Log(log))
-
-    yield run
-    if not (tmp_path / "log").exists():
-        return
+    run, log = one_run(directory / "run", cell), directory / "log"
+    ended = launcher.run(workload.step(run), mark, log, run.directory, Limits(time_limit_s))
+    outcome = workload.read(run, ended, Log(log))
     assert list(marked(mark)) == []
+    return outcome
 
 
-def test_every_kind_of_the_table_is_tested() -> None:
-    assert set(WELL) == set(WORKLOADS) == {kind for kind, _, _ in BADLY}
+def example_of(kind: str) -> Workload:
+    return _validated(yaml.safe_load(workload_class(kind).example))
+
+
+def timed(kind: str, **changes: Any) -> Workload:
+    if kind not in TIMED:
+        return example_of(kind)
+    return _validated({"name": "w", "kind": kind, "precisions": ["fp32"], **TIMED[kind], **changes})
+
+
+def _validated(document: dict[str, Any]) -> Workload:
+    validated = validate(YamlFile(Path("workload.yaml"), document, {}), "workload")
+    assert isinstance(validated, Workload)
+    return validated
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_the_class_documents_itself(kind: str) -> None:
+    described = workload_class(kind)
+    for attribute in ("__doc__", "introduction", "example"):
+        assert getattr(described, attribute), (
+            f"give {described.__name__} a value for {attribute}; the reference shows it"
+        )
+    assert example_of(kind).kind == kind, f"the example of {described.__name__} has to be of kind {kind}"
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_its_file_survives_being_written_and_read(kind: str) -> None:
+    workload = example_of(kind)
+    document = json.loads(workload.model_dump_json())
+    assert _validated(document) == workload
+
+
+ENDS = {
+    "time limit": (Ended((None,), 0.0, 1.0, timed_out=True), "time_limit"),
+    "memory limit": (Ended((None,), 0.0, 1.0, memory_limit_hit=True), "oom_host"),
+    "exit code": (Ended((1,), 0.0, 1.0), "crashed"),
+}
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+@pytest.mark.parametrize(("ended", "status"), ENDS.values(), ids=ENDS)
+def test_a_run_that_was_ended_or_crashed_says_so(kind: str, ended: Ended, status: str, tmp_path: Path) -> None:
+    found = example_of(kind).read(one_run(tmp_path / "run", one_cell(devices=1)), ended, Log.of(""))
+    assert found.status == status, f"{kind}: read() has to return ended.failure(log) where that is not None"
+    assert found.failure is not None
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_its_example_runs(kind: str, measure: Callable[..., Outcome]) -> None:
+    cell = one_cell(devices=1, batch=2)
+    found = measure(example_of(kind), cell)
+    assert (found.status, found.failure) == ("ok", None)
+    assert (found.throughput_per_s or 0) > 0
 
 
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_a_run_gives_the_rate_that_its_window_says(kind: str, measure: Callable[..., Outcome]) -> None:
     cell = one_cell(devices=2, batch=2)
     cell = replace(cell, settings=replace(cell.settings, measured_steps=4))
-    found = measure(kind, {}, cell)
+    check_rate(measure(timed(kind), cell), cell)
+
+
+def check_rate(found: Outcome, cell: Cell) -> None:
+    """Rate, window and step times agree."""
     assert (found.status, found.failure) == ("ok", None)
-    assert found.throughput_per_s == pytest.approx(cell.batch_global * 4 / max(found.window_s), rel=0.01)
-    assert all(len(steps) == 4 for steps in found.step_times_s)
+    assert found.step_times_s, (
+        f"the example gives no step times; add keys of a workload that does to TIMED in {__file__}"
+    )
+    steps_measured = cell.settings.measured_steps
+    assert found.throughput_per_s == pytest.approx(cell.batch_global * steps_measured / max(found.window_s), rel=0.01)
+    assert all(len(steps) == steps_measured for steps in found.step_times_s)
     assert len(found.step_times_s) == len(found.window_s) in (1, cell.configuration.ranks)
     for steps, window_s in zip(found.step_times_s, found.window_s, strict=True):
         assert sum(steps) == pytest.approx(window_s, rel=0.2, abs=0.05)
         assert min(steps) > 0
 
 
-@pytest.mark.parametrize(("kind", "changes", "status"), BADLY, ids=[f"{kind}-{status}" for kind, _, status in BADLY])
+@pytest.mark.parametrize(
+    ("kind", "changes", "status"), FAILING, ids=[f"{kind}-{status}" for kind, _, status in FAILING]
+)
 def test_a_failure_of_the_subject_is_an_outcome(
     kind: str, changes: Mapping[str, Any], status: str, measure: Callable[..., Outcome]
 ) -> None:
-    found = measure(kind, changes, one_cell(devices=1, batch=2), time_limit_s=1.0 if status == "time_limit" else 60.0)
+    found = measure(
+        timed(kind, **changes), one_cell(devices=1, batch=2), time_limit_s=1.0 if status == "time_limit" else 60.0
+    )
     assert found.status == status
     assert isinstance(found.failure, Failure)
     assert found.failure.reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
@@ -82,3 +82,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
+
+
+def problems_of(check: Callable[..., object], *arguments: object) -> list[str]:
+    """The messages of a check that raises ConfigError, one a line; empty when it passes."""
+    try:
+        check(*arguments)
+    except ConfigError as error:
+        return str(error).split("\n")
+    return []

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.main import main
 from campaign.workloads.logs import Log
-from campaign.workloads.suggestions import hints
+from campaign.workloads.parsers.suggestions import hints
 
 PROGRAM = """\
 import os, sys, time

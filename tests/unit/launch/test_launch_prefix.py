@@ -32,7 +32,6 @@ from campaign.plan.matrix import expand
 from campaign.processes.marked import marked
 from campaign.slurm.options import devices_asked, sbatch_parameters
 from campaign.slurm.verify_devices import NVIDIA, checked, devices_script
-from campaign.workloads import open_workload
 from campaign.workloads.protocol import Ended, Step
 from tests.campaign_files import load, one_cell, one_run
 from tests.fake_bitfusion import asked, install
@@ -138,7 +137,7 @@ def test_a_program_that_only_stands_for_devices_is_given_nothing(bench: Bench) -
 
 def open_workload_of(directory: Path, name: str) -> Step:
     campaign = load(directory / "files")
-    return open_workload(campaign.workloads[name]).step(one_run(directory / "run", one_cell()))
+    return campaign.workloads[name].step(one_run(directory / "run", one_cell()))
 
 
 def test_a_prefix_that_is_not_there_is_the_apparatus_failure_and_is_named(tmp_path: Path) -> None:
@@ -173,7 +172,7 @@ def test_training_goes_through_a_prefix_as_processes_of_its_own(bench: Bench, tm
     cell = one_cell(devices=3, workload="nano", batch=1)
     cell = replace(cell, configuration=replace(cell.configuration, devices_used=2))
     run = replace(one_run(tmp_path / "run", cell), composition=mixed("host1"))
-    workload = open_workload(campaign.workloads["nano"])
+    workload = campaign.workloads["nano"]
     step = workload.step(run)
     ended = bench.launcher.run(step, bench.mark, bench.log, run.directory, Limits(120.0))
     outcome = workload.read(run, ended, bench.log.read_text())

@@ -8,20 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.errors import ConfigError
-from campaign.workloads.command import Command, open_workload
+from campaign.workloads.command import CommandWorkload
 from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.template import RESERVED, check_template, fill
-from campaign.workloads.workload_file import CommandWorkload
 from tests.campaign_files import one_cell, one_run
 
 RATE = {"metric": "throughput_per_s", "regex": r"rate: (\S+)"}
 STEPS = {"metric": "step_time_s", "regex": r"step: (\S+)", "take": "all"}
 
 
-def workload(**values: Any) -> Command:
+def workload(**values: Any) -> CommandWorkload:
     document = {"name": "p", "kind": "command", "precisions": ["fp32"], "command": ["run"], **values}
-    return open_workload(CommandWorkload.model_validate(document))
+    return CommandWorkload.model_validate(document)
 
 
 def outcome(tmp_path: Path, log: str, codes: tuple[int | None, ...] = (0,), *parsers: Any, **ended: Any) -> Outcome:

@@ -12,9 +12,7 @@ from campaign.config.load import load_workload_file
 from campaign.paths import CONFIG, ROOT
 from campaign.plan.dag import Request, read_plan
 from campaign.run.single_run import Wish, campaign_of, only_cell, run_of
-from campaign.workloads import open_workload
-from campaign.workloads.command import Command
-from campaign.workloads.workload_file import CommandWorkload
+from campaign.workloads.command import CommandWorkload
 
 NAMES = sorted(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))
 ENVIRONMENTS = sorted(path for path in (ROOT / "envs/workloads").rglob("*") if path.is_file())
@@ -44,9 +42,7 @@ def test_its_command_is_whole_in_every_precision(name: str, tmp_path: Path) -> N
     said = set()
     for precision in loaded.model.precisions:
         campaign = campaign_of(loaded, Wish(batch=8, precision=precision, devices=2), None, launcher)
-        workload = open_workload(loaded.model)
-        assert isinstance(workload, Command)
-        step = workload.step(run_of(campaign, only_cell(campaign), tmp_path, launcher))
+        step = loaded.model.step(run_of(campaign, only_cell(campaign), tmp_path, launcher))
         assert not [word for word in step.argv if re.search(r"\{\w*\}", word)]
         said.add((step.argv, tuple(step.environment.items())))
     # A precision that changes no word would be a number under a wrong name.

@@ -19,12 +19,10 @@ from campaign.errors import ConfigError, LaunchError
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
 from campaign.launch.srun_script import step_argv
-from campaign.workloads.command import Command
-from campaign.workloads.launching import software_words
+from campaign.workloads.command import CommandWorkload
 from campaign.workloads.logs import Log
-from campaign.workloads.parsers import PARSERS
 from campaign.workloads.protocol import Ended, Outcome, Step
-from campaign.workloads.workload_file import CommandWorkload, ParserName, Software
+from campaign.workloads.software import Software, software_words
 from tests.campaign_files import load, one_cell, one_run
 from tests.unit.launch.compositions import composition, system
 
@@ -32,7 +30,7 @@ IMAGE = {"apptainer": {"image": "/images/a.sif", "binds": ["/data:/mnt"]}}
 CONTAINED = ("apptainer", "exec", "--nv", "--bind=/data:/mnt", "/images/a.sif")
 
 
-def workload(**keys: Any) -> Command:
+def workload(**keys: Any) -> CommandWorkload:
     document = {
         "name": "p",
         "kind": "command",
@@ -40,7 +38,7 @@ def workload(**keys: Any) -> Command:
         "command": ["prog", "-b{batch}"],
         **keys,
     }
-    return Command(CommandWorkload.model_validate(document))
+    return CommandWorkload.model_validate(document)
 
 
 def step(tmp_path: Path, where: str = "slurm", hosts: int = 2, **keys: Any) -> Step:
@@ -188,10 +186,6 @@ def test_what_does_not_go_together_is_refused_with_what_to_do(keys: Any, message
     with pytest.raises(ValidationError) as told:
         workload(**keys)
     assert message in str(told.value)
-
-
-def test_the_names_of_parsers_are_those_of_the_table() -> None:
-    assert set(ParserName.__args__) == set(PARSERS)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

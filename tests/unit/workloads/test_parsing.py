@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.workloads.logs import Log
-from campaign.workloads.parsing import needle, parse
-from campaign.workloads.workload_file import Parser
+from campaign.workloads.parsers.expressions import Parser, needle, parse
 
 LOG = """\
 warming up {not json}

@@ -12,8 +12,8 @@ from campaign.documents.cell import Configuration
 from campaign.plan.matrix import expand
 from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome
-from campaign.workloads.synthetic import open_workload, published, run_program, true_step_s
-from campaign.workloads.workload_file import SyntheticWorkload
+from campaign.workloads.synthetic import SyntheticWorkload, true_step_s
+from campaign.workloads.synthetic_program import published, run_program
 from tests.campaign_files import load, one_cell, one_run
 
 
@@ -23,7 +23,7 @@ def file(**values: Any) -> SyntheticWorkload:
 
 
 def outcome(directory: Path, model: SyntheticWorkload, **cell: Any) -> Outcome:
-    workload, run = open_workload(model), one_run(directory, one_cell(**cell))
+    workload, run = model, one_run(directory, one_cell(**cell))
     ended = subprocess.run(workload.step(run).argv, capture_output=True, text=True, check=False)
     return workload.read(run, Ended((ended.returncode,), 0.0, 1.0), Log.of(ended.stdout + ended.stderr))
 
@@ -79,7 +79,7 @@ def test_an_option_axis_can_select_a_failure(tmp_path: Path) -> None:
 
 def test_a_torn_result_is_incomplete(tmp_path: Path) -> None:
     run = one_run(tmp_path, one_cell())
-    found = open_workload(file()).read(run, Ended((0,), 0.0, 1.0), Log.of('{"step_times_s": [0.1, '))
+    found = file().read(run, Ended((0,), 0.0, 1.0), Log.of('{"step_times_s": [0.1, '))
     assert found.status == "incomplete"
 
 
@@ -112,7 +112,7 @@ def test_what_devices_are_to_take_is_published_while_a_run_is_on(
 ) -> None:
     model = file(power_w=250, utilisation_pct=80)
     run = one_run(tmp_path / "run", one_cell(hosts=2, devices=2, batch=1))
-    gauges = json.loads(Path(open_workload(model).step(run).argv[-1]).read_text())["gauges"]
+    gauges = json.loads(Path(model.step(run).argv[-1]).read_text())["gauges"]
     devices = [f"{host.name}/{number}" for host in run.composition.hosts for number in range(2)]
     assert gauges == {device: {"power_w": 250, "utilisation_pct": 80} for device in devices}
     (tmp_path / "gauges").mkdir()

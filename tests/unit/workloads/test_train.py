@@ -8,10 +8,9 @@ import pytest
 
 from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome
-from campaign.workloads.train import open_workload
+from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.rank_result import RankResult, write_result
 from campaign.workloads.trainer.spec import TrainSpec
-from campaign.workloads.workload_file import TrainWorkload
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"seq_len": 16})
@@ -27,12 +26,12 @@ def outcome(directory: Path, *results: RankResult, codes: Any = (0, 0), log: str
     run = one_run(directory / "run", one_cell(devices=2, workload="nano"))
     for found in results:
         write_result(run.directory, found)
-    return open_workload(FILE).read(run, Ended(codes, 0.0, 1.0, **ended), Log.of(log))
+    return FILE.read(run, Ended(codes, 0.0, 1.0, **ended), Log.of(log))
 
 
 def test_the_specification_is_one_that_the_ranks_read(tmp_path: Path) -> None:
     run = one_run(tmp_path, one_cell(workload="nano", options={"seq_len": 32}))
-    step = open_workload(FILE).step(run)
+    step = FILE.step(run)
     specification = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
     assert specification.resolved_options()["seq_len"] == 32
     assert (specification.batch, specification.warmup_steps, specification.measured_steps) == (4, 1, 3)
@@ -43,7 +42,7 @@ def test_the_specification_is_one_that_the_ranks_read(tmp_path: Path) -> None:
 def test_data_parallel_is_one_process_for_the_devices_of_a_host(tmp_path: Path) -> None:
     cell = one_cell(devices=4, workload="nano", options={"parallel": "dp"})
     run = one_run(tmp_path, cell)
-    workload = open_workload(FILE)
+    workload = FILE
     step = workload.step(run)
     specification = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
     assert (step.per_rank, specification.replicas, specification.batch) == (False, 4, 4)
@@ -57,7 +56,7 @@ def test_data_parallel_is_one_process_for_the_devices_of_a_host(tmp_path: Path) 
 
 
 def test_one_device_shares_its_work_with_nobody(tmp_path: Path) -> None:
-    step = open_workload(FILE).step(one_run(tmp_path, one_cell(devices=1, options={"parallel": "dp"})))
+    step = FILE.step(one_run(tmp_path, one_cell(devices=1, options={"parallel": "dp"})))
     assert (step.per_rank, json.loads((tmp_path / "spec.json").read_text())["replicas"]) == (True, 1)
 
 
@@ -71,7 +70,7 @@ def test_one_device_shares_its_work_with_nobody(tmp_path: Path) -> None:
     ],
 )
 def test_combinations_that_do_not_exist_are_refused(options: dict[str, Any], said: str | None) -> None:
-    objection = open_workload(FILE).objection(one_cell(workload="nano", options=options), "cpu")
+    objection = FILE.objection(one_cell(workload="nano", options=options), "cpu")
     assert (said in (objection or "")) if said else objection is None
 
 
@@ -91,7 +90,7 @@ def test_what_was_communicated_goes_to_the_metrics(tmp_path: Path) -> None:
 
 
 def test_tf32_is_refused_on_a_processor_and_nowhere_else() -> None:
-    workload = open_workload(FILE)
+    workload = FILE
     assert "GPU" in (workload.objection(one_cell(precision="tf32"), "cpu") or "")
     assert workload.objection(one_cell(precision="tf32"), "cuda") is None
     assert workload.objection(one_cell(precision="fp32"), "cpu") is None

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from campaign.documents.cell import Scalar
     from campaign.run.single_run import Found
-    from campaign.workloads.workload_file import WorkloadFile
+    from campaign.workloads.protocol import Workload
 
 _Command = Callable[..., Any]
 # What a campaign file takes.
@@ -57,31 +57,9 @@ def list_workloads(as_json: bool) -> None:
         raise ConfigError("\n".join(problems))
 
 
-def _row(file: WorkloadFile) -> dict[str, Any]:
-    from campaign.workloads.trainer.spec import model_info
-    from campaign.workloads.workload_file import CommandWorkload, TrainWorkload
-
-    row: dict[str, Any] = {"name": file.name, "kind": file.kind, "model or program": "", "parameters": None}
-    if isinstance(file, TrainWorkload):
-        row |= {"model or program": file.model, "parameters": model_info(file.model).parameters}
-    elif isinstance(file, CommandWorkload):
-        row["model or program"] = _program(file)
-    row["launch"] = file.launch if isinstance(file, CommandWorkload) else None
-    row["parser"] = (
-        (file.parser or ("its own" if file.parsers else None)) if isinstance(file, CommandWorkload) else None
-    )
-    return {**row, "precisions": list(file.precisions)}
-
-
-def _program(file: Any) -> str:
-    """What is run, without the interpreters before it and the directories above it."""
-    from campaign.workloads.template import RESERVED, fill
-
-    known = dict.fromkeys(RESERVED, "") | file.options
-    words = file.command[4:] if file.command[:2] == ("sh", "-c") else file.command
-    words = [fill(word, known, file.name) for word in words if not word.startswith("-")]
-    named = [word for word in words if "/" in word or word.endswith((".py", ".sh"))]
-    return str((named or words)[0].rpartition("/")[2])
+def _row(file: Workload) -> dict[str, Any]:
+    columns = {"model or program": "", "parameters": None, "launch": None, "parser": None}
+    return {"name": file.name, "kind": file.kind, **columns, **file.summary(), "precisions": list(file.precisions)}
 
 
 @workload.command()
@@ -109,14 +87,13 @@ def _example(found: Any) -> dict[str, Any]:
     import tempfile
 
     from campaign.run.single_run import Wish, campaign_of, only_cell, run_of
-    from campaign.workloads import open_workload
 
     steps = {}
     for precision in found.model.precisions:
         wish = Wish(batch=8, precision=precision, devices=2, hosts=2)
         campaign = campaign_of(found, wish, _two_hosts(), "slurm")
         with tempfile.TemporaryDirectory() as scratch:
-            step = open_workload(found.model).step(run_of(campaign, only_cell(campaign), Path(scratch), "slurm"))
+            step = found.model.step(run_of(campaign, only_cell(campaign), Path(scratch), "slurm"))
         started = ["srun", *step.srun, "..."] if step.srun else []
         variables = {name: value for name, value in step.environment.items() if name != "PATH"}
         steps[precision] = {

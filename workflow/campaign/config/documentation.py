@@ -11,18 +11,17 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from campaign.config.markdown import option_words, sections, sentence, table
+from campaign.config.markdown import sections, sentence, table
 from campaign.config.schemas import NOUNS, options_schema, schema_of
 from campaign.config.yaml_file import read_yaml
 from campaign.documents.cell import AXES
+from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kinds
 from campaign.paths import CONFIG, ROOT
-from campaign.workloads import WORKLOADS
+from campaign.workloads import WORKLOADS, workload_class
 from campaign.workloads.parsers import PARSERS
-from campaign.workloads.template import RUN_VALUES
-from campaign.workloads.trainer.options import COMMON_OPTIONS, FAMILY_OPTIONS
-from campaign.workloads.trainer.spec import MODELS
 
 COMMAND = "python -m campaign.config.documentation"
 GENERATED = f"<!-- Written by `{COMMAND}` (`make docs`); edit the models in workflow/campaign, not this file. -->"
@@ -90,41 +89,6 @@ A workload file states what is started for one run and what is read from it. `ki
 named values with defaults, which a campaign varies under `axes.options`. [All workloads](workloads.md) lists the shipped files and
 the built-in parsers.
 """
-TRAIN = """\
-Training steps of a built-in PyTorch model with random weights on synthetic data, one code for CPU with gloo and CUDA with NCCL;
-CUDA is not verified on hardware yet. `options` are those of the model; what a workload file leaves out has the model's default,
-and those that every model has may be axes of a campaign without standing here. What an option cannot do on a device or with
-another option is recorded as `unsupported` with its reason.
-
-| precision | what it is |
-|---|---|
-| `fp32` | fp32 products without TF32 |
-| `tf32` | fp32 storage, products on TF32 tensor cores (what NVIDIA's containers do by default); CUDA only |
-| `fp16`, `bf16` | autocast; weights and gradients stay fp32, so that as many bytes are all-reduced as in fp32 |
-| `fp16-o2` | weights and gradients in fp16 with fp32 master weights (apex O2, the FP16 of the studies): half the bytes |
-
-| `parallel` | what it is |
-|---|---|
-| `ddp` | DistributedDataParallel: gradients are all-reduced while the backward pass goes on |
-| `zero1` | DDP with the optimizer's state sharded (ZeRO stage 1) |
-| `fsdp` | weights, gradients and state sharded (FSDP2, ZeRO stage 3) |
-| `dp` | one process for all devices of one host, as DataParallel; on a CPU the same algorithm with threads |
-
-`batch` is what a device takes in one step of the optimizer; `accumulation: k` makes k passes of `batch / k` of it. With
-`input: storage` every rank writes a data set of real shapes onto the configuration's storage (system key `storage`) and reads its
-samples from there.
-"""
-SYNTHETIC = """\
-Step times that are known beforehand: it checks the chain from run to report, and shows what a report looks like without hardware.
-"""
-COMMAND_INTRODUCTION = """\
-Any program, started once for the run or once a device, with the run's values filled in where the command or a variable says
-`{name}`. What it prints is read by `parser`, for a program that is known, or by `parsers` of one's own. `launch` says who
-starts its ranks, `software` where it is installed; what that holds is recorded. `campaign workload try NAME` runs one once on
-this machine, and `campaign workload parse NAME LOGFILE` reads a saved log. Programs that come with a file here were not run by
-us: formats are tested on saved outputs. Braces that are meant are written `{{` and `}}`. A run without a required number is
-recorded as `incomplete`, one that fails as what its output says (out of memory, a crash, ...).
-"""
 IMPORT = """\
 An import map describes logs of runs that another tool made: `campaign import DIR --map MAP.yaml` turns them into records. The map
 gives the system and its configurations, the parser for each workload, and where the configuration, workload, batch, precision and
@@ -159,22 +123,6 @@ pool:
 devices:
   cpu-rank: {runs_on: cpu}
 """,
-    "train": """\
-name: bert-short
-kind: train
-model: bert-nano
-precisions: [fp32, bf16]
-options: {seq_len: 32}
-""",
-    "synthetic": """\
-name: known
-kind: synthetic
-precisions: [fp32]
-sample_ms: 1.5
-overhead_ms: 4
-fabric_ms: 2
-noise_pct: 1
-""",
     "import": """\
 name: logs-of-2022
 system:
@@ -192,15 +140,6 @@ logs:
     words: {precision: {amp: fp16}}
     times: {start: "^started (.*)", end: "^ended (.*)"}
 protocol: {warmup_steps: 10, measured_steps: 100}
-""",
-    "command": """\
-name: echo
-kind: command
-precisions: [fp32]
-options: {size_mib: 64}
-command: [echo, "rate: {batch} samples/s on {ranks} ranks with {size_mib} MiB"]
-parsers:
-  - {metric: throughput_per_s, regex: 'rate: (\\S+)'}
 """,
 }
 
@@ -260,83 +199,47 @@ def _described(kind: str) -> str:
 
 def _blocks() -> Iterator[str]:
     yield INTRODUCTION
-    yield f"## Campaign\n\n{CAMPAIGN}\n{_example('campaign')}"
+    yield f"## Campaign\n\n{CAMPAIGN}\n{_yaml(EXAMPLES['campaign'])}"
     yield from sections(schema_of("campaign"), "###")
     yield f"### Expressions\n\n{EXPRESSIONS}"
     yield table(("Name", "Meaning"), ((f"`{name}`", meaning) for name, meaning in AXES.items()))
-    yield f"## System\n\n{SYSTEM}\n{_example('system')}"
+    yield f"## System\n\n{SYSTEM}\n{_yaml(EXAMPLES['system'])}"
     yield from sections(schema_of("system"), "###")
     yield f"### Fabrics\n\n{FABRIC}"
     for name, adapter in fabric_kinds().items():
         unverified = f"\n\n**Unverified**: {adapter.unverified}." if adapter.unverified else ""
         yield f"#### {name}\n\n{sentence(adapter.summary)}{unverified}"
-        yield from (
-            sections(options_schema(name), "#####", "fabric")
-            if options_schema(name).get("properties")
-            else ("It has no options.",)
-        )
+        options = options_schema(name)
+        yield from sections(options, "#####", "fabric") if options.get("properties") else ("It has no options.",)
     yield f"## Workload\n\n{WORKLOAD}"
-    for kind, introduction in (("train", TRAIN), ("synthetic", SYNTHETIC), ("command", COMMAND_INTRODUCTION)):
-        yield f"### {kind}\n\n{introduction}\n{_example(kind)}"
-        yield from sections(_workload_schema(kind), "####", described=kind == "synthetic")
-        if kind == "train":
-            yield from _models()
-        if kind == "command":
-            yield from _placeholders()
-    yield f"## Import map\n\n{IMPORT}\n{_example('import')}"
+    for kind in WORKLOADS:
+        yield from _workload(kind)
+    yield f"## Import map\n\n{IMPORT}\n{_yaml(EXAMPLES['import'])}"
     yield from sections(schema_of("import"), "###")
 
 
-def _workload_schema(kind: str) -> dict[str, object]:
+def _workload(kind: str) -> Iterator[str]:
+    """The section of one kind."""
+    described = workload_class(kind)
+    if not (described.introduction and described.example):
+        raise ConfigError(
+            f"{WORKLOADS[kind]}: give the class an 'introduction' and an 'example', which the reference shows"
+        )
+    yield f"### {kind}\n\n{described.introduction}\n{_yaml(described.example)}"
+    yield from sections(_workload_schema(kind), "####", described=True)
+    for title, text, header, rows in described.tables():
+        yield f"#### {title}\n\n{text}"
+        yield table(header, ((*row[:-1], sentence(row[-1])) for row in rows))
+
+
+def _workload_schema(kind: str) -> dict[str, Any]:
     schema = schema_of("workload")
     definitions = schema["$defs"]
-    chosen = next(
-        model for model in definitions.values() if model.get("properties", {}).get("kind", {}).get("const") == kind
-    )
-    return {**chosen, "$defs": definitions}
+    return {**definitions[workload_class(kind).__name__], "$defs": definitions}
 
 
-def _example(noun: str) -> str:
-    return f"```yaml\n{EXAMPLES[noun]}```\n"
-
-
-def _models() -> Iterator[str]:
-    yield "#### Built-in models"
-    yield "Beside these, `transformers:NAME` and `torchvision:NAME` are built where those packages are installed."
-    rows = (
-        (
-            f"`{model.name}`",
-            model.description,
-            model.input_description,
-            f"{model.parameters:,}" if model.parameters else "",
-            ", ".join(f"`{name}: {value}`" for name, value in model.default_options.items() if name not in _SHARED),
-        )
-        for model in MODELS.values()
-    )
-    yield table(("Model", "What it is", "One sample", "Parameters", "Default options"), rows)
-    yield "#### Options of models"
-    families = {
-        family: ", ".join(f"`{model.name}`" for model in MODELS.values() if model.family == family)
-        or f"`{family}:NAME`"
-        for family in FAMILY_OPTIONS
-    }
-    rows_of_options = [
-        *((f"`{name}`", "all", *option_words(option)) for name, option in COMMON_OPTIONS.items()),
-        *(
-            (f"`{name}`", families[family], *option_words(option))
-            for family, options in FAMILY_OPTIONS.items()
-            for name, option in options.items()
-        ),
-    ]
-    yield table(("Option", "Models", "Type", "Meaning"), rows_of_options)
-
-
-_SHARED = frozenset(COMMON_OPTIONS) - {"learning_rate"}
-
-
-def _placeholders() -> Iterator[str]:
-    yield "#### Names in braces\n\nBeside the names of the workload's own options:"
-    yield table(("Name", "Meaning"), ((f"`{{{name}}}`", meaning) for name, meaning in {**AXES, **RUN_VALUES}.items()))
+def _yaml(example: str) -> str:
+    return f"```yaml\n{example}```\n"
 
 
 def documents() -> dict[Path, str]:

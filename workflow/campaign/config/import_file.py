@@ -11,7 +11,8 @@ from campaign.config.campaign_file import Shape
 from campaign.config.system_file import DeviceModel, HostGroup, Links, PoolEntry
 from campaign.documents.cell import SHAPE_AXES, Scalar
 from campaign.documents.fields import Argument, AxisName, Many, Model, Name
-from campaign.workloads.workload_file import Parser, ParserName
+from campaign.workloads.parsers import ParserName
+from campaign.workloads.parsers.expressions import Parser
 
 IDENTITY = ("configuration", "workload", "batch", "batch_global", "precision", "repetition", "host", "lease")
 """What can be said of a log beside the shape of its configuration and the options of its workload."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.import_file import ImportFile
@@ -21,12 +21,13 @@ from campaign.documents.fields import PATTERN_WORDS
 from campaign.errors import ConfigError, nearest
 from campaign.fabrics import FABRICS, fabric_kind, fabric_modules
 from campaign.paths import CONFIG
-from campaign.workloads.workload_file import WorkloadFile
+from campaign.workloads import workload_class
+from campaign.workloads.protocol import Workload
 
-NOUNS: dict[str, Any] = {
+NOUNS: dict[str, type[BaseModel]] = {
     "campaign": CampaignFile,
     "system": SystemFile,
-    "workload": WorkloadFile,
+    "workload": Workload,
     "import": ImportFile,
 }
 
@@ -63,10 +64,10 @@ def load_system_file(name: str, campaign_path: Path) -> Loaded[SystemFile]:
     return Loaded(typing.cast(SystemFile, validate(source, "system", name)), source)
 
 
-def load_workload_file(name: str, campaign_path: Path) -> Loaded[WorkloadFile]:
+def load_workload_file(name: str, campaign_path: Path) -> Loaded[Workload]:
     """Find, read and validate the workload file `name` for a campaign."""
     source = read_yaml(_find("workloads", name, campaign_path))
-    return Loaded(typing.cast(WorkloadFile, validate(source, "workload", name)), source)
+    return Loaded(typing.cast(Workload, validate(source, "workload", name)), source)
 
 
 def config_directories(campaign_path: Path) -> list[Path]:
@@ -110,15 +111,26 @@ def validate(source: YamlFile, noun: str, name: str | None = None) -> BaseModel:
 
     name: what the document has to call itself, for a file that is found by its name.
     """
-    adapter: TypeAdapter[Any] = TypeAdapter(NOUNS[noun])
     valid: list[BaseModel] = []
-    checks: list[Callable[[], object]] = [lambda: valid.append(_valid(adapter, NOUNS[noun], source, noun))]
+    checks: list[Callable[[], object]] = [lambda: valid.append(_valid(_model_of(noun, source), source, noun))]
     if noun == "system":
         checks.append(lambda: _check_fabric(source))
     if name is not None:
         checks.append(lambda: _check_name(source, name))
     gathered(checks)
     return valid[0]
+
+
+def _model_of(noun: str, source: YamlFile) -> type[BaseModel]:
+    if noun != "workload":
+        return NOUNS[noun]
+    if "kind" not in source.data:
+        where = source.place(name=noun)
+        raise ConfigError(f"{where}: the key 'kind' is missing; docs/reference/configuration.md lists the kinds")
+    try:
+        return workload_class(str(source.data["kind"]))
+    except ConfigError as error:
+        raise ConfigError(f"{source.place('kind')}: {error}") from None
 
 
 def _check_name(source: YamlFile, name: str) -> None:
@@ -141,22 +153,16 @@ def _check_fabric(source: YamlFile) -> None:
         )
     model = fabric_kind(kind).options
     options = {key: value for key, value in fabric.items() if key != "kind"}
-    _valid(TypeAdapter(model), model, source, "fabric", options, ("fabric",))
+    _valid(model, source, "fabric", options, ("fabric",))
 
 
-def _valid(
-    adapter: TypeAdapter[Any], model: Any, source: YamlFile, noun: str, data: Any = None, prefix: Location = ()
-) -> Any:
+def _valid(model: type[BaseModel], source: YamlFile, noun: str, data: Any = None, prefix: Location = ()) -> BaseModel:
     """The model of (a part of) a document. Strict, so that '3' is no number and 1 is not true; JSON, so that lists are."""
     data = source.data if data is None else data
     try:
-        return adapter.validate_json(json.dumps(data), strict=True)
+        return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         problems: list[dict[str, Any]] = [{**problem} for problem in error.errors(include_url=False)]
-    for problem in problems:
-        # The kind of a workload is no place in its file; 'command' would even be mistaken for a key.
-        if noun == "workload" and problem["loc"][:1] == (data.get("kind"),):
-            problem["loc"] = problem["loc"][1:]
     locations = [problem["loc"] for problem in problems]
     by_place: dict[Location, list[dict[str, Any]]] = {}
     for problem in problems:
@@ -187,12 +193,6 @@ def _message(
             return f"{where}: unknown key; {nearest(str(inner[-1]), _keys_at(model, inner[:-1], data))}"
         case "missing":
             return f"{where}: this key is missing; docs/reference/configuration.md explains it"
-        case "union_tag_not_found":
-            return f"{where}: the key 'kind' is missing; docs/reference/configuration.md lists the kinds"
-        case "union_tag_invalid":
-            known = [name.strip(" '") for name in context["expected_tags"].split(",")]
-            place = source.place(*prefix, *inner, "kind")
-            return f"{place}: '{context['tag']}' is no kind of {noun}; {nearest(context['tag'], known)}"
         case "too_short":
             return f"{where}: is empty; give it at least one value"
         case "string_pattern_mismatch" if context["pattern"] in PATTERN_WORDS:

@@ -14,7 +14,6 @@ from campaign.documents.fields import (
     TEXT_PATTERN,
     VARIABLE_PATTERN,
 )
-from campaign.workloads.trainer.options import Option
 
 Schema = Mapping[str, Any]
 
@@ -162,15 +161,3 @@ def _references(schema: Schema, suffix: str = "") -> Iterator[tuple[str, str]]:
     for value in (schema.get("additionalProperties"), *schema.get("patternProperties", {}).values()):
         if isinstance(value, Mapping):
             yield from _references(value, f"{suffix}.NAME")
-
-
-def option_words(option: Option) -> tuple[str, str]:
-    """(type, meaning) of a model's option."""
-    meaning = sentence(option.description)
-    if option.choices:
-        return " or ".join(f"`{choice}`" for choice in option.choices), meaning
-    limits = {"minimum": option.minimum, "maximum": option.maximum}
-    known = {name: f"{value:g}" for name, value in limits.items() if value is not None}
-    kind = {int: "integer", float: "number", str: "string", bool: "true or false"}[option.kind]
-    multiple = f", multiple of {option.multiple_of}" if option.multiple_of else ""
-    return words({"type": kind, **known}) + multiple, meaning

@@ -15,7 +15,7 @@ from typing import Any
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.fabrics.prefix_options import LaunchRule, Options
-from campaign.workloads.workload_file import CommandWorkload, WorkloadFile
+from campaign.workloads.protocol import Workload
 
 _KIND = "prefix"
 
@@ -46,10 +46,10 @@ def launch_identity(system: SystemFile, configuration: Configuration) -> dict[st
     }
 
 
-def objection(system: SystemFile, configuration: Configuration, workload: WorkloadFile) -> str | None:
+def objection(system: SystemFile, configuration: Configuration, workload: Workload) -> str | None:
     """Why the workload cannot come to the configuration's devices, or None: one program is started in one way, on one host."""
-    if not isinstance(workload, CommandWorkload) or workload.launch in ("per_rank", "srun"):
-        return None  # a rank each, or a program that takes no device
+    if not workload.one_process_for_all:
+        return None
     local = min(configuration.local_devices_per_host, configuration.devices_used)
     counts = {True: local, False: configuration.devices_used - local}
     rules = rules_of(system, configuration.device)

@@ -27,7 +27,7 @@ from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
-from campaign.workloads.workload_file import WorkloadFile
+from campaign.workloads.protocol import Workload
 
 SCHEMA = "campaign-as-used/1"
 
@@ -39,7 +39,7 @@ class Campaign:
     path: Path
     file: CampaignFile
     system: SystemFile
-    workloads: Mapping[str, WorkloadFile]
+    workloads: Mapping[str, Workload]
     configurations: tuple[Configuration, ...]
     impossible: tuple[Impossible, ...]
     person: SlurmOptions = field(default_factory=SlurmOptions)
@@ -81,7 +81,7 @@ def load_campaign(
     """
     campaign = load_campaign_file(path)
     systems: list[Loaded[SystemFile]] = []
-    workloads: dict[str, Loaded[WorkloadFile]] = {}
+    workloads: dict[str, Loaded[Workload]] = {}
     references: list[ReferenceSet] = []
     named = campaign.model.axes.workload
     gathered(
@@ -105,7 +105,7 @@ def load_campaign(
     return replace(campaign_as_used, person=person or SlurmOptions(), references=tuple(references))
 
 
-def _read_workload(workloads: dict[str, Loaded[WorkloadFile]], name: str, path: Path) -> None:
+def _read_workload(workloads: dict[str, Loaded[Workload]], name: str, path: Path) -> None:
     workloads[name] = load_workload_file(name, path)
 
 
@@ -132,7 +132,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         name,
         typing.cast(CampaignFile, validate(sources.campaign, "campaign")),
         typing.cast(SystemFile, validate(sources.system, "system")),
-        {key: typing.cast(WorkloadFile, validate(source, "workload")) for key, source in sources.workloads.items()},
+        {key: typing.cast(Workload, validate(source, "workload")) for key, source in sources.workloads.items()},
         sources,
     )
     references = (reference_set(each, f"{name}: references") for each in document.get("references", ()))
@@ -143,7 +143,7 @@ def resolve(
     path: Path,
     file: CampaignFile,
     system: SystemFile,
-    workloads: Mapping[str, WorkloadFile],
+    workloads: Mapping[str, Workload],
     sources: Sources | None = None,
 ) -> Campaign:
     """Check the three nouns against each other; ConfigError lists all that contradicts. sources: for lines in messages."""

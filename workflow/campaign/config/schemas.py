@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
 import textwrap
-from typing import Any
+from typing import Annotated, Any, Union
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -20,13 +21,14 @@ from campaign.documents.fields import listed
 from campaign.documents.plan import PlanDocument
 from campaign.documents.record import Record
 from campaign.fabrics import FABRICS, fabric_kind
-from campaign.workloads.workload_file import WorkloadFile
+from campaign.workloads import WORKLOADS, workload_class
+from campaign.workloads.protocol import Workload
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SUBJECTS: dict[str, Any] = {
     "campaign": CampaignFile,
     "system": SystemFile,
-    "workload": WorkloadFile,
+    "workload": Workload,
     "import": ImportFile,
     "record": Record,
     "plan": PlanDocument,
@@ -70,6 +72,7 @@ class _Generator(GenerateJsonSchema):
         return False
 
 
+@functools.cache
 def _docstrings(model: type[Any]) -> dict[str, str]:
     """The text under each field. Pydantic can read it, too, but would do so in every process that imports the models."""
     body = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
@@ -86,10 +89,16 @@ def _docstrings(model: type[Any]) -> dict[str, str]:
 
 def schema_of(noun: str) -> dict[str, Any]:
     """The schema of a campaign, system or workload file, a record or a plan."""
-    schema = _generated(_SUBJECTS[noun])
+    schema = _generated(_any_workload() if noun == "workload" else _SUBJECTS[noun])
     if noun == "system":
         _close_fabric(schema)
     return {"$schema": DIALECT, "title": _TITLES[noun], **schema}
+
+
+def _any_workload() -> Any:
+    """A workload file of any kind of the table."""
+    kinds = tuple(workload_class(kind) for kind in WORKLOADS)
+    return Annotated[Union[kinds], Field(discriminator="kind")]  # noqa: UP007
 
 
 def options_schema(fabric: str) -> dict[str, Any]:

@@ -9,21 +9,19 @@ from campaign.config.import_file import ImportFile
 from campaign.documents.cell import Scalar
 from campaign.importing.rules import either, others
 from campaign.importing.subject import PRECISIONS, Point
-from campaign.workloads.workload_file import CommandWorkload, WorkloadFile
+from campaign.workloads.protocol import Workload
 
 WHY = "no log of it was found"
 _AXES = ("configuration", "workload", "batch", "precision")
 
 
-def system_document(
-    said: ImportFile, workloads: Mapping[str, WorkloadFile], notes: Sequence[str] = ()
-) -> dict[str, Any]:
+def system_document(said: ImportFile, workloads: Mapping[str, Workload], notes: Sequence[str] = ()) -> dict[str, Any]:
     """The system file. With a pool, a fabric that can hold one stands for the real one, which logs do not tell.
 
     Likewise Slurm for whoever started the runs, where a workload's file says that it takes it.
     """
     system = said.system
-    by_slurm = any(isinstance(file, CommandWorkload) and file.launch == "srun" for file in workloads.values())
+    by_slurm = any(file.needs_slurm for file in workloads.values())
     kept = system.model_dump(mode="json", exclude_defaults=True, exclude={"notes"})
     for entry in kept.get("pool", ()):
         entry.pop("drawer", None)  # of the real chassis, which the one that stands for it does not have
@@ -48,7 +46,7 @@ def campaign_document(
     points: Collection[Point],
     axes: Collection[str],
     repetitions: Mapping[str, int],
-    workloads: Mapping[str, WorkloadFile],
+    workloads: Mapping[str, Workload],
 ) -> dict[str, Any]:
     """The campaign file. axes: options that are axes; repetitions: planned, by workload."""
     cells = [_values(point, axes, workloads) for point in sorted(points)]
@@ -125,7 +123,7 @@ def _sorted(values: Iterable[Scalar]) -> list[Scalar]:
     )
 
 
-def _values(point: Point, axes: Collection[str], workloads: Mapping[str, WorkloadFile]) -> tuple[Scalar, ...]:
+def _values(point: Point, axes: Collection[str], workloads: Mapping[str, Workload]) -> tuple[Scalar, ...]:
     configuration, workload, batch, precision, options = point
     given = {**workloads[workload].options, **dict(options)}
     return configuration, workload, batch, precision, *(given[name] for name in sorted(axes))

@@ -12,7 +12,6 @@ from campaign.errors import LaunchError
 from campaign.fabrics.protocol import ComposedHost, Composition
 from campaign.importing.log_text import Found
 from campaign.importing.subject import Unread
-from campaign.workloads import open_workload
 from campaign.workloads.failures import classify
 from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome, Run
@@ -37,7 +36,7 @@ def outcome_of(campaign: Campaign, cell: Cell, path: Path, found: Found) -> Outc
     """What the log of a run of this cell says; Unread where it was the apparatus that failed, which is no result."""
     composition = Composition(tuple(ComposedHost(f"host{n + 1}", 1, 1.0, ()) for n in range(cell.configuration.hosts)))
     run = Run(cell, 1, composition, path.parent, campaign.device(cell.configuration.device).runs_on)
-    workload, log = open_workload(campaign.workloads[cell.workload]), Log(path)
+    workload, log = campaign.workloads[cell.workload], Log(path)
     try:
         if found.timed_out or found.exit_code is not None:
             return workload.read(run, Ended((found.exit_code,), 0.0, 0.0, timed_out=found.timed_out), log)

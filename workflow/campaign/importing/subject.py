@@ -13,7 +13,7 @@ from campaign.documents.fields import Precision
 from campaign.errors import nearest
 from campaign.importing.log_text import Found
 from campaign.importing.pattern import NUMBERS
-from campaign.workloads.workload_file import WorkloadFile
+from campaign.workloads.protocol import Workload
 
 PRECISIONS: tuple[str, ...] = typing.get_args(Precision)
 Point = tuple[str, str, int, str, tuple[tuple[str, Scalar], ...]]
@@ -43,7 +43,7 @@ class Known:
     """What the map declares, with the workload files that it names. axes: options that any log gives a value."""
 
     configurations: Sequence[Configuration]
-    workloads: Mapping[str, WorkloadFile]
+    workloads: Mapping[str, Workload]
     axes: frozenset[str] = frozenset()
 
     def names(self) -> set[str]:

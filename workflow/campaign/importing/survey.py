@@ -28,8 +28,7 @@ from campaign.importing.run import digest, outcome_of
 from campaign.importing.subject import Copy, Known, Point, Subject, Unread, subject
 from campaign.plan.matrix import expand
 from campaign.workloads.logs import Log
-from campaign.workloads.protocol import Outcome
-from campaign.workloads.workload_file import CommandWorkload, WorkloadFile
+from campaign.workloads.protocol import Outcome, Workload
 
 Fate = Literal["new", "present", "unread"]
 
@@ -82,7 +81,7 @@ def read_map(path: Path) -> Map:
     configurations, impossible = expand_shapes(said.configurations, system, source)
     if impossible:
         raise ConfigError(f"{source.place('configurations')}: {impossible[0].shape}: {impossible[0].why}")
-    workloads: dict[str, WorkloadFile] = {}
+    workloads: dict[str, Workload] = {}
     gathered((lambda name=name: workloads.update({name: _workload(said, name, source)})) for name in said.workloads)  # type: ignore[misc]
     for name in said.references:
         load_reference(name, path.parent)
@@ -98,12 +97,12 @@ def _made(path: Path, document: Mapping[str, object]) -> YamlFile:
     return YamlFile(path, dict(document), {})
 
 
-def _workload(said: ImportFile, name: str, source: YamlFile) -> WorkloadFile:
+def _workload(said: ImportFile, name: str, source: YamlFile) -> Workload:
     entry = said.workloads[name]
     if entry.parser is not None or entry.parsers:
-        return cast(WorkloadFile, validate(_made(source.path, workload_document(name, said)), "workload"))
-    loaded: Loaded[WorkloadFile] = load_workload_file(name, source.path)
-    if not isinstance(loaded.model, CommandWorkload):
+        return cast(Workload, validate(_made(source.path, workload_document(name, said)), "workload"))
+    loaded: Loaded[Workload] = load_workload_file(name, source.path)
+    if not loaded.model.reads_log:
         raise ConfigError(
             f"{source.place('workloads', name)}: workload '{name}' ({loaded.model.kind}) gives its numbers in files of its own, "
             "not in its log; give a 'parser' or 'parsers' here, under a name of their own"

@@ -17,9 +17,7 @@ from campaign.documents.expression import Expression, parse
 from campaign.errors import ConfigError
 from campaign.files import content_hash
 from campaign.plan.selection import HostsOf, Selection, axis_names
-from campaign.workloads.trainer.options import COMMON_OPTIONS
-from campaign.workloads.trainer.spec import model_info
-from campaign.workloads.workload_file import TrainWorkload, WorkloadFile
+from campaign.workloads.protocol import Workload
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def frontier_keys(campaign: Campaign) -> Callable[[Cell], str]:
 def reads_storage(campaign: Campaign, cell: Cell) -> bool:
     """Whether the cell's runs read their samples from the configuration's storage."""
     workload = campaign.workloads[cell.workload]
-    return isinstance(workload, TrainWorkload) and {**workload.options, **cell.options}.get("input") == "storage"
+    return workload.reads_storage({**workload.options, **cell.options})
 
 
 def _system_identity(campaign: Campaign, configuration: Configuration, from_storage: bool) -> dict[str, Any]:
@@ -142,7 +140,7 @@ def _system_identity(campaign: Campaign, configuration: Configuration, from_stor
     return identity
 
 
-def _workload_identity(workload: WorkloadFile) -> dict[str, Any]:
+def _workload_identity(workload: Workload) -> dict[str, Any]:
     # Words for people and the list of possible precisions may change without a new measurement. Options stand apart, with
     # the values that the cell has: so an option may become an axis without measuring its default again.
     # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
@@ -150,19 +148,9 @@ def _workload_identity(workload: WorkloadFile) -> dict[str, Any]:
     return workload.model_dump(mode="json", exclude=words, exclude_defaults=True)
 
 
-def _options(campaign: Campaign, cell: Cell) -> dict[str, Scalar]:
-    """Options as they count. What every `train` workload has counts where it is not the default: it may become an axis, or get new
-    company in a later version, without measuring anything again."""
+def _options(campaign: Campaign, cell: Cell) -> Mapping[str, Scalar]:
     workload = campaign.workloads[cell.workload]
-    options = {**workload.options, **cell.options}
-    if not isinstance(workload, TrainWorkload):
-        return options
-    defaults = model_info(workload.model).default_options
-    return {
-        name: value
-        for name, value in options.items()
-        if name not in COMMON_OPTIONS or name not in defaults or value != defaults[name]
-    }
+    return workload.counted_options({**workload.options, **cell.options})
 
 
 class _Identity:

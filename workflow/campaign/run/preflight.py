@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 
 from campaign.config.resolve import Campaign
-from campaign.errors import ConfigError, missing_extra
+from campaign.errors import ConfigError
 from campaign.launch.emulation.network import availability
 from campaign.slurm.options import merged, sbatch_parameters
-from campaign.workloads.workload_file import CommandWorkload, TrainWorkload
 
 
 def _preflight_slurm(campaign: Campaign) -> None:
@@ -40,16 +38,7 @@ def preflight(campaign: Campaign) -> None:
     if campaign.system.launcher == "slurm":
         _preflight_slurm(campaign)
         return
-    problems = []
-    for workload in campaign.workloads.values():
-        program = workload.command[0] if isinstance(workload, CommandWorkload) else "{"
-        if "{" not in program and not shutil.which(program):
-            problems.append(
-                f"workload {workload.name}: command: '{program}' is not a program on this machine; "
-                "install it, or give its full path"
-            )
-        if isinstance(workload, TrainWorkload) and importlib.util.find_spec("torch") is None:
-            problems.append(str(missing_extra("train", f"workload {workload.name}: PyTorch is not installed")))
+    problems = [f"workload {w.name}: {missing}" for w in campaign.workloads.values() if (missing := w.missing())]
     if problems:
         raise ConfigError("\n".join(problems))
 

@@ -35,9 +35,7 @@ from campaign.processes.marked import kill_marked
 from campaign.processes.signals import deferred
 from campaign.run.environment import environment_document
 from campaign.run.progress import note
-from campaign.run.software import software_document
 from campaign.slurm.options import is_pinned
-from campaign.workloads import open_workload
 from campaign.workloads.logs import Log
 from campaign.workloads.peak_rates import peak_tflops
 from campaign.workloads.protocol import Ended, Outcome, Run, Storage
@@ -84,7 +82,6 @@ class Session:
         self.work = assigned.results.work(assigned.lease)
         self.mark = assigned.results.run_mark(assigned.lease)
         self.environment = self.store.share(environment_document())
-        self.workloads = {name: open_workload(file) for name, file in self.campaign.workloads.items()}
         self.software: dict[str, str] = {}
         self.frontier = Frontier(self.campaign, self.store)
         self.repetitions = Repetitions(self.store, implied=self.campaign.protocol.skip_implied)
@@ -161,7 +158,7 @@ class Session:
         """One run, from nothing to its record."""
         name = f"{cell.id}.{repetition}"
         runs_on = self.campaign.device(cell.configuration.device).runs_on
-        workload = self.workloads[cell.workload]
+        workload = self.campaign.workloads[cell.workload]
         log = self.results.logs / self.assigned.lease / f"{name}.log"
         directory = self.work / "runs" / name
         directory.mkdir(parents=True, exist_ok=True)
@@ -206,7 +203,7 @@ class Session:
         """Hash of what a foreign program's own environment holds, found out before its first run; LaunchError: it is not there."""
         key = content_hash([cell.workload, dict(cell.options)])
         if key not in self.software:
-            document = software_document(self.campaign.workloads[cell.workload], cell.options, self.results.images)
+            document = self.campaign.workloads[cell.workload].software_document(cell.options, self.results.images)
             self.software[key] = "" if document is None else self.store.share(document)
         return self.software[key]
 

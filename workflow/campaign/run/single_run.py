@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from campaign.config.campaign_file import CampaignFile
+from campaign.config.check import Sources
 from campaign.config.load import Loaded, config_directories, load_workload_file, validate
 from campaign.config.resolve import Campaign, resolve
 from campaign.config.system_file import SystemFile
@@ -23,14 +24,11 @@ from campaign.fabrics.protocol import ComposedHost, Composition
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
 from campaign.plan.matrix import expand
-from campaign.run.software import software_document
-from campaign.workloads import open_workload
 from campaign.workloads.failures import classify
 from campaign.workloads.logs import Log
 from campaign.workloads.parsers import PARSERS, Reading, Scope, read_log
-from campaign.workloads.protocol import Ended, Outcome, Run
-from campaign.workloads.suggestions import hints
-from campaign.workloads.workload_file import CommandWorkload, WorkloadFile
+from campaign.workloads.parsers.suggestions import hints
+from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 
 HERE = Path("config/campaign.yaml")
 """Workloads are looked for where a campaign of this name would find them."""
@@ -55,13 +53,13 @@ def workload_names() -> list[str]:
     return sorted({path.stem for place in config_directories(HERE) for path in (place / "workloads").glob("*.yaml")})
 
 
-def find_workload(name: str) -> Loaded[WorkloadFile]:
+def find_workload(name: str) -> Loaded[Workload]:
     """A workload by its file, or by its name under config/workloads."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         return load_workload_file(name, HERE)
     source = read_yaml(path)
-    return Loaded(cast(WorkloadFile, validate(source, "workload", path.stem)), source)
+    return Loaded(cast(Workload, validate(source, "workload", path.stem)), source)
 
 
 def this_machine(devices: int) -> SystemFile:
@@ -73,7 +71,7 @@ def this_machine(devices: int) -> SystemFile:
 
 
 def campaign_of(
-    workload: Loaded[WorkloadFile], wish: Wish, system: SystemFile | None, launcher: Literal["local", "slurm"] = "local"
+    workload: Loaded[Workload], wish: Wish, system: SystemFile | None, launcher: Literal["local", "slurm"] = "local"
 ) -> Campaign:
     """A campaign of a single cell, checked as any other; ConfigError says what does not fit."""
     here = system or this_machine(wish.devices)
@@ -102,8 +100,10 @@ def campaign_of(
             "time_limit_s": wish.time_limit_s,
         },
     }
-    asked = cast(CampaignFile, validate(YamlFile(Path("once"), document, {}), "campaign"))
-    return resolve(Path("once"), asked, used, {workload.model.name: workload.model})
+    source = YamlFile(Path("once"), document, {})
+    asked = cast(CampaignFile, validate(source, "campaign"))
+    sources = Sources(source, YamlFile(Path(used.name), {}, {}), {workload.model.name: workload.source})
+    return resolve(Path("once"), asked, used, {workload.model.name: workload.model}, sources)
 
 
 def only_cell(campaign: Campaign) -> Cell:
@@ -172,28 +172,25 @@ def _steps(outcome: Outcome) -> dict[str, float]:
     }
 
 
-def run_once(workload: Loaded[WorkloadFile], wish: Wish, system: SystemFile | None, log: Path) -> Found:
+def run_once(workload: Loaded[Workload], wish: Wish, system: SystemFile | None, log: Path) -> Found:
     """Run a workload once here with the local launcher; its output is in `log`. LaunchError: it could not be started."""
     campaign = campaign_of(workload, wish, system)
     cell = only_cell(campaign)
     file = workload.model
-    measured = open_workload(file)
     with tempfile.TemporaryDirectory(prefix="campaign-run-") as scratch:
         run = run_of(campaign, cell, Path(scratch))
-        if why := measured.objection(cell, run.runs_on):
+        if why := file.objection(cell, run.runs_on):
             raise ConfigError(f"workload '{file.name}': {why}")
-        software = software_document(file, cell.options, log.parent)
-        step = measured.step(run)
+        software = file.software_document(cell.options, log.parent)
+        step = file.step(run)
         launcher = open_launcher("local", campaign.system, run.composition)
         try:
             ended = launcher.run(step, f"once-{uuid.uuid4().hex}", log, run.directory, Limits(wish.time_limit_s))
         finally:
             launcher.close()
         text = Log(log)
-        outcome = measured.read(run, ended, text)
-    parser = file.parser if isinstance(file, CommandWorkload) else None
-    reading = read_log(parser, text, _scope(wish)) if parser else None
-    nothing = outcome.status == "incomplete" and isinstance(file, CommandWorkload)
+        outcome = file.read(run, ended, text)
+    reading = read_log(file.log_parser, text, _scope(wish)) if file.log_parser else None
     return Found(
         file.name,
         outcome,
@@ -202,7 +199,7 @@ def run_once(workload: Loaded[WorkloadFile], wish: Wish, system: SystemFile | No
         step.argv,
         ended.ended - ended.started,
         software,
-        tuple(hints(text, parser, file.parsers)) if nothing and isinstance(file, CommandWorkload) else (),
+        tuple(file.hints(text)) if outcome.status == "incomplete" else (),
     )
 
 
@@ -223,15 +220,15 @@ def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None)
         raise ConfigError(f"'{name}' is neither a workload nor a parser; {nearest(name, known)}")
     workload = find_workload(name)
     file = workload.model
-    if not isinstance(file, CommandWorkload):
+    if not file.reads_log:
         raise ConfigError(f"workload '{file.name}' ({file.kind}) gives its numbers in files of its own, not in its log")
-    if file.parser is not None:
-        return _read_by_parser(file.name, file.parser, text, log, scope)
+    if file.log_parser is not None:
+        return _read_by_parser(file.name, file.log_parser, text, log, scope)
     wish = Wish(scope.batch or 1, precision, scope.ranks or 1)
     campaign = campaign_of(workload, wish, None, "slurm")
     run = run_of(campaign, only_cell(campaign), log.parent)
-    outcome = open_workload(file).read(run, Ended((0,), 0.0, 0.0), text)
-    told = tuple(hints(text, None, file.parsers)) if outcome.status == "incomplete" else ()
+    outcome = file.read(run, Ended((0,), 0.0, 0.0), text)
+    told = tuple(file.hints(text)) if outcome.status == "incomplete" else ()
     return Found(file.name, outcome, log=log, hints=told)
 
 

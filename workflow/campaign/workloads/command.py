@@ -4,81 +4,230 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from campaign.documents.cell import Cell, Scalar
-from campaign.documents.fields import Precision
+from pydantic import Field, StringConstraints, model_validator
+
+from campaign.documents.cell import AXES, Cell, Scalar
+from campaign.documents.fields import AXIS_PATTERN, Argument, AxisName, Precision, VariableName
 from campaign.documents.record import Failure
-from campaign.workloads.failures import classify
-from campaign.workloads.launching import Job, command_line, exported, filled, search_path
+from campaign.errors import problems_of
+from campaign.workloads import software as environments
 from campaign.workloads.logs import Log
-from campaign.workloads.parsers import Reading, Scope, read_log
-from campaign.workloads.parsing import parse
-from campaign.workloads.protocol import Ended, Outcome, Run, Step
-from campaign.workloads.template import fill
-from campaign.workloads.workload_file import CommandWorkload
+from campaign.workloads.parsers import ParserName, Reading, Scope, read_log
+from campaign.workloads.parsers.expressions import Parser, parse
+from campaign.workloads.parsers.suggestions import hints
+from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
+from campaign.workloads.rank_launchers import Job, Launch, command_line, exported
+from campaign.workloads.software import Software, filled, search_path
+from campaign.workloads.template import RESERVED, RUN_VALUES, check_template, fill
+
+_INTRODUCTION = """\
+Any program, started once for the run or once a device, with the run's values filled in where the command or a variable says
+`{name}`. What it prints is read by `parser`, for a program that is known, or by `parsers` of one's own. `launch` says who
+starts its ranks, `software` where it is installed; what that holds is recorded. `campaign workload try NAME` runs one once on
+this machine, and `campaign workload parse NAME LOGFILE` reads a saved log. Programs that come with a file here were not run by
+us: formats are tested on saved outputs. Braces that are meant are written `{{` and `}}`. A run without a required number is
+recorded as `incomplete`, one that fails as what its output says (out of memory, a crash, ...).
+"""
+_EXAMPLE = """\
+name: echo
+kind: command
+precisions: [fp32]
+options: {size_mib: 64}
+command: [echo, "rate: {batch} samples/s on {ranks} ranks with {size_mib} MiB"]
+parsers:
+  - {metric: throughput_per_s, regex: 'rate: (\\S+)'}
+"""
 
 
-@dataclass(frozen=True)
-class Command:
-    file: CommandWorkload
+class CommandWorkload(Workload):
+    """Any program. Names in braces in its command and environment are filled in with the run's values."""
 
-    def objection(self, cell: Cell, runs_on: str) -> str | None:
-        return None
+    introduction: ClassVar[str] = _INTRODUCTION
+    example: ClassVar[str] = _EXAMPLE
+    reads_log: ClassVar[bool] = True
+
+    kind: Literal["command"]
+    """Foreign program."""
+    command: tuple[Argument, ...] = Field(min_length=1)
+    """Program and arguments; no shell is involved."""
+    launch: Launch = "once"
+    """`once`: the program starts its own ranks; `per_rank`: one process a device, with RANK, WORLD_SIZE, MASTER_ADDR...; `srun`:
+    the same as tasks of Slurm, for programs that find each other through it; `mpirun`, `horovodrun`, `torchrun`: one of these
+    starts the ranks (over several hosts tried on emulated ones only, and horovodrun not at all)."""
+    launch_options: tuple[Argument, ...] = ()
+    """Further words for `srun`, `mpirun`, `horovodrun` or `torchrun`, filled in like the command."""
+    mpi: Annotated[str, StringConstraints(pattern=AXIS_PATTERN)] | None = None
+    """With `srun`: how MPI ranks find each other, as in `srun --mpi=pmix`. With `mpirun`: whose it is, `openmpi` (default) or
+    `mpich`."""
+    environment: dict[VariableName, Argument] = Field(default_factory=dict)
+    """Environment variables, filled in like the command."""
+    precision_arguments: dict[Precision, tuple[Argument, ...]] = Field(default_factory=dict)
+    """Further arguments at the end of the command, by precision."""
+    precision_environment: dict[Precision, dict[VariableName, Argument]] = Field(default_factory=dict)
+    """Further environment variables, by precision."""
+    software: Software | None = None
+    """Where its software comes from. Default: what is on the PATH."""
+    parser: ParserName | None = None
+    """Who reads its output: one of the built-in parsers, which know their program's traps. `campaign workload parse` tries it."""
+    parsers: tuple[Parser, ...] = ()
+    """Instead of `parser`: what is read from its output."""
+    at_least: dict[AxisName, AxisName] = Field(default_factory=dict)
+    """Metric -> the option that says the least that is expected of it a rank. A run below it is flagged; 0 expects nothing."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> CommandWorkload:
+        if self.parser is not None and self.parsers:
+            raise ValueError("give either 'parser' or 'parsers'")
+        if self.launch_options and self.launch in ("once", "per_rank"):
+            raise ValueError(
+                f"'launch_options' are words for a launcher, and 'launch: {self.launch}' has none; remove them"
+            )
+        if self.mpi is not None and self.launch not in ("srun", "mpirun"):
+            raise ValueError("'mpi' goes with 'launch: srun' or 'launch: mpirun'; remove it")
+        if self.launch == "mpirun" and self.mpi not in (None, "openmpi", "mpich"):
+            raise ValueError(f"'mpi: {self.mpi}' is no mpirun that is known; use openmpi or mpich")
+        if self.launch == "horovodrun" and self.software is not None and self.software.apptainer is not None:
+            raise ValueError("horovodrun starts no containers on other hosts; use 'launch: mpirun' with an image")
+        for key in ("precision_arguments", "precision_environment"):
+            if more := [precision for precision in getattr(self, key) if precision not in self.precisions]:
+                raise ValueError(f"'{key}' names {more[0]}, which is none of 'precisions'; add it there or remove it")
+        if unknown := [option for option in self.at_least.values() if option not in self.options]:
+            raise ValueError(
+                f"'at_least' names '{unknown[0]}', which is no option; add it to 'options' with its number"
+            )
+        if words := [option for option in self.at_least.values() if isinstance(self.options[option], str | bool)]:
+            raise ValueError(f"'at_least' names the option '{words[0]}', which is no number; give it one")
+        return self
+
+    @classmethod
+    def tables(cls) -> Iterator[Table]:
+        names = [(f"`{{{name}}}`", meaning) for name, meaning in {**AXES, **RUN_VALUES}.items()]
+        yield Table("Names in braces", "The options of the workload, and:", ("Name", "Meaning"), names)
+
+    @property
+    def one_process_for_all(self) -> bool:
+        return self.launch not in ("per_rank", "srun")
+
+    @property
+    def needs_slurm(self) -> bool:
+        return self.launch == "srun"
+
+    @property
+    def log_parser(self) -> str | None:
+        return self.parser
+
+    def summary(self) -> Mapping[str, Any]:
+        return {
+            "model or program": self._program(),
+            "launch": self.launch,
+            "parser": self.parser or ("its own" if self.parsers else None),
+        }
+
+    def _program(self) -> str:
+        """What is run, without the interpreters before it and the directories above it."""
+        known = dict.fromkeys(RESERVED, "") | self.options
+        words = self.command[4:] if self.command[:2] == ("sh", "-c") else self.command
+        filled_in = [fill(word, known, self.name) for word in words if not word.startswith("-")]
+        named = [word for word in filled_in if "/" in word or word.endswith((".py", ".sh"))]
+        return (named or filled_in)[0].rpartition("/")[2]
+
+    def problems(self, around: Surroundings) -> Iterator[str]:
+        known = RESERVED | set(self.options)
+        for place, text in self._templates():
+            yield from problems_of(check_template, text, known, around.place(*place))
+        if self.software is not None:
+            for place, text in self.software.templates():
+                # The same for every cell of an option's value, so that it is looked at once.
+                yield from problems_of(check_template, text, self.options, around.place("software", *place))
+        program = self.command[0]
+        if "/" in program and not program.startswith(("/", "{")):
+            yield (
+                f"{around.place('command', 0)}: '{program}' is a relative path, but every run starts in a directory of its own; "
+                "give the full path, or a program on the PATH"
+            )
+        if self.needs_slurm and around.launcher == "local":
+            yield (
+                f"{around.place('launch')}: srun starts ranks in a job of Slurm, and on '{around.system}' runs are started with "
+                "`launcher: local`; use a system (or a profile) with `launcher: slurm`, or `launch: per_rank`, mpirun or torchrun"
+            )
+
+    def _templates(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Place and text of whatever is filled in with the values of a run."""
+        yield from ((("command", index), text) for index, text in enumerate(self.command))
+        yield from ((("launch_options", index), text) for index, text in enumerate(self.launch_options))
+        yield from ((("environment", name), text) for name, text in self.environment.items())
+        for precision, arguments in self.precision_arguments.items():
+            yield from ((("precision_arguments", precision, index), text) for index, text in enumerate(arguments))
+        for precision, variables in self.precision_environment.items():
+            yield from ((("precision_environment", precision, name), text) for name, text in variables.items())
+
+    def missing(self) -> str | None:
+        program = self.command[0]
+        if "{" in program or shutil.which(program):
+            return None
+        return f"command: '{program}' is not a program on this machine; install it, or give its full path"
+
+    def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
+        software = self._software(options)
+        launcher = self.launch if self.launch in ("mpirun", "horovodrun") else None
+        return environments.software_document(software, launcher, cache, f"workload '{self.name}'")
+
+    def _software(self, options: Mapping[str, Scalar]) -> Software | None:
+        if self.software is None:
+            return None
+        return filled(self.software, {**self.options, **options}, f"workload {self.name}")
+
+    def hints(self, log: Log) -> list[str]:
+        return hints(log, self.parser, self.parsers)
 
     def step(self, run: Run) -> Step:
-        file, cell = self.file, run.cell
+        cell = run.cell
         values = self.values(cell, run.repetition)
-        where = f"workload {file.name}"
+        where = f"workload {self.name}"
         environment = self._environment(run, values, where)
-        software = filled(file.software, {**file.options, **cell.options}, where) if file.software else None
+        software = self._software(cell.options)
         if path := search_path(software, environment.get("PATH", os.environ.get("PATH", os.defpath))):
             environment |= {"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]}
         job = Job(
+            launch=self.launch,
+            mpi=self.mpi,
             ranks_by_host=run.ranks_by_host,
             launcher=run.launcher,
             cuda=run.runs_on == "cuda",
             exported=exported(software, environment, run.launcher),
-            port=_free_port() if file.launch == "torchrun" else 0,
+            port=_free_port() if self.launch == "torchrun" else 0,
             name=f"{cell.id}.{run.repetition}",
         )
-        words = (*file.command, *file.precision_arguments.get(cast(Precision, cell.precision), ()))
-        options = [fill(part, values, f"{where}: launch_options") for part in file.launch_options]
+        words = (*self.command, *self.precision_arguments.get(cast(Precision, cell.precision), ()))
+        options = [fill(part, values, f"{where}: launch_options") for part in self.launch_options]
         return Step(
-            argv=command_line(
-                file, software, options, [fill(part, values, f"{where}: command") for part in words], job
-            ),
+            argv=command_line(software, options, [fill(part, values, f"{where}: command") for part in words], job),
             environment=environment,
             ranks_by_host=run.ranks_by_host,
-            per_rank=file.launch in ("per_rank", "srun"),
-            srun=(*([f"--mpi={file.mpi}"] if file.mpi else []), *options) if file.launch == "srun" else (),
+            per_rank=self.launch in ("per_rank", "srun"),
+            srun=(*([f"--mpi={self.mpi}"] if self.mpi else []), *options) if self.launch == "srun" else (),
         )
 
     def _environment(self, run: Run, values: Mapping[str, Scalar], where: str) -> dict[str, str]:
-        file = self.file
-        said = {**file.environment, **file.precision_environment.get(cast(Precision, run.cell.precision), {})}
+        said = {**self.environment, **self.precision_environment.get(cast(Precision, run.cell.precision), {})}
         # A launcher does so for ranks that it starts itself: on a CPU a device is a core.
-        one_thread = run.runs_on == "cpu" and file.launch in ("mpirun", "horovodrun", "torchrun")
+        one_thread = run.runs_on == "cpu" and self.launch in ("mpirun", "horovodrun", "torchrun")
         threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
         return threads | {name: fill(text, values, f"{where}: environment.{name}") for name, text in said.items()}
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
-        verdict = classify(
-            log,
-            ended.codes,
-            timed_out=ended.timed_out,
-            killed_by_us=ended.timed_out or ended.memory_limit_hit,
-            memory_limit_hit=ended.memory_limit_hit,
-        )
-        if verdict:
-            return Outcome(*verdict)
-        if self.file.parser is not None:
-            return self._outcome(read_log(self.file.parser, log, scope_of(run)), run, log)
+        if failed := ended.failure(log):
+            return failed
+        if self.parser is not None:
+            return self._outcome(read_log(self.parser, log, scope_of(run)), run, log)
         ranks = run.cell.configuration.ranks
-        numbers, series, absent = parse(self.file.parsers, log, ranks)
+        numbers, series, absent = parse(self.parsers, log, ranks)
         if absent:
             tail = log.tail()
             return Outcome("incomplete", Failure(reason=f"not found in the output: {', '.join(absent)}", evidence=tail))
@@ -116,8 +265,8 @@ class Command:
         )
 
     def _short_of(self, metrics: Mapping[str, float], cell: Cell) -> Iterator[str]:
-        values = {**self.file.options, **cell.options}
-        for metric, option in self.file.at_least.items():
+        values = {**self.options, **cell.options}
+        for metric, option in self.at_least.items():
             least = float(values[option]) * cell.configuration.ranks
             if metric in metrics and metrics[metric] < least:
                 yield f"less than expected: {metric} is {metrics[metric]:.6g}, and {option} asks for {least:.6g}"
@@ -126,7 +275,7 @@ class Command:
         """What may stand in braces in the command (see `config.template`)."""
         settings = cell.settings
         return {
-            **self.file.options,
+            **self.options,
             **cell.axes(),
             "repetition": repetition,
             "seed": settings.seed,
@@ -153,7 +302,3 @@ def _free_port() -> int:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def open_workload(file: CommandWorkload) -> Command:
-    return Command(file)

@@ -1,15 +1,20 @@
-"""What every workload offers: the step that measures one run, and what is read from the run's remains."""
+"""What every kind of workload has: its file, the step that measures one run, and what is read from the run's remains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from campaign.documents.cell import Cell
+from pydantic import Field
+
+from campaign.documents.cell import Cell, Scalar
+from campaign.documents.fields import AxisName, Model, Name, Precision
 from campaign.documents.record import Failure, Status
 from campaign.fabrics.protocol import Composition
+from campaign.workloads.failures import classify
 from campaign.workloads.logs import Log
 
 
@@ -76,6 +81,17 @@ class Ended:
     exit_hang: tuple[int, ...] = ()
     flags: tuple[str, ...] = ()
 
+    def failure(self, log: Log) -> Outcome | None:
+        """The outcome of a run that did not end well, by its limits, exit codes and log; None for one that did."""
+        found = classify(
+            log,
+            self.codes,
+            timed_out=self.timed_out,
+            killed_by_us=self.timed_out or self.memory_limit_hit,
+            memory_limit_hit=self.memory_limit_hit,
+        )
+        return Outcome(*found) if found else None
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -95,14 +111,122 @@ class Outcome:
     flags: tuple[str, ...] = ()
 
 
-class Workload(Protocol):
-    """One kind of workload."""
+@dataclass(frozen=True)
+class Surroundings:
+    """What a workload file is checked against.
+
+    place, axis_place: name a key for a message, one of the workload's file and one of the campaign's option axes.
+    """
+
+    place: Callable[..., str]
+    axis_place: Callable[..., str]
+    axes: Mapping[str, Sequence[Scalar]]
+    """Option -> the values that the campaign gives it."""
+    system: str
+    launcher: Literal["local", "slurm"]
+
+
+class Table(NamedTuple):
+    """A table in the reference of a kind."""
+
+    title: str
+    text: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+class Workload(Model):
+    """A kind of workload: its fields are the keys of its YAML file, its methods what the campaign asks of it.
+
+    A kind gives `introduction`, `example`, `kind: Literal[...]`, `step` and `read`; everything else has a default. The text under a
+    field is its description in the reference and the JSON Schema. A key at its default is no part of a cell's identity, so that a
+    default can never change.
+    """
+
+    introduction: ClassVar[str] = ""
+    """Markdown for the reference."""
+    example: ClassVar[str] = ""
+    """A YAML file of this kind that runs on a CPU in a few seconds."""
+    reads_log: ClassVar[bool] = False
+    """Whether its numbers come from what it prints, so that a saved log is enough to read them."""
+
+    schema_version: Literal["workload/1"] = "workload/1"
+    """Version of this format."""
+    name: Name
+    """Equal to the file's name."""
+    description: str = ""
+    """Shown in the report."""
+    precisions: tuple[Precision, ...] = Field(min_length=1)
+    """Precisions that it supports; cells with others are excluded by the plan."""
+    options: dict[AxisName, Scalar] = Field(default_factory=dict)
+    """Options with their default values; an axis of the campaign may vary them."""
+    kind: str
+    """Kind of the workload."""
+
+    @classmethod
+    def tables(cls) -> Iterable[Table]:
+        """Tables for the reference."""
+        return ()
+
+    @property
+    def variable_options(self) -> Collection[str]:
+        """Options that an axis of a campaign may vary."""
+        return self.options
+
+    @property
+    def one_process_for_all(self) -> bool:
+        """Whether one program is started for all devices of a run, rather than one for each."""
+        return False
+
+    @property
+    def needs_slurm(self) -> bool:
+        """Whether only Slurm can start it."""
+        return False
+
+    @property
+    def log_parser(self) -> str | None:
+        """The built-in parser that reads its log."""
+        return None
+
+    def summary(self) -> Mapping[str, Any]:
+        """Its columns in `campaign workload list`: model or program, parameters, launch, parser."""
+        return {}
+
+    def problems(self, around: Surroundings) -> Iterable[str]:
+        """Messages about what does not fit together: its own keys, the campaign's axes, the system."""
+        return ()
+
+    def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        """The options of a cell that are part of its identity. options: the file's, with the cell's own on top."""
+        return options
+
+    def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
+        """Whether runs with these options read from the configuration's storage."""
+        return False
+
+    def missing(self) -> str | None:
+        """What this machine lacks to run it, and the remedy; None when nothing."""
+        return None
+
+    def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
+        """The software that runs with these options start in; None when it is the host's.
+
+        cache: directory for what is expensive to find out. LaunchError when it is not there.
+        """
+        return None
+
+    def hints(self, log: Log) -> Sequence[str]:
+        """Why nothing was found in the log of an incomplete run."""
+        return ()
 
     def objection(self, cell: Cell, runs_on: str) -> str | None:
         """Why this cell cannot be run at all on such a device (`unsupported`), or None."""
+        return None
 
+    @abstractmethod
     def step(self, run: Run) -> Step:
         """The step that measures the run; may write what it needs into `run.directory`."""
 
+    @abstractmethod
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
-        """What came out; failures of the subject are outcomes, not exceptions."""
+        """The outcome of a run; failures of the subject are outcomes, not exceptions."""

@@ -1,92 +1,111 @@
-"""The reference workload: step times that are known beforehand, so that everything behind them can be checked.
-
-Run as a program (`python -m campaign.workloads.synthetic SPEC.json`) it takes, or pretends to take, exactly these times, and
-publishes the power, memory and utilisation that its devices are to have (`campaign.observe.telemetry.sources.gauges`).
-"""
+"""The synthetic workload: step times that are known beforehand, so that everything after them can be checked."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, ClassVar, Literal
 
-if TYPE_CHECKING:
-    from campaign.documents.cell import Cell
-    from campaign.workloads.logs import Log
-    from campaign.workloads.protocol import Ended, Outcome, Run, Step
-    from campaign.workloads.workload_file import SyntheticWorkload
+from pydantic import Field, model_validator
 
-FAILURES: Mapping[str, tuple[str, int]] = {
-    "oom_device": (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (asked for by the campaign)",
-        1,
-    ),
-    "oom_host": ("MemoryError: asked for by the campaign", 1),
-    "comm_timeout": (
-        "RuntimeError: Timed out waiting 5000ms for recv operation to complete (asked for by the campaign)",
-        1,
-    ),
-    "crashed": ("ValueError: asked for by the campaign", 1),
-    "incomplete": ("ended before the first result, as asked for by the campaign", 0),
-}
+from campaign.documents.cell import AXES, Cell
+from campaign.documents.expression import parse
+from campaign.documents.fields import Model
+from campaign.documents.record import Failure
+from campaign.errors import problems_of
+from campaign.workloads.logs import Log
+from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Workload
 
 
-def true_step_s(file: SyntheticWorkload, cell: Cell) -> float:
-    """The ground truth: expected seconds of a step of this cell (see SyntheticWorkload)."""
-    c = cell.configuration
-    share = c.fabric_devices_per_host / c.devices_per_host
-    return (
-        file.overhead_ms + cell.batch * file.sample_ms + (c.hosts - 1) * file.host_ms + share * file.fabric_ms
-    ) / 1e3
+class FailureByRequest(Model):
+    """A failure that the reference workload produces on purpose."""
+
+    when: str
+    """Predicate over the axes."""
+    status: Literal["oom_device", "oom_host", "time_limit", "nan", "crashed", "incomplete", "comm_timeout"]
+    """How the run fails."""
 
 
-@dataclass(frozen=True)
-class Synthetic:
-    file: SyntheticWorkload
+class SyntheticWorkload(Workload):
+    """Reference workload with known ground truth, for checking the chain from run to report.
 
-    def objection(self, cell: Cell, runs_on: str) -> str | None:
-        return None
+    A step takes `overhead_ms + batch * sample_ms + (hosts - 1) * host_ms + fabric share of devices * fabric_ms`, times
+    normal noise.
+    """
+
+    introduction: ClassVar[str] = (
+        "A reference whose step times are known beforehand. It checks the chain from run to report without hardware."
+    )
+    example: ClassVar[str] = """\
+name: known
+kind: synthetic
+precisions: [fp32]
+sample_ms: 1.5
+overhead_ms: 4
+fabric_ms: 2
+noise_pct: 1
+"""
+
+    kind: Literal["synthetic"]
+    """Reference workload."""
+    sample_ms: Annotated[float, Field(ge=0)] = 1.0
+    """Time a sample."""
+    overhead_ms: Annotated[float, Field(ge=0)] = 0.0
+    """Time a step, whatever the batch."""
+    host_ms: Annotated[float, Field(ge=0)] = 0.0
+    """Time that every further host costs."""
+    fabric_ms: Annotated[float, Field(ge=0)] = 0.0
+    """Time that devices behind the fabric cost, by their share."""
+    noise_pct: Annotated[float, Field(ge=0, le=50)] = 0.0
+    """Standard deviation of a step's time, in percent."""
+    real_time: bool = True
+    """Whether steps really take their time, or are only reported."""
+    power_w: Annotated[float, Field(ge=0)] | None = None
+    """Power that telemetry shall find for each device while a run is on."""
+    memory_mib: Annotated[float, Field(ge=0)] | None = None
+    """Memory that telemetry shall find for each device."""
+    utilisation_pct: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Utilisation that telemetry shall find for each device."""
+    failures: tuple[FailureByRequest, ...] = ()
+    """Failures on purpose."""
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> SyntheticWorkload:
+        if self.sample_ms + self.overhead_ms == 0:
+            raise ValueError("a step has to take time: give 'sample_ms' or 'overhead_ms' more than 0")
+        return self
+
+    def problems(self, around: Surroundings) -> Iterator[str]:
+        for index, failure in enumerate(self.failures):
+            yield from problems_of(parse, failure.when, {*AXES, *self.options}, around.place("failures", index, "when"))
 
     def step(self, run: Run) -> Step:
-        from campaign.documents.expression import parse
-        from campaign.workloads.protocol import Step
-
         axes = run.cell.axes()
         fail = next(
-            (f.status for f in self.file.failures if parse(f.when, axes.keys(), f"workload {self.file.name}")(axes)),
+            (f.status for f in self.failures if parse(f.when, axes.keys(), f"workload {self.name}")(axes)),
             None,
         )
         specification = {
-            "step_s": true_step_s(self.file, run.cell),
-            "noise_pct": self.file.noise_pct,
-            "real_time": self.file.real_time,
+            "step_s": true_step_s(self, run.cell),
+            "noise_pct": self.noise_pct,
+            "real_time": self.real_time,
             "warmup_steps": run.cell.settings.warmup_steps,
             "measured_steps": run.cell.settings.measured_steps,
             "seed": f"{run.cell.settings.seed}/{run.cell.id}/{run.repetition}",
             "fail": fail,
-            "gauges": _gauges(self.file, run),
+            "gauges": _gauges(self, run),
         }
         path = run.directory / "spec.json"
         path.write_text(json.dumps(specification))
-        # The file itself, not the module: nothing but the standard library is imported, so that a run costs 20 ms.
-        argv = (sys.executable, "-I", "-S", str(Path(__file__)), str(path))
+        # The file, not the module: nothing but the standard library is imported, so that a run costs 20 ms.
+        argv = (sys.executable, "-I", "-S", str(Path(__file__).with_name("synthetic_program.py")), str(path))
         return Step(argv, {}, run.ranks_by_host, per_rank=False, takes_devices=False)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
-        from campaign.documents.record import Failure
-        from campaign.workloads.failures import classify
-        from campaign.workloads.protocol import Outcome
-
-        limits = {"timed_out": ended.timed_out, "memory_limit_hit": ended.memory_limit_hit}
-        if verdict := classify(log, ended.codes, killed_by_us=any(limits.values()), **limits):
-            return Outcome(*verdict)
+        if failed := ended.failure(log):
+            return failed
         printed = ""
         for line in log.lines([b"{"]):
             printed = line if line.startswith("{") else printed
@@ -106,69 +125,18 @@ class Synthetic:
         )
 
 
+def true_step_s(file: SyntheticWorkload, cell: Cell) -> float:
+    """The ground truth: expected seconds of a step of this cell (see SyntheticWorkload)."""
+    c = cell.configuration
+    share = c.fabric_devices_per_host / c.devices_per_host
+    return (
+        file.overhead_ms + cell.batch * file.sample_ms + (c.hosts - 1) * file.host_ms + share * file.fabric_ms
+    ) / 1e3
+
+
 def _gauges(file: SyntheticWorkload, run: Run) -> dict[str, dict[str, float]]:
     """What the file says of a device, for each that the run uses."""
     values = {"power_w": file.power_w, "memory_mib": file.memory_mib, "utilisation_pct": file.utilisation_pct}
     given = {name: value for name, value in values.items() if value is not None}
     devices = [f"{host}/{number}" for host, count in run.ranks_by_host.items() for number in range(count)]
     return dict.fromkeys(devices, given) if given else {}
-
-
-@contextmanager
-def published(devices: Mapping[str, Mapping[str, float]]) -> Iterator[None]:
-    """Let samplers of this machine see values of devices, where there are any."""
-    directory = os.environ.get("CAMPAIGN_GAUGES")
-    if not devices or not directory or not Path(directory).is_dir():
-        yield
-        return
-    machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    started = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
-    file = Path(directory, f"{machine}.{os.getpid()}.json")
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps({"started": started, "devices": devices}))
-    partial.replace(file)
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)
-
-
-def run_program(specification: Mapping[str, Any]) -> int:
-    """Take the steps that the specification asks for and print their times; gives the exit code."""
-    with published(specification.get("gauges", {})):
-        return _take_steps(specification)
-
-
-def _take_steps(specification: Mapping[str, Any]) -> int:
-    fail = specification["fail"]
-    if fail == "time_limit":
-        while True:
-            time.sleep(3600)
-    if fail in FAILURES:
-        message, code = FAILURES[fail]
-        print(message, flush=True)
-        return code
-    noise = random.Random(specification["seed"])
-    times: list[float] = []
-    window_started = 0.0
-    for index in range(specification["warmup_steps"] + specification["measured_steps"]):
-        step_s = specification["step_s"] * max(0.01, 1 + noise.gauss(0, specification["noise_pct"] / 100))
-        if index == specification["warmup_steps"]:
-            window_started = time.time()
-        if specification["real_time"]:
-            started = time.perf_counter()
-            time.sleep(step_s)
-            step_s = time.perf_counter() - started
-        if index >= specification["warmup_steps"]:
-            times.append(step_s)
-    window = (window_started, time.time()) if specification["real_time"] else None
-    print(json.dumps({"step_times_s": times, "loss": None if fail == "nan" else 1.0, "window": window}), flush=True)
-    return 0
-
-
-def open_workload(file: SyntheticWorkload) -> Synthetic:
-    return Synthetic(file)
-
-
-if __name__ == "__main__":
-    sys.exit(run_program(json.loads(Path(sys.argv[1]).read_text())))

@@ -2,29 +2,138 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
-from campaign.errors import ConfigError
-from campaign.workloads.efficiency import efficiency
+from campaign.errors import ConfigError, missing_extra, nearest
 from campaign.workloads.failures import classify
 from campaign.workloads.logs import Log
-from campaign.workloads.protocol import Ended, Outcome, Run, Step
+from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
+from campaign.workloads.trainer.efficiency import efficiency
+from campaign.workloads.trainer.options import COMMON_OPTIONS, FAMILY_OPTIONS
 from campaign.workloads.trainer.rank_result import RankResult, read_results
-from campaign.workloads.trainer.spec import resolve_options
-from campaign.workloads.workload_file import TrainWorkload
+from campaign.workloads.trainer.spec import MODELS, model_info, resolve_options
 
 _COLLECTIVE_TIME_OUT_S = 120.0
+_SHARED_OPTIONS = frozenset(COMMON_OPTIONS) - {"learning_rate"}
+_INTRODUCTION = """\
+Training steps of a built-in PyTorch model with random weights on synthetic data, one code for CPU with gloo and CUDA with NCCL;
+CUDA is not verified on hardware yet. `options` are those of the model; what a workload file leaves out has the model's default,
+and those that every model has may be axes of a campaign without standing here. What an option cannot do on a device or with
+another option is recorded as `unsupported` with its reason.
+
+| precision | what it is |
+|---|---|
+| `fp32` | fp32 products without TF32 |
+| `tf32` | fp32 storage, products on TF32 tensor cores (what NVIDIA's containers do by default); CUDA only |
+| `fp16`, `bf16` | autocast; weights and gradients stay fp32, so that as many bytes are all-reduced as in fp32 |
+| `fp16-o2` | weights and gradients in fp16 with fp32 master weights (apex O2, the FP16 of the studies): half the bytes |
+
+| `parallel` | what it is |
+|---|---|
+| `ddp` | DistributedDataParallel: gradients are all-reduced while the backward pass goes on |
+| `zero1` | DDP with the optimizer's state sharded (ZeRO stage 1) |
+| `fsdp` | weights, gradients and state sharded (FSDP2, ZeRO stage 3) |
+| `dp` | one process for all devices of one host, as DataParallel; on a CPU the same algorithm with threads |
+
+`batch` is what a device takes in one step of the optimizer; `accumulation: k` makes k passes of `batch / k` of it. With
+`input: storage` every rank writes a data set of real shapes onto the configuration's storage (system key `storage`) and reads its
+samples from there.
+"""
+_EXAMPLE = """\
+name: bert-short
+kind: train
+model: bert-nano
+precisions: [fp32, bf16]
+options: {seq_len: 32}
+"""
 
 
-@dataclass(frozen=True)
-class Train:
-    file: TrainWorkload
+class TrainWorkload(Workload):
+    """Built-in PyTorch training on synthetic data."""
+
+    introduction: ClassVar[str] = _INTRODUCTION
+    example: ClassVar[str] = _EXAMPLE
+
+    kind: Literal["train"]
+    """Built-in training."""
+    model: str
+    """Built-in model (`campaign workload list`), or `transformers:NAME` / `torchvision:NAME` where installed."""
+
+    @classmethod
+    def tables(cls) -> Iterator[Table]:
+        yield Table(
+            "Built-in models",
+            "`transformers:NAME` and `torchvision:NAME` are built where those packages are installed.",
+            ("Model", "Description", "One sample", "Parameters", "Default options"),
+            [
+                (
+                    f"`{model.name}`",
+                    model.description,
+                    model.input_description,
+                    f"{model.parameters:,}" if model.parameters else "",
+                    ", ".join(f"`{k}: {v}`" for k, v in model.default_options.items() if k not in _SHARED_OPTIONS),
+                )
+                for model in MODELS.values()
+            ],
+        )
+        of_all = [("all", COMMON_OPTIONS)]
+        of_families = [
+            (", ".join(f"`{m.name}`" for m in MODELS.values() if m.family == family) or f"`{family}:NAME`", options)
+            for family, options in FAMILY_OPTIONS.items()
+        ]
+        rows = [
+            (f"`{name}`", models, option.words(), option.description)
+            for models, options in (*of_all, *of_families)
+            for name, option in options.items()
+        ]
+        yield Table("Options of models", "", ("Option", "Models", "Type", "Meaning"), rows)
+
+    @property
+    def variable_options(self) -> Collection[str]:
+        return {*self.options, *COMMON_OPTIONS}
+
+    def summary(self) -> Mapping[str, Any]:
+        return {"model or program": self.model, "parameters": model_info(self.model).parameters}
+
+    def problems(self, around: Surroundings) -> Iterator[str]:
+        try:
+            model_info(self.model)
+        except ConfigError as error:
+            yield f"{around.place('model')}: {error}"
+            return
+        given = [(option, value, around.place("options", option)) for option, value in self.options.items()]
+        for option, values in around.axes.items():
+            given += [(option, value, around.axis_place(option, index)) for index, value in enumerate(values)]
+        for option, value, where in given:
+            try:
+                resolve_options(self.model, {option: value})
+            except ConfigError as error:
+                known = model_info(self.model).options
+                yield f"{where}: {error}" + ("" if option in known else f"; {nearest(option, known)}")
+
+    def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        """Options that every model has count where they differ from the default, so that one may become an axis, or a later version
+        may add one, without measuring anything again."""
+        defaults = model_info(self.model).default_options
+        return {
+            name: value
+            for name, value in options.items()
+            if name not in COMMON_OPTIONS or name not in defaults or value != defaults[name]
+        }
+
+    def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
+        return options.get("input") == "storage"
+
+    def missing(self) -> str | None:
+        if importlib.util.find_spec("torch") is None:
+            return str(missing_extra("train", "PyTorch is not installed"))
+        return None
 
     def objection(self, cell: Cell, runs_on: str) -> str | None:
         if runs_on == "cpu" and cell.precision == "tf32":
@@ -40,7 +149,7 @@ class Train:
         return None
 
     def _options(self, cell: Cell) -> dict[str, Scalar]:
-        return resolve_options(self.file.model, {**self.file.options, **cell.options})
+        return resolve_options(self.model, {**self.options, **cell.options})
 
     def _replicas(self, cell: Cell) -> int:
         """Devices of one process."""
@@ -50,14 +159,14 @@ class Train:
         cell, settings = run.cell, run.cell.settings
         options, replicas = self._options(cell), self._replicas(cell)
         specification = {
-            "model": self.file.model,
+            "model": self.model,
             "batch": cell.batch,
             "replicas": replicas,
             "precision": cell.precision,
             "warmup_steps": settings.warmup_steps,
             "measured_steps": settings.measured_steps,
             "seed": settings.seed,
-            "options": {**self.file.options, **cell.options},
+            "options": {**self.options, **cell.options},
             "device": run.runs_on,
             "time_out_s": min(_COLLECTIVE_TIME_OUT_S, settings.time_limit_s),
         }
@@ -99,18 +208,8 @@ def _storage(run: Run, readers: int) -> dict[str, Any]:
 def _unfinished(ended: Ended, log: Log, failed: Sequence[RankResult]) -> Outcome:
     if failed and not ended.timed_out and not ended.memory_limit_hit:
         return _failed(failed, ended, log)
-    verdict = classify(
-        log,
-        ended.codes,
-        timed_out=ended.timed_out,
-        killed_by_us=ended.timed_out or ended.memory_limit_hit,
-        memory_limit_hit=ended.memory_limit_hit,
-    )
-    status, failure = verdict or (
-        "incomplete",
-        Failure(reason="a rank left no result", evidence=f"exit codes {ended.codes}"),
-    )
-    return Outcome(status, failure)
+    nothing = Failure(reason="a rank left no result", evidence=f"exit codes {ended.codes}")
+    return ended.failure(log) or Outcome("incomplete", nothing)
 
 
 def _failed(failed: Sequence[RankResult], ended: Ended, log: Log) -> Outcome:
@@ -189,7 +288,3 @@ def _metrics(results: Sequence[RankResult]) -> dict[str, float]:
         "process_time_s": most("process_time_s"),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def open_workload(file: TrainWorkload) -> Train:
-    return Train(file)

@@ -21,8 +21,7 @@ from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome
-from campaign.workloads.synthetic import open_workload
-from campaign.workloads.workload_file import SyntheticWorkload
+from campaign.workloads.synthetic import SyntheticWorkload
 from tests.campaign_files import one_cell, one_run
 from tests.unit.launch.compositions import composition, system
 from tests.unit.statistics.sample_data import summarize
@@ -36,7 +35,7 @@ def measured(
     """One run of the reference workload, with telemetry beside it."""
     truth = {"power_w": POWER_W, "memory_mib": MEMORY_MIB, "utilisation_pct": UTILISATION_PCT}
     document = {"name": "s", "kind": "synthetic", "precisions": ["fp32"], **truth, **workload}
-    model = open_workload(SyntheticWorkload.model_validate(document))
+    model = SyntheticWorkload.model_validate(document)
     run = one_run(directory / "run", one_cell(hosts=len(hosts.hosts), devices=2, batch=1))
     run = replace(run, composition=hosts)
     launcher = open_launcher("local", system(), hosts)

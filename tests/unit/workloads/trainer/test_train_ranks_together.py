@@ -13,9 +13,8 @@ import pytest
 
 from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended
-from campaign.workloads.train import open_workload
+from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.spec import model_info
-from campaign.workloads.workload_file import TrainWorkload
 from tests.campaign_files import one_cell, one_run
 
 Spec = Callable[..., dict[str, Any]]
@@ -50,7 +49,7 @@ def test_a_lost_rank_ends_the_run_within_its_time_out_and_is_named(
     wait_until_training(pids)
     os.kill(pids[1], sent)
     codes = tuple(driver.finish(run.directory, 2, patience_s=30).exited["codes"])
-    outcome = open_workload(FILE).read(run, Ended(codes, 0.0, 1.0), Log(run.directory / "log"))
+    outcome = FILE.read(run, Ended(codes, 0.0, 1.0), Log(run.directory / "log"))
     assert (outcome.status, outcome.throughput_per_s) == (status, None)
     assert outcome.failure is not None
     assert said in outcome.failure.reason

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import import_module
+from typing import Annotated
 
+from pydantic import AfterValidator, Field
+
+from campaign.errors import nearest
 from campaign.workloads.logs import Log
 from campaign.workloads.parsers.reading import Curve, Format, Matrix, Reader, Reading, Scope
 
-__all__ = ["PARSERS", "Curve", "Format", "Matrix", "Reader", "Reading", "Scope", "format_of", "read_log"]
+__all__ = ["PARSERS", "Curve", "Format", "Matrix", "ParserName", "Reader", "Reading", "Scope", "format_of", "read_log"]
 
 PARSERS: Mapping[str, str] = {
     "tf_cnn_benchmarks": "TensorFlow's CNN benchmarks, alone or with Horovod",
@@ -25,6 +29,16 @@ PARSERS: Mapping[str, str] = {
     "perftest": "perftest: ib_write_bw, ib_read_bw, ib_send_bw and their latency tests",
 }
 """Name of a parser -> what it reads; its module has the same name."""
+
+
+def _known(name: str) -> str:
+    if name not in PARSERS:
+        raise ValueError(f"'{name}' is no parser; {nearest(name, PARSERS)}")
+    return name
+
+
+ParserName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(PARSERS)})]
+"""A key that names one of them."""
 
 # srun --label, mpirun --tag-output (Open MPI 4 and 5), horovodrun, torchrun.
 _LABEL = re.compile(

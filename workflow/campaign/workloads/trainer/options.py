@@ -45,6 +45,16 @@ class Option:
             return f"has to be a multiple of {self.multiple_of}, not {value!r}"
         return None
 
+    def words(self) -> str:
+        """What may stand for the value, for people."""
+        if self.choices:
+            return " or ".join(f"`{choice}`" for choice in self.choices)
+        kind = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}[self.kind]
+        least = "" if self.minimum is None else f"{self.minimum:g}"
+        most = "" if self.maximum is None else f"{self.maximum:g}"
+        limits = f", {least} to {most}" if least and most else f" ≥ {least}" if least else f" ≤ {most}" if most else ""
+        return kind + limits + (f", multiple of {self.multiple_of}" if self.multiple_of else "")
+
 
 COMMON_OPTIONS: Mapping[str, Option] = {
     "learning_rate": Option(float, "step size of the optimizer; the model's own default without it", minimum=0.0),

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.workloads.efficiency import efficiency
 from campaign.workloads.protocol import Run, Storage
-from campaign.workloads.train import open_workload
+from campaign.workloads.train import TrainWorkload
+from campaign.workloads.trainer.efficiency import efficiency
 from campaign.workloads.trainer.rank_result import RankResult
 from campaign.workloads.trainer.spec import TrainSpec
-from campaign.workloads.workload_file import TrainWorkload
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"input": "storage"})
@@ -60,18 +59,18 @@ def test_the_rank_that_waited_longest_and_the_bytes_of_all(tmp_path: Path) -> No
 
 def test_ranks_are_told_where_the_configuration_s_storage_is_and_how_many_share_it(tmp_path: Path) -> None:
     run = run_with(tmp_path, storage=Storage(Path("/fast"), 0.5))
-    step = open_workload(FILE).step(run)
+    step = FILE.step(run)
     spec = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
     assert (spec.storage_dir, spec.storage_gb_per_s, spec.storage_ranks) == (Path("/fast"), 0.5, 2)
 
 
 def test_ranks_that_do_not_read_are_told_of_no_storage(tmp_path: Path) -> None:
     run = run_with(tmp_path, storage=Storage(Path("/fast"), 0.5), cell={"options": {"input": "resident"}})
-    step = open_workload(FILE).step(run)
+    step = FILE.step(run)
     spec = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
     assert (spec.storage_dir, spec.storage_gb_per_s) == (None, None)
 
 
 def test_storage_without_a_place_is_refused_with_what_to_add(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"storage: \{local: \{path"):
-        open_workload(FILE).step(run_with(tmp_path))
+        FILE.step(run_with(tmp_path))

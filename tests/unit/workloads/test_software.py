@@ -16,10 +16,11 @@ from campaign.documents.record import Store
 from campaign.errors import LaunchError
 from campaign.fabrics.protocol import ComposedHost, Composition
 from campaign.paths import Results
-from campaign.run import software
 from campaign.run.driver import Driven, Driver
-from campaign.run.software import describe, image_digest, software_document
-from campaign.workloads.workload_file import CommandWorkload, Container, Software, TrainWorkload
+from campaign.workloads import software
+from campaign.workloads.command import CommandWorkload
+from campaign.workloads.software import Container, Software, describe, image_digest
+from campaign.workloads.train import TrainWorkload
 from tests.campaign_files import load
 
 Install = Callable[[str, str], None]
@@ -181,24 +182,24 @@ def workload(**keys: Any) -> CommandWorkload:
 
 def test_a_document_says_which_launcher_it_was(install: Install, tmp_path: Path) -> None:
     install("mpirun", "echo; echo 'mpirun (Open MPI) 4.1.1'; echo; echo 'Report bugs to'")
-    found = software_document(workload(launch="mpirun"), {}, tmp_path)
+    found = workload(launch="mpirun").software_document({}, tmp_path)
     assert found == {"schema_version": "software/1", "launcher": "mpirun (Open MPI) 4.1.1"}
     with pytest.raises(LaunchError, match=r"workload 'p': horovodrun cannot be used on .*choose another `launch`"):
-        software_document(workload(launch="horovodrun"), {}, tmp_path)
+        workload(launch="horovodrun").software_document({}, tmp_path)
 
 
 def test_options_choose_the_software(install: Install, tmp_path: Path) -> None:
     install("conda", CONDA)
     file = workload(software={"conda": "{env}"}, options={"env": "ml"})
-    assert (software_document(file, {}, tmp_path) or {})["environment"] == "ml"
+    assert (file.software_document({}, tmp_path) or {})["environment"] == "ml"
     with pytest.raises(LaunchError, match="'newer'"):
-        software_document(file, {"env": "newer"}, tmp_path)
+        file.software_document({"env": "newer"}, tmp_path)
 
 
 def test_what_the_host_has_anyway_is_no_environment_of_its_own(tmp_path: Path) -> None:
     train = TrainWorkload(name="t", kind="train", model="bert-nano", precisions=("fp32",))
-    assert software_document(workload(), {}, tmp_path) is None
-    assert software_document(train, {}, tmp_path) is None
+    assert workload().software_document({}, tmp_path) is None
+    assert train.software_document({}, tmp_path) is None
 
 
 @pytest.fixture

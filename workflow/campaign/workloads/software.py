@@ -11,17 +11,22 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, model_validator
 
 from campaign.documents.cell import Scalar
+from campaign.documents.fields import MODULE_PATTERN, OPERAND_PATTERN, Model
 from campaign.errors import LaunchError
 from campaign.files import read_json, write_json
 from campaign.processes.command import Finished, run_command
-from campaign.workloads.launching import filled, search_path, software_words
-from campaign.workloads.workload_file import CommandWorkload, Container, Software, WorkloadFile
+from campaign.workloads.template import fill
+
+Filled = Annotated[str, StringConstraints(pattern=OPERAND_PATTERN)]
+ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN, max_length=200)]
 
 SCHEMA = "software/1"
 _ANSWER_S = 120.0  # an environment on a busy shared file system
@@ -30,25 +35,99 @@ _PACKAGES = "import json, importlib.metadata as m; print(json.dumps({d.metadata[
 _LOADED = 'printf "campaign:%s\\n" "$LOADEDMODULES"'
 # Old Tcl modules end well whatever they could not load.
 _NO_MODULE = re.compile(r"Unable to locate a modulefile|ERROR:105|module\(s\) (?:are unknown|cannot be loaded)", re.I)
-_HAS_VERSION = ("mpirun", "horovodrun")
+# As arguments, never as text of the script: whatever a program is given reaches it unchanged.
+_MODULES = """\
+command -v module >/dev/null || . /etc/profile >/dev/null 2>&1
+while test "$1" != --; do module load "$1" || exit 127; shift; done
+shift
+exec "$@"
+"""
 
 
-def software_document(file: WorkloadFile, options: Mapping[str, Scalar], kept: Path) -> dict[str, Any] | None:
-    """What a workload's runs with these options are started in; None where that is what the host has anyway.
+class Container(Model):
+    """An Apptainer image that a program runs in."""
 
-    kept: directory for what is dear to find out (digests of images). LaunchError: it is not there, and what to do.
+    image: Filled
+    """Image file. Names of the workload's options can stand in braces, here and in the rest of `software`."""
+    nv: bool = True
+    """Give it the host's NVIDIA driver (`--nv`), where the devices are GPUs."""
+    binds: tuple[Filled, ...] = ()
+    """Directories of the host to be seen in it, as `--bind` takes them."""
+    program: Literal["apptainer", "singularity"] = "apptainer"
+    """What starts it."""
+
+
+class Software(Model):
+    """Where a program has its software from; exactly one of these. Every record says what was found there."""
+
+    conda: Filled | None = None
+    """Conda environment: its name, or its directory."""
+    apptainer: Container | None = None
+    """Apptainer or Singularity image."""
+    modules: tuple[ModuleName, ...] | None = Field(default=None, min_length=1)
+    """Environment modules (Lmod or Tcl), loaded in this order."""
+    venv: Filled | None = None
+    """Python virtual environment: its directory."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Software:
+        if sum(value is not None for value in (self.conda, self.apptainer, self.modules, self.venv)) != 1:
+            raise ValueError("give exactly one of 'conda', 'apptainer', 'modules' and 'venv'")
+        return self
+
+    def templates(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Place and text of what is filled in with the options of the workload."""
+        yield from (((name,), text) for name in ("conda", "venv") if (text := getattr(self, name)) is not None)
+        if self.apptainer is not None:
+            yield ("apptainer", "image"), self.apptainer.image
+            yield from ((("apptainer", "binds", index), text) for index, text in enumerate(self.apptainer.binds))
+
+
+def software_words(software: Software | None, *, cuda: bool) -> list[str]:
+    """Words before a command that give it its environment; for a virtual environment it is the PATH that does (`search_path`)."""
+    if software is None or software.venv is not None:
+        return []
+    if software.conda is not None:
+        which = "-p" if "/" in software.conda else "-n"
+        return ["conda", "run", "--no-capture-output", which, software.conda]
+    if software.apptainer is not None:
+        image = software.apptainer
+        driver = ["--nv"] if image.nv and cuda else []
+        return [image.program, "exec", *driver, *(f"--bind={bind}" for bind in image.binds), image.image]
+    # 'campaign' is the name of the script, as ps shows it.
+    return ["bash", "-c", _MODULES, "campaign", *(software.modules or ()), "--"]
+
+
+def search_path(software: Software | None, path: str) -> str | None:
+    """The PATH of a program with a virtual environment, where `path` is the one without; None: it stays as it is."""
+    return f"{software.venv}/bin:{path}" if software is not None and software.venv is not None else None
+
+
+def filled(software: Software, values: Mapping[str, Scalar], where: str) -> Software:
+    """The software with the names in braces replaced by the values of the workload's options."""
+
+    def text(value: str) -> str:
+        return fill(value, values, f"{where}: software")
+
+    image = software.apptainer
+    if image is not None:
+        image = image.model_copy(update={"image": text(image.image), "binds": tuple(map(text, image.binds))})
+    changes = {name: text(value) for name in ("conda", "venv") if (value := getattr(software, name)) is not None}
+    return software.model_copy(update={**changes, "apptainer": image})
+
+
+def software_document(
+    software: Software | None, launcher: str | None, cache: Path, where: str
+) -> dict[str, Any] | None:
+    """What a program is started in, with the version of the launcher of its ranks; None where that is what the host has anyway.
+
+    cache: directory for what is expensive to find out (digests of images). LaunchError: it is not there, and what to do.
     """
-    if not isinstance(file, CommandWorkload):
+    if software is None and launcher is None:
         return None
-    software = None
-    if file.software is not None:
-        software = filled(file.software, {**file.options, **options}, f"workload {file.name}")
-    elif file.launch not in _HAS_VERSION:
-        return None
-    where = f"workload '{file.name}'"
-    document = {"schema_version": SCHEMA, **({} if software is None else describe(software, kept, where))}
-    if file.launch in _HAS_VERSION:
-        document["launcher"] = _launcher(file.launch, software, where)
+    document = {"schema_version": SCHEMA, **({} if software is None else describe(software, cache, where))}
+    if launcher is not None:
+        document["launcher"] = _launcher(launcher, software, where)
     return document
 
 

@@ -8,13 +8,47 @@ import re
 from array import array
 from collections.abc import Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import model_validator
+
+from campaign.documents.fields import AxisName, Model
 from campaign.workloads.logs import Log
-from campaign.workloads.workload_file import Parser
 
 _PLAIN = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
+
+
+class Parser(Model):
+    """One number read from what a program prints."""
+
+    metric: AxisName
+    """`throughput_per_s`, `step_time_s` (every match is a step), `loss`, or a name of one's own that ends in its unit."""
+    regex: str | None = None
+    """Regular expression with one group, matched line by line."""
+    json_key: str | None = None
+    """Instead of `regex`: key (dots for nesting) in lines that are JSON objects."""
+    take: Literal["last", "first", "min", "max", "mean", "sum", "all"] = "last"
+    """Which of several matches counts; `all` for step times."""
+    scale: float = 1.0
+    """Factor to the metric's unit."""
+    scope: Literal["total", "per_device"] = "total"
+    """Whether the program prints the rate of all devices together or of one."""
+    required: bool = True
+    """Whether a run without it is `incomplete`."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Parser:
+        if (self.regex is None) == (self.json_key is None):
+            raise ValueError("give either 'regex' or 'json_key'")
+        if self.regex is not None:
+            try:
+                groups = re.compile(self.regex).groups
+            except re.error as error:
+                raise ValueError(f"'{self.regex}' is not a regular expression: {error}") from error
+            if groups != 1:
+                raise ValueError(f"'{self.regex}' has {groups} groups; exactly one must hold the number")
+        return self
 
 
 def parse(

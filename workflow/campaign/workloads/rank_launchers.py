@@ -10,17 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from campaign.documents.cell import Scalar
-from campaign.workloads.template import fill
-from campaign.workloads.workload_file import CommandWorkload, Software
+from campaign.workloads.software import Software, software_words
 
-# As arguments, never as text of the script: whatever a program is given reaches it unchanged.
-_MODULES = """\
-command -v module >/dev/null || . /etc/profile >/dev/null 2>&1
-while test "$1" != --; do module load "$1" || exit 127; shift; done
-shift
-exec "$@"
-"""
+Launch = Literal["once", "per_rank", "srun", "mpirun", "horovodrun", "torchrun"]
+
 MARKS = ("CAMPAIGN_RUN", "CAMPAIGN_RUN_RANK")
 """Variables by which a run's processes are found; those that mpirun starts elsewhere have to have them, too."""
 
@@ -33,6 +26,8 @@ class Job:
     first host; name: of the run.
     """
 
+    launch: Launch
+    mpi: str | None
     ranks_by_host: Mapping[str, int]
     launcher: Literal["local", "slurm"]
     cuda: bool
@@ -51,7 +46,7 @@ class Job:
 
 
 def command_line(
-    file: CommandWorkload, software: Software | None, options: Sequence[str], program: Sequence[str], job: Job
+    software: Software | None, options: Sequence[str], program: Sequence[str], job: Job
 ) -> tuple[str, ...]:
     """The argv of a step, with the launcher's words and those of the software environment where each belongs.
 
@@ -59,43 +54,10 @@ def command_line(
     start containers themselves: an image seldom holds the MPI that the site's network needs.
     """
     outside, inside = [], software_words(software, cuda=job.cuda)
-    if file.launch in ("mpirun", "horovodrun") and not (software and software.apptainer):
+    if job.launch in ("mpirun", "horovodrun") and not (software and software.apptainer):
         outside, inside = inside, outside
-    words = _LAUNCHES[file.launch](file, job, options, inside)
+    words = _LAUNCHES[job.launch](job, options, inside)
     return (*outside, *words, *program)
-
-
-def software_words(software: Software | None, *, cuda: bool) -> list[str]:
-    """Words before a command that give it its environment; for a virtual environment it is the PATH that does (`search_path`)."""
-    if software is None or software.venv is not None:
-        return []
-    if software.conda is not None:
-        which = "-p" if "/" in software.conda else "-n"
-        return ["conda", "run", "--no-capture-output", which, software.conda]
-    if software.apptainer is not None:
-        image = software.apptainer
-        driver = ["--nv"] if image.nv and cuda else []
-        return [image.program, "exec", *driver, *(f"--bind={bind}" for bind in image.binds), image.image]
-    # 'campaign' is the name of the script, as ps shows it.
-    return ["bash", "-c", _MODULES, "campaign", *(software.modules or ()), "--"]
-
-
-def search_path(software: Software | None, path: str) -> str | None:
-    """The PATH of a program with a virtual environment, where `path` is the one without; None: it stays as it is."""
-    return f"{software.venv}/bin:{path}" if software is not None and software.venv is not None else None
-
-
-def filled(software: Software, values: Mapping[str, Scalar], where: str) -> Software:
-    """The software with the names in braces replaced by the values of the workload's options."""
-
-    def text(value: str) -> str:
-        return fill(value, values, f"{where}: software")
-
-    image = software.apptainer
-    if image is not None:
-        image = image.model_copy(update={"image": text(image.image), "binds": tuple(map(text, image.binds))})
-    changes = {name: text(value) for name in ("conda", "venv") if (value := getattr(software, name)) is not None}
-    return software.model_copy(update={**changes, "apptainer": image})
 
 
 def exported(software: Software | None, environment: Iterable[str], launcher: str) -> list[str]:
@@ -105,13 +67,13 @@ def exported(software: Software | None, environment: Iterable[str], launcher: st
     return list(dict.fromkeys((*environment, *changed, *(MARKS if launcher == "slurm" else MARKS[:1]))))
 
 
-def _alone(file: CommandWorkload, job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
+def _alone(job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
     return [*inside]
 
 
-def _mpirun(file: CommandWorkload, job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
+def _mpirun(job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
     hosts = ",".join(f"{host}:{count}" for host, count in job.ranks_by_host.items())
-    if file.mpi == "mpich":
+    if job.mpi == "mpich":
         # Hydra gives its ranks the whole environment.
         words = ["mpirun", "-n", str(job.ranks), *(["-hosts", hosts] if job.launcher == "slurm" else [])]
     else:
@@ -121,13 +83,13 @@ def _mpirun(file: CommandWorkload, job: Job, options: Sequence[str], inside: Seq
     return [*words, *options, *inside]
 
 
-def _horovodrun(file: CommandWorkload, job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
+def _horovodrun(job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
     hosts = job.ranks_by_host if job.launcher == "slurm" else {"localhost": job.ranks}
     named = ",".join(f"{host}:{count}" for host, count in hosts.items())
     return ["horovodrun", "-np", str(job.ranks), "-H", named, *options, *inside]
 
 
-def _torchrun(file: CommandWorkload, job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
+def _torchrun(job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
     if not job.spread:
         return [*inside, "torchrun", "--standalone", f"--nproc-per-node={job.ranks}", *options]
     hosts = list(job.ranks_by_host)
@@ -152,7 +114,7 @@ def _torchrun(file: CommandWorkload, job: Job, options: Sequence[str], inside: S
     ]
 
 
-_LAUNCHES: Mapping[str, Callable[[CommandWorkload, Job, Sequence[str], Sequence[str]], list[str]]] = {
+_LAUNCHES: Mapping[str, Callable[[Job, Sequence[str], Sequence[str]], list[str]]] = {
     "once": _alone,
     "per_rank": _alone,
     "srun": _alone,

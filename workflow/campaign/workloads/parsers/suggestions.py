@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from campaign.workloads.logs import Log
 from campaign.workloads.parsers import PARSERS, Scope, format_of, read_log
-from campaign.workloads.parsing import needle
-from campaign.workloads.workload_file import Parser
+from campaign.workloads.parsers.expressions import Parser, needle
 
 _LINES = 5
 _WIDTH = 160
