@@ -1,4 +1,4 @@
-"""The demo campaign, cell by cell, over emulated control planes of real fabrics: real requests over TLS, real training."""
+"""The demo campaign, cell by cell, over emulated control planes of real fabrics: real requests over TLS, synthetic workloads."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
             "batch": 4,
         }
         axes = demo["axes"] if request.param == "redfish" else some
+        for name in demo["axes"]["workload"]:
+            project.synthetic(name, precisions=["fp32", "bf16"])
         project.write("c.yaml", demo | {"name": "c", "axes": axes, "overrides": [], "protocol": short})
         # The first answer to a request that composes is lost.
         server.faults.add(Fault("drop_after", *COMPOSING[request.param]))
