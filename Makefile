@@ -5,19 +5,22 @@ BIN := $(CURDIR)/$(VENV)/bin
 # Snakemake starts its scripts with the python it finds first.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help demo test check bench format docs clean
+.PHONY: help demo test test-fast check bench format docs clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(VENV)/.demo  ## Run the default campaign and write its report (a few minutes)
 	@snakemake --profile local --quiet host reason
 	@echo "Open it: file://$(CURDIR)/results/demo/report.html"
 
-# Most of a test's time is waiting for daemons; a file stays together, so that its cluster is brought up once.
-test: $(VENV)/.dev  ## All tests
-	pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+# Most of the time of a test is waiting for daemons: more workers than cores.
+test: $(VENV)/.dev  ## All tests (ten minutes)
+	pytest --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
+
+test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute; needs no root)
+	pytest --numprocesses=2 --dist=loadgroup -m "not slow and not browser" tests/unit tests/contract
 
 check: $(VENV)/.dev  ## Style, types, architecture
 	ruff check .

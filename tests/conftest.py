@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.fake_slurm import FakeSlurm
 
-_LONGEST = (
-    "test_emulated_fabrics",
+_LONGEST_FIRST = (
     "test_slurm_faults",
+    "test_emulated_fabrics",
     "test_campaign",
     "test_faults",
     "test_power",
@@ -26,20 +28,53 @@ _LONGEST = (
     "test_srun_steps",
     "test_emulated_links",
     "test_network",
+    "test_concurrency",
 )
+_SPREAD = frozenset(
+    {
+        "test_emulated_fabrics",
+        "test_faults",
+        "test_growth",
+        "test_what_goes_wrong",
+        "test_concurrency",
+        "test_bad_input",
+    }
+)
+"""Files whose tests share nothing that is costly to make: each of their tests may go to another worker."""
+_SLOW_DIRECTORIES = frozenset({"cluster", "workflow", "benchmarks", "trainer"})
+_SLOW_FILES = frozenset(
+    {
+        "test_asking",
+        "test_figures",
+        "test_figures_of_metrics",
+        "test_figures_of_spread",
+        "test_finding_again",
+        "test_launcher",
+        "test_links_stage",
+        "test_paper",
+        "test_same_bytes",
+        "test_serve_command",
+    }
+)
+"""Files that `make test-fast` leaves out: together they take longer than all others."""
+
+settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("project")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests of hang-ups need the signal as a terminal delivers it; nohup starts programs that ignore it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first: else one worker is still at them when the others have nothing left to do.
-
-    Tests of whole processes and real daemons are tried once more when they fail, and the summary names them: on a busy machine a
-    daemon can be slower than any patience. A test that fails twice fails.
-    """
-    order = {name: number for number, name in enumerate(_LONGEST)}
+    """The longest files first, so that no worker is left alone with one; a file stays together for what it shares."""
+    order = {name: number for number, name in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
     for item in items:
-        if item.path.parent.name in ("cluster", "workflow", "submission"):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if item.path.stem in _SPREAD else str(item.path)))
+        if item.path.stem in _SLOW_FILES or _SLOW_DIRECTORIES & set(item.path.parts):
+            item.add_marker(pytest.mark.slow)
 
 
 BROWSER, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
