@@ -109,6 +109,14 @@ def _check_argparse(parser: argparse.ArgumentParser, words: list[str]) -> None:
     parser.parse_args(words)
 
 
+@pytest.mark.parametrize("block", [block for page in PAGES for block in blocks(page, "python")], ids=str)
+def test_code_compiles_and_is_that_of_its_file(block: Block) -> None:
+    """`python examples/NAME.py`: other tests run that file of docs/."""
+    compile(block.text, str(block), "exec")
+    if len(block.words) > 1:
+        assert block.text == (DOCS / block.words[1]).read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="session")
 def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the tutorial was followed to its end."""
