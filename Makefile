@@ -42,6 +42,7 @@ format: $(VENV)/.dev  ## Put everything into shape
 
 docs: $(VENV)/.dev  ## Regenerate reference pages and schemas, and build the site into build/docs
 	python -m campaign.config.documentation
+	python -m campaign.report.counterparts
 	python -m docs.generate
 	python -m sphinx --fail-on-warning --quiet docs build/docs
 	@echo "Open it: file://$(CURDIR)/build/docs/index.html"

@@ -9,16 +9,17 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from campaign import wording
 from campaign.observe.links.alpha_beta_model import allreduce_s
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
-from campaign.report.shown_links import Shown, shown, size_words
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table
+from campaign.report.links import Shown, shown, size_words
 
 TITLE = "All-reduce by message size"
-ANCHOR = "allreduce"
 SECTION = (
     "How fast do all devices of a composition sum what each of them has, as data-parallel training does with its gradients? Small "
     "messages pay latency, large ones bandwidth; the model has one number for each."
 )
+PLACE = 130
+UNITS = {"sizes": ""}
 
 _CURVE_POINTS = 80
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -32,7 +33,7 @@ def draw(data: FigureData) -> Drawing:
     findings = _findings(rows)
     panels = _panels(every)
     with plot.style(data.style):
-        svg = _picture(panels[: plot.MOST_PANELS], wording.alternative(findings))
+        svg = _picture(panels[: plot.MOST_PANELS])
     table = page_table(
         rows,
         {
@@ -50,11 +51,10 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     measured = [each["lease_id"] for each in data.links if each["document"]["allreduce"]]
-    covered = figure_coverage.of_leases(data.leases, measured, "had all-reduce measured")
+    covered = coverage_of_leases(data.leases, measured, "had all-reduce measured")
     return Drawing(
         svg=svg,
         caption=_caption(every),
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -141,7 +141,7 @@ def _panels(every: list[Shown]) -> list[tuple[str, list[Shown]]]:
     return [(wording.plural(ranks, "device"), groups[ranks]) for ranks in sorted(groups)]
 
 
-def _picture(panels: list[tuple[str, list[Shown]]], alt: str) -> str:
+def _picture(panels: list[tuple[str, list[Shown]]]) -> str:
     names = list(dict.fromkeys(each.configuration for _, own in panels for each in own))
     looks = {name: plot.look(position) for position, name in enumerate(names)}
     figure, axes = plot.grid(len(panels), height_in=2.9)
@@ -162,7 +162,7 @@ def _picture(panels: list[tuple[str, list[Shown]]], alt: str) -> str:
         Line2D([], [], color=each.colour, marker=each.marker, label=name, linestyle="-") for name, each in looks.items()
     ]
     plot.legend(figure, handles)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _tick(rate: float) -> str:

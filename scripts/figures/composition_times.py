@@ -6,16 +6,16 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from campaign import wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table
 from campaign.statistics import comparable_cells
 
 TITLE = "Composition times"
-ANCHOR = "composition-times"
 SECTION = (
     "How long does it take until requested hardware can be used? Time runs from the request to the fabric's last answer, to "
     "the hosts seeing their devices, to the first possible run; and, at the end, for the release."
 )
+PLACE = 190
 
 _PHASES = {
     "fabric_s": "fabric",
@@ -43,7 +43,7 @@ def draw(data: FigureData) -> Drawing:
         "not in it."
     )
     with plot.style(data.style):
-        svg = _picture(rows.head(_MOST_BARS), wording.alternative(findings))
+        svg = _picture(rows.head(_MOST_BARS))
     table = page_table(
         rows,
         {
@@ -63,11 +63,10 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     ready = data.leases["compose_s"].notna()
-    covered = figure_coverage.of_leases(data.leases, data.leases.loc[ready, "lease_id"], "got ready")
+    covered = coverage_of_leases(data.leases, data.leases.loc[ready, "lease_id"], "got ready")
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -86,7 +85,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     return (f"{said}; {wording.percent(share, 0)} of all composing is the phase “{_PHASES[largest]}”.",)
 
 
-def _picture(rows: pd.DataFrame, alt: str) -> str:
+def _picture(rows: pd.DataFrame) -> str:
     looks = {phase: plot.look(position) for position, phase in enumerate(_PHASES)}
     drawn = [phase for phase in _PHASES if rows[phase].notna().any()]
     figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.36 * max(2, len(rows)))
@@ -112,7 +111,7 @@ def _picture(rows: pd.DataFrame, alt: str) -> str:
     axes.set_xlabel("time (s)")
     handles = [Patch(label=_PHASES[phase], **_fill(looks[phase])) for phase in drawn]
     plot.legend(figure, handles)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _fill(look: plot.Look) -> dict[str, Any]:

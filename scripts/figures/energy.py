@@ -7,11 +7,11 @@ from campaign.report.bars import Quantity
 from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Energy"
-ANCHOR = "energy"
 SECTION = (
     "What energy does equal work take? A device that waits still takes power, so a composition that slows training also makes each "
     "sample dearer. Energy is that of the devices in use, by their own counters where they have one, otherwise by their power."
 )
+PLACE = 170
 
 QUANTITIES = (
     Quantity("energy_per_sample_j", "energy of the devices for a sample", "J"),
@@ -32,4 +32,4 @@ def draw(data: FigureData) -> Drawing:
         samples = runs["energy_j"] / runs["energy_per_sample_j"].where(runs["energy_per_sample_j"] > 0)
         derived["host_energy_per_sample_j"] = runs["host_energy_j"] / samples
     rows = bars.rows_of(replace(data, runs=runs.assign(**derived)), QUANTITIES)
-    return bars.drawing(data, rows, (ANCHOR, TITLE), _WHAT, _REMARKS)
+    return bars.drawing(data, rows, _WHAT, _REMARKS)

@@ -8,15 +8,16 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from campaign import wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table
 
 TITLE = "Forecast and actual duration"
-ANCHOR = "forecast"
 SECTION = (
     "How long was each lease expected to take when it was about to be measured, and how long did it take, from the request to the "
     "release? A plan can be trusted as far as its earlier forecasts came true."
 )
+PLACE = 200
+UNITS = {"runs_expected": "", "uses": ""}
 
 _MOST = 40
 _LEVEL_PCT = 95
@@ -50,7 +51,7 @@ def draw(data: FigureData) -> Drawing:
         + (f" {len(rows) - _MOST} more in the table." if len(rows) > _MOST else "")
     )
     with plot.style(data.style):
-        svg = _picture(rows.head(_MOST), wording.alternative(findings))
+        svg = _picture(rows.head(_MOST))
     table = page_table(
         rows,
         {
@@ -66,11 +67,10 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     leases = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
-    covered = figure_coverage.of_leases(leases, rows["lease"], "were measured with a forecast")
+    covered = coverage_of_leases(leases, rows["lease"], "were measured with a forecast")
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -100,7 +100,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _picture(rows: pd.DataFrame, alt: str) -> str:
+def _picture(rows: pd.DataFrame) -> str:
     figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.26 * max(3, len(rows)))
     expected, actual = plot.look(0), plot.look(1)
     for place, row in enumerate(rows.to_dict("records")):
@@ -125,7 +125,7 @@ def _picture(rows: pd.DataFrame, alt: str) -> str:
         Line2D([], [], color="none", label="actual", **_mark(actual, filled=False)),
     ]
     plot.legend(figure, handles)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _label(row: Any) -> str:

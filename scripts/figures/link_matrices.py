@@ -9,16 +9,21 @@ from matplotlib.colors import LogNorm
 
 from campaign import wording
 from campaign.observe.links.link_kinds import KINDS
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
-from campaign.report.shown_links import Shown, shown, size_words
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table
+from campaign.report.links import Shown, shown, size_words
 
 TITLE = "Links between devices"
-ANCHOR = "link-matrices"
 SECTION = (
     "What do the links of a composition really give? Before its runs, messages are sent between every two of its devices, one pair "
     "at a time; a row sends, a column receives."
 )
+PLACE = 120
+COUNTERPARTS = {
+    "Falcon: Table IV": "bandwidth and latency between local and fabric devices",
+    "Dell: Table 1": "bandwidth between hosts and GPUs, local and remote",
+    "Dell: Table 2": "latency between hosts and GPUs",
+}
 
 _COLOURS = colormaps["cividis"].resampled(48)  # rises in lightness all the way, so that it can be read in grey
 _MOST_NUMBERS = 8  # devices; numbers in more cells would not fit into them
@@ -40,7 +45,7 @@ def draw(data: FigureData) -> Drawing:
     findings = _findings(rows)
     drawn = every[: plot.MOST_PANELS]
     with plot.style(data.style):
-        svg = _picture(drawn, wording.alternative(findings))
+        svg = _picture(drawn)
     table = page_table(
         rows,
         {
@@ -55,11 +60,10 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     measured = [each["lease_id"] for each in data.links if each["document"]["matrices"]]
-    covered = figure_coverage.of_leases(data.leases, measured, "had their links measured")
+    covered = coverage_of_leases(data.leases, measured, "had their links measured")
     return Drawing(
         svg=svg,
         caption=_caption(every, drawn),
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -163,7 +167,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _picture(drawn: list[Shown], alt: str) -> str:
+def _picture(drawn: list[Shown]) -> str:
     most = max(len(each.document["devices"]) for each in drawn)
     figure, panels = plot.grid(len(drawn), height_in=5.0 if most > 4 else 4.4, heights=(1.0, 1.0))
     for row, (name, unit) in enumerate(((_BANDWIDTH, "GB/s"), (_LATENCY, "µs"))):
@@ -174,7 +178,7 @@ def _picture(drawn: list[Shown], alt: str) -> str:
             _scale(figure.colorbar(painted, ax=axes[row], aspect=25, pad=0.03), norm, unit)
     for each, axes in zip(drawn, panels, strict=True):
         plot.title(axes[0], each.configuration)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _scale(bar: Any, norm: LogNorm, unit: str) -> None:

@@ -8,16 +8,21 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells
 
 TITLE = "Memory"
-ANCHOR = "memory-frontier"
 SECTION = (
     "Up to which batch does memory suffice? A batch that ran out of it is a result, and larger ones that are otherwise equal "
     "need not be run to know how they end: they are implied."
 )
+PLACE = 80
+UNITS = {"largest_ran": "", "smallest_out": ""}
+COUNTERPARTS = {
+    "Falcon: Section V.C.4": "largest batch with sharding",
+    "FASTER: Section 3.2.2": "batch 32 does not fit in tf32",
+}
 
 _OUT = re.compile(r"\boom_(device|host)\b")
 _ROWS = 24  # of one panel; beyond, labels would cover each other
@@ -41,7 +46,7 @@ def draw(data: FigureData) -> Drawing:
         f"{panels.sentence()}{_cut(panels)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, cells, by, shape, wording.alternative(findings))
+        svg = _picture(panels, cells, by, shape)
     table = page_table(
         rows,
         {
@@ -53,11 +58,10 @@ def draw(data: FigureData) -> Drawing:
             "Evidence (cell.repetition)": lambda row: row["evidence"] or wording.NONE,
         },
     )
-    covered = figure_coverage.of_cells(data.cells)
+    covered = coverage_of_cells(data.cells)
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -142,7 +146,7 @@ def _cut(panels: plot.Panels) -> str:
     return f" {wording.plural(left_out, 'further row')} in the data table only." if left_out else ""
 
 
-def _picture(panels: plot.Panels, cells: pd.DataFrame, by: list[str], shape: list[str], alt: str) -> str:
+def _picture(panels: plot.Panels, cells: pd.DataFrame, by: list[str], shape: list[str]) -> str:
     tallest = min(_ROWS, max(len(panel.rows) for panel in panels.shown))
     figure, axes = plot.grid(len(panels.shown), height_in=1.0 + 0.24 * tallest)
     frontiers = pd.concat([panel.rows for panel in panels.shown])
@@ -166,7 +170,7 @@ def _picture(panels: plot.Panels, cells: pd.DataFrame, by: list[str], shape: lis
         only.set_xlabel("batch per device (samples)")
     handles = [Line2D([], [], label=_WORDS[name], **_look(name)) for name in _MARKS if name in outcomes]
     plot.legend(figure, handles)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _look(outcome: str) -> dict[str, Any]:

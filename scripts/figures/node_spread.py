@@ -7,18 +7,23 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 from campaign.statistics.spread import COULD, MAY, NOT, Spread, spread
 
 TITLE = "Node spread"
-ANCHOR = "node-spread"
 SECTION = (
     "What does it cost to spread equally many devices over more hosts? A composable system can put them all on one host; a "
     "traditional one has to use several. The drop is against the fewest hosts measured with as many devices. Equal cells also "
     "differ from host to host: a drop that is no larger may be that."
 )
+PLACE = 30
+UNITS = {"drop_low": "pct", "drop_high": "pct"}
+COUNTERPARTS = {
+    "FASTER: Figs 3, 4": "the same GPUs on more hosts, A100 and T4",
+    "FASTER: Fig. 5": "drop in percent by hosts",
+}
 
 
 _DROP = ("drop_pct", "drop_low", "drop_high")
@@ -41,7 +46,7 @@ def draw(data: FigureData) -> Drawing:
         f"{panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, wording.alternative(findings))
+        svg = _picture(panels)
     table = page_table(
         rows,
         {
@@ -62,7 +67,7 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    covered = figure_coverage.of_cells(
+    covered = coverage_of_cells(
         comparable_cells.varied(
             data.cells,
             [*comparable_cells.KIND, *comparable_cells.option_columns(data.cells), "batch", "ranks"],
@@ -72,7 +77,6 @@ def draw(data: FigureData) -> Drawing:
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -118,7 +122,7 @@ def _explained(row: Any, found: Spread) -> str:
     }.get(row["hosts_explain"], "")
 
 
-def _picture(panels: plot.Panels, alt: str) -> str:
+def _picture(panels: plot.Panels) -> str:
     hosts = sorted({count for panel in panels.shown for count in panel.rows["hosts"]})
     bars = plot.Bars({count: wording.axis("hosts", count) for count in hosts})
     figure, axes = plot.grid(len(panels.shown), height_in=2.7)
@@ -135,7 +139,7 @@ def _picture(panels: plot.Panels, alt: str) -> str:
         if plot.is_left(position):
             only.set_ylabel("throughput (samples/s)")
     bars.legend(figure)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _drop(row: Any) -> str:

@@ -6,16 +6,22 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Local, hybrid and fabric"
-ANCHOR = "overhead"
 SECTION = (
     "What does attaching devices or storage through the fabric cost? The overhead is the increase of time for equal work "
     "over the cell that is attached as the baseline configuration is and is otherwise equal. Below zero is faster."
 )
+PLACE = 90
+UNITS = {"overhead_low": "pct", "overhead_high": "pct"}
+COUNTERPARTS = {
+    "Falcon: Fig. 11": "training time with local, hybrid and fabric GPUs against local ones",
+    "Falcon: Fig. 15": "training time with local and fabric NVMe",
+    "Dell: Figs 9 to 11": "throughput of native, virtual, mixed and remote GPUs, a row a batch",
+}
 
 
 # Rows of one panel that are drawn; a reader does not follow more.
@@ -52,7 +58,7 @@ def draw(data: FigureData) -> Drawing:
         f"{panels.sentence()}{alone}{plot.cut(kept, _OVERHEAD)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, _row_names(kept), wording.alternative(findings))
+        svg = _picture(panels, _row_names(kept))
     named = ["workload", *_row_names(kept), *by]
     table = page_table(
         kept,
@@ -68,11 +74,10 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    covered = figure_coverage.of_cells(rows, kept.loc[kept["overhead_pct"].notna(), "cell_id"])
+    covered = coverage_of_cells(rows, kept.loc[kept["overhead_pct"].notna(), "cell_id"])
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=kept,
         coverage=covered,
@@ -112,7 +117,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _picture(panels: plot.Panels, names: list[str], alt: str) -> str:
+def _picture(panels: plot.Panels, names: list[str]) -> str:
     treatments = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["treatment"]))
     looks = {name: plot.look(position) for position, name in enumerate(treatments)}
     lines = max(panel.rows.groupby(["workload", *names], sort=False).ngroups for panel in panels.shown)
@@ -142,7 +147,7 @@ def _picture(panels: plot.Panels, names: list[str], alt: str) -> str:
         Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=name) for name, look in looks.items()
     ]
     plot.legend(figure, handles)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _for_gaps(rows: pd.DataFrame) -> float:

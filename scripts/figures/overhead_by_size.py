@@ -8,16 +8,31 @@ from matplotlib.lines import Line2D
 from scipy import stats
 
 from campaign import statistics, wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Overhead by size"
-ANCHOR = "overhead-by-size"
 SECTION = (
     "Do large models pay more for the fabric? Overhead is the increase of time over the cell that is attached as the baseline is "
     "and is otherwise equal. A correlation is no law: what decides is communication that computing does not hide."
 )
+PLACE = 100
+COUNTERPARTS = {
+    "Falcon: Section V.C.2": "overhead grows with the model",
+}
+UNITS = {
+    "workloads": "",
+    "overhead_low": "pct",
+    "overhead_high": "pct",
+    "slope": "pct",
+    "slope_low": "pct",
+    "slope_high": "pct",
+    "intercept": "pct",
+    "correlation": "",
+    "sizes": "",
+    "freedom": "",
+}
 
 # Column, what it is, unit of the axis, divisor to it, unit of the slope in words.
 _SIZES = (
@@ -51,7 +66,7 @@ def draw(data: FigureData) -> Drawing:
         f"Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, fits, by, wording.alternative(findings))
+        svg = _picture(panels, fits, by)
     options = [name for name in comparable_cells.option_columns(rows) if name not in by]
     named = ["workload", "shape", "batch", *by[1:], *options]
     table = page_table(
@@ -70,13 +85,12 @@ def draw(data: FigureData) -> Drawing:
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
     )
-    covered = figure_coverage.of_cells(comparable_cells.overhead(data.cells, data.baseline), rows["cell_id"])
+    covered = coverage_of_cells(comparable_cells.overhead(data.cells, data.baseline), rows["cell_id"])
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
-        data=rows,
+        data=rows.rename(columns={"size_kind": "size_unit"}),
         coverage=covered,
         **table,
     )
@@ -177,7 +191,7 @@ def _findings(rows: pd.DataFrame, fits: pd.DataFrame, by: list[str]) -> tuple[st
     return tuple(said)
 
 
-def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str], alt: str) -> str:
+def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str]) -> str:
     treatments = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["treatment"]))
     looks = {name: plot.look(position) for position, name in enumerate(treatments)}
     figure, axes = plot.grid(len(panels.shown), height_in=2.7)
@@ -206,4 +220,4 @@ def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str], alt: str) -
         Line2D([], [], color=look.colour, marker=look.marker, linestyle="-", label=name) for name, look in looks.items()
     ]
     plot.legend(figure, handles)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)

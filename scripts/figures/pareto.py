@@ -9,16 +9,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from campaign import wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells
 
 TITLE = "Throughput against cost"
-ANCHOR = "pareto"
 SECTION = (
     "What does speed cost? Each mark is one cell: how fast it trains, and what a million samples take. On the front are the cells "
     "that no other beats in both; which of them to take depends on what a device-hour, or a joule, is worth."
 )
+PLACE = 180
+UNITS = {"front": ""}
 
 _DEVICE_HOURS, _ENERGY = "device-hours for 1 M samples", "energy for 1 M samples (kWh)"
 _UNITS = {_DEVICE_HOURS: "device-hours for 1 M samples", _ENERGY: "kWh for 1 M samples"}
@@ -60,7 +61,7 @@ def draw(data: FigureData) -> Drawing:
         f"{panels.sentence()}{thinned}{cut} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, wording.alternative(findings))
+        svg = _picture(panels)
     told = ["front", "near", "mean", "ci_low", "ci_high", "cost", "cost_low", "cost_high", "n_ok"]
     table = page_table(
         rows[list(dict.fromkeys([*by, *named, *told]))],
@@ -76,11 +77,10 @@ def draw(data: FigureData) -> Drawing:
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
     )
-    covered = figure_coverage.of_cells(data.cells, rows["cell_id"])
+    covered = coverage_of_cells(data.cells, rows["cell_id"])
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -176,7 +176,7 @@ def _findings(rows: pd.DataFrame, by: list[str], named: list[str]) -> tuple[str,
     return tuple(said[: plot.MOST_PANELS])
 
 
-def _picture(panels: plot.Panels, alt: str) -> str:
+def _picture(panels: plot.Panels) -> str:
     attached = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["attach"]))
     looks = {name: plot.look(position) for position, name in enumerate(attached)}
     figure, axes = plot.grid(len(panels.shown), height_in=3.0)
@@ -209,7 +209,7 @@ def _picture(panels: plot.Panels, alt: str) -> str:
     ]
     handles.append(Line2D([], [], color=plot.INK, linewidth=0.9, label="front"))
     plot.legend(figure, handles)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithmic: bool) -> tuple[float, float]:

@@ -5,16 +5,19 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Part of a host"
-ANCHOR = "part-of-host"
 SECTION = (
     "Does a run that uses k devices of a host mind how many (n) are composed onto it? If not, one large composition can "
     "serve many small runs. The variation of a case is over the differently composed hosts, at equal devices in use."
 )
+PLACE = 50
+COUNTERPARTS = {
+    "FASTER: Fig. 6": "part of a composed host's GPUs, coefficient of variation",
+}
 
 
 _MOST_LABELLED = 6  # groups of one panel
@@ -35,7 +38,7 @@ def draw(data: FigureData) -> Drawing:
         f"{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, wording.alternative(findings))
+        svg = _picture(panels)
     table = page_table(
         rows,
         {
@@ -52,11 +55,10 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    covered = figure_coverage.of_cells(_planned(data.cells))
+    covered = coverage_of_cells(_planned(data.cells))
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -108,7 +110,7 @@ def _against_smallest(rows: pd.DataFrame, by: list[str]) -> str:
     )
 
 
-def _picture(panels: plot.Panels, alt: str) -> str:
+def _picture(panels: plot.Panels) -> str:
     sizes = sorted({size for panel in panels.shown for size in panel.rows["devices_per_host"]})
     bars = plot.Bars({size: f"of {size} composed" for size in sizes})
     figure, axes = plot.grid(len(panels.shown), height_in=2.7)
@@ -131,4 +133,4 @@ def _picture(panels: plot.Panels, alt: str) -> str:
         if plot.is_left(position):
             only.set_ylabel("throughput (samples/s)")
     bars.legend(figure)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)

@@ -5,16 +5,20 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Precision"
-ANCHOR = "precision"
 SECTION = (
     "What does a shorter number format give, and what does it make possible? A cell that did not fit into memory or that "
     "the device cannot compute is a result: it is drawn as a gap with its class."
 )
+PLACE = 60
+COUNTERPARTS = {
+    "FASTER: Fig. 8": "fp16 against tf32 by batch, on 1 and 12 GPUs",
+    "Falcon: Fig. 16 (precision)": "mixed precision",
+}
 
 
 def draw(data: FigureData) -> Drawing:
@@ -32,7 +36,7 @@ def draw(data: FigureData) -> Drawing:
         f"{panels.sentence()}{first}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, wording.alternative(findings))
+        svg = _picture(panels)
     table = page_table(
         rows,
         {
@@ -49,7 +53,7 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    covered = figure_coverage.of_cells(
+    covered = coverage_of_cells(
         comparable_cells.varied(
             data.cells,
             [*comparable_cells.SHAPE, *comparable_cells.option_columns(data.cells), "workload", "batch"],
@@ -59,7 +63,6 @@ def draw(data: FigureData) -> Drawing:
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -95,7 +98,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _picture(panels: plot.Panels, alt: str) -> str:
+def _picture(panels: plot.Panels) -> str:
     names = sorted(
         {name for panel in panels.shown for name in panel.rows["precision"]}, key=comparable_cells.precision_rank
     )
@@ -112,7 +115,7 @@ def _picture(panels: plot.Panels, alt: str) -> str:
         if plot.is_left(position):
             only.set_ylabel("throughput (samples/s)")
     bars.legend(figure)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _speedup(row: Any) -> str:

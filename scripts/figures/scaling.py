@@ -8,19 +8,24 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, scaling_curves, verdict
 from campaign.statistics.scaling_models import LEAST_DIP_PCT
 from campaign.statistics.spread import spread
 
 TITLE = "Scaling"
-ANCHOR = "scaling"
 SECTION = (
     "What do more devices give? The batch of each device is held, so the global batch grows with the devices (weak "
     "scaling). Speed-up and efficiency are against the fewest devices measured. Three models are fitted to each line, and a "
     "point that is slower than its neighbours on both sides say is named as a dip."
 )
+PLACE = 10
+UNITS = {"dip_low": "pct", "dip_high": "pct", "efficiency_low": "pct", "efficiency_high": "pct"}
+COUNTERPARTS = {
+    "FASTER: Fig. 2": "throughput against GPUs; against a traditional cluster with `campaign compare`",
+    "FASTER: Fig. 7": "BERT-Large by GPUs, with a dip at 14 GPUs (dips are tested)",
+}
 
 
 # Further dips are in the table.
@@ -50,7 +55,7 @@ def draw(data: FigureData) -> Drawing:
         f"{wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, wording.alternative(findings))
+        svg = _picture(panels)
     table = page_table(
         rows,
         {
@@ -70,11 +75,10 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    covered = figure_coverage.of_cells(rows)
+    covered = coverage_of_cells(rows)
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -194,7 +198,7 @@ def _under(row: Any) -> str:
     return f"{'dip: ' if row['dip'] else ''}{size}, p {verdict.p_value(row['dip_p_holm'])}"
 
 
-def _picture(panels: plot.Panels, alt: str) -> str:
+def _picture(panels: plot.Panels) -> str:
     batches = sorted({batch for panel in panels.shown for batch in panel.rows["batch"]})
     looks = {batch: plot.look(position) for position, batch in enumerate(batches)}
     efficiencies = _efficiencies(pd.concat([panel.rows for panel in panels.shown]))
@@ -231,7 +235,7 @@ def _picture(panels: plot.Panels, alt: str) -> str:
     if any((panel.rows["compact"] & (panel.rows["n_ok"] == 0)).any() for panel in panels.shown):
         handles.append(Line2D([], [], color=plot.INK, linestyle="", marker="x", markersize=5, label="no value"))
     plot.legend(figure, handles)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _efficiencies(rows: pd.DataFrame) -> tuple[float, float]:

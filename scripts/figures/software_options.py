@@ -5,16 +5,20 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report import bars, figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import bars, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Software optimisations"
-ANCHOR = "software-options"
 SECTION = (
     "What does software give back of what a slow link costs? Ways to share the work among devices (ddp; dp, one process; zero1 and "
     "fsdp, sharded) and other options, each in every precision, against the plain way: ddp, nothing else set, most digits."
 )
+PLACE = 70
+UNITS = {"variant_place": ""}
+COUNTERPARTS = {
+    "Falcon: Fig. 16": "DP, DDP, mixed precision, sharding",
+}
 
 # Option -> what it is without being asked for, which is plain, and how another value is said.
 _PLAIN = {
@@ -47,7 +51,7 @@ def draw(data: FigureData) -> Drawing:
         f"{panels.sentence()}{more}{plot.cut(shown, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, wording.alternative(findings))
+        svg = _picture(panels)
     table = page_table(
         rows,
         {
@@ -64,11 +68,10 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    covered = figure_coverage.of_cells(_planned(data.cells)[0])
+    covered = coverage_of_cells(_planned(data.cells)[0])
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -143,7 +146,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     return tuple(said) or ("No variant has a measured plain cell beside it.",)
 
 
-def _picture(panels: plot.Panels, alt: str) -> str:
+def _picture(panels: plot.Panels) -> str:
     variants: dict[str, int] = {}
     for panel in panels.shown:
         variants |= dict(zip(panel.rows["variant"], panel.rows["variant_place"], strict=True))
@@ -163,7 +166,7 @@ def _picture(panels: plot.Panels, alt: str) -> str:
         if plot.is_left(position):
             only.set_ylabel("throughput (samples/s)")
     bars.legend(figure)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _speedup(row: Any) -> str:

@@ -6,15 +6,18 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report import figure_coverage
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_hosts, nothing, page_table
 
 TITLE = "Software stack"
-ANCHOR = "software-stack"
 SECTION = (
     "What did runs stand on? A driver's host says its system, processor, GPUs and the packages that can change a number; a foreign "
     "program's own environment says what is in it. Hosts that differ are named, because versions pass for effects of hardware."
 )
+PLACE = 220
+COUNTERPARTS = {
+    "Falcon: Table I": "software stack",
+    "FASTER: Section 2.2": "software stacks and containers",
+}
 
 # Of an environment with hundreds of packages, those that a reader looks for; the data has all of them.
 _TELLING = (
@@ -67,11 +70,10 @@ def draw(data: FigureData) -> Drawing:
         f"absent.{more} Protocol: {wording.protocol(data.protocol)}."
     )
     known = [each["host"] for each in (data.context.get("environments") or {}).values() if each.get("host")]
-    covered = figure_coverage.of_hosts(data.runs, known, "said what they stand on")
+    covered = coverage_of_hosts(data.runs, known, "said what they stand on")
     return Drawing(
         svg=None,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,

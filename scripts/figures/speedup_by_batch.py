@@ -5,16 +5,21 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Speed-up by batch"
-ANCHOR = "speedup-by-batch"
 SECTION = (
     "Does a larger batch scale better? A larger batch computes longer between two exchanges of gradients, so it should, "
     "until memory ends. The speed-up of each device count is against the smallest count at the same batch."
 )
+PLACE = 20
+UNITS = {"efficiency_low": "pct", "efficiency_high": "pct"}
+COUNTERPARTS = {
+    "FASTER: Fig. 7 (by batch)": "speed-up of BERT-Large by batch",
+    "Dell: Figs 9 to 11 (by batch)": "throughput by batch",
+}
 
 
 _SPEEDUP = plot.Columns("ratio", "ratio_low", "ratio_high")
@@ -36,7 +41,7 @@ def draw(data: FigureData) -> Drawing:
         f"{panels.sentence()}{plot.cut(rows, _SPEEDUP)} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, wording.alternative(findings))
+        svg = _picture(panels)
     table = page_table(
         rows,
         {
@@ -52,11 +57,10 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     series = comparable_cells.scaling(data.cells)
-    covered = figure_coverage.of_cells(comparable_cells.varied(series[series["compact"]], [*by, "ranks"], "batch"))
+    covered = coverage_of_cells(comparable_cells.varied(series[series["compact"]], [*by, "ranks"], "batch"))
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -87,7 +91,7 @@ def _findings(effects: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     )
 
 
-def _picture(panels: plot.Panels, alt: str) -> str:
+def _picture(panels: plot.Panels) -> str:
     counts = sorted({count for panel in panels.shown for count in panel.rows["ranks"]})
     looks = {count: plot.look(position) for position, count in enumerate(counts)}
     figure, axes = plot.grid(len(panels.shown))
@@ -117,4 +121,4 @@ def _picture(panels: plot.Panels, alt: str) -> str:
     ]
     handles.append(Line2D([], [], color=plot.INK, linestyle=":", label="ideal"))
     plot.legend(figure, handles)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)

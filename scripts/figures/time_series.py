@@ -7,16 +7,20 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from campaign import wording
-from campaign.report import bars, figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing
+from campaign.report import bars, plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
 from campaign.statistics import comparable_cells
 
 TITLE = "Over the time of a run"
-ANCHOR = "time-series"
 SECTION = (
     "What happens during a run? A mean hides a device that waits at every step, or memory that fills up. One run of each cell is "
     "shown, from its start: programs start and warm up before what is measured."
 )
+PLACE = 160
+UNITS = {"parts": ""}
+COUNTERPARTS = {
+    "Falcon: Figs 9, 10, 13, 14 (over time)": "the same over the time of a run",
+}
 
 # Quantity of the telemetry table, what it is, unit, divisor to that unit.
 _QUANTITIES = (
@@ -63,7 +67,7 @@ def draw(data: FigureData) -> Drawing:
         f"start of the run. Drawn: {'; '.join(which)}.{rest}{panels.sentence()} Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, wording.alternative(findings))
+        svg = _picture(panels)
     said = [
         (
             f"{row['quantity']} ({row['unit']})",
@@ -76,11 +80,10 @@ def draw(data: FigureData) -> Drawing:
         for row in series.to_dict("records")
     ]
     words = {"headings": _HEADINGS, "rows": tuple(said)}
-    covered = figure_coverage.of_cells(data.cells, rows["cell_id"])
+    covered = coverage_of_cells(data.cells, rows["cell_id"])
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -166,7 +169,7 @@ def _findings(series: pd.DataFrame, drawn: pd.DataFrame) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _picture(panels: plot.Panels, alt: str) -> str:
+def _picture(panels: plot.Panels) -> str:
     names = list(dict.fromkeys(name for panel in panels.shown for name in panel.rows["configuration"]))
     looks = {name: plot.look(position) for position, name in enumerate(names)}
     dashes = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
@@ -190,4 +193,4 @@ def _picture(panels: plot.Panels, alt: str) -> str:
         Line2D([], [], color=looks[name].colour, linestyle=lines[name], linewidth=1.2, label=name) for name in names
     ]
     plot.legend(figure, handles)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)

@@ -10,11 +10,14 @@ from campaign.report.bars import Quantity
 from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Transfer rates"
-ANCHOR = "transfer-rates"
 SECTION = (
     "What do the links carry? Rates are those of counters, averaged over the time that was measured. Large models send more at "
     "each step, so a link that is slower than the baseline's shows here before it shows in throughput."
 )
+PLACE = 110
+COUNTERPARTS = {
+    "Falcon: Fig. 12": "PCIe traffic of fabric GPUs, both directions together",
+}
 
 QUANTITIES = (
     Quantity("pcie_all_gb_per_s", "PCIe, all devices, both directions", "GB/s"),
@@ -59,7 +62,7 @@ def draw(data: FigureData) -> Drawing:
     remarks = (_PORTS if (rows["quantity"] == QUANTITIES[-1].says).any() else "") + (
         "PCIe rates of some runs are from looks of 20 ms at each sample, not from counters. " if looks else ""
     )
-    return bars.drawing(data, rows, (ANCHOR, TITLE), _WHAT, remarks, _by_size(rows))
+    return bars.drawing(data, rows, _WHAT, remarks, _by_size(rows))
 
 
 def _by_size(rows: pd.DataFrame) -> tuple[str, ...]:

@@ -5,12 +5,15 @@ from campaign.report.bars import Quantity
 from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Utilisation"
-ANCHOR = "utilisation"
 SECTION = (
     "What were devices and hosts doing while they were measured? Samplers on every host read their counters beside each run. A "
     "device counts as busy while any program runs on it, also one that only waits for others; so a high utilisation is no high "
     "efficiency."
 )
+PLACE = 150
+COUNTERPARTS = {
+    "Falcon: Figs 9, 10, 13, 14": "utilisation of GPUs, their memory, CPU and host memory, by model and configuration",
+}
 
 QUANTITIES = (
     Quantity("device_utilisation_mean_pct", "device utilisation", "%"),
@@ -31,4 +34,4 @@ def draw(data: FigureData) -> Drawing:
     rows = bars.rows_of(data, QUANTITIES)
     if rows.empty:
         return nothing("no run was sampled for long enough")
-    return bars.drawing(data, rows, (ANCHOR, TITLE), _WHAT)
+    return bars.drawing(data, rows, _WHAT)

@@ -6,19 +6,23 @@ from typing import Any
 import pandas as pd
 
 from campaign import statistics, wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import verdict
 from campaign.statistics.slow_hosts import WITH_LEASES, HostResult
 from campaign.statistics.spread import Spread, spread
 from campaign.statistics.variance_components import HOST, LEASE, RUN, TOGETHER, Component
 
 TITLE = "Variance and slow hosts"
-ANCHOR = "variance"
 SECTION = (
     "How far does the same cell differ from run to run, from one composition of the same hosts to the next, and from host to host? "
     "What is smaller than that is no effect of the hardware. A host on which the same cells are slower than elsewhere is named."
 )
+PLACE = 40
+UNITS = {"freedom": ""}
+COUNTERPARTS = {
+    "FASTER: Fig. 5 (hosts)": "how hosts differ by themselves",
+}
 
 _SERIES = (RUN, LEASE, HOST, TOGETHER)
 _DIFFERENCE = plot.Columns("value_pct", "low_pct", "high_pct")
@@ -44,7 +48,7 @@ def draw(data: FigureData) -> Drawing:
         f"{_caption_of(found)}Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(parts, hosts, wording.alternative(findings))
+        svg = _picture(parts, hosts)
     table = page_table(
         rows,
         {
@@ -61,11 +65,10 @@ def draw(data: FigureData) -> Drawing:
             "Remark": lambda row: row["remark"],
         },
     )
-    covered = figure_coverage.of_cells(data.cells)
+    covered = coverage_of_cells(data.cells)
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -194,7 +197,7 @@ def _caption_of(found: Spread) -> str:
     )
 
 
-def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, alt: str) -> str:
+def _picture(parts: pd.DataFrame, hosts: pd.DataFrame) -> str:
     drawn = (
         hosts[hosts["value_pct"].notna()].sort_values("value_pct", ascending=False, kind="stable")
         if len(hosts)
@@ -220,7 +223,7 @@ def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, alt: str) -> str:
     bars.legend(figure)
     for (right,) in others:
         _draw_hosts(right, drawn.head(_MOST_HOSTS).reset_index(drop=True))
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _highest(parts: pd.DataFrame) -> float:

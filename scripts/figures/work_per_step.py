@@ -5,16 +5,17 @@ from typing import Any
 import pandas as pd
 
 from campaign import statistics, wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells
 
 TITLE = "Work and bytes of a step"
-ANCHOR = "work-per-step"
 SECTION = (
     "What does a step compute, what do its ranks exchange, and how much of a device's arithmetic is reached? A model that does "
     "little arithmetic for each byte that it all-reduces depends on its links; one that does much, on its devices."
 )
+PLACE = 140
+UNITS = {"parameters": ""}
 
 # Counted by the workload, equal for all runs of a cell.
 _COUNTS = ("parameters", "flops_per_step", "allreduce_bytes_per_step", "flops_per_allreduce_byte")
@@ -36,7 +37,7 @@ def draw(data: FigureData) -> Drawing:
         f"{wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
-        svg = _picture(panels, wording.alternative(findings))
+        svg = _picture(panels)
     table = page_table(
         rows,
         {
@@ -54,11 +55,10 @@ def draw(data: FigureData) -> Drawing:
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
     )
-    covered = figure_coverage.of_cells(data.cells, rows["cell_id"])
+    covered = coverage_of_cells(data.cells, rows["cell_id"])
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -97,7 +97,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _picture(panels: plot.Panels, alt: str) -> str:
+def _picture(panels: plot.Panels) -> str:
     names = sorted(
         {name for panel in panels.shown for name in panel.rows["precision"]}, key=comparable_cells.precision_rank
     )
@@ -116,7 +116,7 @@ def _picture(panels: plot.Panels, alt: str) -> str:
         if plot.is_left(position):
             only.set_ylabel("GFLOP/s a device")
     bars.legend(figure)
-    return plot.to_svg(figure, ANCHOR, TITLE, alt)
+    return plot.to_svg(figure)
 
 
 def _mb(size_bytes: float) -> str:

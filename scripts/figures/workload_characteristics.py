@@ -8,17 +8,20 @@ import yaml
 
 from campaign import wording
 from campaign.errors import ConfigError
-from campaign.report import figure_coverage
-from campaign.report.figure import Drawing, FigureData, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells
 from campaign.workloads.trainer.spec import MODELS, model_info
 
 TITLE = "Workloads"
-ANCHOR = "workload-characteristics"
 SECTION = (
     "What was trained? Parameters and arithmetic are counted from the model itself, not quoted; what a foreign program does not "
     "tell is left open."
 )
+PLACE = 210
+UNITS = {"parameters": ""}
+COUNTERPARTS = {
+    "Falcon: Table II": "models: parameters, depth, domain, batch, data set",
+}
 
 # Layers with weights, as the models are named by; of transformers, their layers; of YOLOv5-L, the layers its own program counts.
 _DEPTH = {
@@ -73,11 +76,10 @@ def draw(data: FigureData) -> Drawing:
         "forward pass, per sample. GFLOP for each MB: a device's arithmetic in a step over what it all-reduces, at the largest "
         f"batch. Layers: as their authors count them. Protocol: {wording.protocol(data.protocol)}."
     )
-    covered = figure_coverage.of_cells(data.cells)
+    covered = coverage_of_cells(data.cells)
     return Drawing(
         svg=None,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from campaign.report import figure
 from campaign.report import page as report
 from campaign.report.figure import FigureData
-from campaign.report.figure_names import FIGURES
 from campaign.tables.cells import cells_table
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import runs_table
@@ -28,12 +26,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cells = cells_table(plan, runs)
     data = FigureData(runs, cells, leases_table(synthetic.leases()), synthetic.BASELINE, {})
     drawings = {}
-    for name in FIGURES:
-        module = importlib.import_module(f"scripts.figures.{name}")
-        drawing = module.draw(data)
-        words = figure.page_document(
-            figure.Figure(name, module.ANCHOR, module.TITLE, module.SECTION, module.draw), drawing
-        )
+    for name, shown in figure.all_figures().items():
+        drawing = shown.draw(data)
+        words = figure.page_document(shown, drawing)
         drawings[name] = {**words, "svg": drawing.svg or "<svg/>"}
     out = tmp_path_factory.mktemp("page") / "report.html"
     report.write_report(out, report.assemble(runs, cells, synthetic.leases(), synthetic.context_document(), drawings))

@@ -15,7 +15,7 @@ from campaign.config.resolve import Campaign
 from campaign.documents.record import Record, RecordedCell, Store
 from campaign.errors import ArchiveError
 from campaign.plan.matrix import expand, specification
-from campaign.report import write
+from campaign.report import figure
 from campaign.slurm.hosts import ExcludedHosts
 from tests import campaign_files
 
@@ -84,7 +84,7 @@ def test_the_report_from_the_archive_alone_is_the_same_bytes(
 ) -> None:
     # That every figure draws the same from the same tables is tested with the figures.
     some = ["composition_times", "memory_frontier", "overhead", "precision"]
-    monkeypatch.setattr(write, "figure_names", lambda *arguments: some)
+    monkeypatch.setattr(figure, "figure_names", lambda *arguments: some)
     report_from(campaign, results, None, tmp_path / "live", tmp_path / "live.html")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

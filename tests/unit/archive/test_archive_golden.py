@@ -13,7 +13,7 @@ import pytest
 
 from campaign.archive import READABLE, SCHEMA, check, opened, report_from_archive
 from campaign.archive.source import tables_from
-from campaign.report import write
+from campaign.report import figure
 from tests.unit.archive.archive_data import ARCHIVES
 
 # A golden archive is what an earlier version made: these never change, and a new schema adds one.
@@ -80,7 +80,7 @@ def test_a_golden_archive_says_what_it_said_when_it_was_made(schema: str) -> Non
 @pytest.mark.parametrize("schema", MADE)
 def test_a_golden_archive_renders(schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # All figures together are drawn elsewhere.
-    monkeypatch.setattr(write, "figure_names", lambda *arguments: ["memory_frontier"])
+    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["memory_frontier"])
     report_from_archive(golden(schema), tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "A small campaign" in page

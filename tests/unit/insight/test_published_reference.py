@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,7 +13,7 @@ from campaign.config.published_file import load
 from campaign.config.resolve import Campaign, from_document
 from campaign.errors import ConfigError
 from campaign.insight.published.claims import held_against
-from campaign.report.figure import Drawing, FigureData
+from campaign.report.figure import Drawing, FigureData, load_figure
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table
 from tests import reference_campaign as reference
@@ -41,7 +40,7 @@ def drawn(name: str, figure: str, cells: str) -> Drawing:
     kept, leases = of.cells.query(cells).reset_index(drop=True), leases_table(of.leases)
     protocol, links = campaign["protocol"], tuple(of.links)
     data = FigureData(of.runs, kept, leases, campaign["baseline"], protocol, links, context=of.context)
-    drawing: Drawing = importlib.import_module(f"scripts.figures.{figure}").draw(data)
+    drawing: Drawing = load_figure(figure).draw(data)
     return drawing
 
 

@@ -51,9 +51,9 @@ def test_arithmetic_inside_the_documents_holds() -> None:
 
 
 def test_figures_that_claims_name_are_those_of_a_report() -> None:
-    from campaign.report.figure_names import FIGURES
+    from campaign.report.figure import figure_names
 
-    anchors = {name.replace("_", "-") for name in FIGURES}
+    anchors = {name.replace("_", "-") for name in figure_names()}
     named = {claim.figure for name in CLAIMS for claim in load(name).claims} - {""}
     assert named <= anchors
 

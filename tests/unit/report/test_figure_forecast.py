@@ -1,26 +1,16 @@
 from __future__ import annotations
 
-import importlib.util
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from campaign.paths import SCRIPTS
-from campaign.report.figure import Figure, FigureData, page_document
+from campaign.report.figure import FigureData, load_figure, page_document
 from campaign.report.page_document import ForecastSaid
 from campaign.tables.leases import leases_table
-from tests.unit.report.figure_columns import untold
+from tests.unit.report.figure_columns import without_unit
 
-
-def _module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("campaign_figure_forecast", SCRIPTS / "figures" / "forecast.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+FIGURE = load_figure("forecast")
 
 
 def row(number: int, actual_s: float, **changes: Any) -> dict[str, Any]:
@@ -33,8 +23,7 @@ def row(number: int, actual_s: float, **changes: Any) -> dict[str, Any]:
 
 
 def drawn(rows: list[dict[str, Any]]) -> Any:
-    module = _module()
-    return module.draw(FigureData(pd.DataFrame(), pd.DataFrame(), leases_table([]), "", {}, context={"forecast": rows}))
+    return FIGURE.draw(FigureData(pd.DataFrame(), pd.DataFrame(), leases_table([]), "", {}, context={"forecast": rows}))
 
 
 def test_forecasts_are_judged_where_a_lease_was_measured_in_one_go() -> None:
@@ -48,7 +37,7 @@ def test_forecasts_are_judged_where_a_lease_was_measured_in_one_go() -> None:
     assert drawing.svg.count("lease-") >= 5
     assert "mathdefault" not in drawing.svg
     assert drawing.coverage == "5 of 5 leases were measured with a forecast."
-    assert untold(drawing.data) == []
+    assert without_unit(FIGURE, drawing) == []
     assert list(drawing.data["judged"]) == [True, True, True, False, False]
 
 
@@ -68,9 +57,8 @@ def test_without_a_forecast_the_figure_is_left_out() -> None:
 
 @pytest.mark.parametrize("count", [1, 60])
 def test_the_picture_stays_readable(count: int) -> None:
-    module = _module()
     drawing = drawn([row(n, 90.0 + n) for n in range(count)])
-    document = page_document(Figure("forecast", module.ANCHOR, module.TITLE, module.SECTION, module.draw), drawing)
+    document = page_document(FIGURE, drawing)
     assert len(drawing.rows) == count
     assert document["picture"]
     assert ("20 more in the table" in drawing.caption) == (count == 60)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -18,10 +16,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from campaign import wording
 from campaign.errors import RecordError
+from campaign.paths import SCRIPTS
 from campaign.report import figure, plot
 from campaign.report import write as outputs
-from campaign.report.figure import Drawing, Figure, FigureData
-from campaign.report.figure_names import FIGURES
+from campaign.report.figure import Drawing, Figure, FigureData, all_figures
 from campaign.tables import io as tableset
 from campaign.tables.cells import PlannedCell, cells_table
 from campaign.tables.io import Tables
@@ -29,9 +27,9 @@ from campaign.tables.leases import leases_table
 from campaign.tables.runs import runs_table
 from tests.unit.observe.links import links_data
 from tests.unit.report import report_data as synthetic
-from tests.unit.report.figure_columns import untold
+from tests.unit.report.figure_columns import without_unit
 
-MODULES = {name: importlib.import_module(f"scripts.figures.{name}") for name in FIGURES}
+FIGURES = all_figures()
 # Figures whose numbers are no throughput: they have no interval of one.
 OF_NO_RATE = ("composition_times", "memory_frontier", "link_matrices", "allreduce")
 # Figures of what this campaign has none of: options, sizes, counters over time ..; they are drawn in tests of their own.
@@ -63,13 +61,13 @@ def campaign() -> FigureData:
 
 @pytest.fixture(scope="module")
 def drawn(campaign: FigureData) -> dict[str, Drawing]:
-    return {name: MODULES[name].draw(campaign) for name in SHOWN}
+    return {name: FIGURES[name].draw(campaign) for name in SHOWN}
 
 
-def test_there_is_a_module_for_every_figure_of_the_page() -> None:
-    files = {path.stem for path in Path(MODULES["scaling"].__file__).parent.glob("*.py")} - {"__init__"}
+def test_every_file_is_a_figure_with_a_place_of_its_own() -> None:
+    files = {path.stem for path in (SCRIPTS / "figures").glob("*.py")} - {"__init__"}
     assert files == set(FIGURES)
-    assert len({module.ANCHOR for module in MODULES.values()}) == len(MODULES)
+    assert len({each.place for each in FIGURES.values()}) == len(FIGURES)
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -102,14 +100,14 @@ def test_a_picture_follows_the_page(name: str, drawn: dict[str, Drawing]) -> Non
     assert not re.search(r"\b20\d\d-\d\d-\d\d", svg)
     ids = re.findall(r'\sid="([^"]+)"', svg)
     assert len(ids) == len(set(ids))
-    assert all(each.startswith(MODULES[name].ANCHOR) for each in ids)
+    assert all(each.startswith(FIGURES[name].anchor) for each in ids)
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
     assert used <= set(ids)
 
 
 @pytest.mark.parametrize("name", ["node_spread", "composition_times", "overhead"])
 def test_the_same_input_gives_the_same_bytes(name: str, campaign: FigureData, drawn: dict[str, Drawing]) -> None:
-    again = MODULES[name].draw(campaign)
+    again = FIGURES[name].draw(campaign)
     assert again.svg == drawn[name].svg
     assert again.rows == drawn[name].rows
 
@@ -131,7 +129,7 @@ def test_a_cell_out_of_memory_lowers_the_coverage(name: str, drawn: dict[str, Dr
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_every_number_of_a_csv_file_says_its_unit(name: str, drawn: dict[str, Drawing]) -> None:
-    assert untold(drawn[name].data) == []
+    assert without_unit(FIGURES[name], drawn[name]) == []
 
 
 def test_a_link_far_below_its_like_is_said_first() -> None:
@@ -141,7 +139,7 @@ def test_a_link_far_below_its_like_is_said_first() -> None:
     bandwidths = document["matrices"]["unidirectional_gb_per_s"]
     out, to = next((o, t) for o, row in enumerate(bandwidths) for t, each in enumerate(row) if each)
     bandwidths[out][to] *= 0.3
-    said = MODULES["link_matrices"].draw(data([], [], links=slow)).findings
+    said = FIGURES["link_matrices"].draw(data([], [], links=slow)).findings
     assert said[0].startswith("Furthest below its like")
 
 
@@ -162,17 +160,17 @@ def test_a_cell_out_of_memory_is_a_gap_with_its_class(drawn: dict[str, Drawing])
 
 def test_the_cell_that_was_never_run_is_said_to_be_missing() -> None:
     plan = synthetic.planned()[-6:]
-    drawing = MODULES["precision"].draw(data(plan, list(synthetic.records(plan))))
+    drawing = FIGURES["precision"].draw(data(plan, list(synthetic.records(plan))))
     assert ">missing<" in drawing.svg
 
 
 def test_words_about_a_gap_stand_apart_from_intervals(campaign: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "")
+    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "<svg></svg>")
     cells = campaign.cells.copy()
     gone = (cells["configuration"] == "fabric-4") & (cells["batch"] == 32)
     cells.loc[gone, ["n_ok", "mean", "failures", "state"]] = [0, float("nan"), "oom_device x4", "failed"]
-    MODULES["overhead"].draw(replace(campaign, cells=cells))
+    FIGURES["overhead"].draw(replace(campaign, cells=cells))
     assert {words.get_text() for axes in figures[0].axes for words in axes.texts} == {"out of memory, 4 runs"}
     renderer = FigureCanvasAgg(figures[0]).get_renderer()
     figures[0].draw_without_rendering()
@@ -189,11 +187,11 @@ def test_words_about_a_gap_stand_apart_from_intervals(campaign: FigureData, monk
 
 def test_one_way_to_attach_stands_on_its_line(campaign: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "")
+    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "<svg></svg>")
     cells = campaign.cells
     kept = (cells["hosts"] == 1) & ((cells["attach"] != "hybrid") | (cells["precision"] == "fp16"))
     kept &= (cells["precision"] == "fp16") | (cells["storage"] == "local")
-    MODULES["overhead"].draw(replace(campaign, cells=cells[kept].reset_index(drop=True)))
+    FIGURES["overhead"].draw(replace(campaign, cells=cells[kept].reset_index(drop=True)))
     alone = [axes for axes in figures[0].axes if axes.get_title(loc="left").startswith("fp32")]
     assert alone
     for axes in alone:
@@ -204,7 +202,7 @@ def test_one_way_to_attach_stands_on_its_line(campaign: FigureData, monkeypatch:
 def test_of_too_many_panels_those_like_the_baseline_and_the_largest_are_drawn() -> None:
     shapes = [synthetic.configuration(each=n) for n in range(1, 14)] + [synthetic.configuration(attach="local")]
     plan = [PlannedCell(synthetic.cell(at, precision=digits), 2, "l") for at in shapes for digits in ("fp32", "fp16")]
-    drawing = MODULES["precision"].draw(data(plan, list(synthetic.records(plan))))
+    drawing = FIGURES["precision"].draw(data(plan, list(synthetic.records(plan))))
     assert "Drawn: compositions like the baseline, then the largest." in drawing.caption
     assert "2 further panels" in drawing.caption
     titles = re.findall(r">(\d+) devices?, (\w+)<", drawing.svg)
@@ -216,7 +214,7 @@ def test_of_too_many_panels_those_like_the_baseline_and_the_largest_are_drawn() 
 def test_nothing_to_show_is_said_with_a_reason(name: str) -> None:
     only = synthetic.cell(synthetic.configuration())
     for plan in ([], [PlannedCell(only, 2, "l")]):
-        drawing = MODULES[name].draw(data(plan, []))
+        drawing = FIGURES[name].draw(data(plan, []))
         assert drawing.svg is None
         assert len(drawing.empty_reason) > 20
 
@@ -224,7 +222,7 @@ def test_nothing_to_show_is_said_with_a_reason(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SHOWN if name not in (*OF_NO_RATE, "variance")])
 def test_one_run_a_cell_is_drawn_without_an_interval(name: str) -> None:
     plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=1) if each.cell.workload == "resnet"]
-    drawing = MODULES[name].draw(data(plan, list(synthetic.records(plan))))
+    drawing = FIGURES[name].draw(data(plan, list(synthetic.records(plan))))
     assert drawing.svg
     assert "n = 1 run " in drawing.caption
     assert "one run each, so no interval" in drawing.caption
@@ -233,7 +231,7 @@ def test_one_run_a_cell_is_drawn_without_an_interval(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["node_spread", "precision"])
 def test_hostile_names_are_text(name: str) -> None:
-    drawing = MODULES[name].draw(data(synthetic.hostile_plan(), synthetic.hostile_records()))
+    drawing = FIGURES[name].draw(data(synthetic.hostile_plan(), synthetic.hostile_records()))
     ElementTree.fromstring(drawing.svg)
     assert "<script" not in drawing.svg
     assert "<b>" not in drawing.svg
@@ -242,7 +240,7 @@ def test_hostile_names_are_text(name: str) -> None:
 def test_panels_beyond_what_is_readable_are_left_to_the_table() -> None:
     shapes = (synthetic.configuration(each=2), synthetic.configuration(hosts=2, each=1))
     plan = [PlannedCell(synthetic.cell(at, seed=n), 2, "l") for at in shapes for n in range(plot.MOST_PANELS + 3)]
-    drawing = MODULES["node_spread"].draw(data(plan, list(synthetic.records(plan))))
+    drawing = FIGURES["node_spread"].draw(data(plan, list(synthetic.records(plan))))
     assert "3 further panels in the data table only" in drawing.caption
     assert len(drawing.rows) == 2 * (plot.MOST_PANELS + 3)
 
@@ -264,12 +262,8 @@ def test_series_differ_without_colour() -> None:
     assert len({each.hatch for each in looks[:6]}) == len({each.marker for each in looks[:6]}) == 6
 
 
-def describe(module: ModuleType) -> Figure:
-    return Figure("figure", module.ANCHOR, module.TITLE, module.SECTION, module.draw)
-
-
 def test_files_in_files_out(campaign: FigureData, drawn: dict[str, Drawing], tmp_path: Path) -> None:
-    outputs = write(tmp_path, campaign, MODULES["node_spread"])
+    outputs = write(tmp_path, campaign, FIGURES["node_spread"])
     document = json.loads(outputs["json"].read_text())
     assert (document["shown"], document["anchor"]) == (True, "node-spread")
     assert document["findings"] == list(drawn["node_spread"].findings)
@@ -278,7 +272,7 @@ def test_files_in_files_out(campaign: FigureData, drawn: dict[str, Drawing], tmp
 
 
 def test_a_figure_with_nothing_to_show_writes_a_picture_that_says_so(tmp_path: Path) -> None:
-    outputs = write(tmp_path, data([], []), MODULES["overhead"])
+    outputs = write(tmp_path, data([], []), FIGURES["overhead"])
     document = json.loads(outputs["json"].read_text())
     assert not document["shown"]
     assert "not part of the plan" in document["reason"]
@@ -287,9 +281,9 @@ def test_a_figure_with_nothing_to_show_writes_a_picture_that_says_so(tmp_path: P
     assert outputs["csv"].exists()
 
 
-def write(tmp_path: Path, given: FigureData, module: ModuleType) -> dict[str, Path]:
-    figure.write(describe(module), given, tmp_path)
-    return {kind: tmp_path / f"figure.{kind}" for kind in ("svg", "csv", "json")}
+def write(tmp_path: Path, given: FigureData, shown: Figure) -> dict[str, Path]:
+    figure.write(shown, given, tmp_path)
+    return {kind: tmp_path / f"{shown.name}.{kind}" for kind in ("svg", "csv", "json")}
 
 
 def test_figures_are_drawn_from_the_tables_of_a_directory(tmp_path: Path) -> None:
@@ -299,7 +293,7 @@ def test_figures_are_drawn_from_the_tables_of_a_directory(tmp_path: Path) -> Non
     tableset.write(Tables(runs, cells_table(plan, runs), synthetic.leases(), [], context), tmp_path / "tables")
     outputs.draw_figures(tmp_path / "tables", tmp_path / "figures")
     for name in FIGURES:
-        assert json.loads((tmp_path / "figures" / f"{name}.json").read_text())["anchor"] == MODULES[name].ANCHOR
+        assert json.loads((tmp_path / "figures" / f"{name}.json").read_text())["anchor"] == FIGURES[name].anchor
     outputs.render_report(tmp_path / "tables", tmp_path / "figures", tmp_path / "report.html")
     assert "composition-times" in (tmp_path / "report.html").read_text()
 
@@ -312,7 +306,7 @@ def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead", "speedup_by_batch"])
 def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str) -> None:
     plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=2) if each.cell.workload == "bert"]
-    drawing = MODULES[name].draw(data(plan, list(synthetic.records(plan, noise=0.25))))
+    drawing = FIGURES[name].draw(data(plan, list(synthetic.records(plan, noise=0.25))))
     assert "Intervals wider than a picture are cut" in drawing.caption
 
 

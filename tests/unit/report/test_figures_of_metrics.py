@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from dataclasses import replace
 from typing import Any
@@ -16,18 +15,19 @@ from hypothesis import strategies as st
 
 from campaign import wording
 from campaign.report import bars, plot
-from campaign.report.figure import Drawing, FigureData
+from campaign.report.figure import Drawing, FigureData, load_figure
 from campaign.report.plot import INK
 from campaign.tables.cells import cells_table
 from campaign.tables.runs import runs_table
+from scripts.figures import overhead_by_size, pareto
 from tests.unit.report import metrics_data as study
 from tests.unit.report import report_data as synthetic
-from tests.unit.report.figure_columns import untold
+from tests.unit.report.figure_columns import without_unit
 
 PICTURES = ("software_options", "transfer_rates", "time_series", "energy", "pareto", "overhead_by_size", "utilisation")
 PAGES = (*PICTURES, "workload_characteristics", "software_stack")
 SIZES = ("mobilenetv2", "resnet50", "bert-large")
-MODULES = {name: importlib.import_module(f"scripts.figures.{name}") for name in PAGES}
+MODULES = {name: load_figure(name) for name in PAGES}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_a_picture_says_how_much_of_the_plan_is_behind_it(name: str, drawn: dict
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_number_of_a_csv_file_says_its_unit(name: str, drawn: dict[str, Drawing]) -> None:
-    assert untold(drawn[name].data) == []
+    assert without_unit(MODULES[name], drawn[name]) == []
     assert drawn[name].coverage
 
 
@@ -117,7 +117,7 @@ def test_a_way_to_share_work_that_failed_is_a_gap_with_its_class() -> None:
 def test_the_planted_slope_is_within_its_interval_and_a_flat_one_is_no_trend(drawn: dict[str, Drawing]) -> None:
     rows = drawn["overhead_by_size"].data
     by_parameters = (
-        rows[rows["size_kind"].str.startswith("parameters")].drop_duplicates("treatment").set_index("treatment")
+        rows[rows["size_unit"].str.startswith("parameters")].drop_duplicates("treatment").set_index("treatment")
     )
     fabric = by_parameters.loc["fabric, storage local"]
     assert fabric["slope_low"] < study.FABRIC_SLOPE < fabric["slope_high"]
@@ -137,7 +137,7 @@ def test_two_sizes_give_no_line_but_what_they_pay() -> None:
 
 def test_points_far_off_one_line_are_no_sure_trend() -> None:
     means = pd.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "overhead_pct": [5.0, 1.0, 6.0, 2.0]})
-    found = MODULES["overhead_by_size"].line(means, 100.0)
+    found = overhead_by_size.line(means, 100.0)
     assert found["slope_low"] < 0 < found["slope_high"]
     assert found["slope_p"] > 0.05
 
@@ -205,7 +205,7 @@ POINTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1,
 @given(POINTS)
 def test_a_front_holds_exactly_what_no_other_beats(points: list[tuple[int, int]]) -> None:
     rate, cost = np.array(points, dtype=float).T
-    front = MODULES["pareto"].front_of(rate, cost)
+    front = pareto.front_of(rate, cost)
     beaten = [
         any((r >= rate[i] and c < cost[i]) or (r > rate[i] and c <= cost[i]) for r, c in points)
         for i in range(len(points))
@@ -220,7 +220,7 @@ def test_surely_behind_is_what_it_says(points: list[tuple[int, int]]) -> None:
     rate, cost = np.array(points, dtype=float).T
     low, high, cheap, dear = rate - 2, rate + 2, cost - 1, cost + 1
     expected = [bool(((low > high[i]) & (dear < cheap[i])).any()) for i in range(len(points))]
-    assert MODULES["pareto"].surely_behind(low, high, cheap, dear).tolist() == expected
+    assert pareto.surely_behind(low, high, cheap, dear).tolist() == expected
 
 
 def test_time_series_are_means_of_devices_over_time(drawn: dict[str, Drawing]) -> None:
@@ -245,7 +245,7 @@ def test_every_number_of_a_time_series_has_its_unit(drawn: dict[str, Drawing]) -
 def test_names_of_axes_are_not_what_panels_have_in_common(data: FigureData) -> None:
     one_cost = replace(data, runs=data.runs.drop(columns="energy_per_sample_j"))
     one_size = replace(data, runs=data.runs.drop(columns="parameters"))
-    for name, kind, alone in (("pareto", "cost_kind", one_cost), ("overhead_by_size", "size_kind", one_size)):
+    for name, kind, alone in (("pareto", "cost_kind", one_cost), ("overhead_by_size", "size_unit", one_size)):
         drawing = MODULES[name].draw(alone)
         assert drawing.data[kind].nunique() == 1
         assert drawing.data[kind].iloc[0] not in drawing.caption
@@ -254,7 +254,7 @@ def test_names_of_axes_are_not_what_panels_have_in_common(data: FigureData) -> N
 
 def test_numbers_of_a_front_stand_within_its_panel(data: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "")
+    monkeypatch.setattr(plot, "to_svg", lambda figure, *words: figures.append(figure) or "<svg></svg>")
     MODULES["pareto"].draw(data)
     for axes in figures[0].axes:
         assert axes.get_xscale() == "log"

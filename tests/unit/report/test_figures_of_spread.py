@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from xml.etree import ElementTree
 
@@ -11,7 +10,7 @@ import pandas as pd
 import pytest
 
 from campaign import wording
-from campaign.report.figure import Drawing, FigureData, data_of
+from campaign.report.figure import Drawing, FigureData, data_of, load_figure
 from campaign.statistics import variance_components
 from campaign.statistics.spread import COULD, MAY, NOT, UNKNOWN, spread
 from campaign.tables.cells import PlannedCell, cells_table
@@ -22,8 +21,7 @@ from tests.unit.report import report_data as synthetic
 from tests.unit.report import spread_data
 
 DRAW: dict[str, Callable[[FigureData], Drawing]] = {
-    name: importlib.import_module(f"scripts.figures.{name}").draw
-    for name in ("variance", "scaling", "node_spread", "part_of_host")
+    name: load_figure(name).draw for name in ("variance", "scaling", "node_spread", "part_of_host")
 }
 
 

@@ -51,9 +51,9 @@ def test_a_paper_gets_pdf_and_svg_of_its_columns_with_fonts_inside(tables: Table
 def test_captions_are_latex_and_what_is_drawn_for_paper_leaves_the_page_as_it_was(
     tables: Tables, tmp_path: Path
 ) -> None:
-    before = paper.load_figure("composition_times").draw(paper.data_of(tables)).svg
+    before = paper.all_figures()["composition_times"].draw(paper.data_of(tables)).svg
     paper.draw(tables, tmp_path, for_paper=True, only=["composition-times"])
-    assert paper.load_figure("composition_times").draw(paper.data_of(tables)).svg == before
+    assert paper.all_figures()["composition_times"].draw(paper.data_of(tables)).svg == before
     text = (tmp_path / "figures.tex").read_text()
     assert "\\includegraphics{composition-times.pdf}" in text
     assert "\\label{fig:composition-times}" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from dataclasses import asdict
 from html.parser import HTMLParser
@@ -57,9 +56,8 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame, names: tuple[str, ...] = SHOWN
     data = FigureData(runs, cells, leases_table(synthetic.leases()), synthetic.BASELINE, {})
     documents = {}
     for name in names:
-        module = importlib.import_module(f"scripts.figures.{name}")
-        drawing = module.draw(data)
-        shown = figure.Figure(name, module.ANCHOR, module.TITLE, module.SECTION, module.draw)
+        shown = figure.load_figure(name)
+        drawing = shown.draw(data)
         words = figure.page_document(shown, drawing)
         documents[name] = {**words, "svg": f'<?xml version="1.0"?>\n{drawing.svg}'}
     return documents

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from campaign import statistics, wording
-from campaign.report import figure_coverage, plot
-from campaign.report.figure import Drawing, FigureData, page_table
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, page_table
 from campaign.statistics import comparable_cells
 
 
@@ -86,14 +86,13 @@ def told_beside(value: float, unit: str) -> str:
 def drawing(
     data: FigureData,
     rows: pd.DataFrame,
-    name: tuple[str, str],
     what: str,
     remarks: str = "",
     first: tuple[str, ...] = (),
 ) -> Drawing:
     """Bars of the rows: a panel a quantity, a group a configuration, a bar a workload.
 
-    name: anchor and title; what: of the caption, a sentence that says what a value is of; remarks: further sentences of the
+    what: of the caption, a sentence that says what a value is of; remarks: further sentences of the
     caption; first: findings that stand before the ranges of the quantities.
     """
     options = comparable_cells.option_columns(rows)
@@ -112,7 +111,7 @@ def drawing(
         f"Drawn: {'; '.join(of_which)}.{others}{left_out}{cut} "
         f"Protocol: {wording.protocol(data.protocol)}."
     )
-    svg = picture(first_configurations(drawn), *name, wording.alternative(findings), data.style)
+    svg = picture(first_configurations(drawn), data.style)
     # Ten thousand cells are of few workloads and batches: those are put into words once.
     same = rows.groupby(axes, sort=False, dropna=False)
     words = [wording.describe(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")]
@@ -128,11 +127,10 @@ def drawing(
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
     )
-    covered = figure_coverage.of_cells(data.cells, rows["cell_id"])
+    covered = coverage_of_cells(data.cells, rows["cell_id"])
     return Drawing(
         svg=svg,
         caption=caption,
-        alt=wording.alternative(findings),
         findings=findings,
         data=rows,
         coverage=covered,
@@ -182,7 +180,7 @@ def _where(row: Any, rows: pd.DataFrame) -> str:
     return ", ".join([str(row["configuration"]), *(wording.describe(row, [name]) for name in named)])
 
 
-def picture(rows: pd.DataFrame, anchor: str, title: str, alt: str, style: Path) -> str:
+def picture(rows: pd.DataFrame, style: Path) -> str:
     """The bars as SVG."""
     with plot.style(style):
         workloads = list(rows["workload"].unique())
@@ -207,4 +205,4 @@ def picture(rows: pd.DataFrame, anchor: str, title: str, alt: str, style: Path) 
                 only.set_ylim(0, 1)
         if len(workloads) > 1:
             bars.legend(figure)
-        return plot.to_svg(figure, anchor, title, alt)
+        return plot.to_svg(figure)

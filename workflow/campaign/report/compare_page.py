@@ -14,6 +14,7 @@ from campaign.insight.compare.matching import NAMES
 from campaign.paths import REPORTS
 from campaign.report.page_document import PublishedSaid
 from campaign.report.sections.published import published
+from campaign.report.svg import adapted
 from campaign.report.templates import filled, inline
 from campaign.statistics import SIGNIFICANT
 from campaign.statistics.verdict import p_value
@@ -166,9 +167,8 @@ def _picture(rows: pd.DataFrame, comparison: Comparison) -> str:
         axes.grid(visible=True, axis="x")
         axes.set_xlabel("change of throughput (%)")
         plot.legend(figure, handles)
-        return inline(
-            plot.to_svg(figure, "compare", "Changes of throughput", wording.alternative(findings(comparison)))
-        )
+        alt = wording.alternative(findings(comparison))
+        return inline(adapted(plot.to_svg(figure), "compare", "Changes of throughput", alt))
 
 
 def _points(axes: Any, shown: pd.DataFrame, workload: str, look: Any) -> Any:

@@ -1,26 +1,57 @@
-"""What a figure is given, what it gives back, and the files of both; the figures themselves are in scripts/figures/.
+'''What a figure declares, is given, and gives back; where figures are found; and the files of each.
+
+A figure is one file in `scripts/figures/`. A file there is found, drawn, and put on the page; nothing else is edited. Copy this:
+
+    """Figure: how long each configuration was held."""
+
+    from campaign.report.figure import Drawing, FigureData, nothing
+    from campaign.report.plot import chart
+
+    TITLE, SECTION = "Held time", "How long were hosts and devices held?"
+
+    def draw(data: FigureData) -> Drawing:
+        rows = data.leases.groupby("configuration")["held_s"].mean().dropna().reset_index()
+        if rows.empty:
+            return nothing("no lease was released")
+        return chart(data, rows, lambda axes: axes.bar(rows["configuration"], rows["held_s"]), "Mean over leases.", ["..."])
+
+What it may declare besides: `PLACE`, its place on the page (figures without one come last, by name); `UNITS`, the unit of each CSV
+column whose name says none ("" for a number without unit); `COUNTERPARTS`, what of published studies it shows (study and figure
+there -> what that shows), from which `reports/README.md` is generated. The name of the file is the name of the figure's files, and
+with dashes its anchor on the page. `draw` computes nothing: numbers come from `campaign.tables`, comparisons from
+`campaign.statistics`, words from `campaign.wording` and `campaign.statistics.verdict`; what is found stands first in `findings`.
 
 Files of a figure: `<name>.svg` (stands alone), `<name>.csv` (the numbers drawn) and `<name>.json` (words for the page).
-"""
+'''
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
 
+from campaign import wording
 from campaign.errors import RecordError
-from campaign.paths import REPORTS
-from campaign.report.figure_units import with_units
+from campaign.paths import REPORTS, SCRIPTS
+from campaign.report import svg
+from campaign.tables.cells import STATES
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table
 
 # A table in the page is for reading; beyond this many rows a reader wants the CSV.
 ROWS_ON_PAGE = 150
+LAST = 1_000_000
+"""The place of a figure that declares none."""
+
+_SUMMARY = ("mean", "sd", "ci_low", "ci_high")
+"""Throughputs, unless a column `unit` says otherwise."""
+_RATES = ("median", "median_low", "median_high", "min", "max", "against_mean", "against_sd")
 
 
 @dataclass(frozen=True)
@@ -44,9 +75,9 @@ class FigureData:
 class Drawing:
     """A figure as drawn. Without `svg` it is a table, where there are rows; otherwise `empty_reason` says why there is nothing.
 
-    caption: number of runs, interval, protocol. alt and findings: what there is to see, as sentences, alarms first. data: the
-    numbers drawn, for the CSV. headings and rows: the same for people, as text. coverage: how much of what the figure is about was
-    measured (`campaign.report.figure_coverage`), counted before anything is left out for want of a number.
+    caption: number of runs, interval, protocol. findings: what there is to see, as sentences, alarms first; alt: the first of
+    them. data: the numbers drawn, for the CSV. headings and rows: the same for people, as text. coverage: how much of what the
+    figure is about was measured, counted before anything is left out for want of a number.
     """
 
     svg: str | None
@@ -62,13 +93,69 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure's name (that of its files), its anchor in the page, title, introduction to its section, and how it is drawn."""
+    """A figure as its file declares it; see the module. section: the introduction to its section of the page."""
 
     name: str
-    anchor: str
     title: str
     section: str
-    draw: Callable[[FigureData], Drawing]
+    drawn_by: Callable[[FigureData], Drawing]
+    place: int = LAST
+    units: Mapping[str, str] = field(default_factory=dict)
+    counterparts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def anchor(self) -> str:
+        return self.name.replace("_", "-")
+
+    def draw(self, data: FigureData) -> Drawing:
+        """The drawing, its picture named for screen readers and fit for any page."""
+        drawing = self.drawn_by(data)
+        if drawing.svg is None:
+            return drawing
+        alt = wording.alternative(drawing.findings)
+        return replace(drawing, alt=alt, svg=svg.adapted(drawing.svg, self.anchor, self.title, alt))
+
+    def csv(self, drawing: Drawing) -> str:
+        """The numbers drawn, with their units in the names of columns or in a column `unit`, `size_unit` or `cost_unit`."""
+        rates = _RATES if "unit" in drawing.data else (*_RATES, *_SUMMARY)
+        units = {**dict.fromkeys(rates, "per_s"), **self.units}
+        named = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
+        return str(named.to_csv(index=False, lineterminator="\n"))
+
+
+def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
+    """The figure that a file of scripts/figures/ declares. RecordError names one that is not complete."""
+    path = scripts / "figures" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"campaign_figure_{name}", path)
+    if spec is None or spec.loader is None:
+        raise RecordError(f"{path}: cannot be loaded; reinstall the package or use a checkout")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return _declared(name, path, module)
+
+
+def _declared(name: str, path: Path, module: ModuleType) -> Figure:
+    missing = [needed for needed in ("TITLE", "SECTION", "draw") if not hasattr(module, needed)]
+    if missing:
+        raise RecordError(f"{path}: a figure declares TITLE, SECTION and draw(data); missing: {', '.join(missing)}")
+    optional = {key.lower(): getattr(module, key) for key in ("PLACE", "UNITS", "COUNTERPARTS") if hasattr(module, key)}
+    return Figure(name, module.TITLE, module.SECTION, module.draw, **optional)
+
+
+def figure_names(scripts: Path = SCRIPTS) -> list[str]:
+    """Names of the figures, one file each."""
+    return sorted(path.stem for path in (scripts / "figures").glob("[a-z]*.py"))
+
+
+def all_figures(scripts: Path = SCRIPTS) -> dict[str, Figure]:
+    """The figures of scripts/figures/ by name, in the order of the page."""
+    found = [load_figure(name, scripts) for name in figure_names(scripts)]
+    return {figure.name: figure for figure in sorted(found, key=lambda figure: (figure.place, figure.name))}
+
+
+def in_page_order(drawings: Mapping[str, Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Documents of figures (`page_document`) by name, as a list in the order of the page."""
+    return [drawings[name] for name in sorted(drawings, key=lambda name: (drawings[name].get("place", LAST), name))]
 
 
 def nothing(reason: str) -> Drawing:
@@ -80,6 +167,7 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
     """What the page says about a figure, JSON-serialisable; the picture itself is a file of its own."""
     return {
         "anchor": figure.anchor,
+        "place": figure.place,
         "title": figure.title,
         "section": figure.section,
         "shown": drawing.svg is not None or bool(drawing.rows),
@@ -120,16 +208,48 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
 
 def write(figure: Figure, data: FigureData, directory: Path) -> None:
     """Draw one figure and write its files into a directory. With nothing to show, the picture says so."""
-    from campaign.report.svg import notice
-
     drawing = figure.draw(data)
-    instead = "the table says it" if drawing.rows else f"left out because {drawing.empty_reason}"
-    picture = drawing.svg or notice(figure.anchor, f"{figure.title}: {instead}")
+    instead = "see its table" if drawing.rows else f"left out because {drawing.empty_reason}"
+    picture = drawing.svg or svg.notice(figure.anchor, f"{figure.title}: {instead}")
     words = json.dumps(page_document(figure, drawing), indent=1, sort_keys=True, ensure_ascii=False)
     out = directory / figure.name
     try:
-        out.with_suffix(".svg").write_text('<?xml version="1.0" encoding="utf-8"?>\n' + picture, encoding="utf-8")
-        with_units(drawing.data).to_csv(out.with_suffix(".csv"), index=False, lineterminator="\n")
+        out.with_suffix(".svg").write_text(svg.DECLARATION + picture, encoding="utf-8")
+        out.with_suffix(".csv").write_text(figure.csv(drawing), encoding="utf-8")
         out.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"figure {figure.anchor} could not be written ({error.strerror or error})") from error
+
+
+def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None) -> str:
+    """How much of what a figure is about was measured, by state. planned: rows of the cells table, measured or not.
+
+    shown: ids of the cells that the figure has a number of; how many measured ones have none is said too.
+    """
+    cells = planned.drop_duplicates("cell_id")
+    states = cells["state"].value_counts()
+    others = "".join(f", {int(states[name]):,} {name}" for name in STATES[1:] if states.get(name, 0))
+    # Not every campaign's runs are counted in repetitions beforehand, and those beyond the plan are none of it.
+    planned_runs, valid = int(cells["n_planned"].sum()), int(cells[["n_ok", "n_planned"]].min(axis="columns").sum())
+    said = f"{int(states.get('measured', 0)):,} of {wording.plural(len(cells), 'planned cell')} measured{others}"
+    said += f"; {valid:,} of {wording.plural(planned_runs, 'planned run')} valid"
+    if shown is None:
+        return f"{said}."
+    without = int(((cells["state"] == "measured") & ~cells["cell_id"].isin(list(shown))).sum())
+    return f"{said}; {wording.plural(without, 'measured cell')} without such a number." if without else f"{said}."
+
+
+def coverage_of_leases(leases: pd.DataFrame, shown: Iterable[str], what: str) -> str:
+    """leases: those of the campaign; shown: ids of those that the figure is of; what: became of them ('became ready')."""
+    return _coverage(set(leases["lease_id"]) if "lease_id" in leases else set(), set(shown), "lease", what)
+
+
+def coverage_of_hosts(runs: pd.DataFrame, shown: Iterable[str], what: str) -> str:
+    """runs: their hosts are those that could be shown; shown: names of hosts; what: they did."""
+    hosts = {name for names in runs["host_names"].unique() for name in names.split(", ") if name}
+    return _coverage(hosts, set(shown), "host", what)
+
+
+def _coverage(known: set[str], shown: set[str], noun: str, what: str) -> str:
+    # A campaign made from others' numbers can know of links or hosts without a lease or a run.
+    return f"{len(shown):,} of {wording.plural(len(known | shown), noun)} {what}."

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from campaign import wording
 from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
-from campaign.report.figure_names import in_page_order
+from campaign.report.figure import in_page_order
 from campaign.report.page_document import ContextDocument, Excluded, HostLeftOut
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
@@ -84,7 +84,7 @@ def build_context(
         said = ContextDocument.model_validate(context_document)
     except ValidationError as error:
         raise RecordError(f"report context: {first_problem(error)}") from error
-    ordered = [drawings[name] for name in in_page_order(drawings)]
+    ordered = in_page_order(drawings)
     shown = [
         {**drawing, "svg": inline(drawing["svg"]), "published": beside(said.published, drawing["anchor"])}
         for drawing in ordered

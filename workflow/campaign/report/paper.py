@@ -10,11 +10,9 @@ from pathlib import Path
 from campaign import wording
 from campaign.errors import ConfigError, unwritable
 from campaign.paths import REPORTS
-from campaign.report.figure import Drawing, Figure, data_of
-from campaign.report.figure_names import FIGURES, in_page_order
-from campaign.report.figure_units import with_units
+from campaign.report.figure import Drawing, Figure, all_figures, data_of
 from campaign.report.plot import COLUMN_IN, PAGE, drawn_for, paper
-from campaign.report.write import figure_names, load_figure
+from campaign.report.svg import DECLARATION
 from campaign.tables.io import Tables
 
 # Of a table on one page; more are in its CSV file.
@@ -51,14 +49,17 @@ def draw(
     data = data_of(tables)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with drawn_for(paper(REPORTS / "paper.mplstyle", out, formats) if for_paper else PAGE):
-            for figure in chosen:
+        for figure in chosen:
+            medium = (
+                paper(REPORTS / "paper.mplstyle", out / figure.anchor, formats, figure.title) if for_paper else PAGE
+            )
+            with drawn_for(medium):
                 drawing = figure.draw(data)
-                if drawing.svg is None and not drawing.rows:
-                    left_out[figure.title] = drawing.empty_reason
-                    continue
-                files += _write(figure, drawing, out, formats)
-                captions.append(latex(figure, drawing) if drawing.svg is not None else latex_table(figure, drawing))
+            if drawing.svg is None and not drawing.rows:
+                left_out[figure.title] = drawing.empty_reason
+                continue
+            files += _write(figure, drawing, out, formats)
+            captions.append(latex(figure, drawing) if drawing.svg is not None else latex_table(figure, drawing))
         if for_paper and captions:
             (out / "figures.tex").write_text("\n".join(captions), encoding="utf-8")
             files.append(out / "figures.tex")
@@ -68,24 +69,24 @@ def draw(
 
 
 def _chosen(only: Sequence[str] | None) -> list[Figure]:
-    known = [load_figure(name) for name in in_page_order(figure_names())]
+    known = all_figures()
     wanted = [name.strip() for name in only or ()]
     for name in wanted:
-        if not any(name in (figure.name, figure.anchor) for figure in known):
-            raise ConfigError(f"--only {name}: there is no such figure; there are {', '.join(FIGURES)}")
-    return [figure for figure in known if not wanted or {figure.name, figure.anchor} & set(wanted)]
+        if not any(name in (figure.name, figure.anchor) for figure in known.values()):
+            raise ConfigError(f"--only {name}: there is no such figure; there are {', '.join(known)}")
+    return [figure for figure in known.values() if not wanted or {figure.name, figure.anchor} & set(wanted)]
 
 
 def _write(figure: Figure, drawing: Drawing, out: Path, formats: Sequence[str]) -> list[Path]:
     """The data, and the picture where it is not saved while drawing."""
     data = out / f"{figure.anchor}.csv"
-    with_units(drawing.data).to_csv(data, index=False, lineterminator="\n")
+    data.write_text(figure.csv(drawing), encoding="utf-8")
     if drawing.svg is None:
         return [data]
     if formats:
         return [*(out / f"{figure.anchor}.{kind}" for kind in formats), data]
     picture = out / f"{figure.anchor}.svg"
-    picture.write_text('<?xml version="1.0" encoding="utf-8"?>\n' + drawing.svg, encoding="utf-8")
+    picture.write_text(DECLARATION + drawing.svg, encoding="utf-8")
     return [picture, data]
 
 

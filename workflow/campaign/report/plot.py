@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ from matplotlib.patches import Patch
 
 from campaign import wording
 from campaign.report import svg
+from campaign.report.figure import Drawing, FigureData, page_table
 
-# Never used as a colour of its own: every occurrence becomes currentColor. Must equal the ink of style.mplstyle.
-INK = "#010203"
+INK = svg.INK
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -59,23 +60,25 @@ class Look:
 @dataclass(frozen=True)
 class Medium:
     """What figures are drawn for. widths_in: of a figure with one, two, and more panels in a row; scale: of heights, against the
-    page's; style: what differs from the page's style; directory, formats: where else each figure is saved, and as what."""
+    page's; style: what differs from the page's style; path (without suffix), formats, title: where else a figure is
+    saved, and as what."""
 
     widths_in: tuple[float, float, float]
     scale: float = 1.0
     style: Path | None = None
-    directory: Path | None = None
+    path: Path | None = None
     formats: tuple[str, ...] = ()
+    title: str = ""
 
 
 PAGE = Medium((5.95, 7.87, 9.6))
 COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
 
 
-def paper(style: Path, directory: Path, formats: Sequence[str]) -> Medium:
-    """For a paper of two columns: one panel fits into a column, more take both."""
+def paper(style: Path, path: Path, formats: Sequence[str], title: str) -> Medium:
+    """For a paper of two columns: one panel fits into a column, more take both. path: of the files, without suffix."""
     widths_in = COLUMN_IN, BOTH_COLUMNS_IN, BOTH_COLUMNS_IN
-    return Medium(widths_in, BOTH_COLUMNS_IN / PAGE.widths_in[-1], style, directory, tuple(formats))
+    return Medium(widths_in, BOTH_COLUMNS_IN / PAGE.widths_in[-1], style, path, tuple(formats), title)
 
 
 _medium: ContextVar[Medium] = ContextVar("medium", default=PAGE)
@@ -262,18 +265,35 @@ def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look,
     axes.errorbar(x, value, bars, color=look.colour, marker=look.marker, markerfacecolor=fill, linestyle="")
 
 
-def to_svg(figure: MplFigure, anchor: str, title: str, alt: str) -> str:
-    """The figure as an `svg` element: ids prefixed by the anchor, ink as currentColor, named for screen readers."""
+def to_svg(figure: MplFigure) -> str:
+    """The figure as matplotlib writes it; `Figure.draw` makes it fit the page. For a paper, saved as its files too."""
     medium = _medium.get()
-    if medium.directory:
+    if medium.path:
         _settle(figure)
         for kind in medium.formats:
             # Without a date, the same figure is the same file.
-            metadata = {"Title": title, **({"CreationDate": None} if kind == "pdf" else {"Date": None})}
-            figure.savefig(medium.directory / f"{anchor}.{kind}", format=kind, metadata=metadata)
+            metadata = {"Title": medium.title, **({"CreationDate": None} if kind == "pdf" else {"Date": None})}
+            figure.savefig(medium.path.with_suffix(f".{kind}"), format=kind, metadata=metadata)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return svg.adapted(buffer.getvalue(), INK, anchor, title, alt)
+    return buffer.getvalue()
+
+
+def chart(
+    data: FigureData, rows: pd.DataFrame, paint: Callable[[Axes], object], caption: str, findings: Sequence[str]
+) -> Drawing:
+    """A drawing with one panel, which `paint` draws, and a table of all columns of `rows`."""
+    with style(data.style):
+        figure, ((axes,),) = grid(1)
+        paint(axes)
+        picture = to_svg(figure)
+    columns = {str(name).replace("_", " "): partial(_text, str(name)) for name in rows.columns}
+    return Drawing(picture, caption, findings=tuple(findings), data=rows, **page_table(rows, columns))
+
+
+def _text(column: str, row: Mapping[str, Any]) -> str:
+    value = row[column]
+    return wording.number(value) if isinstance(value, float) else str(value)
 
 
 def _settle(figure: MplFigure) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from campaign.errors import RecordError
-from campaign.report.figure_names import in_page_order
+from campaign.report.figure import in_page_order
 
 _ADVICE = 3
 _FINDINGS = 1  # of each figure; the page has all of them
@@ -27,8 +27,7 @@ def summary(results: Path) -> str:
         f"{runs['missing']} missing",
     ]
     drawings = {path.stem: json.loads(path.read_bytes()) for path in (results / "figures").glob("*.json")}
-    for name in in_page_order(drawings):
-        drawing = drawings[name]
+    for drawing in in_page_order(drawings):
         if drawing["shown"] and drawing["findings"]:
             lines.append(f"\n{drawing['title']}")
             lines += [f"  {finding}" for finding in drawing["findings"][:_FINDINGS]]

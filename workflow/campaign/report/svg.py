@@ -16,12 +16,17 @@ _HASHED_ID = re.compile(r"-([a-z])[0-9a-f]{10}\b")
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
-def adapted(text: str, ink: str, anchor: str, title: str, alt: str) -> str:
-    """A drawing as an `svg` element: ids prefixed by the anchor, the colour `ink` as currentColor, named for screen readers."""
+DECLARATION = '<?xml version="1.0" encoding="utf-8"?>\n'
+INK = "#010203"
+"""Never used as a colour of its own: every occurrence becomes currentColor. Must equal the ink of style.mplstyle."""
+
+
+def adapted(text: str, anchor: str, title: str, alt: str) -> str:
+    """A drawing as an `svg` element: ids prefixed by the anchor, ink as currentColor, named for screen readers."""
     text = _NOT_XML.sub("", text[text.index("<svg") :])
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{anchor}-", text)
-    text = text.replace(ink, "currentColor")
+    text = text.replace(INK, "currentColor")
     text = _settled(text)
     named = f'role="img" aria-labelledby="{anchor}-title {anchor}-desc"'
     words = f'<title id="{anchor}-title">{escape(title)}</title>\n <desc id="{anchor}-desc">{escape(_NOT_XML.sub("", alt))}</desc>'

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from campaign.errors import RecordError
 from campaign.paths import SCRIPTS
 from campaign.plan.plan import Plan
 from campaign.plan.plan_table import plan_document, plan_rows
-from campaign.report.figure_names import in_page_order
 
 if TYPE_CHECKING:
     from campaign.report.figure import Figure, FigureData
@@ -29,23 +27,20 @@ def write_plan(plan: Plan, json_path: Path, tsv_path: Path) -> None:
             file.write("\t".join(row) + "\n")
 
 
-def figure_names(scripts: Path = SCRIPTS) -> list[str]:
-    """Names of the figures, one script each."""
-    return sorted(path.stem for path in (scripts / "figures").glob("[a-z]*.py"))
-
-
 def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
     """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
-    from campaign.report.figure import data_of
+    import statsmodels.stats.multitest  # noqa: F401 - once for all processes
+
+    from campaign.report.figure import all_figures, data_of
     from campaign.tables.io import read
 
     figures.mkdir(parents=True, exist_ok=True)
-    drawing = _Drawing(data_of(read(tables), style), figures, scripts)
-    # In the page's order the largest come early, so that no processor is left with one of them at the end.
-    names = in_page_order(figure_names(scripts))
-    # Forked: what takes longest, importing and reading, is done once.
+    known = all_figures(scripts)
+    drawing = _Drawing(data_of(read(tables), style), known, figures)
+    # Forked: what takes longest, importing and reading, is done once. In the page's order the largest come early, so that no
+    # processor is left with one of them at the end.
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _begin, (drawing,)) as pool:
-        for _ in pool.map(_draw, names):
+        for _ in pool.map(_draw, known):
             pass
 
 
@@ -54,8 +49,8 @@ class _Drawing:
     """What all figures are drawn from, and to."""
 
     data: FigureData
-    figures: Path
-    scripts: Path
+    figures: Mapping[str, Figure]
+    directory: Path
 
 
 _drawing: _Drawing
@@ -69,20 +64,7 @@ def _begin(drawing: _Drawing) -> None:
 def _draw(name: str) -> None:
     from campaign.report.figure import write
 
-    write(load_figure(name, _drawing.scripts), _drawing.data, _drawing.figures)
-
-
-def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
-    """The figure that a file of scripts/figures/ draws."""
-    from campaign.report.figure import Figure
-
-    path = scripts / "figures" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"campaign_figure_{name}", path)
-    if spec is None or spec.loader is None:
-        raise RecordError(f"{path}: cannot be loaded; reinstall the package or use a checkout")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return Figure(name, module.ANCHOR, module.TITLE, module.SECTION, module.draw)
+    write(_drawing.figures[name], _drawing.data, _drawing.directory)
 
 
 def write_recommendation(tables: Path, directory: Path, style: Path | None = None) -> None:
@@ -90,10 +72,9 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
     written."""
     from campaign.errors import unwritable
     from campaign.insight.recommend import advise, asked
-    from campaign.report.figure import data_of, page_document
-    from campaign.report.figure_coverage import of_cells
+    from campaign.report.figure import coverage_of_cells, data_of, page_document
     from campaign.report.sections.recommendation_figure import figure
-    from campaign.report.svg import notice
+    from campaign.report.svg import DECLARATION, notice
     from campaign.tables.io import read
 
     given = read(tables)
@@ -101,28 +82,27 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
     drawn = figure(advice)
     shown = drawn.draw(data_of(given, style))
     if shown.svg:
-        shown = replace(shown, coverage=of_cells(given.cells, shown.data["cell_id"]))
+        shown = replace(shown, coverage=coverage_of_cells(given.cells, shown.data["cell_id"]))
     document = advice.document.model_copy(update={"figure": page_document(drawn, shown)})
     picture = shown.svg or notice(drawn.anchor, f"{drawn.title}: left out because {shown.empty_reason}")
     words = json.dumps(document.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "recommendation.svg").write_text(
-            f'<?xml version="1.0" encoding="utf-8"?>\n{picture}', encoding="utf-8"
-        )
+        (directory / "recommendation.svg").write_text(DECLARATION + picture, encoding="utf-8")
         advice.checks.to_csv(directory / "recommendation.csv", index=False, lineterminator="\n")
         (directory / "recommendation.json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise unwritable(error, directory) from error
 
 
-def render_report(tables: Path, figures: Path, out: Path) -> None:
+def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
     """The page from tables, figures, and, where there is one beside the figures, the recommendation."""
+    from campaign.report.figure import figure_names
     from campaign.report.page import assemble, read_drawings, write_report
     from campaign.report.sections.recommendation import read_recommendation
     from campaign.tables.io import read
 
-    drawings = read_drawings((figures / f"{name}.svg", figures / f"{name}.json") for name in figure_names())
+    drawings = read_drawings((figures / f"{name}.svg", figures / f"{name}.json") for name in figure_names(scripts))
     known = read(tables)
     advice = read_recommendation(figures.parent / "recommendation")
     write_report(out, assemble(known.runs, known.cells, known.leases, known.context, drawings, advice))

@@ -23,12 +23,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from campaign.errors import CampaignError
 from campaign.paths import REPORTS
-from campaign.report.figure import Drawing, Figure, data_of
-from campaign.report.figure_names import in_page_order
+from campaign.report.figure import Drawing, Figure, all_figures, data_of
 from campaign.report.sections.coverage import state_counts
 from campaign.report.svg import notice
 from campaign.report.templates import STYLE, templates
-from campaign.report.write import figure_names, load_figure
 from campaign.serve import pages
 from campaign.serve.pages import Filter
 from campaign.serve.results_index import Shelf, Shelved, tables_or_problem
@@ -122,7 +120,7 @@ class _Site:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._templates = templates(REPORTS / "serve")
-        self._figures = {name: load_figure(name) for name in in_page_order(figure_names())}
+        self._figures = all_figures()
         self._drawings: OrderedDict[tuple[Any, ...], Drawing] = OrderedDict()
         # Matplotlib's style is one for the process.
         self._drawing = threading.Lock()

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 
-from campaign.report.figure import Drawing, FigureData
-from campaign.report.shown_links import shown, size_words
+from campaign.report.figure import Drawing, FigureData, load_figure
+from campaign.report.links import shown, size_words
 from tests.unit.observe.links import links_data
 
 
 def draw(name: str, links: list[dict[str, Any]]) -> Drawing:
     none = pd.DataFrame()
-    drawing: Drawing = importlib.import_module(f"scripts.figures.{name}").draw(
-        FigureData(none, none, none, "local-4", {}, tuple(links))
-    )
+    drawing: Drawing = load_figure(name).draw(FigureData(none, none, none, "local-4", {}, tuple(links)))
     return drawing
 
 

@@ -18,14 +18,13 @@ from campaign.report import plot
 from campaign.report.figure import Drawing, Figure, nothing, page_table
 
 TITLE = "Predicted against measured"
-ANCHOR = "predictions"
 SECTION = "How well does the model know a configuration that it was not shown?"
 _POINTS = 4000  # of one panel; more only make the file larger
 
 
 def figure(advice: Advice) -> Figure:
     """The figure of an advice; of the data that other figures read it takes the style alone."""
-    return Figure("recommendation", ANCHOR, TITLE, SECTION, lambda data: draw(advice, data.style))
+    return Figure("predictions", TITLE, SECTION, lambda data: draw(advice, data.style))
 
 
 def draw(advice: Advice, style: Path) -> Drawing:
@@ -36,7 +35,7 @@ def draw(advice: Advice, style: Path) -> Drawing:
         return nothing("too few configurations were measured for a model that can be checked")
     findings = tuple(each.sentence for each in models)
     with plot.style(style):
-        svg = _picture(told, models, wording.alternative(findings))
+        svg = _picture(told, models)
     untold = len(advice.checks) - len(told)
     alone = f" {wording.plural(untold, 'cell')} left out: nothing else tells of them." if untold else ""
     caption = (
@@ -55,7 +54,7 @@ def draw(advice: Advice, style: Path) -> Drawing:
             "Highest": lambda row: wording.percent(row["highest"]),
         },
     )
-    return Drawing(svg=svg, caption=caption, alt=wording.alternative(findings), findings=findings, data=told, **table)
+    return Drawing(svg=svg, caption=caption, findings=findings, data=told, **table)
 
 
 def _by_configuration(told: pd.DataFrame) -> pd.DataFrame:
@@ -64,7 +63,7 @@ def _by_configuration(told: pd.DataFrame) -> pd.DataFrame:
     return summary.reset_index()
 
 
-def _picture(told: pd.DataFrame, models: list[ModelSaid], alt: str) -> str:
+def _picture(told: pd.DataFrame, models: list[ModelSaid]) -> str:
     shown = models[: plot.MOST_PANELS]
     attaches = list(dict.fromkeys(told["attach"]))
     looks = {name: plot.look(position) for position, name in enumerate(attaches)}
@@ -81,7 +80,7 @@ def _picture(told: pd.DataFrame, models: list[ModelSaid], alt: str) -> str:
         Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=name) for name, look in looks.items()
     ]
     plot.legend(drawn, handles)
-    return plot.to_svg(drawn, ANCHOR, TITLE, alt)
+    return plot.to_svg(drawn)
 
 
 def _panel(axes: Any, own: pd.DataFrame, looks: dict[str, plot.Look]) -> None:
