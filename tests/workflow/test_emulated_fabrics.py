@@ -16,7 +16,7 @@ from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.server import Server
 from campaign.testbed.emulators import open_dialect
 from campaign.testbed.serve_control_plane import PASSWORD, USER, system_document
-from tests.contract.fabric_fixtures import COMPOSING
+from tests.contract.test_fabric import COMPOSING
 from tests.workflow.checkout_twin import ROOT, Project
 
 HOSTS = "host[1-4]"
