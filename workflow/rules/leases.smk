@@ -32,6 +32,10 @@ def forecast_of_lease(wildcards):
 
 
 # Leases that cannot be had together are not started together. The fabric's own lock is what guards devices; this only keeps
-# jobs from waiting for each other while they hold cores. --resources on the command line wins.
+# jobs from waiting for each other while they hold cores. --resources on the command line wins; of several campaigns in one DAG,
+# the largest system counts.
 for name, amount in CAMPAIGN_DAG.scarce.items():
-    workflow.global_resources.setdefault(name, Resource(name, amount))
+    known = workflow.global_resources.get(name)
+    if name not in workflow.resource_settings.resources:
+        largest = max(amount, known.value or 0) if known else amount
+        workflow.global_resources[name] = Resource(name, largest)

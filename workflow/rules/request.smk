@@ -1,6 +1,7 @@
 """What was asked for, and how its rules call the command `campaign`.
 
-REQUIRES: --config campaign=FILE [where=EXPRESSION] [results=DIR], or --config archive=FILE; config/campaign.yaml otherwise
+REQUIRES: --configfile CAMPAIGN or --config campaign=FILE, with further keys such as where=EXPRESSION or results=DIR; or --config
+archive=FILE; config/campaign.yaml otherwise
 PROVIDES: ASKED; CAMPAIGN, the command; code_of(), a hash of what makes a result
 """
 
@@ -9,6 +10,7 @@ import shlex
 import shutil
 import sys
 
+from campaign.config.snakemake_config import with_campaign_path
 from campaign.errors import CampaignError
 from campaign.paths import REPORTS, SCRIPTS
 from campaign.plan.dag import request
@@ -44,7 +46,11 @@ def code_of(*files):
     return f"  # code {source_hash(*files)}"
 
 
-ASKED = or_exit(request, config)
+ASKED = or_exit(
+    lambda: request(
+        with_campaign_path(config, [Path(file) for file in workflow.configfiles])
+    )
+)
 CAMPAIGN = campaign_command()
 # Matplotlib keeps its list of fonts in the home directory unless told otherwise.
 os.environ.setdefault("MPLCONFIGDIR", str(Path(".snakemake", "matplotlib").resolve()))

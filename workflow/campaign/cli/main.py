@@ -16,6 +16,7 @@ from campaign.cli.compare import compare
 from campaign.cli.fabric import fabric
 from campaign.cli.figures import figures
 from campaign.cli.import_logs import import_logs
+from campaign.cli.init import init
 from campaign.cli.options import (
     budget_option,
     campaign_argument,
@@ -292,6 +293,7 @@ main.add_command(compare)
 main.add_command(fabric)
 main.add_command(figures)
 main.add_command(import_logs)
+main.add_command(init)
 main.add_command(recommend)
 main.add_command(report)
 main.add_command(sql)

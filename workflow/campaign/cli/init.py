@@ -1,0 +1,67 @@
+"""`campaign init`: a project directory for a campaign of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from campaign.errors import ConfigError, unwritable
+
+_SNAKEFILE = """\
+# The workflow of the installed package composable-campaign, used as a module. Rules of your own can follow.
+from campaign.paths import SNAKEFILE
+
+
+module composable_campaign:
+    snakefile:
+        str(SNAKEFILE)
+    config:
+        config
+
+
+use rule * from composable_campaign
+"""
+_NEXT = """
+Next, in {directory}:
+  campaign plan                    show what would be measured
+  snakemake --profile local        measure it on this machine and write results/first/report.html
+  snakemake --profile slurm        the same in Slurm allocations; first set account and partition in slurm/values.yaml
+
+config/README.md of the package and docs/ explain every key of the files in config/."""
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=Path())
+def init(directory: Path) -> None:
+    """Make DIRECTORY a project: a campaign, a system and a workload to change, Snakemake profiles, and a Snakefile.
+
+    The campaign runs in seconds on any machine. No file that exists is changed.
+    """
+    files = project_files()
+    if present := [name for name in files if (directory / name).exists()]:
+        raise ConfigError(
+            f"{directory}: {', '.join(present)} exist already; choose another directory, or move them away"
+        )
+    try:
+        for name, content in files.items():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_bytes(content)
+    except OSError as error:
+        raise unwritable(error, directory) from error
+    for name in files:
+        click.echo(directory / name)
+    click.echo(_NEXT.format(directory=directory.resolve()))
+
+
+def project_files() -> dict[str, bytes]:
+    """Content of every file of a new project, by its path."""
+    from campaign.paths import CONFIG, ROOT
+
+    starter = CONFIG / "starter"
+    profiles = [path for room in ("local", "slurm") for path in sorted((ROOT / room).glob("*.yaml"))]
+    return {
+        "workflow/Snakefile": _SNAKEFILE.encode(),
+        **{f"config/{path.relative_to(starter)}": path.read_bytes() for path in sorted(starter.rglob("*.yaml"))},
+        **{f"{path.parent.name}/{path.name}": path.read_bytes() for path in profiles},
+    }
