@@ -12,9 +12,11 @@ import sys
 
 from campaign.config.snakemake_config import with_campaign_path
 from campaign.errors import CampaignError
-from campaign.paths import REPORTS, SCRIPTS
+from campaign.paths import REPORTS, ROOT, SCRIPTS
 from campaign.plan.dag import request
 from campaign.report.source_hash import source_hash
+
+MODULE = ("-P", "-m", "campaign.cli")
 
 
 def or_exit(read, *given):
@@ -27,10 +29,17 @@ def or_exit(read, *given):
 
 def campaign_command():
     """The command `campaign` of this very Python, quoted for a shell: short where a shell finds it by its name."""
+    checkout = Path(ROOT, "workflow")
+    if (
+        workflow.deployment_settings.deployment_method
+        and (checkout / "campaign").is_dir()
+    ):
+        # The Python of --sdm conda or apptainer, on the package of this checkout.
+        return shlex.join(["env", f"PYTHONPATH={checkout}", "python", *MODULE])
     script = Path(sys.executable).with_name("campaign")
     if script.is_file() and shutil.which("campaign") == str(script):
         return "campaign"
-    return shlex.join([sys.executable, "-P", "-m", "campaign.cli"])
+    return shlex.join([sys.executable, *MODULE])
 
 
 def command_of(name):
@@ -46,6 +55,17 @@ def code_of(*files):
     return f"  # code {source_hash(*files)}"
 
 
+def has_profile():
+    given = any(argument.startswith("--profile") for argument in sys.argv)
+    return given or "SNAKEMAKE_PROFILE" in os.environ
+
+
+if workflow.modifier.is_main_snakefile() and workflow.resource_settings.cores:
+    if not has_profile():
+        print(
+            "note: no profile; 'snakemake --profile local' has the options for this machine, --profile slurm those for a cluster",
+            file=sys.stderr,
+        )
 ASKED = or_exit(
     lambda: request(
         with_campaign_path(config, [Path(file) for file in workflow.configfiles])

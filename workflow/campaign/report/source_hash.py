@@ -12,7 +12,7 @@ ANALYSIS = ("documents", "statistics", "tables", "insight", "report", "wording.p
 
 
 def source_hash(*further: Path) -> str:
-    """Hash of the content of the package's analysis code and of `further` files and directories."""
+    """Hash of the content of the package's analysis code and of `further` files and directories; OSError if one is missing."""
     digest = hashlib.sha256()
     for path in (*(_PACKAGE / name for name in ANALYSIS), *further):
         for file in _files(path):
@@ -21,6 +21,6 @@ def source_hash(*further: Path) -> str:
 
 
 def _files(path: Path) -> Iterable[Path]:
-    if path.is_file():
+    if not path.is_dir():
         return [path]
     return sorted(file for file in path.rglob("*") if file.is_file() and file.suffix != ".pyc")

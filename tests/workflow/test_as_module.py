@@ -1,0 +1,163 @@
+"""The workflow as others use it: as a module, with its own config file, from elsewhere, and what Snakemake can say of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from campaign.paths import ROOT, SNAKEFILE
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "commands.txt"
+SYSTEM = {
+    "name": "bench",
+    "launcher": "local",
+    "fabric": {"kind": "simulated"},
+    "hosts": [{"name": "host1", "devices": [{"kind": "gpu", "model": "cpu-rank", "count": 2}]}],
+    "pool": [{"kind": "gpu", "model": "cpu-rank", "count": 1}],
+    "devices": {"cpu-rank": {"runs_on": "cpu"}},
+}
+WORKLOAD = {"name": "model", "kind": "synthetic", "precisions": ["fp32"], "real_time": False}
+CAMPAIGN = {
+    "name": "small",
+    "system": "bench",
+    "configurations": [{"devices_per_host": 1, "attach": ["local", "fabric"]}],
+    "axes": {"workload": "model", "batch": 1},
+    "protocol": {"repetitions": 2},
+}
+CONDA = {
+    "platform": "linux-64",
+    "conda_version": "24.7.1",
+    "conda_prefix": "/opt/conda",
+    "get": {"channel_priority": "strict"},
+}
+"""What Snakemake asks of a conda; here there is none."""
+OUTER = """
+module one:
+    snakefile: "{snakefile}"
+    config: {{"campaign": "config/campaign.yaml"}}
+
+module two:
+    snakefile: "{snakefile}"
+    config: {{"campaign": "config/other.yaml", "results": "of others"}}
+
+use rule * from one as one_*
+
+use rule * from two as two_*
+
+rule both:
+    default_target: True
+    input: rules.one_all.input, rules.one_tables.output.runs_csv, rules.two_tables.output.runs_csv
+    output: "sizes.txt"
+    shell: "wc -c {{input:q}} > {{output:q}}"
+"""
+
+
+def write_project(directory: Path) -> Path:
+    """A directory with two small campaigns and nothing of the checkout."""
+    files = {
+        "campaign.yaml": CAMPAIGN,
+        "other.yaml": {**CAMPAIGN, "name": "other", "axes": {"workload": "model", "batch": 2}},
+        "systems/bench.yaml": SYSTEM,
+        "workloads/model.yaml": WORKLOAD,
+    }
+    for name, document in files.items():
+        path = directory / "config" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return directory
+
+
+def snakemake(directory: Path, *arguments: str, path: str = "", expect: int = 0) -> str:
+    """What Snakemake printed, standard output first."""
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *arguments],
+        cwd=directory,
+        env={**os.environ, "PATH": f"{path}{os.environ['PATH']}", "TMPDIR": str(directory)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two campaigns as two modules of one DAG, measured in a directory with a space in its name."""
+    directory = write_project(tmp_path_factory.mktemp("of two") / "a project")
+    (directory / "Snakefile").write_text(OUTER.format(snakefile=SNAKEFILE))
+    snakemake(directory, "-c2", "--scheduler", "greedy")
+    return directory
+
+
+def test_two_campaigns_are_modules_of_one_dag(measured: Path) -> None:
+    assert "4 measured, 0 failed" in (measured / "results" / "small" / "summary.txt").read_text()
+    assert (measured / "of others" / "other" / "tables" / "cells.csv").is_file()
+    assert "results/small/summary.txt" in (measured / "sizes.txt").read_text()
+
+
+def test_the_reports_of_snakemake_show_results_by_category(measured: Path) -> None:
+    snakemake(measured, "--report", "report.html")
+    page = (measured / "report.html").read_text()
+    for shown in ("Figures", "Recommendation", "Report", "composition times", "results/small/figures/scaling.svg"):
+        assert shown in page
+
+
+@pytest.mark.parametrize("option", ["--rulegraph", "--dag"])
+def test_graphs_need_no_number_of_cores(measured: Path, option: str) -> None:
+    said = snakemake(measured, option)
+    assert "digraph snakemake_dag" in said
+    assert "one_measure" in said
+
+
+def test_containerize_needs_no_number_of_cores(measured: Path, tmp_path: Path) -> None:
+    conda = tmp_path / "conda"
+    conda.write_text(f"#!/bin/sh\necho '{json.dumps(CONDA)}'\n")
+    conda.chmod(0o755)
+    said = snakemake(measured, "--containerize", path=f"{tmp_path}{os.pathsep}")
+    assert "FROM condaforge/miniforge3" in said
+    assert "snakemake>=" in said
+
+
+def test_a_campaign_file_is_a_configfile_from_elsewhere_and_commands_are_shown(tmp_path: Path) -> None:
+    """`snakemake -p` prints commands that can be pasted; those of this test are kept in tests/golden/commands.txt."""
+    write_project(tmp_path / "else where")
+    arguments = ["-s", str(SNAKEFILE), "-d", "else where", "--configfile", "else where/config/campaign.yaml"]
+    said = snakemake(tmp_path, *arguments, "-c1", "-n", "-p")
+    assert "note: no profile; 'snakemake --profile local'" in said
+    assert not (tmp_path / "else where" / "results").exists()
+    commands = re.findall(r"^Shell command: ((?!None).*)$", said, re.MULTILINE)
+    shown = "".join(f"{plain(command)}\n" for command in sorted(commands, key=lambda each: plain(each)))
+    if os.environ.get("REFRESH_GOLDEN"):
+        GOLDEN.write_text(shown)
+    assert shown == GOLDEN.read_text(), f"if this is meant: REFRESH_GOLDEN=1 pytest {__file__}"
+
+
+def plain(command: str) -> str:
+    """A command without what differs from machine to machine."""
+    python = re.escape(sys.executable)
+    command = re.sub(rf"^'?{python}'? -P -m campaign\.cli\b", "campaign", command)
+    return re.sub(r"  # code \w+$", "", command).replace(str(ROOT), "CHECKOUT").replace(sys.executable, "python")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--configfile", "config/campaign.yaml", "--config", "baseline=1x1-local"), "config baseline: differs from "),
+        (("--config", "axes=1"), "--config axes: belongs in a campaign file"),
+        (("--configfile", "config/campaign.yaml", "--config", "campaign=config/other.yaml"), "is a campaign too"),
+    ],
+    ids=["changed", "no file", "two campaigns"],
+)
+def test_keys_of_a_campaign_come_from_its_file_alone(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    said = snakemake(write_project(tmp_path), "-s", str(SNAKEFILE), "-n", *arguments, expect=1)
+    assert f"{message}" in said
+    assert "Traceback" not in said

@@ -1,0 +1,63 @@
+"""An installed wheel, outside of any checkout: `campaign init` makes a project in which Snakemake and `campaign run` measure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from campaign.paths import ROOT
+
+pytest.importorskip("hatchling")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory into which the wheel is installed; its packages come before all others."""
+    directory = tmp_path_factory.mktemp("installed")
+    built = directory / "dist"
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = built.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(directory / "site packages")], check=True)
+    return directory / "site packages"
+
+
+def run(installed: Path, directory: Path, *command: str) -> str:
+    """What a command of the installed package printed, in a directory of a person's."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(installed), "TMPDIR": str(installed.parent)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_a_project_of_ones_own_is_measured_and_goes_on(installed: Path, tmp_path: Path) -> None:
+    said = run(installed, tmp_path, "campaign.cli", "init", "my project")
+    assert "snakemake --profile local" in said
+    project = tmp_path / "my project"
+    printed = run(installed, project, "snakemake", "--profile", "local", "-p")
+    assert "8 cells, 24 runs: 24 measured, 0 failed, 0 missing" in printed
+    assert str(ROOT / "workflow") not in printed
+    assert "-P -m campaign.cli report results/first" in printed
+    assert (project / "results" / "first" / "report.html").stat().st_size > 10_000
+
+    more = project / "config" / "campaign.yaml"
+    more.write_text(more.read_text().replace("repetitions: 3", "repetitions: 4"))
+    assert "1x1-local: measure 2 of 8 runs" in run(installed, project, "campaign.cli", "run", "--dry-run")
+    run(installed, project, "campaign.cli", "run", "--", "--until", "measure")
+    assert len(list(project.glob("results/first/records/*/*.json"))) == 32
