@@ -31,11 +31,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, directory: Path, *command: str) -> str:
-    """What a command of the installed package printed, in a directory of a person's."""
+    """What a command of the installed package printed, in a directory of a person's; `campaign` is not on its PATH."""
+    path = [each for each in os.environ["PATH"].split(os.pathsep) if not Path(each, "campaign").exists()]
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(installed), "TMPDIR": str(installed.parent)},
+        env={
+            **os.environ,
+            "PATH": os.pathsep.join(path),
+            "PYTHONPATH": str(installed),
+            "TMPDIR": str(installed.parent),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

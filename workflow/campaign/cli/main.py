@@ -18,6 +18,7 @@ from campaign.cli.figures import figures
 from campaign.cli.import_logs import import_logs
 from campaign.cli.init import init
 from campaign.cli.options import (
+    CAMPAIGN_FILE,
     budget_option,
     campaign_argument,
     campaign_option,
@@ -169,6 +170,8 @@ def run(
     superseded/ of the results, and kept. With --budget, only what 'campaign plan --budget' shows is measured; the choice is kept as
     plan/budget.json, so that the same command again goes on with it.
     """
+    if str(campaign).startswith("-"):  # 'campaign run -- OPTIONS': the default campaign
+        campaign, snakemake = CAMPAIGN_FILE, (str(campaign), *snakemake)
     from campaign.config.load import read_campaign, read_system
     from campaign.paths import ROOT, SNAKEFILE
     from campaign.plan.budget import parse_budget
