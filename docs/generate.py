@@ -14,8 +14,8 @@ import click
 
 from campaign.archive.layout import INDEX, MEANINGS, SCHEMA, Index
 from campaign.cli.main import main as campaign
-from campaign.config.markdown import sections, sentence, table
-from campaign.config.schemas import NOUNS, schema_of
+from campaign.config.documentation.markdown import sections, sentence, table
+from campaign.config.documentation.schemas import NOUNS, schema_of
 from campaign.tables.columns import COLUMNS, ROWS
 from docs import imports
 

@@ -10,7 +10,7 @@ from campaign import wording
 from campaign.errors import ConfigError
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells
-from campaign.workloads.trainer.spec import MODELS, model_info
+from campaign.workloads.trainer.model_catalog import MODELS, model_info
 
 TITLE = "Workloads"
 SECTION = (

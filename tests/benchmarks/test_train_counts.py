@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from campaign.workloads.trainer import training
-from campaign.workloads.trainer.rank_environment import Place
-from campaign.workloads.trainer.spec import TrainSpec
+from campaign.workloads.trainer.rank_process import Place
+from campaign.workloads.trainer.run_spec import TrainSpec
 from campaign.workloads.trainer.timed_steps import CpuClock
 from tests.benchmarks.bare import Bare
 

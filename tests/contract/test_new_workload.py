@@ -12,8 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from campaign.cli.main import main
-from campaign.config.documentation import configuration, workloads
-from campaign.config.schemas import schema_of
+from campaign.config.documentation.pages import configuration, workloads
+from campaign.config.documentation.schemas import schema_of
 from campaign.errors import ConfigError
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Launcher

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from campaign.cli.main import main
-from campaign.config.documentation import EXAMPLES
+from campaign.config.documentation.pages import EXAMPLES
 from campaign.config.load import validate
 from campaign.config.published_file import ReferenceSet
 from campaign.config.yaml_file import parse_yaml

@@ -11,20 +11,21 @@ import jsonschema
 import pytest
 import yaml
 
-from campaign.config import documentation
-from campaign.config.documentation import COMMAND, EXAMPLES, configuration, main, outdated
+from campaign.config.documentation import pages
+from campaign.config.documentation.__main__ import main, outdated
+from campaign.config.documentation.pages import COMMAND, EXAMPLES, configuration
+from campaign.config.documentation.schemas import NOUNS, options_schema, schema_of
 from campaign.config.load import validate
 from campaign.config.resolve import load_campaign
-from campaign.config.schemas import NOUNS, options_schema, schema_of
 from campaign.config.yaml_file import parse_yaml, read_yaml
 from campaign.documents.cell import AXES
 from campaign.fabrics import fabric_kinds
 from campaign.paths import CONFIG
 from campaign.plan.matrix import expand
 from campaign.workloads import WORKLOADS, workload_class
+from campaign.workloads.command_template import RUN_VALUES
 from campaign.workloads.parsers import PARSERS
-from campaign.workloads.template import RUN_VALUES
-from campaign.workloads.trainer.spec import MODELS
+from campaign.workloads.trainer.model_catalog import MODELS
 from tests.campaign_files import write_files
 
 SHIPPED = [
@@ -148,7 +149,7 @@ def test_tables_are_whole() -> None:
 def test_check_fails_and_names_the_command_when_something_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(documentation, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
     assert main(["--check"]) == 1
     assert f"run: {COMMAND}" in capsys.readouterr().err
     assert main([]) == 0
@@ -164,10 +165,10 @@ def test_the_example_of_the_usage_page_is_the_example_of_the_reference() -> None
 
 
 def test_the_status_tables_name_every_entry_of_the_registries() -> None:
-    fabrics = documentation.fabrics().splitlines()
+    fabrics = pages.fabrics().splitlines()
     for name, adapter in fabric_kinds().items():
         row = next(line for line in fabrics if line.startswith(f"| [`{name}`]"))
         assert adapter.unverified[1:] in row
-    workloads = documentation.workloads()
+    workloads = pages.workloads()
     for name in (*WORKLOADS, *PARSERS, *(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))):
         assert f"`{name}`" in workloads

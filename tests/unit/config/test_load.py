@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 import yaml
 
+from campaign.config.documentation.schemas import schema_of
 from campaign.config.load import config_directories
 from campaign.config.resolve import load_campaign
-from campaign.config.schemas import schema_of
 from campaign.errors import ConfigError, nearest
 from tests.campaign_files import load, write_files
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.config.schemas import schema_of
+from campaign.config.documentation.schemas import schema_of
 from campaign.errors import ConfigError
 from campaign.plan.costs import Costs, LeaseCost, Span, cell_cost
 from campaign.plan.dag import Dag, Request, read_plan

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from campaign.errors import ConfigError
 from campaign.workloads.command import CommandWorkload
+from campaign.workloads.command_template import RESERVED, check_template, fill
 from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome
-from campaign.workloads.template import RESERVED, check_template, fill
 from tests.campaign_files import one_cell, one_run
 
 RATE = {"metric": "throughput_per_s", "regex": r"rate: (\S+)"}

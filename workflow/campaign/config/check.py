@@ -8,16 +8,15 @@ from functools import partial
 from typing import Any
 
 from campaign.config.campaign_file import CampaignFile
-from campaign.config.product import product
 from campaign.config.remote_devices import rules_of
-from campaign.config.shapes import device_models
+from campaign.config.shapes import device_models, product
 from campaign.config.system_file import DeviceModel, Link, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import AXES, SHAPE_AXES, Configuration
 from campaign.documents.expression import parse
 from campaign.errors import ConfigError, nearest, problems_of
+from campaign.workloads.command_template import RESERVED
 from campaign.workloads.protocol import Surroundings, Workload
-from campaign.workloads.template import RESERVED
 
 FASTEST_GBIT_PER_S = 8.0
 """Up to here two processes on a busy core each fill an emulated link; a faster one would be slowed by the processor instead."""

@@ -17,6 +17,7 @@ from campaign.documents.fields import AXIS_PATTERN, Argument, AxisName, Precisio
 from campaign.documents.record import Failure
 from campaign.errors import problems_of
 from campaign.workloads import software as environments
+from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill
 from campaign.workloads.logs import Log
 from campaign.workloads.parsers import ParserName, Reading, Scope, read_log
 from campaign.workloads.parsers.expressions import Parser, parse
@@ -24,7 +25,6 @@ from campaign.workloads.parsers.suggestions import hints
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
 from campaign.workloads.rank_launchers import Job, Launch, command_line, exported
 from campaign.workloads.software import Software, filled, search_path
-from campaign.workloads.template import RESERVED, RUN_VALUES, check_template, fill
 
 _INTRODUCTION = """\
 Any program, started once for the run or once a device, with the run's values filled in where the command or a variable says

@@ -23,7 +23,7 @@ from campaign.documents.fields import MODULE_PATTERN, OPERAND_PATTERN, Model
 from campaign.errors import LaunchError
 from campaign.files import read_json, write_json
 from campaign.processes.command import Finished, run_command
-from campaign.workloads.template import fill
+from campaign.workloads.command_template import fill
 
 Filled = Annotated[str, StringConstraints(pattern=OPERAND_PATTERN)]
 ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN, max_length=200)]

@@ -15,9 +15,9 @@ from campaign.workloads.failures import classify
 from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
 from campaign.workloads.trainer.efficiency import efficiency
-from campaign.workloads.trainer.options import COMMON_OPTIONS, FAMILY_OPTIONS
+from campaign.workloads.trainer.model_catalog import MODELS, model_info, resolve_options
+from campaign.workloads.trainer.model_options import COMMON_OPTIONS, FAMILY_OPTIONS
 from campaign.workloads.trainer.rank_result import RankResult, read_results
-from campaign.workloads.trainer.spec import MODELS, model_info, resolve_options
 
 _COLLECTIVE_TIME_OUT_S = 120.0
 _SHARED_OPTIONS = frozenset(COMMON_OPTIONS) - {"learning_rate"}

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from campaign.workloads.trainer import flops
+from campaign.workloads.trainer.model_catalog import MODELS
 from campaign.workloads.trainer.models import Trainable, build
-from campaign.workloads.trainer.spec import MODELS, TrainSpec
+from campaign.workloads.trainer.run_spec import TrainSpec
 
 BERT = MODELS["bert-nano"].forward_flops_per_sample
 

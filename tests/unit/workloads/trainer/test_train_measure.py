@@ -11,8 +11,8 @@ import torch
 from campaign.workloads.trainer import models
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import build
-from campaign.workloads.trainer.rank_environment import Place
-from campaign.workloads.trainer.spec import TrainSpec
+from campaign.workloads.trainer.rank_process import Place
+from campaign.workloads.trainer.run_spec import TrainSpec
 from campaign.workloads.trainer.timed_steps import CpuClock, Training, measure
 from campaign.workloads.trainer.training import Session
 

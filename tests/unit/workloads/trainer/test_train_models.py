@@ -15,9 +15,9 @@ from torch import nn
 
 from campaign.errors import ConfigError
 from campaign.workloads.trainer import flops
+from campaign.workloads.trainer.model_catalog import MODELS, resolve_options
+from campaign.workloads.trainer.model_options import FAMILY_OPTIONS
 from campaign.workloads.trainer.models import Sample, batch_of, build, gpt, yolo
-from campaign.workloads.trainer.options import FAMILY_OPTIONS
-from campaign.workloads.trainer.spec import MODELS, resolve_options
 
 REDUCED = sorted(name for name, info in MODELS.items() if not info.full_size)
 # Parameters, and operations of one sample's forward pass, to the precision that they are published or were derived by hand with.

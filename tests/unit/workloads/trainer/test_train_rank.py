@@ -15,7 +15,7 @@ import torch
 
 from campaign.errors import ConfigError, RecordError
 from campaign.workloads.trainer.rank import describe
-from campaign.workloads.trainer.rank_environment import Place
+from campaign.workloads.trainer.rank_process import Place
 from campaign.workloads.trainer.rank_result import RankResult, read_results, write_result
 
 Spec = Callable[..., dict[str, Any]]

@@ -14,7 +14,7 @@ import pytest
 from campaign.workloads.logs import Log
 from campaign.workloads.protocol import Ended
 from campaign.workloads.train import TrainWorkload
-from campaign.workloads.trainer.spec import model_info
+from campaign.workloads.trainer.model_catalog import model_info
 from tests.campaign_files import one_cell, one_run
 
 Spec = Callable[..., dict[str, Any]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from campaign.workloads.trainer.spec import MODELS
+from campaign.workloads.trainer.model_catalog import MODELS
 from tests.unit.workloads.trainer.conftest import Driver
 
 

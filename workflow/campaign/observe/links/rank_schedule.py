@@ -20,7 +20,7 @@ from campaign.errors import ConfigError
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 from campaign.observe.links.time_budget import Forecast, ladder
 from campaign.observe.links.transfer_timing import LARGEST_COPY_BYTES, LARGEST_COPY_ON_CPU_BYTES, Exchange, copies_s
-from campaign.workloads.trainer.rank_environment import Place
+from campaign.workloads.trainer.rank_process import Place
 
 _BUFFERS = 3  # of one size that a rank holds at most
 _ALL_OF_PAIRS = 2.0  # time of a size over that of its one-way messages, before one is known

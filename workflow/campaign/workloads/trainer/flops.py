@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from campaign.documents.cell import Scalar
+from campaign.workloads.trainer.model_catalog import model_info, resolve_options
+from campaign.workloads.trainer.model_options import FAMILY_OPTIONS
 from campaign.workloads.trainer.models import batch_of, build
-from campaign.workloads.trainer.options import FAMILY_OPTIONS
-from campaign.workloads.trainer.spec import TrainSpec, model_info, resolve_options
+from campaign.workloads.trainer.run_spec import TrainSpec
 
 _FORWARD_PASSES = 3.0
 _COUNTED = 2

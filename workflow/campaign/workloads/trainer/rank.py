@@ -24,10 +24,9 @@ from pydantic import ValidationError
 from campaign.documents.record import Status
 from campaign.errors import ConfigError
 from campaign.workloads.failures import classify
-from campaign.workloads.trainer.rank_environment import Place
-from campaign.workloads.trainer.rank_process import live
+from campaign.workloads.trainer.rank_process import Place, live
 from campaign.workloads.trainer.rank_result import result_path, write_result
-from campaign.workloads.trainer.spec import TrainSpec
+from campaign.workloads.trainer.run_spec import TrainSpec
 
 if TYPE_CHECKING:
     from campaign.workloads.trainer.training import Session

@@ -15,8 +15,8 @@ from torch.amp import GradScaler
 
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.input_pipeline import Feed
-from campaign.workloads.trainer.spec import TrainSpec
-from campaign.workloads.trainer.strategies import make_strategy
+from campaign.workloads.trainer.parallel_strategies import make_strategy
+from campaign.workloads.trainer.run_spec import TrainSpec
 
 _SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves: it has settled long before
 _SETTLED_AFTER = 3

@@ -18,15 +18,15 @@ import torch.distributed as dist
 from campaign.documents.record import Status
 from campaign.errors import ConfigError
 from campaign.workloads.trainer import models, precision
-from campaign.workloads.trainer.communication import measure_communication
+from campaign.workloads.trainer.communication_cost import measure_communication
 from campaign.workloads.trainer.flops import flops_per_step
 from campaign.workloads.trainer.input_pipeline import Feed, make_feed
-from campaign.workloads.trainer.observed_precision import SeenTypes
-from campaign.workloads.trainer.rank_environment import Place
+from campaign.workloads.trainer.precision import SeenTypes
+from campaign.workloads.trainer.rank_process import Place
 from campaign.workloads.trainer.rank_result import RankResult
-from campaign.workloads.trainer.spec import TrainSpec
+from campaign.workloads.trainer.run_spec import TrainSpec
 from campaign.workloads.trainer.timed_steps import Training, Window, make_clock, measure
-from campaign.workloads.trainer.unsupported import unsupported_by, unsupported_reason
+from campaign.workloads.trainer.unsupported_options import unsupported_by, unsupported_reason
 
 _FEWEST_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first, cuDNN tunes per shape, the fp16 scaler backs off
 

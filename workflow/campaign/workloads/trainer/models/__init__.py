@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from campaign.documents.cell import Scalar
+from campaign.workloads.trainer.model_catalog import model_info
 from campaign.workloads.trainer.models import bert, foreign, gpt, mobilenet, resnet, yolo
-from campaign.workloads.trainer.spec import model_info
 
 Sample = tuple[Tensor, ...]
 _IMAGE_CLASSES = {"resnet50w16": 100}
@@ -46,7 +46,7 @@ class Trainable(nn.Module):
 def build(model: str, options: Mapping[str, Scalar], device: torch.device | str = "cpu") -> Trainable:
     """Build the model on the device (`meta` costs nothing) with weights from torch's global seed.
 
-    options: resolved ones (`campaign.workloads.trainer.spec.resolve_options`). ConfigError when a foreign package is missing.
+    options: resolved ones (`model_catalog.resolve_options`). ConfigError when a foreign package is missing.
     """
     family = model_info(model).family
     with torch.device(device):

@@ -10,9 +10,9 @@ import sysconfig
 import torch
 
 from campaign.workloads.trainer import models, precision
-from campaign.workloads.trainer.layers import layers_of
-from campaign.workloads.trainer.spec import TrainSpec
-from campaign.workloads.trainer.strategies import name_of
+from campaign.workloads.trainer.parallel_strategies import name_of
+from campaign.workloads.trainer.repeated_layers import layers_of
+from campaign.workloads.trainer.run_spec import TrainSpec
 
 _COMPILERS = ("c++", "g++", "clang++")
 _PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vector<int>(1)[0]; }\n"

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from campaign.workloads.trainer import models, precision, sharded
-from campaign.workloads.trainer.layers import layers_of
-from campaign.workloads.trainer.replicas import CpuReplicas
-from campaign.workloads.trainer.spec import Parallel, TrainSpec
+from campaign.workloads.trainer import fsdp_sharding, models, precision
+from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
+from campaign.workloads.trainer.repeated_layers import layers_of
+from campaign.workloads.trainer.run_spec import Parallel, TrainSpec
 
 _DEFAULT_BUCKET_MIB = 25.0
 
@@ -116,11 +116,11 @@ def _fsdp(spec: TrainSpec, trainable: models.Trainable, device: torch.device, wo
     """Every device has its share of all weights; the optimizer updates fp32 shards, also with fp16-o2."""
     options = spec.resolved_options()
     half = spec.precision == "fp16-o2"
-    gradients, gathered = sharded.sizes(trainable, half, int(options["accumulation"]))
-    sharded.shard(trainable, device, world_size, half)
+    gradients, gathered = fsdp_sharding.sizes(trainable, half, int(options["accumulation"]))
+    fsdp_sharding.shard(trainable, device, world_size, half)
     optimizer = models.make_optimizer(trainable, float(options["learning_rate"]))
     traffic = Traffic(gradients, None, round((world_size - 1) / world_size * (gathered + gradients)))
-    return Strategy("fsdp", trainable, optimizer, _nothing, lambda: sharded.gradients_kept(trainable), traffic)
+    return Strategy("fsdp", trainable, optimizer, _nothing, lambda: fsdp_sharding.gradients_kept(trainable), traffic)
 
 
 def recompute(layer: nn.Module) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from campaign.workloads.trainer import precision
-from campaign.workloads.trainer.layers import layers_of
+from campaign.workloads.trainer.repeated_layers import layers_of
 
 if TYPE_CHECKING:
     from campaign.workloads.trainer.models import Trainable

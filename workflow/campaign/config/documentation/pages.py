@@ -1,20 +1,18 @@
-"""Write the generated reference, docs/reference/ and workflow/schemas/: `python -m campaign.config.documentation [--check]`.
+"""The pages of the generated reference.
 
-The pages show the models' keys as tables, in the order of the models. A general generator for JSON Schema lists every key in a
-section of its own and describes unions of types as alternatives; here a key is one row, and "one or a list" are three words.
+A page shows the models' keys as tables, in the order of the models. A general generator for JSON Schema lists every key in a
+section of its own and describes unions of types as alternatives; here a key is one row, and "one or a list" are four words.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from campaign.config.markdown import sections, sentence, table
-from campaign.config.schemas import NOUNS, options_schema, schema_of
+from campaign.config.documentation.markdown import sections, sentence, table
+from campaign.config.documentation.schemas import NOUNS, options_schema, schema_of
 from campaign.config.yaml_file import read_yaml
 from campaign.documents.cell import AXES
 from campaign.errors import ConfigError
@@ -251,31 +249,3 @@ def documents() -> dict[Path, str]:
     }
     pages = {"configuration": configuration, "fabrics": fabrics, "workloads": workloads}
     return {**{ROOT / "docs" / "reference" / f"{name}.md": page() for name, page in pages.items()}, **schemas}
-
-
-def outdated() -> list[Path]:
-    """Generated files that are not as they would be made now."""
-    return [
-        path
-        for path, content in documents().items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != content
-    ]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Write the files, or with `--check` say which would change; gives the exit code."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file would change")
-    if parser.parse_args(arguments).check:
-        old = outdated()
-        for path in old:
-            print(f"{path} is not up to date; run: {COMMAND}", file=sys.stderr)
-        return 1 if old else 0
-    for path, content in documents().items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

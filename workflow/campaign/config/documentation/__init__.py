@@ -1,0 +1,1 @@
+"""The generated reference: JSON Schemas of all files, and pages with their keys as tables."""
