@@ -15,7 +15,7 @@ from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.launch.emulation.slurm_cluster import Cluster
 from campaign.launch.protocol import Limits
-from campaign.workloads.command import Command, CommandWorkload
+from campaign.workloads.command import CommandWorkload
 from campaign.workloads.protocol import Ended, Step
 from campaign.workloads.protocol import Run as MeasuredRun
 from tests.cluster.in_job import Job, Run, Work, composition, submitted
@@ -42,7 +42,7 @@ def step(directory: Path, **keys: Any) -> Step:
     configuration = Configuration("c", 2, 2, 2, 2, "core", "local", "local")
     cell = Cell("0" * 20, configuration, "p", 7, "fp32", settings=Settings())
     run = MeasuredRun(cell, 1, HOSTS, directory, "cpu", launcher="slurm")
-    return Command(CommandWorkload.model_validate(document)).step(run)
+    return CommandWorkload.model_validate(document).step(run)
 
 
 @pytest.fixture(scope="module")
