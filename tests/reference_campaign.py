@@ -7,6 +7,7 @@ interval is narrower than the digits that are printed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell
-from campaign.insight.published.claims import held_against
+from campaign.insight.published.claims import with_claims
 from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice
 from campaign.observe.links.link_kinds import kinds
 from campaign.plan.matrix import expand
@@ -180,8 +181,7 @@ def tables(name: str, seed: int = 11, repetitions: int = 5) -> Tables:
         },
         "campaign_yaml": "",
         "system": {"name": of.system.name, "description": of.system.description, "fabric": "static"},
+        "references": of.document()["references"],
     }
     found = Tables(runs, cells_table(planned, runs), [], links() if name == "falcon" else [], context)
-    return Tables(
-        found.runs, found.cells, [], found.links, {**context, "published": held_against(of.references, found)}
-    )
+    return replace(found, context=with_claims(found))

@@ -117,5 +117,6 @@ class ContextDocument(_Closed):
     environments: dict[str, dict[str, Any]] = Field(default_factory=dict, description="by hash")
     schema_versions: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict, description="what a flag of a run means")
-    published: PublishedSaid = PublishedSaid()
+    references: tuple[dict[str, Any], ...] = Field(default=(), description="sets of published claims, `published/1`")
+    published: PublishedSaid = Field(default=PublishedSaid(), description="the same beside what was measured, in words")
     forecast: tuple[ForecastSaid, ...] = ()

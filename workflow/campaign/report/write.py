@@ -97,6 +97,7 @@ def write_recommendation(tables: Path, directory: Path, style: Path | None = Non
 
 def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
     """The page from tables, figures, and, where there is one beside the figures, the recommendation."""
+    from campaign.insight.published.claims import with_claims
     from campaign.report.figure import figure_names
     from campaign.report.page import assemble, read_drawings, write_report
     from campaign.report.sections.recommendation import read_recommendation
@@ -105,4 +106,4 @@ def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPT
     drawings = read_drawings((figures / f"{name}.svg", figures / f"{name}.json") for name in figure_names(scripts))
     known = read(tables)
     advice = read_recommendation(figures.parent / "recommendation")
-    write_report(out, assemble(known.runs, known.cells, known.leases, known.context, drawings, advice))
+    write_report(out, assemble(known.runs, known.cells, known.leases, with_claims(known), drawings, advice))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,13 +143,7 @@ def tables_of(collected: Collected) -> Tables:
     cells = cells_table(planned, runs)
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
-    tables = Tables(runs, cells, collected.leases, collected.links, context_document(collected), telemetry)
-    if not collected.campaign.references:
-        return tables
-    from campaign.insight.published.claims import held_against
-
-    published = held_against(collected.campaign.references, tables)
-    return replace(tables, context={**tables.context, "published": published})
+    return Tables(runs, cells, collected.leases, collected.links, context_document(collected), telemetry)
 
 
 def collect(collected: Collected, out: Path) -> None:

@@ -93,6 +93,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
+        "references": document.get("references", []),
     }
 
 

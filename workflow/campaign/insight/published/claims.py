@@ -1,15 +1,15 @@
-"""Published claims and what was measured here, in words: the part `published` of a report's context document."""
+"""Published claims beside what was measured here, in words: the part `published` of a report's context document."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from campaign import wording
-from campaign.config.published_file import Claim, Here, ReferenceSet
+from campaign.config.published_file import Claim, Here, ReferenceSet, from_document
 from campaign.insight.published import NOT_HERE
 from campaign.insight.published.conditions import conditions
 from campaign.insight.published.judgement import judge, others
@@ -56,6 +56,15 @@ def held_against(sets: Iterable[ReferenceSet], tables: Tables) -> dict[str, Any]
         "documents": [{"name": each.name, **each.document.model_dump()} for each in known],
         "claims": [_claim(claim, each, tables) for each in known for claim in each.claims],
     }
+
+
+def with_claims(tables: Tables) -> Mapping[str, Any]:
+    """The tables' context, with the campaign's `references` held against the tables as `published`."""
+    references = tables.context.get("references", ())
+    if not references:
+        return tables.context
+    sets = [from_document(each, "references of the campaign") for each in references]
+    return {**tables.context, "published": held_against(sets, tables)}
 
 
 def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
