@@ -128,7 +128,7 @@ def test_a_host_that_cannot_be_reached(ssh: Path) -> None:
 
 def test_a_command_without_a_host_is_refused() -> None:
     with pytest.raises(ConfigError, match=re.escape("command: 'ssh gateway' has no {host}")):
-        open_agent(AgentOptions(kind="ssh", command=("ssh", "gateway")))
+        open_agent(AgentOptions(kind="ssh", command=("ssh", "gateway")), 1)
 
 
 def test_the_host_may_stand_within_a_word(ssh: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_program_that_is_not_there_is_told() -> None:
 
 def test_this_machine_shows_its_cards() -> None:
     """Only looks. Whatever the machine has, its cards are those that have a MAC and a PCI function."""
-    agent = open_agent(AgentOptions(kind="local"))
+    agent = open_agent(AgentOptions(kind="local"), 1)
     assert isinstance(agent, Commands)
     cards = {device.identity for device in agent.devices("here") if device.kind == "nic"}
     real = [path for path in Path("/sys/class/net").glob("*/device") if "/pci" in str(path.resolve())]
@@ -170,4 +170,4 @@ def test_this_machine_shows_its_cards() -> None:
 
 
 def test_nobody_is_nobody() -> None:
-    assert open_agent(AgentOptions()) is None
+    assert open_agent(AgentOptions(), 2) is None

@@ -38,7 +38,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def agent(server: Server, path: str = "/_hosts/{host}/devices", **options: Any) -> HostAgent:
     fields = {"kind": "http", "url": server.url + path, "ca_file": str(server.ca_file)} | options
-    opened = open_agent(AgentOptions(**fields))
+    opened = open_agent(AgentOptions(**fields), 1)
     assert opened is not None
     return opened
 
@@ -149,11 +149,11 @@ def test_redirects_and_failures_are_refused(server: Server) -> None:
 
 
 def test_nobody_there_and_a_foreign_certificate_are_errors(server: Server) -> None:
-    with pytest.raises(FabricError, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(FabricError, match="its certificate is not to be believed"):
         agent(server, ca_file=None).devices("c1")
     looks = agent(server)
     server.close()
-    with pytest.raises(FabricError, match=r"GET https.*: no answer \(Connect"):
+    with pytest.raises(FabricError, match=r"https.*: cannot be reached \(Connection refused"):
         looks.devices("c1")
 
 
@@ -161,14 +161,15 @@ def test_an_answer_that_takes_too_long_or_is_cut_is_an_error(server: Server) -> 
     assert isinstance(server.dialect, Site)
     server.dialect.reply = Reply(200, [{"identity": "GPU-1"}] * 20)
     server.faults.add(Fault("slow", delay_s=0.02))
-    with pytest.raises(FabricError, match=r"no whole answer within 0\.3 s \(look_s\)"):
+    with pytest.raises(FabricError, match=r"no whole answer within 0\.3 s"):
         agent(server, "/site/{host}", look_s=0.3).devices("c1")
     server.faults.add(Fault("delay", delay_s=1))
-    with pytest.raises(FabricError, match=r"no answer \(ReadTimeout"):
+    with pytest.raises(FabricError, match=r"no whole answer within"):
         agent(server, "/site/{host}", look_s=0.3).devices("c1")
-    server.faults.add(Fault("garbage"))
-    with pytest.raises(FabricError, match="no answer"):
+    server.faults.add(Fault("garbage", times=-1))
+    with pytest.raises(FabricError, match=r"expected|broken|ended"):
         agent(server, "/site/{host}").devices("c1")
+    server.faults.clear()
     assert len(agent(server, "/site/{host}").devices("c1")) == 20
 
 
@@ -181,8 +182,9 @@ def test_an_answer_that_takes_too_long_or_is_cut_is_an_error(server: Server) -> 
         ({"url": "https://x.example/{host}", "rescan_url": "https://x.example/rescan"}, r"rescan_url: .* \{host\}"),
         ({"url": "https://x.example/{host}", "ca_file": "/no/such/file"}, "ca_file: /no/such/file: .*No such file"),
         ({"url": "https://x.example/{host}", "ca_file": __file__}, "no certificates"),
+        ({"url": "https://user:word@x.example/{host}"}, "cannot have a user"),
     ],
 )
 def test_options_that_do_not_say_enough(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        open_agent(AgentOptions(kind="http", **options))
+        open_agent(AgentOptions(kind="http", **options), 1)

@@ -6,23 +6,17 @@ GET `url` gives a JSON list, one object a device: `identity` (GPU UUID, serial, 
 
 from __future__ import annotations
 
-import json
-import ssl
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
-
-import httpx
+from urllib.parse import quote, urlsplit
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.control_plane.options import AgentOptions
+from campaign.fabrics.control_plane.http_client import Client
+from campaign.fabrics.control_plane.options import AgentOptions, Connection
+from campaign.fabrics.control_plane.response import Answer
 from campaign.fabrics.host_agents.pairing import normal
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.protocol import Link
-
-_BODY_MAX = 8 * 1024 * 1024
 
 
 def open_agent(options: AgentOptions) -> HttpInventory:
@@ -34,44 +28,43 @@ def open_agent(options: AgentOptions) -> HttpInventory:
     for name, url in (("url", options.url), ("rescan_url", options.rescan_url)):
         if url is not None and not (url.startswith(("http://", "https://")) and "{host}" in url):
             raise ConfigError(f"agent: {name}: {url!r} is no http(s) address with {{host}} in it")
-    try:
-        ca_file = None if options.ca_file is None else str(Path(options.ca_file).expanduser())
-        context = ssl.create_default_context(cafile=ca_file)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"agent: ca_file: {options.ca_file}: no certificates can be read from it "
-            f"({getattr(error, 'strerror', None) or error}); give a file in PEM form"
-        ) from error
-    client = httpx.Client(verify=context, trust_env=False, follow_redirects=False)
-    return HttpInventory(client, options.url, options.rescan_url, options.look_s)
+        if url is not None and "@" in urlsplit(url).netloc:
+            raise ConfigError(
+                f"agent: {name}: an address cannot have a user or password in it; use one without a login"
+            )
+    if options.ca_file is not None:
+        try:
+            Connection(url="https://host", ca_file=options.ca_file).tls()
+        except ConfigError as error:
+            raise ConfigError(f"agent: {error}") from error
+    return HttpInventory(options)
 
 
 class HttpInventory:
     """See `protocol.HostAgent`."""
 
-    def __init__(self, client: httpx.Client, url: str, rescan_url: str | None, look_s: float) -> None:
-        self._client, self._url, self._rescan_url, self._look_s = client, url, rescan_url, look_s
+    def __init__(self, options: AgentOptions) -> None:
+        self._options = options
+        self._clients: dict[str, Client] = {}
         self._users: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def devices(self, host: str) -> tuple[HostDevice, ...]:
-        url = _address(self._url, host)
-        text = self._send("GET", url)
+        url = _address(str(self._options.url), host)
+        answer = self._send("GET", url)
+        if not isinstance(answer.body, list):
+            raise FabricError(f"{url}: a JSON list of devices was expected, got: {answer.words()}")
         try:
-            body = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise FabricError(f"{url}: a JSON list of devices was expected, got: {_words(text)}") from error
-        if not isinstance(body, list):
-            raise FabricError(f"{url}: a JSON list of devices was expected, got: {_words(text)}")
-        try:
-            found = tuple(map(device, body))
-            self._users[host] = {normal(one.identity): _users(entry) for one, entry in zip(found, body, strict=True)}
+            found = tuple(map(device, answer.body))
+            self._users[host] = {
+                normal(one.identity): _users(entry) for one, entry in zip(found, answer.body, strict=True)
+            }
         except (KeyError, TypeError, ValueError) as error:
             raise FabricError(f"{url}: an entry describes no device: {type(error).__name__}: {error}") from error
         return found
 
     def rescan(self, host: str) -> None:
-        if self._rescan_url is not None:
-            self._send("POST", _address(self._rescan_url, host))
+        if self._options.rescan_url is not None:
+            self._send("POST", _address(self._options.rescan_url, host))
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
         """Only tells of users, as of the last look, which whoever detaches has just had."""
@@ -86,26 +79,22 @@ class HttpInventory:
             raise HostBusy(f"{host}: in use: {what}; end them on the host, then release again", holders)
 
     def close(self) -> None:
-        self._client.close()
+        for client in self._clients.values():
+            client.close()
 
-    def _send(self, method: str, url: str) -> str:
-        """The body of the answer, as text."""
-        until = time.monotonic() + self._look_s
-        content = b""
-        try:
-            with self._client.stream(method, url, timeout=self._look_s) as reply:
-                for part in reply.iter_bytes():
-                    content += part
-                    if len(content) > _BODY_MAX or time.monotonic() > until:
-                        raise FabricError(
-                            f"{method} {url}: no whole answer within {self._look_s:g} s (look_s) and {_BODY_MAX} bytes"
-                        )
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise FabricError(f"{method} {url}: no answer ({type(error).__name__}: {error})") from error
-        text = content.decode(errors="replace")
-        if not reply.is_success:
-            raise FabricError(f"{method} {url}: refused: HTTP {reply.status_code} {_words(text)}")
-        return text
+    def _send(self, method: str, url: str) -> Answer:
+        """The answer of a success, within `look_s`. Raises FabricError for any other."""
+        split = urlsplit(url)
+        origin, look_s = f"{split.scheme}://{split.netloc}", self._options.look_s
+        if origin not in self._clients:
+            self._clients[origin] = Client(
+                Connection(url=origin, ca_file=self._options.ca_file, request_s=look_s, operation_s=look_s)
+            )
+        client, path = self._clients[origin], url.removeprefix(origin)
+        answer = client.get(path) if method == "GET" else client.change(method, path)
+        if not answer.ok:
+            raise FabricError(f"{method} {url}: refused: {answer.words()}")
+        return answer
 
 
 def device(entry: Mapping[str, Any]) -> HostDevice:
@@ -142,7 +131,3 @@ def _users(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _address(url: str, host: str) -> str:
     return url.replace("{host}", quote(host, safe=""))
-
-
-def _words(text: str) -> str:
-    return " ".join(text.split())[:200] or "(empty)"
