@@ -11,7 +11,7 @@ import yaml
 
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.cell import Cell, Configuration, Settings
-from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.plan.matrix import expand
 from campaign.workloads.protocol import Run
 

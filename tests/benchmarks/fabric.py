@@ -14,7 +14,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from campaign.documents.cell import Configuration
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.protocol import HostSpec, PoolSpec, Request
+from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.protocol import Request
 from campaign.lease.lifecycle import acquire, release
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.server import Server

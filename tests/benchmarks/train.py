@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.config.system_file import SystemFile
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.local import open_launcher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.workloads.protocol import Step

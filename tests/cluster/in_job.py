@@ -20,7 +20,7 @@ from typing import Any
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import CampaignError
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.emulation.slurm_cluster import Cluster, environment
 from campaign.launch.protocol import Limits
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry

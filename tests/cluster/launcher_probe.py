@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.launch.local import LocalLauncher, open_launcher
 from campaign.launch.protocol import Limits
 from campaign.processes.marked import marked

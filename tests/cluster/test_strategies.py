@@ -20,7 +20,7 @@ import pytest
 from campaign.config.load import read_system
 from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed, LaunchError
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
 from campaign.lease.fabric_calls import ATTEMPTS
 from campaign.lease.manual import verify

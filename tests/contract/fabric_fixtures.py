@@ -18,7 +18,8 @@ from typing import Any
 from campaign.documents.cell import Configuration
 from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.errors import Busy, Conflict
-from campaign.fabrics.protocol import Fabric, HostSpec, PoolSpec, Request, Selection
+from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.lease.lifecycle import acquire
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server

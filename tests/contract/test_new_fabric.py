@@ -31,7 +31,7 @@ def site(tmp_path: Path) -> Path:
 
 
 def test_the_example_passes_the_contract_suite(site: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0"]
     done = subprocess.run(
         [*command, "tests/contract/test_fabric.py", "-k", "patch-panel"],
         cwd=ROOT,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from campaign.fabrics.control_plane.http_client import Client
-from campaign.fabrics.control_plane.options import Connection
+from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, Remember, View
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
+from campaign.fabrics.hardware import Device, Link
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
-from campaign.fabrics.placement.banks import Bank
-from campaign.fabrics.protocol import Capabilities, Device, Link, Tag
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.options import Connection
+from campaign.fabrics.protocol import Capabilities, Tag
 from campaign.testbed.control_planes.hardware import Rack
 
 

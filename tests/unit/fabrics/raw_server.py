@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from campaign.fabrics.control_plane import http_client
-from campaign.fabrics.control_plane.http_client import Client
-from campaign.fabrics.control_plane.options import Connection
+from campaign.fabrics.http import client as http_client
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.options import Connection
 
 Talk = Callable[[socket.socket, bytes], None]
 """What a server does with one request (its head and body, as they came); it closes the connection by raising OSError."""

@@ -11,7 +11,8 @@ from typing import Any, cast
 from campaign.documents.cell import Configuration
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
+from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.protocol import Request, Selection
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.redfish import Redfish

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from campaign.errors import FabricError
+from campaign.fabrics.hardware import Device
 from campaign.fabrics.host_agents import drain
 from campaign.fabrics.host_agents.drain import Done
 from campaign.fabrics.host_agents.pairing import pair
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.host_agents.shell import run_here
-from campaign.fabrics.protocol import Device
 from tests.unit.fabrics.emulated_host import MODULES, Hosts, Stopped, one
 
 

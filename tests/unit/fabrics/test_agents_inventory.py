@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.control_plane.options import AgentOptions
+from campaign.fabrics.hardware import Link
 from campaign.fabrics.host_agents import open_agent
+from campaign.fabrics.host_agents.options import AgentOptions
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
-from campaign.fabrics.protocol import Link
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Reply, Server

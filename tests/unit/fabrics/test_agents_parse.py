@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import FabricError
+from campaign.fabrics.hardware import Link
 from campaign.fabrics.host_agents import parse
-from campaign.fabrics.protocol import Link
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data/fabrics/hosts"
 

@@ -18,7 +18,8 @@ from campaign.fabrics.dialects.cdi import Options, open_fabric
 from campaign.fabrics.dialects.cdi.machines import Known, machines, owned
 from campaign.fabrics.dialects.cdi.token import expires_s
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
-from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
+from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.protocol import Request, Selection
 from campaign.fabrics.state_file import HeldHost, Holding
 from campaign.testbed.control_planes.cdi import name_uuid
 from campaign.testbed.control_planes.faults import Fault

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.fabrics.placement.banks import CABLING_RULE, RULES, Bank, violation
-from campaign.fabrics.protocol import HostSpec, PoolSpec
+from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, violation
+from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.simulated.chassis import (
     ChassisOptions,
     banks,

@@ -10,8 +10,8 @@ import pytest
 import trustme
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane import http_client
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.http import client as http_client
 from tests.unit.fabrics.raw_server import OK, RawServer, client, reply, says
 
 

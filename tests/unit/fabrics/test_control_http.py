@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane import http_client, http_connection
-from campaign.fabrics.control_plane.response import Answer, parsed, retry_after_s
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.http import client as http_client
+from campaign.fabrics.http import connection as http_connection
+from campaign.fabrics.http.response import Answer, parsed, retry_after_s
 from tests.unit.fabrics.raw_server import OK, RawServer, Talk, client, drips, hangs_up, impatient, reply, says
 
 __all__ = ["impatient"]

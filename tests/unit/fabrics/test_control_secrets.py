@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
-from campaign.fabrics.control_plane.http_client import Client
-from campaign.fabrics.control_plane.secrets import Hidden
 from campaign.fabrics.errors import ProtocolViolation
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.secrets import Hidden
 from tests.unit.fabrics.raw_server import OK, RawServer, client, impatient, reply, says
 
 __all__ = ["impatient"]

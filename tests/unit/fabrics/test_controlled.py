@@ -20,8 +20,9 @@ from campaign.fabrics.errors import (
     ProtocolViolation,
     Unhealthy,
 )
+from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.host_agents.protocol import HostBusy
-from campaign.fabrics.protocol import Event, HostSpec, PoolSpec, Reading, Request, Tag
+from campaign.fabrics.protocol import Event, Reading, Request, Tag
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.protocol import HostSpec, Request
+from campaign.fabrics.hardware import HostSpec
+from campaign.fabrics.protocol import Request
 from campaign.lease.lifecycle import Lease, acquire, release
 from campaign.lease.reconcile import reconcile
 from campaign.testbed.control_planes.hardware import rack

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.fabrics.control_plane.credentials import Login, login, needed_login, withheld
-from campaign.fabrics.control_plane.options import Connection
+from campaign.fabrics.http.credentials import Login, login, needed_login, withheld
+from campaign.fabrics.http.options import Connection
 
 URL = "https://Fabric.example:8443/api"
 

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from campaign.errors import CampaignError, FabricError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.control_plane import http_client
-from campaign.fabrics.control_plane.http_client import Client
-from campaign.fabrics.protocol import Composition, Fabric, PoolSpec, Request, Selection
+from campaign.fabrics.hardware import Composition, PoolSpec
+from campaign.fabrics.http import client as http_client
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Dialect, Reply, Server
 from campaign.testbed.emulators import emulated_kinds, open_dialect

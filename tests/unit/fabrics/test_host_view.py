@@ -11,8 +11,9 @@ from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.control_plane.protocol import View
+from campaign.fabrics.hardware import Composition, DeviceSpec, HostSpec
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
-from campaign.fabrics.protocol import Composition, DeviceSpec, HostSpec, Request
+from campaign.fabrics.protocol import Request
 from campaign.testbed.control_planes.hardware import rack
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.memory_plane import MemoryPlane, RackAgent

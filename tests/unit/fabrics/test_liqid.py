@@ -18,7 +18,8 @@ from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.dialects.liqid.lease_marks import machine_name
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.protocol import HostSpec, Request, Selection, Tag
+from campaign.fabrics.hardware import HostSpec
+from campaign.fabrics.protocol import Request, Selection, Tag
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.liqid import LiqidDialect, open_dialect

@@ -21,7 +21,8 @@ from campaign.fabrics.errors import (
     ProtocolViolation,
     Unhealthy,
 )
-from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection
+from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.protocol import Request, Selection
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign.documents.cell import Configuration
+from campaign.fabrics.banks import CABLING_RULE, RULES
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
-from campaign.fabrics.placement.banks import CABLING_RULE, RULES
-from campaign.fabrics.protocol import Device, DeviceSpec, HostSpec, Inventory, PoolSpec, Request, Selection
+from campaign.fabrics.hardware import Device, DeviceSpec, HostSpec, Inventory, PoolSpec
+from campaign.fabrics.protocol import Request, Selection
 from campaign.fabrics.simulated import Options, SimulatedFabric
 from tests.contract.fabric_fixtures import configuration
 

@@ -17,9 +17,10 @@ from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch
+from campaign.fabrics.hardware import Composition, Device, DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.launch_prefix import Given, Launch, decimal, exact, given
 from campaign.fabrics.prefix import RULE
-from campaign.fabrics.protocol import Composition, Device, DeviceSpec, Fabric, HostSpec, PoolSpec, Request
+from campaign.fabrics.protocol import Fabric, Request
 from tests.contract.fabric_fixtures import configuration
 
 BITFUSION = {"prefix": ["bitfusion", "run", "-n", "{devices}", "-p", "{fraction}", "--"]}

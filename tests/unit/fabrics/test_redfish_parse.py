@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane.http_client import Answer
 from campaign.fabrics.control_plane.lease_tag import encode
 from campaign.fabrics.dialects.redfish import resources
 from campaign.fabrics.dialects.redfish.error_messages import needs_login, refusal
@@ -21,7 +20,9 @@ from campaign.fabrics.dialects.redfish.service import listed, next_page, uri, ur
 from campaign.fabrics.dialects.redfish.session import header, local
 from campaign.fabrics.dialects.redfish.tasks import outcome, retry_after_s, task_of
 from campaign.fabrics.errors import Conflict, ProtocolViolation
-from campaign.fabrics.protocol import Link, Tag
+from campaign.fabrics.hardware import Link
+from campaign.fabrics.http.client import Answer
+from campaign.fabrics.protocol import Tag
 
 DATA = Path(__file__).resolve().parents[2] / "data/fabrics/redfish"
 BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"

@@ -11,7 +11,7 @@ import pytest
 from campaign.fabrics.dialects.redfish_zones import resources
 from campaign.fabrics.dialects.redfish_zones.resources import Place
 from campaign.fabrics.dialects.redfish_zones.telemetry import celsius, counters, merged
-from campaign.fabrics.protocol import Link
+from campaign.fabrics.hardware import Link
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "fabrics" / "redfish-zones"
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
+from campaign.fabrics.banks import UNLIMITED
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch
-from campaign.fabrics.placement.banks import UNLIMITED
-from campaign.fabrics.protocol import Link
+from campaign.fabrics.hardware import Link
 from tests.unit.fabrics.zones_chassis import FOUR, Build, chassis_in, composed, names, request
 
 

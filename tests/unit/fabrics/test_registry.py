@@ -11,7 +11,7 @@ import pytest
 from campaign.config.load import read_system
 from campaign.errors import ConfigError
 from campaign.fabrics import FABRICS, fabric_modules, open_fabric, registry
-from campaign.fabrics.protocol import HostSpec
+from campaign.fabrics.hardware import HostSpec
 from campaign.fabrics.registry import ENTRY_POINTS
 from tests.campaign_files import write_files
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
+from campaign.fabrics.banks import RULES
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown
-from campaign.fabrics.placement.banks import RULES
-from campaign.fabrics.protocol import Composition, HostSelection, HostSpec, PoolSpec, Request, Selection
+from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
+from campaign.fabrics.protocol import HostSelection, Request, Selection
 from campaign.fabrics.simulated import Options, SimulatedFabric
 from campaign.fabrics.simulated.slots import host_id
 from campaign.fabrics.state_file import StateFile

@@ -9,7 +9,8 @@ import pytest
 
 from campaign.errors import ConfigError
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.protocol import DeviceSpec, HostSpec, PoolSpec, Request
+from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
+from campaign.fabrics.protocol import Request
 from campaign.fabrics.registry import NoOptions
 from campaign.fabrics.static import RULE, open_fabric
 from tests.contract.fabric_fixtures import configuration

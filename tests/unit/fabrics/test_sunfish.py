@@ -24,7 +24,8 @@ from campaign.fabrics.dialects.sunfish.connections import (
     use,
 )
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.protocol import HostSpec, PoolSpec, Request, Selection, Tag
+from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.protocol import Request, Selection, Tag
 from campaign.lease.lifecycle import acquire, release
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import Rack, rack

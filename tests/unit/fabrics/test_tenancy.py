@@ -12,7 +12,8 @@ from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible
-from campaign.fabrics.protocol import HostSpec, PoolSpec, Request
+from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.protocol import Request
 from campaign.fabrics.tenancy import Tenant, admitted
 from campaign.lease.names import request
 from campaign.paths import Results

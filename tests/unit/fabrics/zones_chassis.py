@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from campaign.fabrics import open_fabric
-from campaign.fabrics.protocol import HostSpec, Request, Selection
+from campaign.fabrics.hardware import HostSpec
+from campaign.fabrics.protocol import Request, Selection
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Reply, Server
 from campaign.testbed.emulators import open_dialect

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from campaign.config.system_file import SystemFile
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from tests.campaign_files import SYSTEM
 
 LINKS = {"fabric": {"gb_per_s": 10.0}, "network": {"gb_per_s": 20.0}}

@@ -20,8 +20,8 @@ from campaign.config.remote_devices import devices_to_ask
 from campaign.config.resolve import Campaign
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, LaunchError
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.launch_prefix import Launch
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
 from campaign.launch.device_masks import UsedDevices
 from campaign.launch.local import LocalLauncher, open_launcher
 from campaign.launch.protocol import Limits

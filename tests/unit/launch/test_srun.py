@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.emulated_links import NOT_CROSSED
 from campaign.launch.emulation.namespaces import Held
 from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec

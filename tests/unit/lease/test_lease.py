@@ -22,7 +22,8 @@ from campaign.fabrics.errors import (
     ProtocolViolation,
     Unhealthy,
 )
-from campaign.fabrics.protocol import Fabric, HostSpec, PoolSpec, Request
+from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.simulated import Options, SimulatedFabric
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release

@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from campaign import files
 from campaign.errors import FabricError
-from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request
+from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
+from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.simulated import Options, SimulatedFabric
 from campaign.fabrics.simulated.faults import FaultKind
 from campaign.lease.journal import Journal, is_owned

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.slurm.allocation import hosts_of_allocation, placed
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed, LaunchError
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.slurm import verify_devices
 from campaign.slurm.steps import Answers
 from campaign.slurm.verify_devices import NVIDIA, DevicesDiffer, Seen, checked, devices_script, parse_device, verify

@@ -16,7 +16,7 @@ from typing import Any
 from campaign import files
 from campaign.config.resolve import load_campaign
 from campaign.config.system_file import SlurmOptions
-from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.lease.names import lease_id
 from campaign.paths import Results
 from campaign.plan.matrix import expand

@@ -21,11 +21,12 @@ from typing import Any
 import pytest
 
 from campaign.fabrics import open_fabric
-from campaign.fabrics.control_plane.http_client import Client
 from campaign.fabrics.dialects.redfish.host_power import Power
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.dialects.redfish.service import Service
-from campaign.fabrics.protocol import HostSpec, Request
+from campaign.fabrics.hardware import HostSpec
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.protocol import Request
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.redfish import Redfish, Variant, open_dialect
 from campaign.testbed.control_planes.server import Asked, Server

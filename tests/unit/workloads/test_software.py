@@ -14,7 +14,7 @@ import pytest
 
 from campaign.documents.record import Store
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.paths import Results
 from campaign.run.driver import Driven, Driver
 from campaign.workloads import software

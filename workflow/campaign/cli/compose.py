@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from campaign.fabrics.protocol import Capabilities, Inventory
+    from campaign.fabrics.hardware import Inventory
+    from campaign.fabrics.protocol import Capabilities
 
 
 def show_inventory(system: str, capabilities: Capabilities, inventory: Inventory) -> None:

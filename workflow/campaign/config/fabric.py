@@ -12,7 +12,8 @@ from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request
+from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
+from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.tenancy import Tenant, admitted
 
 

@@ -21,19 +21,10 @@ from pathlib import Path
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.errors import Conflict, Incompatible, Unhealthy
+from campaign.fabrics.hardware import Device, DeviceSpec, Host, HostSpec, Inventory, PoolSpec
 from campaign.fabrics.placement.devices import POOL
 from campaign.fabrics.prefix_options import Options, devices_at
-from campaign.fabrics.protocol import (
-    Capabilities,
-    Device,
-    DeviceSpec,
-    Host,
-    HostSpec,
-    Inventory,
-    PoolSpec,
-    Request,
-    Selection,
-)
+from campaign.fabrics.protocol import Capabilities, Request, Selection
 from campaign.fabrics.registry import Example, FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric
 from campaign.fabrics.state_file import State

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from campaign.errors import ConfigError
+from campaign.fabrics.hardware import Device
 from campaign.fabrics.launch_prefix import Launch, exact, names_in
 from campaign.fabrics.placement.devices import POOL
-from campaign.fabrics.protocol import Device
 
 
 def _part(value: str | float) -> str | float:

@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
-from campaign.fabrics.protocol import Fabric, HostSpec, PoolSpec
+from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.protocol import Fabric
 
 ENTRY_POINTS = "composable_campaign.fabrics"
 

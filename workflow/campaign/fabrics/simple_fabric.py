@@ -22,22 +22,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from campaign.errors import FabricError
+from campaign.fabrics.banks import Bank, open_banks, violation
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.placement.banks import Bank, open_banks, violation
+from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory
 from campaign.fabrics.placement.devices import own_devices
 from campaign.fabrics.placement.selection import select
-from campaign.fabrics.protocol import (
-    Capabilities,
-    Composition,
-    Device,
-    Fabric,
-    Host,
-    HostSpec,
-    Inventory,
-    Request,
-    Selection,
-    Tag,
-)
+from campaign.fabrics.protocol import Capabilities, Fabric, Request, Selection, Tag
 from campaign.fabrics.state_file import State, StateFile, claim, composed, occupy, wanted
 
 

@@ -15,7 +15,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from campaign.fabrics.errors import Busy, Conflict, ProtocolViolation
-from campaign.fabrics.protocol import ComposedHost, Composition, Device, HostSpec, Selection, Tag
+from campaign.fabrics.hardware import ComposedHost, Composition, Device, HostSpec
+from campaign.fabrics.protocol import Selection, Tag
 from campaign.files import lock, try_lock, write_atomic
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.protocol import DeviceSpec, HostSpec, Inventory, PoolSpec, Request, Selection
+from campaign.fabrics.hardware import DeviceSpec, HostSpec, Inventory, PoolSpec
+from campaign.fabrics.protocol import Request, Selection
 from campaign.fabrics.registry import Example, FabricKind, NoOptions
 from campaign.fabrics.simple_fabric import SimpleFabric
 

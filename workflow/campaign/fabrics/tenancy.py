@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from campaign.fabrics.errors import Conflict, Incompatible
-from campaign.fabrics.protocol import Fabric, Inventory, Request, Selection
+from campaign.fabrics.hardware import Inventory
+from campaign.fabrics.protocol import Fabric, Request, Selection
 
 
 def admitted(request: Request, quota: Mapping[str, int], allowed_hosts: tuple[str, ...]) -> Request:

@@ -9,7 +9,7 @@ from pathlib import Path
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.importing.log_text import Found
 from campaign.importing.subject import Unread
 from campaign.workloads.failures import classify

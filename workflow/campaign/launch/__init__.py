@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.launch.protocol import Launcher
 
 LAUNCHERS: dict[str, str] = {"local": "campaign.launch.local", "slurm": "campaign.launch.srun"}

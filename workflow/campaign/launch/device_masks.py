@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from campaign.errors import LaunchError
+from campaign.fabrics.hardware import Composition, Device
 from campaign.fabrics.launch_prefix import Given, given
-from campaign.fabrics.protocol import Composition, Device
 from campaign.workloads.protocol import Step
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from campaign.config.system_file import Emulation, Links
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.launch.emulation.network import EmulatedRates
 from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, LinkRates
 

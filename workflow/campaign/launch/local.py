@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.launch.device_masks import UsedDevices
 from campaign.launch.local_placement import LocalPlacement, RankPlace, open_placement
 from campaign.launch.protocol import Limits

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.launch.emulated_links import NOT_CROSSED, emulation_of, links_document, rates_of
 from campaign.launch.emulation.namespaces import EmulationUnavailable
 from campaign.launch.emulation.network import Emulation, emulated

@@ -7,7 +7,7 @@ from typing import Any
 
 from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import Composition, Device
+from campaign.fabrics.hardware import Composition, Device
 from campaign.launch.device_masks import UsedDevices
 from campaign.launch.emulated_links import NOT_CROSSED, links_document, rates_of
 from campaign.launch.emulation.slurm_cluster import Cluster

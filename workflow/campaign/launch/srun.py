@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.launch.emulation.slurm_cluster import find_from_environment
 from campaign.launch.protocol import Limits
 from campaign.launch.sidecar import slurm_sidecar

@@ -17,10 +17,11 @@ from campaign.config.fabric import fabric_of, owner
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import CampaignError, ConfigError, FabricError
+from campaign.fabrics.banks import RULES
 from campaign.fabrics.control_plane.options import Controlled as ControlledOptions
 from campaign.fabrics.errors import Conflict
-from campaign.fabrics.placement.banks import RULES
-from campaign.fabrics.protocol import Controlled, Fabric, Inventory, Observed, Portable, Request
+from campaign.fabrics.hardware import Inventory
+from campaign.fabrics.protocol import Controlled, Fabric, Observed, Portable, Request
 from campaign.fabrics.registry import Offer, fabric_kind, offering
 from campaign.lease.journal import is_owned
 from campaign.lease.lifecycle import acquire, release

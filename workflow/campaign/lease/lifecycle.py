@@ -25,7 +25,8 @@ from campaign.fabrics.errors import (
     ProtocolViolation,
     Unhealthy,
 )
-from campaign.fabrics.protocol import Composition, Fabric, Request, Selection
+from campaign.fabrics.hardware import Composition
+from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.lease.fabric_calls import ATTEMPTS, RELEASE_WAIT_S, Turn, give_back, operate
 from campaign.lease.journal import Journal, LeaseState, Ownership
 

@@ -11,7 +11,8 @@ from campaign.config.fabric import fabric_of
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.protocol import Capabilities, Composition, Inventory
+from campaign.fabrics.hardware import Composition, Inventory
+from campaign.fabrics.protocol import Capabilities
 from campaign.lease.fabric_calls import Turn
 from campaign.lease.journal import Journal, Ownership, is_owned
 from campaign.lease.lifecycle import acquire

@@ -12,7 +12,8 @@ from campaign.config.fabric import request_of
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Configuration
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import Composition, Fabric, Request
+from campaign.fabrics.hardware import Composition
+from campaign.fabrics.protocol import Fabric, Request
 from campaign.files import content_hash
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.reconcile import Orphan, reconcile

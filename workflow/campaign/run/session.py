@@ -16,7 +16,7 @@ from campaign.documents.cell import Cell
 from campaign.documents.record import Failure, Record, RecordedCell, Store, is_full
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import LaunchError, RecordError
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.files import content_hash
 from campaign.launch import open_launcher
 from campaign.launch.emulated_links import NOT_EMULATED

@@ -20,7 +20,7 @@ from campaign.config.yaml_file import YamlFile, read_yaml
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
 from campaign.errors import ConfigError, nearest
-from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
 from campaign.plan.matrix import expand

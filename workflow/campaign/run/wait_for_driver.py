@@ -10,7 +10,7 @@ from campaign import files
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store, is_full
 from campaign.errors import HostFailed, LaunchError, RecordError
-from campaign.fabrics.control_plane.credentials import withheld
+from campaign.fabrics.http.credentials import withheld
 from campaign.lease.lifecycle import Lease
 from campaign.paths import Results
 from campaign.plan.costs import Span

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.slurm.parse import expand_hosts
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.errors import HostFailed, LaunchError
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.host_agents.pairing import normal
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
 from campaign.slurm.steps import ask_hosts
 
 NVIDIA = ("nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader")

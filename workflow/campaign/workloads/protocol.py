@@ -13,7 +13,7 @@ from pydantic import Field
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import AxisName, Model, Name, Precision
 from campaign.documents.record import Failure, Status
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.workloads.failures import classify
 from campaign.workloads.logs import Log
 

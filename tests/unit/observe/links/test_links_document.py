@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.observe.links.document import LinksDocument, measured
 from campaign.observe.links.external_tools import starts
 from campaign.observe.links.measure_links import described

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.observe.telemetry import run_telemetry

@@ -13,30 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from campaign.errors import FabricError
+from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.host_view import Sight
 from campaign.fabrics.control_plane.ownership import Look, moving_of
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure, ProtocolViolation
+from campaign.fabrics.hardware import Composition, Host, HostSpec, Inventory, PoolSpec
 from campaign.fabrics.host_agents.protocol import HostAgent
-from campaign.fabrics.placement.banks import Bank, open_banks
 from campaign.fabrics.placement.devices import own_devices, pool_devices
 from campaign.fabrics.placement.selection import select
-from campaign.fabrics.protocol import (
-    Capabilities,
-    Composition,
-    Fabric,
-    Host,
-    HostSpec,
-    Inventory,
-    Observed,
-    PoolSpec,
-    Portable,
-    Reading,
-    Request,
-    Selection,
-    Sent,
-    Tag,
-)
+from campaign.fabrics.protocol import Capabilities, Fabric, Observed, Portable, Reading, Request, Selection, Sent, Tag
 from campaign.fabrics.state_file import HeldHost, Holding, State, StateFile, claim
 
 _RECENT_S = 1.0

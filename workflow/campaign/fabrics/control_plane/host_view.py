@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.host_agents.pairing import normal, pair
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice
-from campaign.fabrics.protocol import ComposedHost, Composition, Device
 from campaign.fabrics.state_file import StateFile
 
 

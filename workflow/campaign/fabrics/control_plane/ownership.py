@@ -11,16 +11,8 @@ from dataclasses import dataclass, replace
 
 from campaign.fabrics.control_plane.protocol import Change, View
 from campaign.fabrics.errors import Conflict, NoMatch, Unhealthy
-from campaign.fabrics.protocol import (
-    STORAGE_KIND,
-    Composition,
-    Device,
-    Host,
-    HostSpec,
-    Inventory,
-    Selection,
-    Tag,
-)
+from campaign.fabrics.hardware import STORAGE_KIND, Composition, Device, Host, HostSpec, Inventory
+from campaign.fabrics.protocol import Selection, Tag
 from campaign.fabrics.state_file import HeldHost, Holding, State, composed, occupy
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from campaign.fabrics.control_plane.http_client import Client
-from campaign.fabrics.placement.banks import Bank
-from campaign.fabrics.protocol import Capabilities, Device, Tag
+from campaign.fabrics.banks import Bank
+from campaign.fabrics.hardware import Device
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.protocol import Capabilities, Tag
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import cast
 
 from campaign.errors import ConfigError
-from campaign.fabrics.control_plane.options import AgentOptions
+from campaign.fabrics.host_agents.options import AgentOptions
 from campaign.fabrics.host_agents.protocol import HostAgent
 
 AGENTS: dict[str, str] = {

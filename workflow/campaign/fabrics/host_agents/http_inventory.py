@@ -11,12 +11,13 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.control_plane.http_client import Client
-from campaign.fabrics.control_plane.options import AgentOptions, Connection
-from campaign.fabrics.control_plane.response import Answer
+from campaign.fabrics.hardware import Link
+from campaign.fabrics.host_agents.options import AgentOptions
 from campaign.fabrics.host_agents.pairing import normal
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
-from campaign.fabrics.protocol import Link
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.options import Connection
+from campaign.fabrics.http.response import Answer
 
 
 def open_agent(options: AgentOptions) -> HttpInventory:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from campaign.fabrics.hardware import Device
 from campaign.fabrics.host_agents.protocol import HostDevice
-from campaign.fabrics.protocol import Device
 
 
 def pair(devices: Iterable[Device], seen: Sequence[HostDevice]) -> dict[str, HostDevice]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from campaign.errors import FabricError
-from campaign.fabrics.protocol import Link
+from campaign.fabrics.hardware import Link
 
 
 @dataclass(frozen=True, slots=True)

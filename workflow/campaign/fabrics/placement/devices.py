@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from campaign.fabrics.protocol import Device, HostSpec, PoolSpec
+from campaign.fabrics.hardware import Device, HostSpec, PoolSpec
 
 POOL = "pool"
 """Drawer of devices whose entry names none."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from campaign.fabrics.placement.banks import Bank
-from campaign.fabrics.protocol import Host
+from campaign.fabrics.banks import Bank
+from campaign.fabrics.hardware import Host
 
 Counts = tuple[int, ...]
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from campaign.documents.cell import Configuration
+from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, bank_of
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
-from campaign.fabrics.placement.banks import CABLING_RULE, RULES, Bank, bank_of
+from campaign.fabrics.hardware import STORAGE_KIND, Device, Host, Inventory
 from campaign.fabrics.placement.search import Left, Need, Search, Share, enough
-from campaign.fabrics.protocol import STORAGE_KIND, Device, Host, HostSelection, Inventory, Request, Selection
+from campaign.fabrics.protocol import HostSelection, Request, Selection
 
 
 def select(request: Request, inventory: Inventory, banks: Sequence[Bank] = ()) -> Selection:

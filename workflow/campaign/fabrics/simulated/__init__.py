@@ -15,10 +15,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from campaign.errors import ConfigError, FabricError
+from campaign.fabrics.banks import violation
 from campaign.fabrics.errors import Busy, Conflict, OutcomeUnknown, PartialFailure
-from campaign.fabrics.placement.banks import violation
+from campaign.fabrics.hardware import Composition, Device, HostSpec, PoolSpec
 from campaign.fabrics.placement.devices import own_devices
-from campaign.fabrics.protocol import Composition, Device, HostSpec, PoolSpec, Selection
+from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric
 from campaign.fabrics.simulated.chassis import ChassisOptions, banks, fill, ports_of

@@ -16,8 +16,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from campaign.errors import ConfigError
-from campaign.fabrics.placement.banks import HOSTS_IN_ADVANCED, RULES, SLOTS, SLOTS_PER_CONNECTION, Bank, Mode
-from campaign.fabrics.protocol import HostSpec, PoolSpec
+from campaign.fabrics.banks import HOSTS_IN_ADVANCED, RULES, SLOTS, SLOTS_PER_CONNECTION, Bank, Mode
+from campaign.fabrics.hardware import HostSpec, PoolSpec
 
 Port = Literal["H1", "H2", "H3", "H4"]
 

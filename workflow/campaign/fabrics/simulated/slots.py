@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
-from campaign.fabrics.protocol import Device, DeviceState, Link
+from campaign.fabrics.hardware import Device, DeviceState, Link
 from campaign.fabrics.simulated.chassis import Slotted
 from campaign.fabrics.state_file import Slot, State
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.config.campaign_file import LinkMeasurement
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.launch.protocol import Launcher, Limits
 from campaign.workloads.logs import Log
 from campaign.workloads.parsers import Scope, read_log

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from campaign.config.campaign_file import LinkMeasurement
 from campaign.errors import RecordError
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.launch.device_masks import UsedDevices
 from campaign.launch.protocol import Launcher, Limits
 from campaign.observe.links import external_tools

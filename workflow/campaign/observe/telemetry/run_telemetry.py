@@ -16,7 +16,7 @@ from campaign.observe.telemetry.samples import HostSamples, SampleFile, rows
 from campaign.observe.telemetry.window_statistics import Window
 
 if TYPE_CHECKING:
-    from campaign.fabrics.protocol import Composition
+    from campaign.fabrics.hardware import Composition
     from campaign.launch.protocol import Launcher
 
 GAUGES = "CAMPAIGN_GAUGES"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from campaign.config.system_file import SlurmdCommands, SystemFile
 from campaign.errors import ConfigError, HostFailed
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies.controller import Controller, reservation_name
 from campaign.slurm.strategies.controller_state import Node

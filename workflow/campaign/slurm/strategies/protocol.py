@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 
 
 class Strategy(Protocol):

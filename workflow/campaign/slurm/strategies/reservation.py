@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies.controller import Controller, reservation_name
 

@@ -9,7 +9,8 @@ from campaign.config.system_file import HostGroup, SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.protocol import DeviceSpec, Fabric, HostSpec, PoolSpec, Request
+from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
+from campaign.fabrics.protocol import Fabric, Request
 from campaign.launch.emulation.slurm_cluster import ClusterHost, ClusterSpec, Registration
 from campaign.launch.emulation.topology import LinkRates
 

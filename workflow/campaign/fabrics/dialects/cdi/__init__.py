@@ -20,8 +20,8 @@ from pathlib import Path
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.dialects.cdi.control_plane import Plane
 from campaign.fabrics.dialects.cdi.options import Options
+from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.host_agents import open_agent
-from campaign.fabrics.protocol import HostSpec, PoolSpec
 from campaign.fabrics.registry import Example, FabricKind
 from campaign.fabrics.state_file import StateFile
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane.http_client import Answer, Client
+from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, Remember, View
 from campaign.fabrics.dialects.cdi.machines import (
     ASKED,
@@ -26,8 +26,9 @@ from campaign.fabrics.dialects.cdi.options import Options
 from campaign.fabrics.dialects.cdi.responses import attached_by, itemised, words
 from campaign.fabrics.dialects.cdi.token import Tokens
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.placement.banks import Bank
-from campaign.fabrics.protocol import Capabilities, Device, PoolSpec
+from campaign.fabrics.hardware import Device, PoolSpec
+from campaign.fabrics.http.client import Answer, Client
+from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
 
 MACHINES = "/fabric_manager/api/v1/machines"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from campaign.fabrics.errors import ProtocolViolation
-from campaign.fabrics.protocol import Health
+from campaign.fabrics.hardware import Health
 from campaign.fabrics.state_file import Holding
 
 ASKED, REFUSED = "?", ""

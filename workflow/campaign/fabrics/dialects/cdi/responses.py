@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
-from campaign.fabrics.control_plane.http_client import Answer
+from campaign.fabrics.http.client import Answer
 
 
 def words(answer: Answer) -> str:

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.control_plane.credentials import needed_login
-from campaign.fabrics.control_plane.http_client import Client
 from campaign.fabrics.dialects.cdi.options import Options
 from campaign.fabrics.errors import OutcomeUnknown
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.credentials import needed_login
 
 LEEWAY_S = 30.0
 

@@ -12,11 +12,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane.credentials import Login, login, needed_login
-from campaign.fabrics.control_plane.http_client import Answer, Client
 from campaign.fabrics.dialects.liqid import parse
 from campaign.fabrics.dialects.liqid.options import Options
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.http.client import Answer, Client
+from campaign.fabrics.http.credentials import Login, login, needed_login
 
 BASE = "/liqid/api/v2"
 _LOGINS = 6

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from campaign.errors import FabricError
+from campaign.fabrics.banks import UNLIMITED, Bank
 from campaign.fabrics.control_plane.protocol import Change, Remember, View
 from campaign.fabrics.dialects.liqid.api import Api
 from campaign.fabrics.dialects.liqid.attach import Attachment, assumed, check
@@ -18,8 +19,8 @@ from campaign.fabrics.dialects.liqid.options import Options
 from campaign.fabrics.dialects.liqid.parse import KINDS, Raw, Seen, number
 from campaign.fabrics.dialects.liqid.snapshot import Snapshot, read
 from campaign.fabrics.errors import Busy, PartialFailure
-from campaign.fabrics.placement.banks import UNLIMITED, Bank
-from campaign.fabrics.protocol import STORAGE_KIND, Capabilities, Device, DeviceState, Tag
+from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState
+from campaign.fabrics.protocol import Capabilities, Tag
 
 
 class Plane:

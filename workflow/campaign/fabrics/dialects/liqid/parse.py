@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from campaign.fabrics.protocol import Health
+from campaign.fabrics.hardware import Health
 
 Raw = Mapping[str, Any]
 """An object as the Matrix gave it: it is echoed whole, with what is not known here."""

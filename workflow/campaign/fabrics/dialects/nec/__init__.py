@@ -16,8 +16,8 @@ from pathlib import Path
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.dialects.nec.control_plane import Plane
 from campaign.fabrics.dialects.nec.options import Options
+from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.host_agents import open_agent
-from campaign.fabrics.protocol import HostSpec, PoolSpec
 from campaign.fabrics.registry import FabricKind
 
 

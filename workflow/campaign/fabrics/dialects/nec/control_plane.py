@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane.http_client import Answer, Client
+from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, Remember, View
 from campaign.fabrics.dialects.nec.layout import DRAWER, ENDS, Layout, Operation, layout, mapping, procedures
 from campaign.fabrics.dialects.nec.options import Options
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.placement.banks import Bank
+from campaign.fabrics.http.client import Answer, Client
 from campaign.fabrics.protocol import Capabilities
 
 RUNNING = ("IN_PROGRESS", "CANCELING")

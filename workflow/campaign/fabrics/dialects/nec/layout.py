@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from campaign.fabrics.dialects.nec.options import Api, Options
 from campaign.fabrics.errors import ProtocolViolation
-from campaign.fabrics.protocol import Device, DeviceState, Health
+from campaign.fabrics.hardware import Device, DeviceState, Health
 
 Operation = Literal["connect", "disconnect"]
 KINDS = {"GPU": "gpu", "storage": "nvme", "networkInterface": "nic"}

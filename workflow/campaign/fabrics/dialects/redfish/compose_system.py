@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from campaign.fabrics.control_plane.http_client import Answer
 from campaign.fabrics.control_plane.lease_tag import encode
 from campaign.fabrics.control_plane.protocol import Change, Remember
 from campaign.fabrics.dialects.redfish.error_messages import Missing
@@ -16,6 +15,7 @@ from campaign.fabrics.dialects.redfish.resources import Block, System
 from campaign.fabrics.dialects.redfish.service import Service, uri
 from campaign.fabrics.dialects.redfish.session import header, local
 from campaign.fabrics.errors import Conflict, Incompatible, PartialFailure
+from campaign.fabrics.http.client import Answer
 
 _ORDINARY = {"gpu": "GPU", "fpga": "FPGA"}
 

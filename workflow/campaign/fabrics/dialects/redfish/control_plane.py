@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane.http_client import Client
+from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, Remember, View
 from campaign.fabrics.dialects.redfish import ownership
 from campaign.fabrics.dialects.redfish.compose_system import Composing
@@ -18,7 +18,7 @@ from campaign.fabrics.dialects.redfish.read_service import Reader
 from campaign.fabrics.dialects.redfish.reserved_marks import Reserving
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, PartialFailure
-from campaign.fabrics.placement.banks import Bank
+from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Capabilities
 
 _REFUSALS = (Busy, Conflict, Incompatible, NoMatch)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane.http_client import Answer
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown
+from campaign.fabrics.http.client import Answer
 
 _CONFLICT = {
     "ResourceInUse",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from campaign.fabrics.control_plane.http_client import Answer
 from campaign.fabrics.dialects.redfish import resources
 from campaign.fabrics.dialects.redfish.error_messages import Stale
 from campaign.fabrics.dialects.redfish.host_power import Power
@@ -10,6 +9,7 @@ from campaign.fabrics.dialects.redfish.ownership import Picture, Seat
 from campaign.fabrics.dialects.redfish.resources import System
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure
+from campaign.fabrics.http.client import Answer
 
 
 class Expanding:

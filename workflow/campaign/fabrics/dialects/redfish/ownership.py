@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, View
 from campaign.fabrics.dialects.redfish.lease_names import read_name, tag_of
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.dialects.redfish.read_service import Reading
 from campaign.fabrics.dialects.redfish.resources import CONSTRAINED, SPECIFIC, Block, Part, System, Zone
-from campaign.fabrics.placement.banks import Bank
-from campaign.fabrics.protocol import Device, DeviceState, Health, Tag
+from campaign.fabrics.hardware import Device, DeviceState, Health
+from campaign.fabrics.protocol import Tag
 
 _LIMITED = ("Processor", "Memory", "Storage", "Network", "Compute", "ComputerSystem", "Expansion")
 _ATTACHED = ("Composed", "ComposedAndAvailable")

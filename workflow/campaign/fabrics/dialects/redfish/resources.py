@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from campaign.fabrics.dialects.redfish.service import uri, uris
-from campaign.fabrics.protocol import NETWORK_KIND, STORAGE_KIND, Health, Link
+from campaign.fabrics.hardware import NETWORK_KIND, STORAGE_KIND, Health, Link
 
 SPECIFIC = "ComputerSystemComposition"
 CONSTRAINED = "ComputerSystemConstrainedComposition"

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane.http_client import Answer, Client
 from campaign.fabrics.dialects.redfish.error_messages import Missing, needs_login, refusal
 from campaign.fabrics.dialects.redfish.session import Authentication, Session, header, local
 from campaign.fabrics.dialects.redfish.tasks import outcome, retry_after_s, task_of
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.http.client import Answer, Client
 
 ROOT = "/redfish/v1/"
 PAGES_MAX = 10_000

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane.credentials import login
-from campaign.fabrics.control_plane.http_client import Answer, Client
 from campaign.fabrics.dialects.redfish.error_messages import refusal
 from campaign.fabrics.errors import OutcomeUnknown
+from campaign.fabrics.http.client import Answer, Client
+from campaign.fabrics.http.credentials import login
 
 Authentication = Literal["session", "basic", "none"]
 SESSIONS = "/redfish/v1/SessionService/Sessions"

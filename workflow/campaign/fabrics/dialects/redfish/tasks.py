@@ -11,10 +11,10 @@ from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from campaign.fabrics.control_plane.http_client import Answer
 from campaign.fabrics.dialects.redfish.error_messages import refusal, task_failure
 from campaign.fabrics.dialects.redfish.session import header, local
 from campaign.fabrics.errors import OutcomeUnknown
+from campaign.fabrics.http.client import Answer
 
 _FAILED = {"Exception", "Killed", "Cancelled"}
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.05, 60.0

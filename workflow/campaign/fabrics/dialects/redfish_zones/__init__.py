@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.control_plane.http_client import Client
 from campaign.fabrics.dialects.redfish_zones.control_plane import Plane
 from campaign.fabrics.dialects.redfish_zones.layout import Claim
 from campaign.fabrics.dialects.redfish_zones.options import Options
+from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.host_agents import open_agent
-from campaign.fabrics.protocol import HostSpec, PoolSpec
+from campaign.fabrics.http.client import Client
 from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.state_file import StateFile
 

@@ -9,11 +9,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from campaign.errors import ConfigError, first_problem
+from campaign.fabrics.banks import CABLING_RULE, RULES, Mode, violation
 from campaign.fabrics.control_plane.lease_tag import decode
 from campaign.fabrics.dialects.redfish_zones.layout import HostPort, Layout
 from campaign.fabrics.dialects.redfish_zones.zones import Zones
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, ProtocolViolation
-from campaign.fabrics.placement.banks import CABLING_RULE, RULES, Mode, violation
 
 
 class _Closed(BaseModel):

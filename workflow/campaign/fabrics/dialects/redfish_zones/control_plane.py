@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.control_plane.http_client import Client
+from campaign.fabrics.banks import CABLING_RULE, SLOTS, Bank, violation
 from campaign.fabrics.control_plane.lease_tag import decode, encode
 from campaign.fabrics.control_plane.protocol import Change, Remember, View
 from campaign.fabrics.dialects.redfish.error_messages import Stale
@@ -23,8 +23,9 @@ from campaign.fabrics.dialects.redfish_zones.read_chassis import Reader
 from campaign.fabrics.dialects.redfish_zones.telemetry import events, readings
 from campaign.fabrics.dialects.redfish_zones.zones import Zones, foreign
 from campaign.fabrics.errors import Busy, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.placement.banks import CABLING_RULE, SLOTS, Bank, violation
-from campaign.fabrics.protocol import Capabilities, Event, HostSpec, Reading
+from campaign.fabrics.hardware import HostSpec
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.protocol import Capabilities, Event, Reading
 
 UNVERIFIED = "written from public pages and Redfish's specifications; never run against a real Falcon or FabreX"
 UNMARKED = "zones are not marked: only the state file of this system says whose they are"

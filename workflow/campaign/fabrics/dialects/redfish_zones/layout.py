@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from campaign.errors import ConfigError
+from campaign.fabrics.banks import HOSTS_IN_ADVANCED, SLOTS, SLOTS_PER_CONNECTION, UNLIMITED, Bank, Mode
 from campaign.fabrics.control_plane.lease_tag import decode
 from campaign.fabrics.control_plane.protocol import View
 from campaign.fabrics.dialects.redfish_zones.options import Options
 from campaign.fabrics.dialects.redfish_zones.resources import Card, Enclosure, Endpoint, Port, Zone
-from campaign.fabrics.placement.banks import HOSTS_IN_ADVANCED, SLOTS, SLOTS_PER_CONNECTION, UNLIMITED, Bank, Mode
-from campaign.fabrics.protocol import Device, HostSpec, Tag
+from campaign.fabrics.hardware import Device, HostSpec
+from campaign.fabrics.protocol import Tag
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from campaign.fabrics.banks import Mode
 from campaign.fabrics.control_plane.options import Controlled
-from campaign.fabrics.placement.banks import Mode
 
 
 class Options(Controlled):

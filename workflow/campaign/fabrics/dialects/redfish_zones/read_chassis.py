@@ -13,7 +13,7 @@ from campaign.fabrics.dialects.redfish_zones.layout import Layout, host_ports
 from campaign.fabrics.dialects.redfish_zones.options import Options
 from campaign.fabrics.dialects.redfish_zones.resources import Card, Enclosure, Endpoint, Port, Zone
 from campaign.fabrics.errors import ProtocolViolation
-from campaign.fabrics.protocol import HostSpec
+from campaign.fabrics.hardware import HostSpec
 
 _STEADY_S = 10.0
 """Seconds for which modes, and links of ports in unchanged zones, are not read again."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from campaign.fabrics.banks import Mode
 from campaign.fabrics.dialects.redfish.service import uri, uris
-from campaign.fabrics.placement.banks import Mode
-from campaign.fabrics.protocol import DeviceState, Health, Link
+from campaign.fabrics.hardware import DeviceState, Health, Link
 
 Json = Mapping[str, Any]
 

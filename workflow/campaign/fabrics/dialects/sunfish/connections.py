@@ -10,7 +10,8 @@ from typing import Any
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.dialects.redfish.service import uri, uris
-from campaign.fabrics.protocol import Health, Tag
+from campaign.fabrics.hardware import Health
+from campaign.fabrics.protocol import Tag
 
 _HEALTH: dict[str, Health] = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
 _KINDS = {"Drive": "nvme", "Volume": "nvme", "NetworkController": "nic", "NetworkDeviceFunction": "nic"}

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from campaign.errors import FabricError
+from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane import lease_tag
-from campaign.fabrics.control_plane.http_client import Client
 from campaign.fabrics.control_plane.protocol import Change, Remember, View
 from campaign.fabrics.dialects.redfish.error_messages import Missing
 from campaign.fabrics.dialects.redfish.service import Service, uri
@@ -27,8 +27,9 @@ from campaign.fabrics.dialects.sunfish.connections import (
 )
 from campaign.fabrics.dialects.sunfish.options import Options
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.placement.banks import Bank
-from campaign.fabrics.protocol import STORAGE_KIND, Capabilities, Device, DeviceState, Tag
+from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.protocol import Capabilities, Tag
 
 FABRICS = "/redfish/v1/Fabrics"
 

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from campaign.errors import ConfigError
-from campaign.fabrics.control_plane.options import Connection
+from campaign.fabrics.http.options import Connection
 
 _SIZE_MAX = 64 * 1024
 

@@ -20,12 +20,12 @@ from urllib.parse import urlencode
 import h11
 
 from campaign.errors import CampaignError, FabricError
-from campaign.fabrics.control_plane.address import Address
-from campaign.fabrics.control_plane.http_connection import HttpConnection, Lost, Unsent, wire_headers
-from campaign.fabrics.control_plane.options import Connection
-from campaign.fabrics.control_plane.response import Answer, Headers, parsed, printable, shallow
-from campaign.fabrics.control_plane.secrets import AUTHENTICATING, MASK, Hidden
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
+from campaign.fabrics.http.address import Address
+from campaign.fabrics.http.connection import HttpConnection, Lost, Unsent, wire_headers
+from campaign.fabrics.http.options import Connection
+from campaign.fabrics.http.response import Answer, Headers, parsed, printable, shallow
+from campaign.fabrics.http.secrets import AUTHENTICATING, MASK, Hidden
 from campaign.fabrics.protocol import Sent
 
 __all__ = ["Answer", "Client", "Traced"]

@@ -1,0 +1,273 @@
+"""Hosts and devices: as a system file declares them, as they are at one moment, and as a lease has them.
+
+Ids are double: `fabric_id` is the fabric's (to release by), `host_id` the host's (a GPU UUID, a drive's serial, a MAC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from campaign.documents.cell import Configuration
+from campaign.fabrics.launch_prefix import Launch
+
+DeviceState = Literal["free", "reserved", "composing", "in_use", "failed", "unavailable", "unknown"]
+Health = Literal["ok", "warning", "critical"]
+
+STORAGE_KIND = "nvme"
+NETWORK_KIND = "nic"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """`count` equal devices that a host has of its own."""
+
+    kind: str
+    model: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """One host as the system file describes it. `ports`: host ports of the fabric it is cabled to, where that is known."""
+
+    name: str
+    cores: int
+    memory_gib: float
+    devices: tuple[DeviceSpec, ...] = ()
+    ports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """`count` equal devices in the pool, in `drawer` ("drawer2" or "falcon1/drawer2") or in the next free slots."""
+
+    kind: str
+    model: str
+    count: int
+    drawer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """PCIe link of a device: lanes and generation as trained, and as the slot and the device could do."""
+
+    width: int
+    gen: int
+    width_max: int
+    gen_max: int
+
+    @property
+    def degraded(self) -> bool:
+        return self.width < self.width_max or self.gen < self.gen_max
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device. `local`: belongs to a host and cannot move. `holder`: a lease id, or whoever else holds it.
+
+    launch: what a process needs to use it, where it is not simply there on its host (remote devices, parts of devices).
+    """
+
+    fabric_id: str
+    kind: str
+    model: str
+    host_id: str | None
+    location: str
+    local: bool
+    attached_to: str | None = None
+    holder: str | None = None
+    state: DeviceState = "free"
+    health: Health = "ok"
+    link: Link | None = None
+    launch: Launch | None = None
+
+    @property
+    def computes(self) -> bool:
+        """True for what a configuration's `device` can name; drives and network cards are not that."""
+        return self.kind not in (STORAGE_KIND, NETWORK_KIND)
+
+    @property
+    def physical(self) -> str:
+        """Name of the device that it is, or is a part of."""
+        return self.launch.device if self.launch else self.fabric_id
+
+    def document(self) -> dict[str, Any]:
+        """What a record keeps: no holder and no state, so equal compositions have equal documents."""
+        document = asdict(self)
+        for name in ("holder", "state", "attached_to", *(("launch",) if self.launch is None else ())):
+            del document[name]
+        return document
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Device:
+        """The device that `document` describes, held by whoever keeps the document."""
+        link, launch = document["link"], document.get("launch")
+        return cls(
+            **{
+                **document,
+                "link": link and Link(**link),
+                "launch": launch and Launch.from_document(launch),
+                "state": "in_use",
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host; a lease holds whole hosts, because runs that share a host disturb each other."""
+
+    name: str
+    cores: int
+    memory_gib: float
+    ports: tuple[str, ...] = ()
+    holder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Hosts and devices at one moment."""
+
+    hosts: tuple[Host, ...]
+    devices: tuple[Device, ...]
+
+    def device(self, fabric_id: str) -> Device | None:
+        return next((device for device in self.devices if device.fabric_id == fabric_id), None)
+
+    def freed(self) -> Inventory:
+        """The same system with nobody in it: select() on this tells whether a configuration could ever fit."""
+        return Inventory(
+            tuple(replace(host, holder=None) for host in self.hosts),
+            tuple(_freed(device) for device in self.devices),
+        )
+
+
+def _freed(device: Device) -> Device:
+    return replace(
+        device,
+        holder=None,
+        state="failed" if device.health == "critical" else "free",
+        attached_to=device.attached_to if device.local else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedHost:
+    name: str
+    cores: int
+    memory_gib: float
+    devices: tuple[Device, ...] = ()
+    storage: tuple[Device, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """Hardware obtained, as the fabric reads it back."""
+
+    hosts: tuple[ComposedHost, ...]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Every device of every host, storage included."""
+        return tuple(device for host in self.hosts for device in (*host.devices, *host.storage))
+
+    def document(self) -> dict[str, Any]:
+        """JSON-able; the same for two leases of the same hardware."""
+        return {
+            "hosts": [
+                {
+                    "name": host.name,
+                    "cores": host.cores,
+                    "memory_gib": host.memory_gib,
+                    "devices": [device.document() for device in host.devices],
+                    "storage": [device.document() for device in host.storage],
+                }
+                for host in self.hosts
+            ]
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Composition:
+        """The composition that `document` describes; TypeError, KeyError: it describes none."""
+        return cls(
+            tuple(
+                ComposedHost(
+                    **{
+                        **host,
+                        "devices": tuple(Device.from_document(device) for device in host["devices"]),
+                        "storage": tuple(Device.from_document(device) for device in host["storage"]),
+                    }
+                )
+                for host in document["hosts"]
+            )
+        )
+
+    def shortfall(self, configuration: Configuration) -> tuple[str, ...]:
+        """What is missing so that the configuration cannot be measured at all (as against measured and flagged)."""
+        found: list[str] = []
+        if len(self.hosts) != configuration.hosts:
+            found.append(f"{len(self.hosts)} hosts obtained, {configuration.hosts} requested")
+        for host in self.hosts:
+            if len(host.devices) < configuration.devices_per_host:
+                found.append(
+                    f"{host.name}: {len(host.devices)} devices obtained, {configuration.devices_per_host} requested"
+                )
+            if configuration.storage != "local" and not host.storage:
+                found.append(f"{host.name}: no {configuration.storage} storage obtained")
+        return tuple(found)
+
+    def mismatches(
+        self, configuration: Configuration, links: Mapping[str, tuple[int, int]] | None = None
+    ) -> tuple[str, ...]:
+        """Every way in which what was obtained differs from what was requested; empty means equal.
+
+        links: (lanes, generation) that the site expects of a model's links, where more than the device itself tells.
+        """
+        found = list(self.shortfall(configuration))
+        for host in self.hosts:
+            if len(host.devices) > configuration.devices_per_host:
+                found.append(
+                    f"{host.name}: {len(host.devices)} devices obtained, {configuration.devices_per_host} requested"
+                )
+            local = sum(device.local for device in host.devices)
+            if local != configuration.local_devices_per_host:
+                found.append(
+                    f"{host.name}: {local} local devices obtained, {configuration.local_devices_per_host} requested"
+                )
+            found.extend(
+                f"{host.name}: {device.fabric_id} is {device.model!r}, {configuration.device!r} requested"
+                for device in host.devices
+                if device.model != configuration.device
+            )
+            found.extend(
+                f"{host.name}: {device.fabric_id} is {'local' if device.local else 'on the fabric'}, "
+                f"storage {configuration.storage} requested"
+                for device in host.storage
+                if device.local != (configuration.storage == "nvme")
+            )
+        found.extend(_blemishes(self.devices))
+        found.extend(_below(self.devices, links or {}))
+        return tuple(found)
+
+
+def _below(devices: tuple[Device, ...], links: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Links that are as good as their ends can be, and less than the site expects of the model."""
+    return [
+        f"{device.fabric_id}: link x{device.link.width} gen {device.link.gen}, x{width} gen {gen} expected of {device.model!r}"
+        for device in devices
+        if device.link is not None and not device.link.degraded and device.model in links
+        for width, gen in (links[device.model],)
+        if device.link.width < width or device.link.gen < gen
+    ]
+
+
+def _blemishes(devices: tuple[Device, ...]) -> list[str]:
+    found = [f"{device.fabric_id}: health {device.health}" for device in devices if device.health != "ok"]
+    found.extend(
+        f"{device.fabric_id}: link x{device.link.width} gen {device.link.gen}, "
+        f"x{device.link.width_max} gen {device.link.gen_max} possible"
+        for device in devices
+        if device.link is not None and device.link.degraded
+    )
+    return found

@@ -1,0 +1,47 @@
+"""Options of host agents, as a system file has them under `agent`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from campaign.fabrics.http.options import Closed
+
+
+class AgentOptions(Closed):
+    """Who looks at a host's devices, and gets them out of use before the fabric takes them away."""
+
+    kind: Literal["none", "local", "ssh", "http"] = Field(
+        default="none",
+        description="`none`: nobody looks on the hosts; `local`: this machine is the host; `ssh`: by commands through ssh; "
+        "`http`: an inventory service of the site tells what each host enumerates (looks only)",
+    )
+    command: tuple[str, ...] = Field(
+        default=("ssh", "-o", "BatchMode=yes", "{host}"), description="for `ssh`: what runs a command on a host"
+    )
+    sudo: tuple[str, ...] = Field(
+        default=("sudo", "-n"), description="what makes a command run as root on the host; empty: nothing"
+    )
+    url: str | None = Field(
+        default=None, description="for `http`: address with `{host}`, which gives a JSON list of devices"
+    )
+    virtual_machine: bool = Field(
+        default=False, description="hosts are virtual machines, where devices are removed through sysfs"
+    )
+    rescan_url: str | None = Field(
+        default=None,
+        description="for `http`: address with `{host}` that is sent a POST to make the host look for devices again; "
+        "default: nobody is asked",
+    )
+    ca_file: str | None = Field(
+        default=None,
+        description="for `http`: certificates of the authority that signed the service's; default: the machine's own",
+    )
+    look_s: Annotated[float, Field(gt=0)] = Field(
+        default=30.0, description="seconds that one command on a host, or one answer about it, may take"
+    )
+    detach_s: Annotated[float, Field(gt=0)] = Field(
+        default=120.0,
+        description="seconds that a host may take to let a device go before it is given up, with who holds it",
+    )
