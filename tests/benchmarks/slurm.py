@@ -17,7 +17,7 @@ from pathlib import Path
 
 from campaign.documents.record import Record
 from campaign.errors import LaunchError
-from campaign.launch.emulation.slurm_cluster import ClusterSpec, equal_hosts
+from campaign.launch.emulation.slurm_cluster import ClusterSpec
 from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.requirements import check
 from tests.benchmarks import floors
@@ -25,6 +25,7 @@ from tests.benchmarks.figure import Figure, Skipped
 from tests.benchmarks.project import Project
 from tests.benchmarks.timing import least, timed
 from tests.cluster.cluster_project import ClusterProject
+from tests.equal_hosts import equal_hosts
 
 _HOSTS = 4
 _DEVICES = 5

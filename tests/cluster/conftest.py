@@ -15,9 +15,10 @@ import pytest
 
 from campaign import files
 from campaign.launch.emulation.network import availability
-from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, equal_hosts
+from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec
 from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.requirements import PACKAGES, missing_programs
+from tests.equal_hosts import equal_hosts
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _NOBODY = 65534

@@ -45,13 +45,18 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as stream:
 def stream_gbit_per_s(emulation: Emulation, sender: int, receiver: int, size: int) -> float:
     words = [emulation.address(receiver), str(_PORT), str(size)]
     receiving = subprocess.Popen(
-        [*emulation.prefix(receiver), sys.executable, "-c", _RECEIVE, *words], stdout=subprocess.PIPE, text=True
+        [*prefix(emulation, receiver), sys.executable, "-c", _RECEIVE, *words], stdout=subprocess.PIPE, text=True
     )
     assert receiving.stdout is not None
     assert receiving.stdout.readline() == "ready\n"
-    subprocess.run([*emulation.prefix(sender), sys.executable, "-c", _SEND, *words], check=True, timeout=30)
+    subprocess.run([*prefix(emulation, sender), sys.executable, "-c", _SEND, *words], check=True, timeout=30)
     printed, _ = receiving.communicate(timeout=30)
     return float(printed) * 8 / 1e9
+
+
+def prefix(emulation: Emulation, rank: int) -> tuple[str, ...]:
+    """The argv to put before a command that is to run where a rank does."""
+    return emulation.held.prefix(emulation.places[rank].namespace)
 
 
 class Ranks:
@@ -81,7 +86,7 @@ class Ranks:
         }
         ranks = [
             {
-                "env": {**shared, **emulation.environment(rank), "RANK": str(rank)},
+                "env": {**shared, **_environment(emulation, rank), "RANK": str(rank)},
                 "log": str(log),
                 "namespaces": emulation.namespace_paths(rank),
             }
@@ -101,19 +106,28 @@ class Ranks:
         return event
 
 
+def _environment(emulation: Emulation, rank: int) -> dict[str, str]:
+    alone = len({place.namespace for place in emulation.places}) == 1
+    return {
+        "LOCAL_RANK": str(emulation.places[rank].device),
+        "MASTER_ADDR": "127.0.0.1" if alone else emulation.address(0),
+        "GLOO_SOCKET_IFNAME": "lo" if alone else "eth0",
+    }
+
+
 def main(what: str, file: str, *words: str) -> None:
     specs = [EmulationSpec.model_validate(each) for each in json.loads(Path(file).read_text())]
     answer: dict[str, object] = {"user": os.getuid(), "host": socket.gethostname()}
     if what == "stream":
         (spec,) = specs
         with emulated(spec) as emulation:
-            answer["mode"] = emulation.rates().mode
+            answer["mode"] = emulation.mode
             answer["gbit_per_s"] = stream_gbit_per_s(emulation, int(words[0]), int(words[1]), int(words[2]))
     else:
         ranks, times = Ranks(), []
         for spec in specs:
             with emulated(spec) as emulation, tempfile.TemporaryDirectory() as directory:
-                answer["mode"] = emulation.rates().mode
+                answer["mode"] = emulation.mode
                 times.append(ranks.step_times_s(emulation, Path(directory)))
         answer["step_times_s"] = times
     print(json.dumps(answer))

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import LaunchError
-from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
+from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.testbed.slurm import daemons, requirements
 from campaign.testbed.slurm.cluster import HostStatus, down, find, parse_sinfo, register, status, up
+from tests.equal_hosts import equal_hosts
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
 SMALL = ClusterSpec(hosts=equal_hosts(1, 1), accounting=False)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from campaign.launch.emulation.slurm_cluster import Cluster, ClusterSpec, equal_hosts
+from campaign.launch.emulation.slurm_cluster import Cluster, ClusterSpec
 from campaign.testbed.slurm import daemons
 from campaign.testbed.slurm.cluster import down, up
 from tests.cluster.fault_site import DEVICES, GATED, HOSTS, FaultSite
+from tests.equal_hosts import equal_hosts
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
 

@@ -21,7 +21,7 @@ from campaign.config.load import read_system
 from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, environment, equal_hosts
+from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.lease.fabric_calls import ATTEMPTS
 from campaign.lease.manual import verify
 from campaign.slurm.commands import Answer, Slurm
@@ -32,6 +32,7 @@ from campaign.testbed.slurm import daemons
 from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests import campaign_files
+from tests.equal_hosts import equal_hosts
 
 LEASE = "night.4x1.0a1b2c"
 OWN = 2
@@ -180,7 +181,7 @@ def until(wanted: Callable[[], bool], what: str, patience_s: float = 30) -> None
 
 
 def run(host: str, count: int, options: Mapping[str, str]) -> tuple[int, str]:
-    """Exit status and output of a step of the lease that asks for devices."""
+    """Exit status and output of a step of the lease that needs devices."""
     argv = [
         "srun",
         f"--nodelist={host}",

@@ -138,5 +138,5 @@ def test_what_cannot_be_started_is_a_launch_error(launcher: Launcher, mark: str,
 
 
 def test_a_launcher_that_is_not_in_the_table_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="launcher 'k8s' is not available; there are: local"):
+    with pytest.raises(ConfigError, match="launcher: 'k8s' does not exist; there are: local"):
         open_launcher("k8s", system(), composition((1, 0)))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from campaign.config.system_file import Emulation, Link, Links
-from campaign.launch.emulated_links import FLAGS, emulation_of, hosts_of, links_document, rates_of, said
+from campaign.launch.emulated_links import FLAGS, emulation_of, hosts_of, links_document, rates_of, sentence
 from tests.unit.launch.compositions import composition
 
 LINKS = Links(fabric=Link(gb_per_s=10), network=Link(gb_per_s=20))
@@ -30,22 +30,22 @@ def test_a_link_that_is_not_given_is_not_shaped() -> None:
     rates = rates_of(Emulation(), Links(network=Link(gb_per_s=20)))
     document = links_document(rates, "root")
     assert (document["fabric_gbit_per_s"], document["network_gbit_per_s"]) == (None, 1.6)
-    assert "a fabric device and its host not shaped" in said(document, 1, 1)
+    assert "a fabric device and its host not shaped" in sentence(document, 1, 1)
 
 
 def test_the_report_says_how_links_are_emulated_and_at_what_rates() -> None:
     document = links_document(rates_of(Emulation(scale=0.01), LINKS), "user namespace")
-    sentence = said(document, 8, 8)
+    text = sentence(document, 8, 8)
     for part in ("user namespace", "0.01 of the real rates", "0.8 Gbit/s for 10 GB/s", "1.6 Gbit/s for 20 GB/s"):
-        assert part in sentence
-    assert "runs" not in sentence
+        assert part in text
+    assert "runs" not in text
 
 
 def test_the_report_says_that_links_are_not_emulated_why_and_for_how_many_runs() -> None:
     document = links_document(rates_of(Emulation(), LINKS), None, "no `tc` here")
-    sentence = said(document, 3, 8)
-    assert "not emulated (so in 3 of 8 runs): no `tc` here." in sentence
-    assert "loopback" in sentence
+    text = sentence(document, 3, 8)
+    assert "not emulated (3 of 8 runs): no `tc` here." in text
+    assert "loopback" in text
 
 
 def test_flags_can_be_told_apart_in_a_table_cell() -> None:

@@ -356,7 +356,7 @@ def test_a_system_that_shall_be_emulated_on_real_hosts_says_that_it_is_not() -> 
 
 @pytest.mark.parametrize(
     ("composition", "said"),
-    [(composed(True), "asks for device 2"), (composed(True, True, hosts=1), "host2: a run asks for device 1")],
+    [(composed(True), "needs device 2"), (composed(True, True, hosts=1), "host2: the run needs device 1")],
 )
 def test_a_rank_without_a_device_is_a_launch_error(composition: Composition, said: str) -> None:
     with pytest.raises(LaunchError, match=said):

@@ -13,7 +13,6 @@ from campaign.slurm.parse import (
     hosts_in,
     parse_sacct,
     parse_show_config,
-    parse_show_job,
     parse_sinfo,
     parse_squeue,
 )
@@ -113,7 +112,6 @@ def test_a_line_of_another_shape_is_skipped(line: str) -> None:
 def test_no_text_breaks_the_parsers(text: str) -> None:
     assert all(job.job_id for job in (*parse_squeue(text), *parse_sacct(text)))
     assert all(isinstance(host, Host) for host in parse_sinfo(text))
-    assert isinstance(parse_show_job(f"JobId=1 {text}"), dict)
     assert parse_show_config(text).array_size_max >= 0
 
 
@@ -185,25 +183,6 @@ def test_states_of_the_accounting(text: str, state: str, code: int | None) -> No
 )
 def test_durations(text: str, seconds: float | None) -> None:
     assert duration_s(text) == seconds
-
-
-def test_one_task_of_a_real_array() -> None:
-    job = parse_show_job(saved("show-job-array"))
-    assert (job["JobId"], job["ArrayJobId"], job["ArrayTaskId"]) == ("19", "18", "0")
-    assert (job["JobState"], job["NodeList"], job["TresPerNode"]) == ("RUNNING", "host[1-2]", "gres:gpu:2")
-    assert job["Comment"] == "campaign=a b.yaml results=x y=z"
-    assert (job["CPUs/Task"], job["ReqB:S:C:T"]) == ("1", "0:0:*:*")
-
-
-def test_of_a_real_array_the_first_job_counts() -> None:
-    job = parse_show_job(saved("show-job"))
-    assert (job["JobId"], job["ArrayTaskId"], job["NodeList"]) == ("18", "1-2%1", "")
-    assert job["Comment"] == "campaign=a b.yaml results=x y=z"
-
-
-def test_no_job_has_no_keys() -> None:
-    assert parse_show_job("slurm_load_jobs error: Invalid job id specified\n") == {}
-    assert parse_show_job("") == {}
 
 
 def test_the_hosts_of_a_real_slurm() -> None:

@@ -1,4 +1,4 @@
-"""Launchers: whoever starts a run's processes inside an allocation. One table says which there are."""
+"""Launchers start the processes of a run inside an allocation. `LAUNCHERS` has one row per launcher."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from campaign.config.system_file import SystemFile
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, nearest
 from campaign.fabrics.hardware import Composition
 from campaign.launch.protocol import Launcher
 
@@ -18,7 +18,7 @@ class _Module(Protocol):
 
 
 def open_launcher(name: str, system: SystemFile, composition: Composition) -> Launcher:
-    """A launcher by its name in the table, for steps on this composition. ConfigError: there is none of that name."""
+    """The launcher of a system's `launcher` key, for steps on this composition."""
     if name not in LAUNCHERS:
-        raise ConfigError(f"launcher '{name}' is not available; there are: {', '.join(LAUNCHERS)}")
+        raise ConfigError(f"launcher: '{name}' does not exist; {nearest(name, LAUNCHERS)}")
     return cast(_Module, import_module(LAUNCHERS[name])).open_launcher(system, composition)

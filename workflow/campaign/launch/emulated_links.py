@@ -1,10 +1,11 @@
-"""What a composition's links stand for: the hosts to emulate for it, and what records and report say of that. Pure.
+"""The hosts to emulate for a composition, and the description of emulated links in records and the report. Pure.
 
-The document that records share as `links` of their composition (absent where the system emulates nothing):
-    emulated                             `root` or `user namespace`: how; null: not at all, and all ranks shared one loopback
-    reason                               why not, else empty
-    scale, {fabric,network}_gb_per_s     the real links, one direction, and how much of them the emulated ones carry
-    {fabric,network}_gbit_per_s          the emulated links, one direction; null: not shaped
+Records share this document as `links` of their composition (absent where the system emulates nothing):
+    emulated                             `root` or `user namespace`; null: not emulated, all ranks shared one loopback
+    reason                               why links are not emulated, else empty
+    scale                                emulated rate over real rate
+    {fabric,network}_gb_per_s            rate of the real links, one direction
+    {fabric,network}_gbit_per_s          rate of the emulated links, one direction; null: not shaped
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 
 from campaign.config.system_file import Emulation, Links
 from campaign.fabrics.hardware import Composition
-from campaign.launch.emulation.network import EmulatedRates
 from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, LinkRates
 
 NOT_EMULATED = "links not emulated"
@@ -22,12 +22,12 @@ NOT_CROSSED = "links not crossed: one program stands for all ranks"
 FLAGS: Mapping[str, str] = {
     NOT_EMULATED: "this machine could not emulate hosts, so all ranks shared one loopback: attachment and the spread over hosts "
     "made no difference",
-    NOT_CROSSED: "the program is started once, on the first emulated host, so its ranks did not meet the emulated links",
+    NOT_CROSSED: "the program was started once, on the first emulated host, so its ranks did not use the emulated links",
 }
 
 
 def rates_of(emulation: Emulation, links: Links) -> LinkRates:
-    """The rates to shape links to; a link that the system file does not give is not shaped."""
+    """Rates of the links in the system file; links without a rate are not shaped."""
     return LinkRates(
         fabric_gb_per_s=links.fabric and links.fabric.gb_per_s,
         network_gb_per_s=links.network and links.network.gb_per_s,
@@ -36,7 +36,7 @@ def rates_of(emulation: Emulation, links: Links) -> LinkRates:
 
 
 def hosts_of(composition: Composition) -> tuple[EmulatedHost, ...]:
-    """A composition in terms of links. Names are by position: those of a real site need not be fit for an interface."""
+    """Hosts to emulate for a composition, named by position: names of real hosts may be too long for an interface."""
     return tuple(
         EmulatedHost(
             name=f"host{number}",
@@ -48,12 +48,12 @@ def hosts_of(composition: Composition) -> tuple[EmulatedHost, ...]:
 
 
 def emulation_of(emulation: Emulation, links: Links, composition: Composition) -> EmulationSpec:
-    """What to emulate for a composition."""
+    """Hosts and rates to emulate for a composition."""
     return EmulationSpec(hosts=hosts_of(composition), rates=rates_of(emulation, links))
 
 
 def links_document(rates: LinkRates, mode: str | None, reason: str = "") -> dict[str, Any]:
-    """See the module. mode None: not emulated, for this reason."""
+    """The document described above. mode None: not emulated, for this reason."""
     return {
         "emulated": mode,
         "reason": reason,
@@ -63,13 +63,21 @@ def links_document(rates: LinkRates, mode: str | None, reason: str = "") -> dict
     }
 
 
-def said(links: Mapping[str, Any], runs: int, of: int) -> str:
+def sentence(links: Mapping[str, Any], runs: int, of: int) -> str:
     """One sentence for the report; runs: how many of all runs were measured over such links."""
-    share = "" if runs == of else f" (so in {runs} of {of} runs)"
+    share = "" if runs == of else f" ({runs} of {of} runs)"
     if links["emulated"] is None:
         return (
-            f"Links are not emulated{share}: {links['reason']}. All ranks shared this machine's loopback, so that attachment and "
-            "the spread over hosts differ only by noise."
+            f"Links are not emulated{share}: {links['reason']}. All ranks shared this machine's loopback, so attachment and the "
+            "spread over hosts differ only by noise."
         )
-    numbers = {name: value for name, value in links.items() if name not in ("emulated", "reason")}
-    return EmulatedRates(mode=links["emulated"], **numbers).text().removesuffix(".") + f"{share}."
+    fabric, network = (
+        "not shaped"
+        if links[f"{link}_gbit_per_s"] is None
+        else f"{links[f'{link}_gbit_per_s']:.3g} Gbit/s for {links[f'{link}_gb_per_s']:g} GB/s"
+        for link in ("fabric", "network")
+    )
+    return (
+        f"Links are emulated (network namespaces, {links['emulated']}) at {links['scale']:g} of the real rates, per direction: "
+        f"between a fabric device and its host {fabric}; between hosts {network}; between devices of a host not shaped{share}."
+    )

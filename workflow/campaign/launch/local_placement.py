@@ -1,4 +1,4 @@
-"""Where the processes of a step stand on this machine: side by side, or each on its emulated host."""
+"""Placement of ranks on this machine: all on its loopback, or each on its emulated host."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from campaign.workloads.protocol import Step
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """What one process has to know of its place, the namespaces to enter for it (`campaign.processes.namespaces`), and
-    words before its
-    command."""
+    """Environment of one process, the namespaces to enter before it starts, and the words before its command."""
 
     environment: Mapping[str, str]
     namespaces: tuple[str, ...] = ()
@@ -36,22 +34,22 @@ class LocalPlacement(Protocol):
 
     @property
     def links(self) -> Mapping[str, Any] | None:
-        """See `launchers.protocol.Launcher.links`."""
+        """See `Launcher.links`."""
 
     def of(self, step: Step) -> list[RankPlace]:
-        """A place for each rank, or for the one process. LaunchError: there is none for a rank."""
+        """One place per rank, or one for a step of a single process. LaunchError: a rank has no device."""
 
     def flags(self, step: Step) -> tuple[str, ...]:
-        """What a reader of the step's numbers should know of its place."""
+        """Flags for the record of a step."""
 
     def stand(self) -> bool:
-        """False when the hosts have gone away by themselves."""
+        """False when the emulated hosts have ended."""
 
     def close(self) -> None: ...
 
 
 def open_placement(system: SystemFile, composition: Composition) -> LocalPlacement:
-    """The hosts of a composition, emulated where the system file asks for it and this machine can."""
+    """The hosts of a composition, emulated if the system file asks for it and this machine is able to."""
     if system.emulation is None:
         return OneLoopback(None)
     hosts = ExitStack()
@@ -87,11 +85,10 @@ class OneLoopback:
 
 
 class OnEmulatedHosts:
-    """Every host of a composition is emulated, and each of its fabric devices is behind a link of its own."""
+    """Every host is emulated, and each of its fabric devices has a link of its own."""
 
     def __init__(self, emulation: Emulation, composition: Composition, hosts: ExitStack) -> None:
-        rates = emulation.rates()
-        self.links: Mapping[str, Any] | None = links_document(emulation.spec.rates, rates.mode)
+        self.links: Mapping[str, Any] | None = links_document(emulation.spec.rates, emulation.mode)
         self._emulation = emulation
         self._hosts = hosts
         counts = [len(host.devices) for host in composition.hosts]
@@ -146,9 +143,7 @@ class OnEmulatedHosts:
     def _device(self, host: str, local: int) -> int:
         devices = self._devices.get(host, range(0))
         if local >= len(devices):
-            raise LaunchError(
-                f"{host}: a run asks for device {local + 1}, and the composition has {len(devices)} there"
-            )
+            raise LaunchError(f"{host}: the run needs device {local + 1}, but the composition has {len(devices)} there")
         return devices[local]
 
 
@@ -157,7 +152,7 @@ def _for_all_ranks(step: Step) -> dict[str, str]:
 
 
 def _ranks(step: Step) -> Iterator[tuple[str, int, dict[str, str]]]:
-    """Of each rank: its host, its number on it, and the part of its environment that is the same wherever it stands."""
+    """Of each rank: its host, its number there, and the part of its environment that does not depend on its place."""
     world, port, rank = sum(step.ranks_by_host.values()), str(_free_port()), 0
     for host, count in step.ranks_by_host.items():
         for local in range(count):

@@ -1,4 +1,4 @@
-"""What every launcher offers."""
+"""The interface of launchers."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ from campaign.workloads.protocol import Ended, Step
 
 @dataclass(frozen=True)
 class Limits:
-    """When a step is stopped. memory_limit_mib: over all processes of the step on a host."""
+    """Limits at which a step is stopped. memory_limit_mib: sum over all processes of the step on a host."""
 
     time_limit_s: float
     memory_limit_mib: int | None = None
 
 
 class Launcher(Protocol):
-    """Starts steps one at a time, on the composition that it was opened for."""
+    """Starts steps, one at a time, on the composition that it was opened for."""
 
     @property
     def links(self) -> Mapping[str, Any] | None:
-        """What became of the emulation of links (`campaign.launch.emulated_links`); None where the system emulates nothing."""
+        """The document of `campaign.launch.emulated_links`; None where the system emulates no links."""
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
-        """Start a step, wait for its end, and stop it at its limits; its output goes to `log`.
+        """Run a step to its end or to its limits, and append its output to `log`. LaunchError: it could not be started.
 
-        marker: put into every process's environment as CAMPAIGN_RUN, so that nothing started can be lost.
-        Whatever ends this call (also an exception), no process of the step is left. Raises LaunchError when the step
-        cannot be started.
+        marker: value of CAMPAIGN_RUN in the environment of every process of the step, by which processes are found again.
+        No process of the step is left after this call, also when it raises.
         """
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
-        """Until the end of the context, one process on every host of the composition, in the place where its first rank stands.
+        """Run one auxiliary process on every host of the composition until the end of the context; gives these hosts.
 
-        Gives the hosts that have one: where hosts are only names of one machine, that is the first of them. argv: `{host}` in a
-        word is filled in with the host's name. Output goes to `<directory>/<host>.log`; the directory is there, and seen by all
-        hosts. Nobody waits for the processes to start. They get SIGTERM at the end, and SIGKILL where that is not enough; none is
-        left. One that cannot be started, or that ends by itself, disturbs nothing: what it was to leave is then missing.
+        Where hosts are only names of one machine, the first of them has the process. argv: `{host}` in a word is replaced by the
+        name of the host. Output goes to `<directory>/<host>.log`; the directory exists and is visible on all hosts. The context
+        does not wait for the processes to start. At its end they get SIGTERM, and SIGKILL after a while. A process that cannot be
+        started, or that ends early, raises no error.
         """
 
     def close(self) -> None:
-        """End everything that outlives a step."""
+        """End everything that outlives a step, such as a preloaded parent or emulated hosts."""

@@ -1,4 +1,4 @@
-"""Where the ranks of a run sit on the hosts of an allocation: real ones, or those of an emulated cluster."""
+"""Placement of ranks on the hosts of an allocation, which are real or those of an emulated cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class SlurmPlacement:
-    """The hosts of one composition. `cluster`: the emulated one that they are of, None where they are real."""
+    """The hosts of one composition. cluster: the emulated cluster that they belong to; None for real hosts."""
 
     def __init__(self, system: SystemFile, composition: Composition, cluster: Cluster | None) -> None:
         self._cluster = cluster
@@ -30,7 +30,9 @@ class SlurmPlacement:
         if system.emulation is not None and cluster is not None:
             self.links = links_document(cluster.spec.rates, "root")
         elif system.emulation is not None:
-            reason = "the hosts of this Slurm are not emulated; `campaign cluster up` starts a Slurm on hosts that are"
+            reason = (
+                "the hosts of this Slurm are not emulated; start a cluster on emulated hosts with `campaign cluster up`"
+            )
             self.links = links_document(rates_of(system.emulation, system.links), None, reason)
 
     @property
@@ -43,7 +45,7 @@ class SlurmPlacement:
         return any(self._runs_on(device) == "cpu" for devices in self._devices.values() for device in devices)
 
     def of(self, step: Step, port: int) -> StepPlacement:
-        """StepPlacement for the ranks of a step; LaunchError: the composition or the emulated hosts have none for a rank.
+        """The placement of a step; LaunchError: a rank has no device.
 
         port: a free one, on the first host as far as can be known.
         """
@@ -67,12 +69,12 @@ class SlurmPlacement:
         )
 
     def flags(self, step: Step) -> tuple[str, ...]:
-        """What a reader of the step's numbers should know of its placement."""
+        """Flags for the record of a step."""
         crossed = step.per_rank or self._cluster is None or len(set(self._places(step))) == 1
         return () if crossed else (NOT_CROSSED,)
 
     def _places(self, step: Step) -> list[tuple[str, int | None]]:
-        """Host of each rank, and the fabric port behind which it is; None: in the host itself, as on all real hosts."""
+        """Host and fabric port of each rank; port None: a local device, or a real host."""
         return [
             (host, self._fabric_port(host, number))
             for host, count in step.ranks_by_host.items()
@@ -83,7 +85,7 @@ class SlurmPlacement:
         devices = self._devices.get(host, [])
         if number >= len(devices):
             raise LaunchError(
-                f"{host}: a run asks for device {number + 1}, and the composition has {len(devices)} there"
+                f"{host}: the run needs device {number + 1}, but the composition has {len(devices)} there"
             )
         local = sum(device.local for device in devices)
         return None if self._cluster is None or number < local else number - local

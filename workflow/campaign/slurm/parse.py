@@ -156,18 +156,6 @@ def duration_s(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def parse_show_job(text: str) -> dict[str, str]:
-    """Keys and values of the first job of `scontrol show job ID`, with or without --oneliner. Values keep their blanks.
-
-    Only a name with a capital that follows a blank begins another value: `Comment=campaign=a b.yaml` is one. Empty: no job.
-    """
-    if not text.lstrip().startswith("JobId="):
-        return {}
-    first = re.split(r"\n\s*\n|\n(?=JobId=)", text.strip())[0]
-    pieces = re.split(r"(?:^|\s+)([A-Z][A-Za-z0-9/:_]*)=", first)
-    return {name: value.strip() for name, value in zip(pieces[1::2], pieces[2::2], strict=True)}
-
-
 def parse_sinfo(text: str) -> tuple[Host, ...]:
     """Hosts from `sinfo --noheader --Node` with HOST_FORMAT, which has a line for each partition of a host."""
     hosts: dict[str, Host] = {}

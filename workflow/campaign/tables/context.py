@@ -16,7 +16,7 @@ from campaign.documents.superseded import all_set_aside
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
 from campaign.launch.emulated_links import FLAGS as LINK_FLAGS
-from campaign.launch.emulated_links import said
+from campaign.launch.emulated_links import sentence
 from campaign.plan.history import measured_forecasts
 from campaign.plan.matrix import Matrix
 from campaign.plan.oom_frontier import CONTRADICTS
@@ -186,4 +186,4 @@ def _emulated_links(collected: Collected) -> list[str]:
         if links is not None:
             key = json.dumps(links, sort_keys=True)
             runs[key] = (links, runs.get(key, (links, 0))[1] + count)
-    return [said(links, count, len(collected.records)) for _, (links, count) in sorted(runs.items())]
+    return [sentence(links, count, len(collected.records)) for _, (links, count) in sorted(runs.items())]

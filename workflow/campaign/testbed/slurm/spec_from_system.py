@@ -11,6 +11,7 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request
+from campaign.launch.emulated_links import rates_of
 from campaign.launch.emulation.slurm_cluster import ClusterHost, ClusterSpec, Registration
 from campaign.launch.emulation.topology import LinkRates
 
@@ -51,7 +52,7 @@ def cluster_of(system: SystemFile, accounting: bool = True, slurm_conf: tuple[st
             cpus=max(max(group.cores for group in system.hosts), *(host.slots for host in hosts)),
             memory_mib=round(min(group.memory_gib for group in system.hosts) * 1024),
             accounting=accounting,
-            rates=_rates(system),
+            rates=rates_of(system.emulation, system.links) if system.emulation else LinkRates(),
             slurm_conf=(*lines, *slurm_conf),
         )
     except ValueError as error:
@@ -67,17 +68,6 @@ def _host(group: HostGroup, name: str, ports: int, system: SystemFile) -> Cluste
         devices_max=own + ports,
         fabric_ports=ports,
         registration=registration,
-    )
-
-
-def _rates(system: SystemFile) -> LinkRates:
-    if system.emulation is None:
-        return LinkRates()
-    fabric, network = system.links.fabric, system.links.network
-    return LinkRates(
-        fabric_gb_per_s=fabric.gb_per_s if fabric else None,
-        network_gb_per_s=network.gb_per_s if network else None,
-        scale=system.emulation.scale,
     )
 
 
