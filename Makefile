@@ -13,7 +13,7 @@ help:  ## What there is
 
 demo: $(VENV)/.demo  ## Run the default campaign and write its report (a few minutes)
 	@snakemake --profile local --quiet host reason
-	@echo "Open it: file://$(CURDIR)/results/demo/report.html"
+	@python -c 'from pathlib import Path; print("Open it:", Path("results/demo/report.html").absolute().as_uri())'
 
 # Most of the time of a test is waiting for daemons: more workers than cores.
 test: $(VENV)/.dev  ## All tests (ten minutes)
@@ -45,7 +45,7 @@ docs: $(VENV)/.dev  ## Regenerate reference pages and schemas, and build the sit
 	python -m campaign.report.counterparts
 	python -m docs.generate
 	python -m sphinx --fail-on-warning --quiet docs build/docs
-	@echo "Open it: file://$(CURDIR)/build/docs/index.html"
+	@python -c 'from pathlib import Path; print("Open it:", Path("build/docs/index.html").absolute().as_uri())'
 
 clean:  ## Remove the virtual environment and caches; results stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -55,9 +55,9 @@ $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[train]'
+	"$(BIN)/pip" install --quiet --disable-pip-version-check --editable '.[train]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,test,check,docs]'
+	"$(BIN)/pip" install --quiet --disable-pip-version-check --editable '.[all,test,check,docs]'
 	touch $@ $(VENV)/.demo

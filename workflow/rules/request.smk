@@ -66,11 +66,20 @@ if workflow.modifier.is_main_snakefile() and workflow.resource_settings.cores:
             "note: no profile; 'snakemake --profile local' has the options for this machine, --profile slurm those for a cluster",
             file=sys.stderr,
         )
-ASKED = or_exit(
-    lambda: request(
-        with_campaign_path(config, [Path(file) for file in workflow.configfiles])
-    )
-)
+
+
+def launcher_of_profile():
+    # A profile's configfile gives way to --configfile on the command line; its default resources do not.
+    defaults = workflow.resource_settings.default_resources or {}
+    return {"launcher": defaults["launcher"].raw} if "launcher" in defaults else {}
+
+
+def asked():
+    files = [Path(file) for file in workflow.configfiles]
+    return request({**launcher_of_profile(), **with_campaign_path(config, files)})
+
+
+ASKED = or_exit(asked)
 CAMPAIGN = campaign_command()
 # Matplotlib keeps its list of fonts in the home directory unless told otherwise.
 os.environ.setdefault("MPLCONFIGDIR", str(Path(".snakemake", "matplotlib").resolve()))
