@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from campaign.config.resolve import load_campaign
-from campaign.documents.record import Store
-from campaign.fabrics.hardware import ComposedHost, Composition
+from campaign.documents.driver import DriverRequest, DriverResult
+from campaign.fabrics.protocol import ComposedHost, Composition
 from campaign.paths import Results
 from campaign.run.driver import Driver
+from tests.planned_leases import written_plan
 
 DISPENSABLE = ("pandas", "pyarrow", "scipy", "matplotlib", "torch", "snakemake")
 
@@ -26,9 +27,12 @@ def main(campaign_path: Path, root: Path) -> None:
     """Measure the campaign's only configuration, counting."""
     campaign = load_campaign(campaign_path)
     results = Results(root.resolve(), campaign.name)
-    shared = Store(results.directory).share(campaign.document())
+    lease = campaign.configurations[0].name
+    plan = str(written_plan(campaign, results, lease))
     composition = Composition((ComposedHost("host1", 8, 64, devices=(), storage=()),))
-    driver = Driver(results, shared, campaign.configurations[0].name, None, "counted.1", composition, ())
+    driver = Driver(
+        DriverRequest(plan, str(results.root), campaign.name, lease, "counted.1", composition.document(), ())
+    )
     results.progress.parent.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
     forced = os.fsync
@@ -47,7 +51,7 @@ def main(campaign_path: Path, root: Path) -> None:
 
     os.fsync = fsync
     sys.addaudithook(count)
-    error = driver().error
+    error = DriverResult.of(driver()).error
     sys.stdout.write(json.dumps({"error": str(error or ""), "counts": counts, "loaded": loaded()}) + "\n")
 
 

@@ -256,7 +256,8 @@ def _kind(arguments: str, variables: list[bytes]) -> str:
     for part, kind in (
         ("submitit.local._local", "controller"),
         ("submitit.core._submit", "driver"),
-        ("scripts/measure.py", "measure"),
+        ("campaign.cli\0measure", "measure"),
+        ("bin/campaign\0measure", "measure"),
         ("bin/snakemake", "snakemake"),
     ):
         if part in arguments:

@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from campaign.plan.dag import Request, read_plan, request
-from campaign.plan.matrix import run_set_digest
 from campaign.plan.repetitions import Stops
-from campaign.plan.run_order import lease_cells
-from campaign.run.measure import Measurement, measure
 from campaign.tables.collect import collect, gather
+from tests.planned_leases import measured_here
 from tests.workflow.checkout_twin import Project
 
 LEASE = "1x1-local"
@@ -33,9 +31,7 @@ def measure_here(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[
     def run(**config: str) -> list[str]:
         asked = asked_of(project, **config)
         said: list[str] = []
-        digest = run_set_digest(lease_cells(asked.load(), LEASE, None))
-        what = Measurement(asked.campaign, LEASE, asked.results, digest, run_implied=asked.run_implied)
-        assert measure(what, said.append)["missing"] == []
+        assert measured_here(asked, LEASE, said.append)["missing"] == []
         return said
 
     return run

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from campaign.archive import report_from
+from campaign.config.resolve import load_campaign
 from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.fabrics.simulated.faults import FaultKind
-from campaign.plan.matrix import run_set_digest
+from campaign.plan.dag import Request
 from campaign.run import measure as measuring
-from campaign.run.measure import Measurement, measure
 from tests.campaign_records import write
+from tests.planned_leases import measured_here
 from tests.workflow.checkout_twin import Project
 
 TRANSIENT: list[FaultKind] = [
@@ -37,10 +38,7 @@ TRANSIENT: list[FaultKind] = [
 
 def measure_here(project: Project, lease: str, say: Any = print) -> dict[str, Any]:
     """The measure job of a lease in this process; gives its manifest."""
-    path = project.campaigns / "c.yaml"
-    campaign = measuring.load_campaign(path)
-    cells = measuring.lease_cells(campaign, lease, None)
-    return measure(Measurement(path, lease, project.results_root, run_set_digest(cells)), say)
+    return measured_here(Request(project.campaigns / "c.yaml", project.results_root), lease, say)
 
 
 def test_a_transient_fault_of_every_kind_is_overcome(project: Project) -> None:
@@ -121,7 +119,7 @@ def test_a_run_that_slurm_took_away_is_missing_and_the_report_names_its_log(
     assert preempted in (project.results().directory / name).read_text()
     assert str(project.directory) not in manifest["reason"]
     write(project.results().manifests / "1x1-local" / "x.1.json", manifest)
-    campaign, page = measuring.load_campaign(project.campaigns / "c.yaml"), project.directory / "page.html"
+    campaign, page = load_campaign(project.campaigns / "c.yaml"), project.directory / "page.html"
     report_from(campaign, project.results().directory, None, project.temporary, page)
     assert f"(log: {name})" in page.read_text()
 

@@ -71,6 +71,11 @@ class Results:
         return self.directory / "plan"
 
     @property
+    def lease_plans(self) -> Path:
+        """One document a lease: `<lease>.<digest>.json`."""
+        return self.plan / "leases"
+
+    @property
     def budget(self) -> Path:
         """What a budget chose of the matrix, once a run was begun with it."""
         return self.plan / "budget.json"

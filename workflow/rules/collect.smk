@@ -1,21 +1,15 @@
 """Collect: from records to tables.
 
-REQUIRES: manifests of all leases, records/, shared/, leases/, links/; the YAML files, whose words the tables repeat
+REQUIRES: plan/plan.json; manifests of all leases, records/, shared/, leases/, links/
 PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/telemetry.parquet, tables/{leases,links,context,costs}.json
 """
-
-
-def asked_of_collect():
-    where = ["--where", ASKED.where] if ASKED.where else []
-    implied = ["--run-implied"] if ASKED.run_implied else []
-    return [str(ASKED.campaign), "--results", str(ASKED.results), *where, *implied]
 
 
 rule tables:
     input:
         # The names of the manifests say which runs there are.
         manifests=CAMPAIGN_DAG.manifests,
-        words=CAMPAIGN_DAG.files,
+        plan=rules.plan.output.json,
     output:
         runs=f"{RESULTS}/tables/runs.parquet",
         runs_csv=f"{RESULTS}/tables/runs.csv",
@@ -32,8 +26,7 @@ rule tables:
         "../../envs/campaign.yaml"
     resources:
         campaign=CAMPAIGN,
-        asked=shlex.join(asked_of_collect()),
     message:
         "Collect records into tables"
     shell:
-        "{resources.campaign} collect {resources.asked}" + code_of()
+        "{resources.campaign} collect {input.plan:q}" + code_of()

@@ -1,7 +1,7 @@
 """Leases: what each job of the next stage takes of what they share, and in which order they come.
 
 REQUIRES: CAMPAIGN_DAG, CORES
-PROVIDES: cores_of_lease, devices_of_lease, hosts_of_lease, order_of_lease, words_of_lease, forecast_of_lease
+PROVIDES: cores_of_lease, devices_of_lease, hosts_of_lease, order_of_lease, words_of_lease, plan_of_lease
 """
 
 from snakemake.resources import Resource
@@ -27,8 +27,8 @@ def words_of_lease(wildcards):
     return CAMPAIGN_DAG.leases[wildcards.lease].describe()
 
 
-def forecast_of_lease(wildcards):
-    return CAMPAIGN_DAG.forecast(wildcards.lease)
+def plan_of_lease(wildcards):
+    return CAMPAIGN_DAG.lease_plan(wildcards.lease)
 
 
 # Leases that cannot be had together are not started together. The fabric's own lock is what guards devices; this only keeps

@@ -42,12 +42,6 @@ def campaign_command():
     return shlex.join([sys.executable, *MODULE])
 
 
-def command_of(name):
-    """A command that runs one of scripts/ on what was asked, quoted for a shell."""
-    script = Path(SCRIPTS, name)
-    return shlex.join([sys.executable, "-P", str(script), *ASKED.arguments()])
-
-
 def code_of(*files):
     """Ends a command. When the package's analysis or one of the files changes, the text of the command does, and Snakemake's
     trigger `code` makes its results again. (A value of `params:` would do the same, but loads pandas: half a second each time.)

@@ -18,8 +18,9 @@ from campaign.errors import ConfigError
 from campaign.plan.budget import Budget, Choice, choose, from_document, kept_choice, limited, parse_budget
 from campaign.plan.dag import Dag, Request, read_plan, request
 from campaign.plan.forecast import Prices, Work
+from campaign.plan.matrix import expand
 from campaign.plan.ranking import Offer
-from campaign.plan.run_order import lease_cells
+from campaign.plan.write import write_plan
 from campaign.tables.collect import gather, tables_of
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill
@@ -122,10 +123,9 @@ def test_a_budget_for_no_run_is_refused_with_what_one_costs() -> None:
 
 
 def test_limits_leave_cells_with_fewer_repetitions(tmp_path: Path) -> None:
-    cells = load(tmp_path) and lease_cells(load(tmp_path), "1x1-local", None)
+    cells = expand(load(tmp_path)).cells
     kept = limited(cells, {cells[0].id: 1, cells[1].id: 9, "unknown": 1})
     assert [(cell.id, cell.settings.repetitions) for cell in kept] == [(cells[0].id, 1), (cells[1].id, 2)]
-    assert lease_cells(load(tmp_path), "1x1-local", None, None, {cells[0].id: 1}) == [kept[0]]
 
 
 # --- on a results directory ------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_the_plan_is_what_the_budget_pays_for(tmp_path: Path) -> None:
 def test_a_choice_is_kept_from_the_first_run_on(tmp_path: Path) -> None:
     path = write_files(tmp_path)
     first = Dag(asked(path, "0.05 device-hours"), read_plan(asked(path, "0.05 device-hours")))
-    first.keep_budget()
+    write_plan(first.plan, first.results)
     chosen = first.plan.budget
     assert chosen is not None
     assert kept_choice(first.results.budget) == chosen
@@ -164,9 +164,9 @@ def test_a_choice_is_kept_from_the_first_run_on(tmp_path: Path) -> None:
     other = read_plan(asked(path, "0.1 device-hours"))
     assert other.budget != chosen
     everything = Request(path, tmp_path / "results")
-    Dag(everything, read_plan(everything)).keep_budget()
+    write_plan(read_plan(everything), first.results)
     assert kept_choice(first.results.budget) is None
-    first.keep_budget()
+    write_plan(first.plan, first.results)
     changed = write_files(tmp_path, {"campaign.axes.batch": [1, 2, 3]})
     assert read_plan(asked(changed, "0.05 device-hours")).budget != chosen
 
@@ -185,7 +185,7 @@ def test_runs_with_a_record_are_free_and_stay(tmp_path: Path) -> None:
 def test_the_report_says_what_the_budget_left_out(tmp_path: Path) -> None:
     path = write_files(tmp_path)
     dag = Dag(asked(path, "0.05 device-hours"), read_plan(asked(path, "0.05 device-hours")))
-    dag.keep_budget()
+    write_plan(dag.plan, dag.results)
     assert dag.plan.budget is not None
     tables = tables_of(gather(dag.campaign, dag.results.directory))
     reasons = dict(zip(tables.cells["cell_id"], tables.cells["missing_reasons"], strict=True))

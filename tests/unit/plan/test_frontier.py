@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, Store
-from campaign.plan.matrix import expand, frontier_keys
-from campaign.plan.needless_runs import read_known, settle
-from campaign.plan.oom_frontier import Frontier, implied_by, implied_record
+from campaign.plan.matrix import expand, memory_keys, specification
+from campaign.plan.missing_runs import read_known, record_implied
+from campaign.plan.oom_frontier import campaign_frontier, implied_by, implied_record
 from campaign.plan.run_order import ascending, ordered
 from campaign.tables.collect import collect, gather
 from scripts.figures import memory_frontier
@@ -29,7 +29,7 @@ BATCHES = {"campaign.axes.batch": [8, 1, 4, 2], "campaign.protocol.repetitions":
 def small(directory: Path, **changes: Any) -> tuple[Campaign, dict[int, Cell]]:
     """A campaign, and its cells of one frontier by batch."""
     campaign = load(directory, BATCHES | {name.replace("__", "."): value for name, value in changes.items()})
-    key = frontier_keys(campaign)
+    key = memory_keys(campaign)
     cells = expand(campaign).cells
     return campaign, {cell.batch: cell for cell in cells if key(cell) == key(cells[0])}
 
@@ -41,12 +41,17 @@ def ran(cell: Cell, status: str, repetition: int = 1) -> Record:
 def write(campaign: Campaign, store: Store, cell: Cell, status: str, repetition: int = 1) -> None:
     """As the driver does: first what it implies, then the record."""
     record = ran(cell, status, repetition)
-    Frontier(campaign, store).note(cell, record)
+    campaign_frontier(campaign, store).note(cell, record)
     store.write(record)
 
 
+def record_all_implied(campaign: Campaign, store: Store, missing: list[tuple[Cell, int]]) -> None:
+    frontier, as_used = campaign_frontier(campaign, store), store.share(campaign.document())
+    record_implied(frontier, missing, lambda cell: specification(campaign, cell), as_used, lambda *_: None)
+
+
 def implied(campaign: Campaign, store: Store, cells: dict[int, Cell]) -> set[int]:
-    frontier = Frontier(campaign, store)
+    frontier = campaign_frontier(campaign, store)
     return {batch for batch, cell in cells.items() if frontier.evidence(cell)}
 
 
@@ -71,7 +76,7 @@ def test_larger_batches_are_implied_and_nothing_else(tmp_path: Path, status: str
     assert implied(campaign, store, cells) == {4, 8}
     mine = {cell.id for cell in cells.values()}
     others = [cell for cell in expand(campaign).cells if cell.id not in mine]
-    frontier = Frontier(campaign, store)
+    frontier = campaign_frontier(campaign, store)
     assert len(others) == 28
     assert not any(frontier.evidence(cell) for cell in others)
 
@@ -114,8 +119,8 @@ def test_a_larger_batch_that_ran_outweighs_a_smaller_one_that_did_not(tmp_path: 
     write(campaign, before, cells[4], "ok")
     write(campaign, before, cells[2], "oom_device")
     write(campaign, after, cells[2], "oom_device")
-    assert not Frontier(campaign, after).contradicts(cells[1])
-    assert Frontier(campaign, after).contradicts(cells[4])
+    assert not campaign_frontier(campaign, after).contradicts(cells[1])
+    assert campaign_frontier(campaign, after).contradicts(cells[4])
     write(campaign, after, cells[4], "ok")
     for store in (before, after):
         assert implied(campaign, store, cells) == set()
@@ -130,11 +135,11 @@ def test_a_limit_without_its_record_counts_for_nothing(tmp_path: Path) -> None:
     """The driver was killed between the two, or somebody moved the record away."""
     campaign, cells = small(tmp_path)
     store = Store(tmp_path / "results")
-    Frontier(campaign, store).note(cells[2], ran(cells[2], "oom_device"))
+    campaign_frontier(campaign, store).note(cells[2], ran(cells[2], "oom_device"))
     assert implied(campaign, store, cells) == set()
     store.write(ran(cells[2], "oom_device"))
     assert implied(campaign, store, cells) == {4, 8}
-    settle(campaign, store, [(cells[4], 1), (cells[8], 2), (cells[1], 1)], lambda *_: None)
+    record_all_implied(campaign, store, [(cells[4], 1), (cells[8], 2), (cells[1], 1)])
     assert store.index() == {(cells[2].id, 1), (cells[4].id, 1), (cells[8].id, 2)}
 
     store.path(cells[2].id, 1).unlink()
@@ -149,9 +154,9 @@ def test_an_implied_record_names_its_evidence_and_gives_way_to_the_run_itself(tm
     campaign, cells = small(tmp_path)
     store = Store(tmp_path / "results")
     write(campaign, store, cells[2], "oom_host")
-    evidence = Frontier(campaign, store).evidence(cells[8])
+    evidence = campaign_frontier(campaign, store).evidence(cells[8])
     assert evidence is not None
-    store.write(implied_record(campaign, "a" * 20, cells[8], 1, evidence))
+    store.write(implied_record(specification(campaign, cells[8]), "a" * 20, cells[8], 1, evidence))
     record = store.read(cells[8].id, 1)
     assert (record.status, record.implied_by, record.log) == ("implied", f"{cells[2].id}.1", "")
     assert record.failure is not None
@@ -159,9 +164,8 @@ def test_an_implied_record_names_its_evidence_and_gives_way_to_the_run_itself(tm
     assert record.failure.evidence.startswith(f"{cells[2].id}.1: oom_host at step 1")
     assert [each.key for each in store] == sorted(store.index())
 
-    asked, _ = small(tmp_path, campaign__protocol__skip_implied=False)
-    assert (cells[8].id, 1) in read_known(campaign, store).measured
-    assert (cells[8].id, 1) not in read_known(asked, store).measured
+    assert (cells[8].id, 1) in read_known(store, skip_implied=True).measured
+    assert (cells[8].id, 1) not in read_known(store, skip_implied=False).measured
     store.write(ran(cells[8], "oom_host"))
     assert store.read(cells[8].id, 1).status == "oom_host"
     assert len(store.index()) == 2
@@ -174,9 +178,9 @@ def test_tables_and_figure_tell_what_is_implied(tmp_path: Path) -> None:
     as_used = store.share(campaign.document())
     for batch, status in ((1, "ok"), (2, "oom_device")):
         record = ran(cells[batch], status).model_copy(update={"environment": environment, "campaign": as_used})
-        Frontier(campaign, store).note(cells[batch], record)
+        campaign_frontier(campaign, store).note(cells[batch], record)
         store.write(record)
-    settle(campaign, store, [(cells[b], r) for b in (4, 8) for r in (1, 2)], lambda *_: None)
+    record_all_implied(campaign, store, [(cells[b], r) for b in (4, 8) for r in (1, 2)])
     collect(gather(campaign, store.results), tmp_path / "tables")
     table = pd.read_parquet(tmp_path / "tables" / "cells.parquet").set_index("cell_id")
     mine = table.loc[[cells[batch].id for batch in (1, 2, 4, 8)]]
@@ -216,8 +220,8 @@ def test_alike_cells_run_from_small_to_large_in_the_first_block_alone(tmp_path: 
     campaign, _ = small(tmp_path, campaign__axes__batch=[8, 1, 4, 2, 16, 32])
     cells = [cell for cell in expand(campaign).cells if cell.configuration.name == "1x1-local"]
     runs = [(cell, repetition) for cell in cells for repetition in (1, 3)]
-    order = ordered(runs, campaign, "1x1-local")
-    assert order == ordered(runs[::-1], campaign, "1x1-local")
+    order = ordered(runs, campaign.protocol, "1x1-local")
+    assert order == ordered(runs[::-1], campaign.protocol, "1x1-local")
     assert set(map(str, order)) == set(map(str, runs))
     blocks = [[cell for cell, repetition in order if repetition == number] for number in (1, 3)]
     assert [repetition for _, repetition in order] == [1] * len(cells) + [3] * len(cells)

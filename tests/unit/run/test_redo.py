@@ -20,7 +20,6 @@ from campaign.errors import ConfigError, RecordError
 from campaign.paths import Results
 from campaign.plan.dag import Request, read_plan
 from campaign.plan.matrix import expand
-from campaign.plan.run_order import lease_cells
 from campaign.run.redo import redo
 from campaign.tables.collect import gather
 from campaign.tables.context import context_document
@@ -70,9 +69,6 @@ def test_host_selects_the_cells_that_ran_on_it(campaign: Campaign, tmp_path: Pat
     assert len(expand(campaign, "host == 'host1'", hosts=hosts).cells) == len(expand(campaign).cells)
     both = expand(campaign, f"{ON_2} and precision == 'bf16'", hosts=hosts).cells
     assert {(cell.batch, cell.precision) for cell in both} == {(2, "bf16")}
-    for configuration in {cell.configuration.name for cell in both}:
-        found = lease_cells(campaign, configuration, ON_2, hosts)
-        assert {cell.id for cell in found} <= batch_2(campaign)
 
 
 def test_everything_that_reads_records_knows_hosts(campaign: Campaign, tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 from pathlib import Path
 
 import pytest
 
+from campaign.documents.driver import DriverResult
 from campaign.errors import FabricError, HostFailed
-from campaign.run.driver import Driven
 from campaign.slurm.hosts import ExcludedHosts
 from tests.unit.slurm.test_options import system
 
@@ -50,5 +50,7 @@ def test_without_any_host_left_it_says_why_and_what_to_do(tmp_path: Path) -> Non
 
 
 def test_a_driver_can_blame_hosts() -> None:
-    error = pickle.loads(pickle.dumps(Driven(HostFailed("lost", {"host2": "not responding"})))).error
+    told = DriverResult(error=HostFailed("lost", {"host2": "not responding"})).document()
+    error = DriverResult.of(json.loads(json.dumps(told))).error
+    assert isinstance(error, HostFailed)
     assert (str(error), error.hosts) == ("lost", {"host2": "not responding"})

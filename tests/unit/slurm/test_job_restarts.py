@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from campaign.documents.driver import DriverRequest
 from campaign.errors import LaunchError
 from campaign.paths import Results
 from campaign.run.driver import Driver
@@ -48,7 +49,7 @@ def test_a_driver_asks_for_another_start_only_where_it_will_be_wanted(
     results: Results, monkeypatch: pytest.MonkeyPatch, count: int, another: bool
 ) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(count))
-    driver = Driver(results, "0" * 20, "one", None, "study.one.1", None, ())
+    driver = Driver(DriverRequest("p.json", str(results.root), results.campaign, "one", "study.one.1", None, ()))
     if another:
         assert driver.checkpoint().function == driver
     else:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from campaign.config.slurm_options import given_options, options_of
 from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
-from campaign.slurm.options import devices_asked, is_pinned, merged, person, sbatch_parameters, time_limit_min
+from campaign.slurm.options import devices_asked, is_pinned, sbatch_parameters, time_limit_min
 from tests.campaign_files import load
 
 LOCAL = Configuration("2x2-local", 2, 2, 2, 2, "a100", "local", "local")
@@ -77,11 +78,11 @@ def test_the_last_word_counts() -> None:
             {"when": "attach == 'local' and ranks == 4", "qos": "high"},
         ],
     )
-    chosen = merged(of, LOCAL, SlurmOptions(account="yours", additional={"licenses": "b"}))
+    chosen = options_of(of, LOCAL, SlurmOptions(account="yours", additional={"licenses": "b"}))
     assert chosen == SlurmOptions(
         partition="wide", account="yours", qos="high", additional={"licenses": "b", "nice": 20}
     )
-    assert merged(of, HYBRID, SlurmOptions()) == SlurmOptions(
+    assert options_of(of, HYBRID, SlurmOptions()) == SlurmOptions(
         partition="gpu", account="mine", qos="normal", additional={"licenses": "a", "nice": 10}
     )
 
@@ -97,17 +98,19 @@ options = st.builds(
 
 @given(options, options)
 def test_what_a_person_says_wins_and_what_they_leave_out_stays(site: SlurmOptions, asked: SlurmOptions) -> None:
-    chosen = merged(system(**site.model_dump(exclude_none=True)), LOCAL, asked)
+    chosen = options_of(system(**site.model_dump(exclude_none=True)), LOCAL, asked)
     for name in ("partition", "time_min", "memory_gib"):
         said = getattr(asked, name)
         assert getattr(chosen, name) == (getattr(site, name) if said is None else said)
     assert chosen.additional == {**site.additional, **asked.additional}
-    assert merged(system(**site.model_dump(exclude_none=True)), LOCAL, SlurmOptions()) == site
+    assert options_of(system(**site.model_dump(exclude_none=True)), LOCAL, SlurmOptions()) == site
 
 
 def test_an_override_that_means_nothing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"slurm: overrides.*hots"):
-        merged(load(tmp_path, {"system.slurm": {"overrides": [{"when": "hots > 1"}]}}).system, LOCAL, SlurmOptions())
+        options_of(
+            load(tmp_path, {"system.slurm": {"overrides": [{"when": "hots > 1"}]}}).system, LOCAL, SlurmOptions()
+        )
 
 
 @given(st.floats(0, 1e7), st.floats(0, 1e7))
@@ -173,7 +176,7 @@ def test_equal_compositions_have_equal_parameters() -> None:
 
 @pytest.mark.parametrize("given", [None, {}, {"partition": "gpu", "time_min": 30}])
 def test_what_a_person_may_say(given: Any) -> None:
-    assert person(given) == SlurmOptions(**(given or {}))
+    assert given_options(given) == SlurmOptions(**(given or {}))
 
 
 @pytest.mark.parametrize(
@@ -186,4 +189,4 @@ def test_what_a_person_may_say(given: Any) -> None:
 )
 def test_what_a_person_may_not_say(given: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=f"--config slurm: {words}"):
-        person(given)
+        given_options(given)

@@ -16,7 +16,8 @@ from typing import Any
 from campaign import files
 from campaign.config.resolve import load_campaign
 from campaign.config.system_file import SlurmOptions
-from campaign.fabrics.hardware import ComposedHost, Composition
+from campaign.documents.driver import DriverRequest
+from campaign.fabrics.protocol import ComposedHost, Composition
 from campaign.lease.names import lease_id
 from campaign.paths import Results
 from campaign.plan.matrix import expand
@@ -27,6 +28,7 @@ from campaign.submit import batches, slurm
 from campaign.submit.protocol import Submission
 from campaign.submit.requests import Asked
 from tests.campaign_files import write_files
+from tests.planned_leases import written_plan
 
 # A static fabric: Slurm chooses the hosts, so that allocations of one configuration are alike.
 ALIKE: Mapping[str, Any] = {
@@ -58,13 +60,15 @@ class Login:
         return list(dict.fromkeys(names))
 
     def submitter(self) -> slurm.SlurmSubmitter:
-        return slurm.SlurmSubmitter(self.campaign, self.results, self.said.append)
+        return slurm.SlurmSubmitter(self.campaign, self.results, Driver, self.said.append)
 
-    def driver(self, lease: str, hosts: tuple[str, ...] = ("host1",), use: int = 1) -> Driver:
+    def request(self, lease: str, hosts: tuple[str, ...] = ("host1",), use: int = 1) -> DriverRequest:
         composition = Composition(tuple(ComposedHost(name, 4, 8.0) for name in hosts)) if hosts else None
         name = f"{lease_id(self.results, lease)}.{use}" if hosts else None
-        results = Results(self.results.root.resolve(), self.results.campaign)
-        return Driver(results, "0" * 20, lease, None, name, composition, ())
+        plan = written_plan(self.campaign, self.results, lease)
+        root = str(self.results.root.resolve())
+        document = composition.document() if composition else None
+        return DriverRequest(str(plan.resolve()), root, self.campaign.name, lease, name, document, ())
 
     @contextmanager
     def measuring(self, *leases: str) -> Iterator[None]:
@@ -76,14 +80,14 @@ class Login:
 
     def submit(self, lease: str, **changes: Any) -> Submission:
         with self.measuring(lease):
-            return self.submitter().submit(self.driver(lease, **changes))
+            return self.submitter().submit(self.request(lease, **changes))
 
     def ask(self, *leases: str) -> None:
         """Leave requests, as processes do that ask at the same moment."""
         submitter = self.submitter()
         for lease in leases:
-            driver = self.driver(lease)
-            submitter.requests.ask(Asked(driver, submitter.parameters(driver)))
+            request = self.request(lease)
+            submitter.requests.ask(Asked(request, submitter.parameters(request)))
 
 
 def login(directory: Path, changes: Mapping[str, Any] | None = None, **settings: Any) -> Login:
@@ -97,11 +101,11 @@ def main(directory: str, lease: str, others: str) -> None:
     ready = here.directory / "ready"
     ready.mkdir(exist_ok=True)
     with here.measuring(lease):
-        driver = here.driver(lease)
+        request = here.request(lease)
         (ready / lease).touch()
         while len(list(ready.iterdir())) < int(others):
             time.sleep(0.01)
-        print(here.submitter().submit(driver).job_id, flush=True)
+        print(here.submitter().submit(request).job_id, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from campaign import files
 from campaign.errors import ConfigError, LaunchError
 from campaign.slurm import jobs
 from campaign.submit import slurm as module
-from campaign.submit.protocol import Submission, driver_in
+from campaign.submit.protocol import Submission, request_in
 from campaign.submit.requests import Asked, Requests
 from tests.fake_slurm import ENDED, FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, login
@@ -53,7 +53,7 @@ def all_at_once(here: Login, leases: list[str]) -> dict[str, Submission]:
     def ask(lease: str) -> Submission:
         with here.measuring(lease):
             barrier.wait(SOON_S)
-            return here.submitter().submit(here.driver(lease))
+            return here.submitter().submit(here.request(lease))
 
     with ThreadPoolExecutor(len(leases)) as pool:
         return dict(zip(leases, pool.map(ask, leases), strict=True))
@@ -67,8 +67,8 @@ def test_a_submission_is_found_by_its_job(tmp_path: Path, fake_slurm: FakeSlurm)
     job = jobs.read(here.results, lease)
     assert job is not None
     assert (job.job_id, job.folder) == ("1", str(found.folder))
-    assert found.use() == here.driver(lease).lease_id
-    assert driver_in(found.folder / "1_submitted.pkl") == here.driver(lease)
+    assert found.request() == here.request(lease)
+    assert request_in(found.folder / "1_submitted.pkl") == here.request(lease)
     assert not list((here.results.slurm / "requests").glob("*.pkl"))
     assert len(fake_slurm.calls("sbatch")) == 1
 
@@ -89,7 +89,7 @@ def test_leases_that_ask_at_the_same_moment_share_an_array(
     assert len(fake_slurm.calls("sbatch")) == 1
     assert sorted(each.job_id for each in found.values()) == [f"1_{task}" for task in range(8)]
     for lease, each in found.items():
-        assert driver_in(each.folder / f"{each.job_id}_submitted.pkl") == here.driver(lease)
+        assert request_in(each.folder / f"{each.job_id}_submitted.pkl") == here.request(lease)
 
 
 def test_processes_share_an_array_too(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
@@ -124,7 +124,7 @@ def test_the_longest_time_limit_is_that_of_the_array(tmp_path: Path, fake_slurm:
     longer = {"campaign.overrides": [{"when": "batch == 2", "repetitions": 900}]}
     here = login(tmp_path, {**many(3), **longer})
     first, *others = here.leases()
-    limits = {lease: here.submitter().parameters(here.driver(lease))["time"] for lease in here.leases()}
+    limits = {lease: here.submitter().parameters(here.request(lease))["time"] for lease in here.leases()}
     assert len(set(limits.values())) == 2
     with here.measuring(*others):
         here.ask(*others)
@@ -173,11 +173,11 @@ def test_a_thousand_cells_in_twenty_compositions_take_twenty_calls_at_most(
     first, *others = here.leases()
     assert len(others) + 1 == {"configuration": 20, "cell": 1000}[lease_per]
     submitter = here.submitter()
-    options = {lease.partition("--")[0]: submitter.parameters(here.driver(lease)) for lease in here.leases()}
+    options = {lease.partition("--")[0]: submitter.parameters(here.request(lease)) for lease in here.leases()}
     assert len(options) == 20
     with here.measuring(*others):
         for lease in others:
-            submitter.requests.ask(Asked(here.driver(lease), options[lease.partition("--")[0]]))
+            submitter.requests.ask(Asked(here.request(lease), options[lease.partition("--")[0]]))
         here.submit(first)
     assert len(fake_slurm.calls("sbatch")) <= 20
     assert len(fake_slurm.jobs()) == len(others) + 1
@@ -223,7 +223,7 @@ def test_jobs_that_the_last_look_did_not_show_count(tmp_path: Path, fake_slurm: 
     assert submitter._room() == 3
     for number, lease in enumerate(here.leases()[:3], 1):
         with here.measuring(lease):
-            submitter.submit(here.driver(lease))
+            submitter.submit(here.request(lease))
         assert submitter._room() == 3 - number
     assert len(fake_slurm.calls("squeue")) == 1
 
@@ -370,14 +370,14 @@ def test_what_a_process_asked_before_it_died_is_not_submitted_for_its_successor(
         assert here.submitter().find(mine) is None
         here.submit(other)
         assert jobs.read(here.results, mine) is None
-        found = here.submitter().submit(here.driver(mine, use=2))
-    assert found.use() == here.driver(mine, use=2).lease_id
+        found = here.submitter().submit(here.request(mine, use=2))
+    assert found.request() == here.request(mine, use=2)
 
 
 def test_a_file_system_without_locks_is_named(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
     here = login(tmp_path, ALIKE)
     with pytest.raises(LaunchError, match="lock files"):
-        here.submitter().submit(here.driver(here.leases()[0]))
+        here.submitter().submit(here.request(here.leases()[0]))
     assert fake_slurm.calls("sbatch") == []
 
 
@@ -399,6 +399,6 @@ def test_nothing_is_held_when_asking_is_interrupted(tmp_path: Path, fake_slurm: 
     lease = here.leases()[0]
     submitter = module.SlurmSubmitter(here.campaign, here.results, interrupt)
     with here.measuring(lease), pytest.raises(KeyboardInterrupt):
-        submitter.submit(here.driver(lease))
+        submitter.submit(here.request(lease))
     assert not list((here.results.slurm / "requests").iterdir())
     assert not files.is_locked(here.results.slurm / "submit.lock")

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from campaign import files
-from campaign.run.driver import Driven
+from campaign.documents.driver import DriverResult
 from campaign.slurm import jobs
 from campaign.submit import batches, slurm
-from campaign.submit.protocol import Submission, driver_in
+from campaign.submit.protocol import Submission, request_in
 from tests.fake_slurm import FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, login
 
@@ -42,8 +42,8 @@ def left_undone(here: Login) -> list[str]:
     return [document["leases"] for document in found if "written" not in document]
 
 
-def finish(submission: Submission, driven: Driven | None = None) -> None:
-    submission.result_file.write_bytes(pickle.dumps(("success", driven or Driven())))
+def finish(submission: Submission, driven: DriverResult | None = None) -> None:
+    submission.result_file.write_bytes(pickle.dumps(("success", (driven or DriverResult()).document())))
 
 
 def test_death_between_sbatch_and_journal_loses_no_job_and_doubles_none(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
@@ -57,7 +57,7 @@ def test_death_between_sbatch_and_journal_loses_no_job_and_doubles_none(tmp_path
     assert found is not None
     assert found.job_id == "1"
     # Under this name the job looks for it.
-    assert driver_in(found.folder / "1_submitted.pkl") == here.driver(lease)
+    assert request_in(found.folder / "1_submitted.pkl") == here.request(lease)
     assert left_undone(here) == []
     assert here.submitter().find(lease) == found
     assert len(fake_slurm.calls("sbatch")) == 1
@@ -84,13 +84,15 @@ def test_the_others_of_an_array_find_their_jobs_when_its_submitter_died(tmp_path
         assert [sorted(leases) for leases in left_undone(here)] == [sorted([dead, *others])]
         # They only ask on: whoever has the lock finds out.
         found = {
-            lease: here.submitter().submit(here.driver(lease)) for lease in others if not jobs.read(here.results, lease)
+            lease: here.submitter().submit(here.request(lease))
+            for lease in others
+            if not jobs.read(here.results, lease)
         }
     assert len(found) == 1, "the first of them recovers all"
     for lease in (dead, *others):
         job = jobs.read(here.results, lease)
         assert job is not None
-        assert driver_in(Path(job.folder) / f"{job.job_id}_submitted.pkl") == here.driver(lease)
+        assert request_in(Path(job.folder) / f"{job.job_id}_submitted.pkl") == here.request(lease)
     assert len(fake_slurm.calls("sbatch")) == 1
 
 
@@ -116,7 +118,7 @@ def test_an_array_that_was_written_down_in_part_is_finished(
     assert {lease: jobs.read(here.results, lease) for lease in leases} == before
     for lease, job in before.items():
         assert job is not None
-        assert driver_in(Path(job.folder) / f"{job.job_id}_submitted.pkl") == here.driver(lease)
+        assert request_in(Path(job.folder) / f"{job.job_id}_submitted.pkl") == here.request(lease)
     assert len(fake_slurm.calls("sbatch")) == 1
 
 
@@ -138,13 +140,13 @@ def test_a_job_whose_number_was_not_told_is_found(
     with here.measuring(lease):
         submitter = here.submitter()
         try:
-            found = submitter.submit(here.driver(lease))
+            found = submitter.submit(here.request(lease))
         except slurm.LaunchError:  # it was refused, as it seemed: then the next attempt finds it
             again = submitter.find(lease)
             assert again is not None
             found = again
     assert found.job_id == "1"
-    assert driver_in(found.folder / "1_submitted.pkl") == here.driver(lease)
+    assert request_in(found.folder / "1_submitted.pkl") == here.request(lease)
     assert len(fake_slurm.calls("sbatch")) == 1
 
 
@@ -203,11 +205,11 @@ def test_a_driver_that_ended_is_found_for_as_long_as_nobody_has_read_its_result(
 ) -> None:
     here = login(tmp_path, ALIKE)
     lease = here.leases()[0]
-    finish(here.submit(lease), Driven(measured=(("a", 1),)))
+    finish(here.submit(lease), DriverResult([("a", 1)]))
     fake_slurm.forget("1")
     found = here.submitter().find(lease)
     assert found is not None
-    assert found.result() == Driven(measured=(("a", 1),))
+    assert found.result() == DriverResult([("a", 1)])
     here.submitter().forget(lease)
     assert here.submitter().find(lease) is None
     assert list((here.results.slurm / "watched").iterdir()) == []

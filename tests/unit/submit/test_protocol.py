@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from campaign.documents.driver import DriverResult
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.launch import LAUNCHERS
-from campaign.run.driver import Driven
+from campaign.run.driver import Driver
 from campaign.submit import SUBMITTERS, open_submitter
 from campaign.submit.local import LocalSubmitter
-from campaign.submit.protocol import Submission, driver_in
+from campaign.submit.protocol import Submission, request_in
 from campaign.submit.slurm import SlurmSubmitter
 from tests.unit.submit.login import ALIKE, login
 
@@ -27,20 +28,20 @@ def submission(tmp_path: Path) -> Submission:
 
 def test_there_is_no_result_until_it_is_whole(submission: Submission) -> None:
     assert submission.result() is None
-    whole = pickle.dumps(("success", Driven(HostFailed("lost", {"host1": "down"}), (("a", 1),))))
+    whole = pickle.dumps(("success", DriverResult([("a", 1)], error=HostFailed("lost", {"host1": "down"})).document()))
     submission.result_file.write_bytes(b"")
     assert submission.result() is None
     submission.result_file.write_bytes(whole)
     driven = submission.result()
     assert driven is not None
-    assert driven.measured == (("a", 1),)
+    assert driven.measured == [("a", 1)]
     assert isinstance(driven.error, HostFailed)
     assert driven.error.hosts == {"host1": "down"}
 
 
 @pytest.mark.parametrize("length", [1, 10, -1])
 def test_a_result_that_is_only_partly_seen_is_none_yet(submission: Submission, length: int) -> None:
-    whole = pickle.dumps(("success", Driven(LaunchError("lost"))))
+    whole = pickle.dumps(("success", DriverResult(error=LaunchError("lost")).document()))
     submission.result_file.write_bytes(whole[:length])
     assert submission.result() is None
     os.utime(submission.result_file, (1.0, 1.0))
@@ -55,7 +56,7 @@ def test_a_result_that_is_only_partly_seen_is_none_yet(submission: Submission, l
             ("error", "Traceback (most recent call last)\n ...\nValueError: no such thing\n"),
             "failed: ValueError: no such thing",
         ),
-        (("error", "\n"), "failed: without a word"),
+        (("error", "\n"), "failed: without a message"),
         (("success", "something else"), "unexpected result"),
     ],
 )
@@ -67,17 +68,17 @@ def test_a_driver_that_failed_is_the_apparatus(submission: Submission, left: Any
 
 def test_the_use_of_a_driver_that_cannot_be_read_is_not_known(submission: Submission) -> None:
     path = submission.folder / "12_3_submitted.pkl"
-    assert submission.use() is None
+    assert submission.request() is None
     for content in (b"", b"\x80", b"not a pickle", pickle.dumps("another thing")):
         path.write_bytes(content)
-        assert submission.use() is None
-        assert driver_in(path) is None
+        assert submission.request() is None
+        assert request_in(path) is None
 
 
 def test_every_launcher_has_its_submitter(tmp_path: Path) -> None:
     assert set(SUBMITTERS) == set(LAUNCHERS)
     here = login(tmp_path, ALIKE)
-    assert isinstance(open_submitter(here.campaign, here.results), SlurmSubmitter)
+    assert isinstance(open_submitter(here.campaign, here.results, Driver), SlurmSubmitter)
     local = here.campaign.system.model_copy(update={"launcher": "local"})
     other = here.campaign.system.model_copy(update={"launcher": "pigeon"})
     assert isinstance(open_submitter(replace(here.campaign, system=local), here.results), LocalSubmitter)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from campaign import files
-from campaign.errors import LaunchError, RecordError
+from campaign.errors import ConfigError, LaunchError
+from campaign.run.driver import Driver
 from campaign.submit.local import LocalSubmitter
 from tests.unit.submit.login import ALIKE, Login, login
 
@@ -22,7 +24,7 @@ def here(tmp_path: Path) -> Iterator[Login]:
     yield here
     for lease in here.leases():
         if here.results.work(lease).exists():
-            LocalSubmitter(here.results).stop(lease)
+            LocalSubmitter(here.results, Driver).stop(lease)
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -33,21 +35,23 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def test_a_driver_that_cannot_work_leaves_its_reason(here: Login) -> None:
-    submitter, lease = LocalSubmitter(here.results), here.leases()[0]
-    submission = submitter.submit(here.driver(lease))
+    submitter, lease = LocalSubmitter(here.results, Driver), here.leases()[0]
+    request = replace(here.request(lease), lease_plan=str(here.directory / "gone.json"))
+    submission = submitter.submit(request)
     until(submission.result_file.exists)
-    driven = submission.result()
-    assert driven is not None
-    assert isinstance(driven.error, RecordError)
-    assert submission.use() == here.driver(lease).lease_id
+    result = submission.result()
+    assert result is not None
+    assert isinstance(result.error, ConfigError)
+    assert "gone.json: cannot be read" in str(result.error)
+    assert submission.request() == request
 
 
 def test_a_driver_is_found_by_another_process_and_only_under_its_lease(here: Login) -> None:
     lease, other = here.leases()[:2]
     # Until the lock is given up, the driver waits.
     with files.lock(here.results.work(lease) / "driver.lock"):
-        submission = LocalSubmitter(here.results).submit(here.driver(lease))
-        successor = LocalSubmitter(here.results)
+        submission = LocalSubmitter(here.results, Driver).submit(here.request(lease))
+        successor = LocalSubmitter(here.results, Driver)
         assert successor.find(lease) == submission
         assert successor.find(other) is None
         assert successor.fate(submission).alive
@@ -55,12 +59,12 @@ def test_a_driver_is_found_by_another_process_and_only_under_its_lease(here: Log
 
 def test_a_stopped_driver_says_so_and_is_not_found_again(here: Login) -> None:
     lease, other = here.leases()[:2]
-    submitter = LocalSubmitter(here.results)
+    submitter = LocalSubmitter(here.results, Driver)
     with (
         files.lock(here.results.work(lease) / "driver.lock"),
         files.lock(here.results.work(other) / "driver.lock"),
     ):
-        submission, another = (submitter.submit(here.driver(each)) for each in (lease, other))
+        submission, another = (submitter.submit(here.request(each)) for each in (lease, other))
         submitter.stop(lease)
         assert submitter.find(lease) is None
         assert submitter.find(other) == another
@@ -70,8 +74,8 @@ def test_a_stopped_driver_says_so_and_is_not_found_again(here: Login) -> None:
 
 
 def test_a_driver_that_has_ended_is_not_alive(here: Login) -> None:
-    submitter, lease = LocalSubmitter(here.results), here.leases()[0]
-    submission = submitter.submit(here.driver(lease))
+    submitter, lease = LocalSubmitter(here.results, Driver), here.leases()[0]
+    submission = submitter.submit(here.request(lease))
     until(submission.result_file.exists)
     until(lambda: not submitter.fate(submission).alive)
     submitter.stop(lease)

@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 
+from campaign.documents.driver import DriverRequest, DriverResult
 from campaign.documents.record import Store
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.paths import Results
-from campaign.run.driver import Driven, Driver
+from campaign.run.driver import Driver
 from campaign.workloads import software
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.software import Container, Software, describe, image_digest
 from campaign.workloads.train import TrainWorkload
 from tests.campaign_files import load
+from tests.planned_leases import written_plan
 
 Install = Callable[[str, str], None]
 
@@ -203,11 +205,11 @@ def test_what_the_host_has_anyway_is_no_environment_of_its_own(tmp_path: Path) -
 
 
 @pytest.fixture
-def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Driven, Store]]:
+def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[DriverResult, Store]]:
     """Measures a campaign with one cell of the workload `program`, with these keys, in this process."""
     monkeypatch.setattr("campaign.run.driver._leave_terminal", lambda: None)
 
-    def drive(**keys: Any) -> tuple[Driven, Store]:
+    def drive(**keys: Any) -> tuple[DriverResult, Store]:
         changes = {f"workloads.program.{name}": value for name, value in keys.items()}
         axes = {"workload": ["program"], "batch": [5], "precision": ["fp32"]}
         changes |= {f"campaign.axes.{name}": value for name, value in axes.items()}
@@ -218,13 +220,15 @@ def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
         results.directory.mkdir(parents=True, exist_ok=True)
         store = Store(results.directory)
         hosts = Composition((ComposedHost("host1", 4, 8.0, ()),))
-        return Driver(results, store.share(campaign.document()), "one", None, "l.1", hosts, ())(), store
+        plan = str(written_plan(campaign, results, "one"))
+        request = DriverRequest(plan, str(results.root), campaign.name, "one", "l.1", hosts.document(), ())
+        return DriverResult.of(Driver(request)()), store
 
     return drive
 
 
 def test_a_record_says_what_software_its_run_had(
-    install: Install, driven: Callable[..., tuple[Driven, Store]], tmp_path: Path
+    install: Install, driven: Callable[..., tuple[DriverResult, Store]], tmp_path: Path
 ) -> None:
     asked = tmp_path / "asked"
     install("conda", f'case "$1" in run) shift 4; exec "$@" ;; esac\necho asked >>{asked}\n{CONDA}')
@@ -236,7 +240,9 @@ def test_a_record_says_what_software_its_run_had(
     assert asked.read_text() == "asked\n"  # once for all runs
 
 
-def test_software_that_is_not_there_is_no_failure_of_the_program(driven: Callable[..., tuple[Driven, Store]]) -> None:
+def test_software_that_is_not_there_is_no_failure_of_the_program(
+    driven: Callable[..., tuple[DriverResult, Store]],
+) -> None:
     ended, store = driven(software={"venv": "/no/such/place"})
     assert isinstance(ended.error, LaunchError)
     assert "workload 'program': '/no/such/place' is no virtual environment" in str(ended.error)
@@ -244,6 +250,6 @@ def test_software_that_is_not_there_is_no_failure_of_the_program(driven: Callabl
     assert list((store.results / "logs").rglob("*.log")) == []  # nothing was started
 
 
-def test_a_program_of_the_host_says_nothing_of_software(driven: Callable[..., tuple[Driven, Store]]) -> None:
+def test_a_program_of_the_host_says_nothing_of_software(driven: Callable[..., tuple[DriverResult, Store]]) -> None:
     ended, store = driven()
     assert (ended.error, [record.software for record in store]) == (None, ["", ""])

@@ -17,6 +17,7 @@ from campaign.cli.fabric import fabric
 from campaign.cli.figures import figures
 from campaign.cli.import_logs import import_logs
 from campaign.cli.init import init
+from campaign.cli.measure import measure
 from campaign.cli.options import (
     CAMPAIGN_FILE,
     budget_option,
@@ -89,6 +90,13 @@ def validate(campaign: Path) -> None:
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Write plan.json and plan.tsv into this directory instead."
 )
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Write the plan into the results, with one document a lease in plan/leases/, which 'campaign measure' reads.",
+)
+@click.option("--launcher", type=click.Choice(["local", "slurm"]), help="Default: the system's.")
+@click.option("--slurm", metavar="JSON", help='Options of the allocations, such as \'{"partition": "gpu"}\'.')
 def plan(
     campaign: Path,
     where: str | None,
@@ -98,8 +106,11 @@ def plan(
     results: Path,
     style: str,
     output: Path | None,
+    write: bool,
+    launcher: str | None,
+    slurm: str | None,
 ) -> None:
-    """Show what would be measured, in which order, and at what cost. Nothing is composed and nothing is written.
+    """Show what would be measured, in which order, and at what cost. Without --write and --output, nothing is written.
 
     Costs come with 95 % intervals, learned from the runs of all campaigns in the results directory. With --budget, it shows what
     would be measured for it, what would be learned, and what is left out.
@@ -110,14 +121,23 @@ def plan(
     from campaign.plan.dag import Request, read_plan
 
     paid = parse_budget(budget) if budget else None
-    asked = Request(campaign, results, where, run_implied=run_implied, budget=paid, learn_from=learn_from)
-    planned = read_plan(asked, allow_unfit=True)
-    if output:
-        from campaign.report.write import write_plan
+    asked = Request(
+        campaign,
+        results,
+        where,
+        launcher=launcher,
+        slurm=_slurm_options(slurm),
+        run_implied=run_implied,
+        budget=paid,
+        learn_from=learn_from,
+    )
+    planned = read_plan(asked, allow_unfit=not write)
+    if write or output:
+        from campaign.paths import Results
+        from campaign.plan.write import write_plan, write_tables
 
-        output.mkdir(parents=True, exist_ok=True)
-        write_plan(planned, output / "plan.json", output / "plan.tsv")
-        click.echo(f"{output / 'plan.json'}\n{output / 'plan.tsv'}")
+        written = write_plan(planned, Results(results, planned.campaign.name)) if write else []
+        click.echo("\n".join(map(str, [*written, *(write_tables(planned, output) if output else [])])))
     elif style == "table":
         from campaign.cli.plan import show_plan
 
@@ -128,6 +148,17 @@ def plan(
         raise ConfigError(
             f"{campaign}: {len(planned.unfit)} configurations do not fit the system; see 'does not fit' in the plan"
         )
+
+
+def _slurm_options(text: str | None) -> Any:
+    import json
+
+    from campaign.config.slurm_options import given_options
+
+    try:
+        return given_options(json.loads(text or "{}"))
+    except ValueError as error:
+        raise ConfigError(f"--slurm: '{text}' is not JSON ({error})") from error
 
 
 def _echo_plan(planned: Any, style: str) -> None:
@@ -297,6 +328,7 @@ main.add_command(fabric)
 main.add_command(figures)
 main.add_command(import_logs)
 main.add_command(init)
+main.add_command(measure)
 main.add_command(recommend)
 main.add_command(report)
 main.add_command(sql)

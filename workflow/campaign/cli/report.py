@@ -6,30 +6,27 @@ from pathlib import Path
 
 import click
 
-from campaign.cli.options import CAMPAIGN_FILE, campaign_argument, implied_option, results_option, where_option
+from campaign.cli.options import CAMPAIGN_FILE, results_option, where_option
 from campaign.errors import ConfigError, unwritable
 
 
 @click.command()
-@campaign_argument
-@where_option
-@implied_option
-@results_option
-def collect(campaign: Path, where: str | None, run_implied: bool, results: Path) -> None:
-    """Write the tables of a campaign from its records: tables/ in its results directory."""
-    from campaign.config.resolve import load_campaign
-    from campaign.paths import Results
-    from campaign.tables.collect import collect as write_tables
-    from campaign.tables.collect import gather
+@click.argument("plan", type=click.Path(path_type=Path), metavar="PLAN.json")
+def collect(plan: Path) -> None:
+    """Write the tables of a planned campaign from its records: tables/ beside plan/ in the results.
 
-    loaded = load_campaign(campaign, run_implied=run_implied)
-    paths = Results(results, loaded.name)
-    gathered = gather(loaded, paths.directory, where)
+    PLAN.json is plan/plan.json of the results, which 'campaign plan --write' makes.
+    """
+    from campaign.tables.collect import collect as write_tables
+    from campaign.tables.collect import gather_planned
+
+    tables = plan.parent.parent / "tables"
+    gathered = gather_planned(plan)
     try:
-        write_tables(gathered, paths.tables)
+        write_tables(gathered, tables)
     except OSError as error:
-        raise unwritable(error, paths.tables) from error
-    click.echo(paths.tables)
+        raise unwritable(error, tables) from error
+    click.echo(tables)
 
 
 @click.command()

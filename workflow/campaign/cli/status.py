@@ -16,7 +16,7 @@ def show_status(plan: Plan, root: Path) -> None:
     from campaign.cli.terminal import Table, say, show
     from campaign.documents.record import Store
     from campaign.paths import Results
-    from campaign.plan.needless_runs import read_known
+    from campaign.plan.missing_runs import read_known
     from campaign.slurm import jobs
     from campaign.slurm.hosts import ExcludedHosts
 
@@ -35,7 +35,8 @@ def show_status(plan: Plan, root: Path) -> None:
     show(Table(f"Campaign {plan.campaign.name}", ["lease", "runs done", "state"], rows))
     wanted = {(cell.id, r) for _, cell in plan.cells for r in range(1, cell.settings.repetitions + 1)}
     store = Store(results.directory)
-    outcomes = Counter(store.read(*key).status for key in read_known(plan.campaign, store).measured & wanted)
+    measured = read_known(store, skip_implied=plan.campaign.protocol.skip_implied).measured
+    outcomes = Counter(store.read(*key).status for key in measured & wanted)
     tally = ", ".join(f"{count} {status}" for status, count in outcomes.most_common()) or "none yet"
     say(f"{plan.runs - plan.missing} of {plan.runs} runs have a record: {tally}")
     for host, why in ExcludedHosts(results.slurm).read().items():

@@ -114,6 +114,8 @@ class LeaseCost(_Closed):
     """What the expectation rests on."""
     run_set: str
     """Digest of the runs; part of the manifest's name."""
+    document: str
+    """File with everything that `campaign measure` needs of the lease, relative to the plan (`lease-plan/1`)."""
 
 
 class AxisLearned(_Closed):
@@ -159,6 +161,8 @@ class PlanDocument(_Closed):
     """Version of this format."""
     campaign: str
     """Name of the campaign."""
+    campaign_hash: str
+    """Hash of the campaign as used; its name in shared/ of the results."""
     system: str
     """Name of the system."""
     where: str | None

@@ -1,13 +1,15 @@
 """Records that were set aside so that their runs are measured again, and the hosts that cells ran on. Nothing is deleted.
 
 Layout: `superseded/<when>/records/<first two digits>/<cell id>.<repetition>.json`, as they were, and `superseded/<when>/why.json`:
-the expression, and every run that was set aside. It is written first, so that a crash in between leaves nothing half known.
+the expression or the reason, and every run that was set aside. It is written first, so that a crash in between leaves nothing
+half known.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +24,21 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class SetAside:
-    """One time that records were set aside. when: UTC, the name of its directory."""
+    """One time that records were set aside: those that an expression selects (where), or for another reason (why)."""
 
     directory: Path
     where: str
     runs: tuple[Key, ...]
+    why: str = ""
 
     @property
     def when(self) -> str:
+        """UTC."""
         return self.directory.name
+
+    @property
+    def reason(self) -> str:
+        return self.why or f"runs with {self.where}"
 
     def path(self, run: Key) -> Path:
         """Where the record of a run is now."""
@@ -54,17 +62,18 @@ class SetAside:
         return moved
 
 
-def set_aside(store: Store, when: str, where: str, runs: Sequence[Key]) -> SetAside:
+def set_aside(store: Store, runs: Sequence[Key], *, where: str = "", why: str = "") -> SetAside:
     """Move records out of the way, into a directory of its own; RecordError when that is not possible."""
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     directory = store.results / "superseded" / when
     number = 1
     while directory.exists():
         number += 1
         directory = directory.with_name(f"{when}-{number}")
     named = [f"{cell_id}.{repetition}" for cell_id, repetition in runs]
-    document = {"schema_version": SCHEMA, "where": where, "runs": named}
+    document = {"schema_version": SCHEMA, "where": where, "runs": named, **({"why": why} if why else {})}
     write_once(directory / "why.json", (json.dumps(document, indent=1) + "\n").encode())
-    made = SetAside(directory, where, tuple(runs))
+    made = SetAside(directory, where, tuple(runs), why)
     made.complete(store)
     return made
 
@@ -76,7 +85,8 @@ def all_set_aside(results: Path) -> list[SetAside]:
         try:
             document = json.loads(path.read_bytes())
             runs = [name.split(".") for name in document["runs"]]
-            found.append(SetAside(path.parent, str(document["where"]), tuple((cell, int(n)) for cell, n in runs)))
+            keys = tuple((cell, int(n)) for cell, n in runs)
+            found.append(SetAside(path.parent, str(document["where"]), keys, str(document.get("why", ""))))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path}: cannot be read ({error!r}); restore it from an archive") from error
     return found

@@ -10,6 +10,7 @@ from typing import Any
 from campaign.config.fabric import fabric_of
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.cell import Configuration
+from campaign.documents.lease_plan import read_lease_plan
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Composition, Inventory
 from campaign.fabrics.protocol import Capabilities
@@ -19,8 +20,14 @@ from campaign.lease.lifecycle import acquire
 from campaign.lease.names import is_kept, journals, keep_mark, kept_name, lease_id, reconcile_orphans, request
 from campaign.lease.reconcile import reconcile
 from campaign.paths import Results
+from campaign.plan.lease_plans import campaign_of
 
 _WAIT_S = 30.0
+
+
+def _campaign(path: Path) -> Campaign:
+    """The campaign of a campaign file, or of a lease plan (.json)."""
+    return campaign_of(read_lease_plan(path)) if path.suffix == ".json" else load_campaign(path)
 
 
 def _configuration(campaign: Campaign, name: str) -> Configuration:
@@ -36,7 +43,7 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
 
     hosts: those it may be on, empty for any; kept_as: what it is kept under, so that several of one configuration can be kept.
     """
-    campaign = load_campaign(path)
+    campaign = _campaign(path)
     results = Results(root, campaign.name)
     configuration = _configuration(campaign, name)
     if unknown := sorted(set(hosts) - {known for group in campaign.system.hosts for known in group.names()}):
@@ -66,7 +73,7 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
 
 def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None) -> list[str]:
     """What composing and releasing a configuration would ask of the fabric now, request by request; nothing is changed."""
-    campaign = load_campaign(path)
+    campaign = _campaign(path)
     results = Results(root, campaign.name)
     asked = request(campaign, results, kept_name(kept_as or name), _configuration(campaign, name), tuple(hosts))
     with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
@@ -87,7 +94,7 @@ def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_
 
 def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> str:
     """Release a configuration that is kept; says what happened. FabricError names what would not go."""
-    campaign = load_campaign(path)
+    campaign = _campaign(path)
     results = Results(root, campaign.name)
     directory = journals(results, campaign.system.name)
     mine = lease_id(results, kept_name(kept_as or name))
@@ -111,7 +118,7 @@ def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> st
 
 def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
     """Release leases of this results directory that nobody owns; one line each."""
-    campaign = load_campaign(path)
+    campaign = _campaign(path)
     results = Results(root, campaign.name)
     with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
         orphans = reconcile_orphans(fabric, root, campaign.system.name, dry_run=dry_run)
@@ -120,7 +127,7 @@ def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
 
 def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory]:
     """The system's name, what its fabric can do, and what there is."""
-    campaign = load_campaign(path)
+    campaign = _campaign(path)
     results = Results(root, campaign.name)
     with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
         return campaign.system.name, fabric.capabilities(), fabric.inventory()
@@ -128,7 +135,7 @@ def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory
 
 def verify(path: Path, root: Path) -> list[Mapping[str, Any]]:
     """Every composition held on the fabric as it is now: lease, holder, and each device with what both ends say of it."""
-    campaign = load_campaign(path)
+    campaign = _campaign(path)
     results = Results(root, campaign.name)
     directory = journals(results, campaign.system.name)
     found: list[Mapping[str, Any]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from campaign import files
 from campaign.config.fabric import fabric_of, unfit
 from campaign.config.load import files_of
 from campaign.config.resolve import Campaign, load_campaign
+from campaign.config.slurm_options import given_options
 from campaign.config.system_file import SlurmOptions
 from campaign.documents.cell import Configuration
 from campaign.documents.record import Store
@@ -23,12 +23,13 @@ from campaign.files import content_hash
 from campaign.paths import Results
 from campaign.plan.budget import Budget, Choice, choose, kept_choice, parse_budget
 from campaign.plan.forecast import Forecaster
-from campaign.plan.history import document_of, forecast_document, read_costs
+from campaign.plan.history import document_of, read_costs
+from campaign.plan.lease_plans import lease_plan_name
 from campaign.plan.matrix import Matrix, Removed, expand
-from campaign.plan.needless_runs import Known, implied_cells, read_known
-from campaign.plan.plan import Plan, PlannedLease, build_plan, host_count, isolation, missing_runs, wall_s
+from campaign.plan.missing_runs import Known, implied_cells, read_known
+from campaign.plan.oom_frontier import campaign_frontier
+from campaign.plan.plan import Plan, PlannedLease, build_plan, host_count, isolation, wall_s
 from campaign.plan.ranking import Offer
-from campaign.slurm.options import person
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
 RESULTS = "results"
@@ -64,11 +65,21 @@ class Request:
     learn_from: tuple[Path, ...] = ()
 
     def arguments(self) -> list[str]:
-        """What says which campaign is meant, as arguments of the scripts that measure and collect."""
-        where = [f"--where={self.where}"] if self.where else []
-        implied = ["--run-implied"] if self.run_implied else []
-        budget = [f"--budget={self.budget}"] if self.budget else []
-        return [f"--campaign={self.campaign}", f"--results={self.results}", *where, *implied, *budget]
+        """The same as arguments of `campaign plan`."""
+        slurm = self.slurm.model_dump_json(exclude_defaults=True)
+        given = {
+            "where": self.where,
+            "budget": self.budget and str(self.budget),
+            "launcher": self.launcher,
+            "slurm": "" if slurm == "{}" else slurm,
+        }
+        return [
+            str(self.campaign),
+            f"--results={self.results}",
+            *(f"--{name}={value}" for name, value in given.items() if value),
+            *(f"--learn-from={path}" for path in self.learn_from),
+            *(["--run-implied"] if self.run_implied else []),
+        ]
 
     def load(self) -> Campaign:
         """The campaign as asked for."""
@@ -92,7 +103,7 @@ def request(config: Mapping[str, Any]) -> Request:
         None if where in (None, "") else str(where),
         None if archive is None else Path(str(archive)),
         launcher,
-        person(config.get("slurm")),
+        given_options(config.get("slurm")),
         _is_no(config.get("skip_implied")),
         parse_budget(str(config["budget"])) if config.get("budget") else None,
         _paths(config.get("learn_from")),
@@ -120,8 +131,8 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
     results = Results(asked.results, campaign.name)
     store = Store(results.directory)
     matrix = expand(campaign, asked.where, hosts=RecordedHosts(store))
-    known = read_known(campaign, store)
-    implied = implied_cells(campaign, store, matrix.cells, known)
+    known = read_known(store, skip_implied=campaign.protocol.skip_implied)
+    implied = implied_cells(campaign_frontier(campaign, store), matrix.cells, known)
     forecaster = Forecaster(read_costs(results, asked.learn_from), campaign.system.name)
     with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
         why_not = unfit(fabric, campaign)
@@ -152,7 +163,7 @@ def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster
     works = [lease.work for lease in plan.leases]
     to_do = {cell.id: count for work in works for cell, count in work.runs}
     missing: dict[str, list[int]] = {cell.id: [] for cell in matrix.cells}
-    for cell, repetition in missing_runs(matrix.cells, known.measured, known.stops):
+    for cell, repetition in known.missing(matrix.cells):
         if len(missing[cell.id]) < to_do.get(cell.id, 0):
             missing[cell.id].append(repetition)
     recorded = Counter(cell for cell, _ in known.measured)
@@ -217,19 +228,38 @@ class Dag:
         directory = self.results.manifests / lease.name
         number = 1
         while (path := directory / f"{lease.digest}.{number}.json").exists():
-            if not lease.missing and _whole(path):
+            if not lease.missing and document_of(path).get("missing") == []:
                 return str(path)
             number += 1
         return str(path)
 
     @property
+    def to_measure(self) -> str:
+        """Regular expression of the names of the manifests to be made: those that are there are nobody's output."""
+        names = (re.escape(Path(path).stem) for path in self.manifests if not Path(path).exists())
+        return "|".join(names) or "(?!)"
+
+    @cached_property
+    def campaign_hash(self) -> str:
+        return content_hash(self.campaign.document())
+
+    def lease_plan(self, lease: str) -> str:
+        """Path of a lease's document."""
+        return str(self.results.lease_plans / lease_plan_name(self.campaign, self.campaign_hash, self.leases[lease]))
+
+    @property
     def digest(self) -> str:
-        """Changes exactly when the set of planned runs does."""
-        return content_hash([(lease.name, lease.digest) for lease in self.plan.leases])
+        """Changes when what is planned does, but not with what is expected of it; also when documents of leases are gone."""
+        budget = self.plan.budget and self.plan.budget.budget
+        planned = [(lease.name, lease.digest) for lease in self.plan.leases]
+        written = not (self.results.plan / "plan.json").exists() or all(
+            Path(self.lease_plan(name)).exists() for name in self.leases
+        )
+        return content_hash([self.campaign_hash, self.plan.where, budget, planned, written])
 
     @property
     def files(self) -> list[str]:
-        """The YAML files that say what the campaign is, in its own words too."""
+        """The YAML files that the plan was made from."""
         return [str(path) for path in files_of(self.campaign.file, self.asked.campaign)]
 
     @property
@@ -259,21 +289,6 @@ class Dag:
     def _priorities(self) -> dict[str, int]:
         return {name: len(self.leases) - index for index, name in enumerate(self.leases)}
 
-    def forecast(self, lease: str) -> str:
-        """What is expected of a lease, as JSON: kept with what it then took."""
-        planned = self.leases[lease]
-        return json.dumps(forecast_document(planned.expected, planned.work.count)) if planned.work.count else ""
-
-    def keep_budget(self) -> None:
-        """Write down what the budget chose, before anything is measured: from now on the same budget means the same runs.
-
-        Without a budget everything is to be measured, and what an earlier one left out is left out no more.
-        """
-        if self.plan.budget is None:
-            self.results.budget.unlink(missing_ok=True)
-        elif kept_choice(self.results.budget) != self.plan.budget:
-            files.write_json(self.results.budget, self.plan.budget.document())
-
     def told(self) -> str:
         """What a dry run says of every lease."""
         lines = [lease.describe() for lease in self.plan.leases if lease.missing]
@@ -281,10 +296,6 @@ class Dag:
         if complete:
             lines.append(f"{complete} lease{'s' * (complete > 1)} complete: every run has a record")
         return "\n".join(lines)
-
-
-def _whole(path: Path) -> bool:
-    return document_of(path).get("missing") == []
 
 
 def open_dag(asked: Request) -> Dag:

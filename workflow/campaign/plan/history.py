@@ -15,7 +15,6 @@ from campaign.errors import ConfigError
 from campaign.files import read_json, write_json
 from campaign.paths import Results
 from campaign.plan.costs import Costs, costs_of, from_document
-from campaign.plan.forecast import Expected
 
 COSTS = "costs.json"
 """In tables/ of a campaign's results."""
@@ -126,18 +125,6 @@ def document_of(path: Path) -> dict[str, Any]:
     """A manifest or lease document; empty for a file that is neither."""
     document = read_json(path)
     return document if isinstance(document.get("lease"), str) else {}
-
-
-def forecast_document(expected: Expected, runs: int) -> dict[str, Any]:
-    """A lease's forecast as its manifest keeps it. runs: how many runs it is of."""
-    return {
-        "runs": runs,
-        "expected_s": round(expected.expected_s, 3),
-        "low_s": None if expected.low_s is None else round(expected.low_s, 3),
-        "high_s": None if expected.high_s is None else round(expected.high_s, 3),
-        "runs_s": round(expected.runs_s, 3),
-        "basis": expected.basis,
-    }
 
 
 def begin(results: Results, lease: str, forecast: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -54,7 +54,7 @@ def expand(
     settings = _SettingsOf(campaign, names)
     removed: Counter[tuple[str, str]] = Counter()
     cells: dict[str, Cell] = {}
-    identity = _Identity(campaign)
+    identity = Specifications(campaign)
     for number, values in enumerate(_combinations(campaign, names, configurations), 1):
         if number > MAX_COMBINATIONS:
             raise ConfigError(f"{campaign.path}: axes: more than {MAX_COMBINATIONS} cells; split the campaign")
@@ -84,7 +84,7 @@ def expand(
 
 
 def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
-    """Everything that makes a cell what it is; its id is the hash of this (see `_Identity`)."""
+    """Everything that makes a cell what it is; its id is the hash of this (see `Specifications`)."""
     return {
         "system": _system_identity(campaign, cell.configuration, reads_storage(campaign, cell)),
         "configuration": cell.configuration.shape(),
@@ -106,12 +106,12 @@ def cell_id(document: Mapping[str, Any]) -> str:
     return content_hash(parts)
 
 
-def frontier_keys(campaign: Campaign) -> Callable[[Cell], str]:
+def memory_keys(campaign: Campaign) -> Callable[[Cell], str]:
     """Gives the key of a cell: the hash of everything that its use of memory depends on but the batch.
 
     So not of how many steps are run, nor of the seed; but of the limit that the campaign itself sets.
     """
-    return _Identity(campaign).frontier
+    return Specifications(campaign).memory_key
 
 
 def reads_storage(campaign: Campaign, cell: Cell) -> bool:
@@ -153,17 +153,18 @@ def _options(campaign: Campaign, cell: Cell) -> Mapping[str, Scalar]:
     return workload.counted_options({**workload.options, **cell.options})
 
 
-class _Identity:
-    """`cell_id(specification(...))` with the parts that many cells share hashed once."""
+class Specifications:
+    """Specifications and ids of cells; parts that many cells share are hashed once, and kept by their hash (`parts`)."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
+        self.parts: dict[str, dict[str, Any]] = {}
         self._configurations = {
-            (c.name, from_storage): (content_hash(_system_identity(campaign, c, from_storage)), content_hash(c.shape()))
+            (c.name, from_storage): (self._part(_system_identity(campaign, c, from_storage)), self._part(c.shape()))
             for c in campaign.configurations
             for from_storage in (False, True)
         }
-        self._workloads = {name: content_hash(_workload_identity(w)) for name, w in campaign.workloads.items()}
+        self._workloads = {name: self._part(_workload_identity(w)) for name, w in campaign.workloads.items()}
         self._objections = {
             (c.name, name): objection(campaign.system, c, workload)
             for c in campaign.configurations
@@ -183,18 +184,26 @@ class _Identity:
                 "these cells"
             )
 
-    def __call__(self, cell: Cell, settings: Settings) -> str:
-        return content_hash(
-            {
-                **self._without_batch(cell),
-                "batch": cell.batch,
-                "warmup_steps": settings.warmup_steps,
-                "measured_steps": settings.measured_steps,
-                "seed": settings.seed,
-            }
-        )
+    def _part(self, document: dict[str, Any]) -> str:
+        name = content_hash(document)
+        self.parts[name] = document
+        return name
 
-    def frontier(self, cell: Cell) -> str:
+    def __call__(self, cell: Cell, settings: Settings) -> str:
+        return content_hash(self.hashed(cell, settings))
+
+    def hashed(self, cell: Cell, settings: Settings) -> dict[str, Any]:
+        """A cell's specification with hashes for `system`, `configuration` and `workload`; its own hash is the cell's id."""
+        return {
+            **self._without_batch(cell),
+            "batch": cell.batch,
+            "warmup_steps": settings.warmup_steps,
+            "measured_steps": settings.measured_steps,
+            "seed": settings.seed,
+        }
+
+    def memory_key(self, cell: Cell) -> str:
+        """Hash of everything that its use of memory depends on but the batch."""
         return content_hash({**self._without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib})
 
     def _without_batch(self, cell: Cell) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The out-of-memory frontier: once a batch ran out of memory, larger ones that are otherwise equal are known to.
 
-Memory grows with the batch, and everything else that it depends on is in the key (`matrix.frontier_keys`), so a changed workload,
+Memory grows with the batch, and everything else that it depends on is in the key (`matrix.memory_keys`), so a changed workload,
 device or precision is tried again. What is known of a key stands beside the records in small files, whose names say it all:
 `limits/<first two digits>/<key>.<batch>.<out|fits>.<cell id>.<repetition>.json`. A file counts while the record that it names is
 there and says so; it is written before that record, so that no crash loses it. `fits`: a run that contradicts a limit.
@@ -12,16 +12,17 @@ import json
 import os
 import re
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Failure, Record, RecordedCell, Store
 from campaign.errors import RecordError
 from campaign.files import write_once
-from campaign.plan.matrix import expand, frontier_keys, specification
+from campaign.plan.matrix import expand, memory_keys
 
 Key = tuple[str, int]
 
@@ -55,18 +56,33 @@ class _Known:
     fits: dict[int, Key] = field(default_factory=dict)
 
 
-class Frontier:
-    """What the records of one results directory imply for the cells of a campaign."""
+Batch = tuple[int, str, int]
+"""Batch, id and repetitions of a cell."""
 
-    def __init__(self, campaign: Campaign, store: Store) -> None:
-        self.campaign = campaign
+
+class Frontier:
+    """What the records of one results directory imply for cells.
+
+    key: gives a cell's `memory_key`; alike: gives the batches of all cells of the campaign that have a cell's key; skip: whether
+    runs that are implied are left out (`protocol.skip_implied`).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: Callable[[Cell], str],
+        alike: Callable[[Cell], Iterable[Batch]],
+        *,
+        skip: bool,
+    ) -> None:
         self.store = store
+        self.skip = skip
         self.directory = store.results / "limits"
-        self._hash = frontier_keys(campaign)
+        self._hash = key
+        self._alike = alike
         self._keys: dict[Hashable, str] = {}
         self._shards: dict[str, dict[str, list[tuple[int, str, Key]]]] = {}
         self._known: dict[str, _Known] = {}
-        self._batches: dict[str, dict[str, list[Cell]]] = {}
 
     def key(self, cell: Cell) -> str:
         """Hashed once for all batches: there may be 100,000 cells."""
@@ -78,7 +94,7 @@ class Frontier:
 
     def implying(self, cell: Cell) -> Key | None:
         """The run that implies that the cell runs out of memory; None where none does, or the campaign asks for the run itself."""
-        if not self.campaign.protocol.skip_implied or not self._shard(key := self.key(cell)).get(key):
+        if not self.skip or not self._shard(key := self.key(cell)).get(key):
             return None
         known = self._of(key, cell)
         batch = implied_by(cell.batch, known.ran_out, known.fits)
@@ -148,16 +164,16 @@ class Frontier:
             elif kind == "fits" and status == "ok":
                 known.fits.setdefault(batch, evidence)
         if known.ran_out:
-            known.fits.update(self._fitted(key, cell, min(known.ran_out)))
+            known.fits.update(self._fitted(cell, min(known.ran_out)))
         return known
 
-    def _fitted(self, key: str, cell: Cell, smallest: int) -> Mapping[int, Key]:
+    def _fitted(self, cell: Cell, smallest: int) -> Mapping[int, Key]:
         """Batches of the campaign's own cells that fitted, from the smallest one that did not on."""
         runs = (
-            (other.batch, (other.id, repetition))
-            for other in self._alike(cell.configuration.name).get(key, ())
-            if other.batch >= smallest
-            for repetition in range(1, other.settings.repetitions + 1)
+            (batch, (cell_id, repetition))
+            for batch, cell_id, repetitions in self._alike(cell)
+            if batch >= smallest
+            for repetition in range(1, repetitions + 1)
         )
         return {batch: run for batch, run in runs if self._status(run) == "ok"}
 
@@ -165,14 +181,29 @@ class Frontier:
         """Of a run that was started; empty without a record."""
         return self.store.read(*run).status if self.store.path(*run).exists() else ""
 
-    def _alike(self, configuration: str) -> dict[str, list[Cell]]:
-        """All cells of a configuration by key, whatever was asked for this time."""
-        cells = self._batches.get(configuration)
-        if cells is None:
-            cells = self._batches[configuration] = {}
+
+def campaign_frontier(campaign: Campaign, store: Store) -> Frontier:
+    """The frontier for all cells of a campaign."""
+    batches = CampaignBatches(campaign)
+    return Frontier(store, batches.key, batches, skip=campaign.protocol.skip_implied)
+
+
+class CampaignBatches:
+    """Gives the batches of all cells of a campaign that have a cell's memory key, whatever was selected this time."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self.campaign = campaign
+        self.key = memory_keys(campaign)
+        self._of: dict[str, dict[str, list[Batch]]] = {}
+
+    def __call__(self, cell: Cell) -> list[Batch]:
+        configuration = cell.configuration.name
+        if configuration not in self._of:
+            found: dict[str, list[Batch]] = {}
             for each in expand(self.campaign, None, {configuration}).cells:
-                cells.setdefault(self.key(each), []).append(each)
-        return cells
+                found.setdefault(self.key(each), []).append((each.batch, each.id, each.settings.repetitions))
+            self._of[configuration] = found
+        return self._of[configuration].get(self.key(cell), [])
 
 
 def _names(directory: Path) -> list[str]:
@@ -184,8 +215,13 @@ def _names(directory: Path) -> list[str]:
         raise RecordError(f"{directory}: cannot be listed ({error.strerror}); fix its permissions") from error
 
 
-def implied_record(campaign: Campaign, as_used: str, cell: Cell, repetition: int, evidence: Record) -> Record:
-    """The record of a run that is not started. as_used: hash of the campaign; hardware and lease are those of the evidence."""
+def implied_record(
+    specification: Mapping[str, Any], as_used: str, cell: Cell, repetition: int, evidence: Record
+) -> Record:
+    """The record of a run that is not started; hardware and lease are those of the evidence.
+
+    specification: the cell's, in full; as_used: hash of the campaign.
+    """
     now = time.time()
     memory = "host" if evidence.status == "oom_host" else "device"
     line = evidence.failure.evidence or evidence.failure.reason if evidence.failure else evidence.status
@@ -194,7 +230,7 @@ def implied_record(campaign: Campaign, as_used: str, cell: Cell, repetition: int
         cell_id=cell.id,
         repetition=repetition,
         cell=RecordedCell.of(cell),
-        specification=specification(campaign, cell),
+        specification=dict(specification),
         status="implied",
         failure=Failure(
             reason=f"batch {evidence.cell.batch} already ran out of {memory} memory",

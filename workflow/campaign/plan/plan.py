@@ -15,6 +15,7 @@ from campaign.documents.cell import Cell, Configuration
 from campaign.plan.budget import Choice
 from campaign.plan.forecast import NOTHING, Expected, Forecast, Forecaster, Work
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
+from campaign.plan.missing_runs import missing_runs
 from campaign.plan.repetitions import Reached, least, likely, planned, said, usual
 from campaign.wording import duration
 
@@ -250,19 +251,6 @@ def lease_name(protocol: Protocol, cell: Cell) -> str:
             return f"{cell.configuration.name}--{cell.workload}"
         case "cell":
             return f"{cell.configuration.name}--{cell.id[:12]}"
-
-
-def missing_runs(
-    cells: Sequence[Cell], measured: Collection[Key], stops: Mapping[str, Reached] | None = None
-) -> list[tuple[Cell, int]]:
-    """Runs without a record, but those of cells that a target ended. With a target: the most that there may be."""
-    ended = stops or {}
-    return [
-        (cell, repetition)
-        for cell in cells
-        for repetition in range(1, planned(cell.settings, cell.id, measured, ended.get(cell.id)) + 1)
-        if (cell.id, repetition) not in measured
-    ]
 
 
 def _lease(

@@ -7,33 +7,15 @@ would let drift look like an effect of the batch.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from campaign.config.resolve import Campaign
+from campaign.config.campaign_file import Protocol
 from campaign.documents.cell import Cell
-from campaign.plan.budget import limited
-from campaign.plan.matrix import expand
 from campaign.plan.oom_frontier import without_batch
-from campaign.plan.plan import lease_name
-from campaign.plan.selection import HostsOf
 
 
-def lease_cells(
-    campaign: Campaign,
-    lease: str,
-    where: str | None,
-    hosts: HostsOf | None = None,
-    limits: Mapping[str, int] | None = None,
-) -> list[Cell]:
-    """The cells of one lease, without expanding the others' configurations. hosts: see `expand`; limits: see `budget.limited`."""
-    names = {c.name for c in campaign.configurations if lease == c.name or lease.startswith(f"{c.name}--")}
-    matrix = expand(campaign, where, names, hosts)
-    cells = [cell for cell in matrix.cells if lease_name(campaign.protocol, cell) == lease]
-    return cells if limits is None else list(limited(cells, limits))
-
-
-def ordered(runs: Collection[tuple[Cell, int]], campaign: Campaign, lease: str) -> list[tuple[Cell, int]]:
+def ordered(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: str) -> list[tuple[Cell, int]]:
     """The order of runs: block by block (a block is a repetition of all cells), at random inside a block.
 
     The order of a block follows from seed, lease and repetition alone, so what is missing keeps its relative place. In the first
@@ -41,7 +23,7 @@ def ordered(runs: Collection[tuple[Cell, int]], campaign: Campaign, lease: str) 
     comes first: one that runs out of memory spares the larger ones. The places stay random, and so do all further blocks: drift
     can pose as an effect of the batch in the first block only.
     """
-    if campaign.protocol.order == "sequential":
+    if protocol.order == "sequential":
         cells = ascending(sorted({cell.id: cell for cell, _ in runs}.values(), key=lambda cell: cell.id))
         places = {cell.id: place for place, cell in enumerate(cells)}
         return sorted(runs, key=lambda run: (places[run[0].id], run[1]))
@@ -50,10 +32,7 @@ def ordered(runs: Collection[tuple[Cell, int]], campaign: Campaign, lease: str) 
         blocks.setdefault(repetition, []).append(cell)
     result: list[tuple[Cell, int]] = []
     for repetition, cells in sorted(blocks.items()):
-        draw = {
-            cell.id: random.Random(f"{campaign.protocol.seed}/{lease}/{repetition}/{cell.id}").random()
-            for cell in cells
-        }
+        draw = {cell.id: random.Random(f"{protocol.seed}/{lease}/{repetition}/{cell.id}").random() for cell in cells}
         drawn = sorted(cells, key=lambda cell: (draw[cell.id], cell.id))
         result += [(cell, repetition) for cell in (ascending(drawn) if repetition == 1 else drawn)]
     return result

@@ -12,19 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from campaign.paths import SCRIPTS
-from campaign.plan.plan import Plan
-from campaign.plan.plan_table import plan_document, plan_rows
 
 if TYPE_CHECKING:
     from campaign.report.figure import Figure, FigureData
 
 
-def write_plan(plan: Plan, json_path: Path, tsv_path: Path) -> None:
-    """plan.json (`plan/1`) and plan.tsv (every cell)."""
-    json_path.write_text(json.dumps(plan_document(plan), indent=1) + "\n")
-    with tsv_path.open("w") as file:
-        for row in plan_rows(plan):
-            file.write("\t".join(row) + "\n")
 
 
 def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from campaign import files
+from campaign.documents.driver import DriverRequest, DriverResult
 from campaign.errors import CampaignError, LaunchError, unwritable
-from campaign.run.session import Assignment, Done, Session
+from campaign.run.session import Session
 from campaign.slurm import jobs
 
 
@@ -21,37 +22,30 @@ class Stopped(BaseException):
 
 
 @dataclass(frozen=True)
-class Driven:
-    """How a driver ended. error: what stopped it before every run had a record; measured: runs that got one; use: of the lease."""
+class Driver:
+    """Measures what is requested. Picklable."""
 
-    error: CampaignError | None = None
-    measured: tuple[tuple[str, int], ...] = ()
-    use: str = ""
+    request: DriverRequest
 
-
-@dataclass(frozen=True)
-class Driver(Assignment):
-    """What measures an assignment. Picklable."""
-
-    def __call__(self) -> Driven:
-        """Measure what is missing; returns when all runs have a record or something stops it."""
+    def __call__(self) -> dict[str, Any]:
+        """Measure what is missing, until all runs have a record or something stops it; gives `DriverResult.document`."""
         _leave_terminal()
-        done = Done()
-        error: CampaignError | None = None
+        results, lease = self.request.results, self.request.lease
+        done = DriverResult()
         try:
-            jobs.check_restart(self.results, self.lease)
-            with files.lock(self.results.work(self.lease) / "driver.lock"):
-                Session(self, done).run()
+            jobs.check_restart(results, lease)
+            with files.lock(results.work(lease) / "driver.lock"):
+                Session(self.request, done).run()
         except CampaignError as failure:
-            error = failure
+            done.error = failure
         except OSError as failure:
-            error = unwritable(failure, self.results.directory)
+            done.error = unwritable(failure, results.directory)
         except Stopped:
             if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
                 # Cancelled, or to be started again? Slurm knows; a result would say that the job is over.
                 raise
-            error = LaunchError(f"the driver of {self.lease} was told to stop")
-        return Driven(error, tuple(done.measured), done.use)
+            done.error = LaunchError(f"the driver of {lease} was told to stop")
+        return done.document()
 
     def checkpoint(self, *_: Any) -> Any:
         """submitit's hook for a time limit or preemption: the same driver again goes on with what has no record."""

@@ -10,18 +10,16 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from campaign import files
 from campaign.config.fabric import fabric_of
-from campaign.config.resolve import Campaign, load_campaign
-from campaign.config.system_file import SlurmOptions
 from campaign.documents.cell import Cell
+from campaign.documents.lease_plan import LeasePlan
 from campaign.documents.record import Record, Store
-from campaign.documents.superseded import RecordedHosts
-from campaign.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
+from campaign.documents.superseded import set_aside
+from campaign.errors import FabricError, HostFailed, LaunchError, unwritable
 from campaign.fabrics.protocol import Fabric
 from campaign.files import write_once
 from campaign.lease.journal import Journal, is_owned
@@ -29,17 +27,16 @@ from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
 from campaign.lease.names import journals, lease_document, lease_id, lease_of, reconcile_orphans, request, use_number
 from campaign.paths import Results, machine_lock
 from campaign.plan import history
-from campaign.plan.budget import kept_choice
 from campaign.plan.costs import actual_s, costs_measured
 from campaign.plan.history import document_of
-from campaign.plan.matrix import run_set_digest
-from campaign.plan.needless_runs import read_known, settle
-from campaign.plan.plan import isolation, missing_runs
-from campaign.plan.run_order import lease_cells
+from campaign.plan.lease_plans import campaign_of, lease_frontier
+from campaign.plan.missing_runs import Known, read_known, record_implied
+from campaign.plan.plan import isolation
 from campaign.processes.signals import deferred, interruptible
+from campaign.run.driver import Driver
 from campaign.run.preflight import not_emulated, preflight
 from campaign.run.progress import note
-from campaign.run.wait_for_driver import Driving, Left
+from campaign.run.supervisor import Left, Supervisor
 from campaign.slurm.commands import Slurm
 from campaign.slurm.hosts import ChangedHosts, ExcludedHosts
 from campaign.slurm.strategies import Strategy, open_strategy
@@ -50,103 +47,66 @@ _RETRY_S = 1.0
 _POWER_DOWN_S = 120.0  # from the end of a job to the release of what Slurm had composed for it
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What to measure. run_set: digest of the runs as planned; a campaign file that was edited meanwhile is refused.
-
-    budget: only what it chose, as plan/budget.json says; forecast: what is expected of the lease (`history.forecast_document`).
-    """
-
-    campaign_path: Path
-    lease: str
-    results_root: Path
-    run_set: str
-    where: str | None = None
-    launcher: str | None = None
-    slurm: SlurmOptions = field(default_factory=SlurmOptions)
-    run_implied: bool = False
-    budget: str | None = None
-    forecast: Mapping[str, Any] | None = None
-
-
-def measure(what: Measurement, say: Callable[[str], None] = print) -> dict[str, Any]:
+def measure(plan: LeasePlan, results: Results, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Measure every run of a lease that has no record; gives the manifest, which the caller writes.
 
     Apparatus failures are tried again up to the protocol's `attempts`; what is then still missing stands in the manifest
     with its reason, and raises nothing: the report shows it, and the same command again measures it.
     """
-    campaign = load_campaign(what.campaign_path, what.launcher, what.slurm, run_implied=what.run_implied)
-    results = Results(what.results_root, campaign.name)
-    limits = _limits(results, what.budget)
-    cells = lease_cells(campaign, what.lease, what.where, RecordedHosts(Store(results.directory)), limits)
-    if run_set_digest(cells) != what.run_set:
-        raise ConfigError(f"{what.campaign_path}: was changed while the campaign ran; start the same command again")
     try:
         with (
             interruptible(),
             files.lock(
-                results.work(what.lease) / "measure.lock",
-                lambda who: say(f"{what.lease}: waiting for {who}, which measures it already"),
+                results.work(plan.lease) / "measure.lock",
+                lambda who: say(f"{plan.lease}: waiting for {who}, which measures it already"),
             ),
         ):
-            return _Measuring(what, campaign, results, cells, limits, say).run()
+            return _Measuring(plan, results, say).run()
     except OSError as error:
         raise unwritable(error, results.directory) from error
-
-
-def _limits(results: Results, budget: str | None) -> Mapping[str, int] | None:
-    if budget is None:
-        return None
-    if (choice := kept_choice(results.budget)) is None or choice.budget != budget:
-        raise ConfigError(
-            f"{results.budget}: does not say what the budget of {budget} chose; start the same command again"
-        )
-    return choice.limits
 
 
 class _Measuring:
     """One call of `measure`, under the lease's lock."""
 
-    def __init__(
-        self,
-        what: Measurement,
-        campaign: Campaign,
-        results: Results,
-        cells: list[Cell],
-        limits: Mapping[str, int] | None,
-        say: Callable[[str], None],
-    ) -> None:
-        self.what = what
-        self.campaign = campaign
+    def __init__(self, plan: LeasePlan, results: Results, say: Callable[[str], None]) -> None:
+        self.plan = plan
+        self.campaign = campaign_of(plan)
         self.results = results
-        self.cells = cells
         self.say = say
         self.store = Store(results.directory)
+        self.skip_implied = self.campaign.protocol.skip_implied
         self.uses: list[str] = []
         self.problems: list[str] = []
         self.forecast: dict[str, Any] | None = None
-        self.submitter = open_submitter(campaign, results, self.tell)
-        self.strategy: Strategy = open_strategy(campaign.system, Slurm(results.slurm / "commands.jsonl"), self.tell)
+        self.submitter = open_submitter(self.campaign, results, Driver, self.tell)
+        self.strategy: Strategy = open_strategy(
+            self.campaign.system, Slurm(results.slurm / "commands.jsonl"), self.tell
+        )
         self.excluded = ExcludedHosts(results.slurm)
         self.changed = ChangedHosts(results.slurm)
-        mine = None if limits is None else {cell.id: limits[cell.id] for cell in cells}
-        self.driving = Driving(
-            campaign, results, self.store, what.lease, what.where, self.submitter, say, self.exclude, mine
+        # The driver reads the same document, wherever this process has it from.
+        path = results.lease_plans / f"{plan.lease}.{plan.digest}.json"
+        write_once(path, plan.text().encode())
+        self.supervisor = Supervisor(
+            self.campaign, results, self.store, plan.lease, path, self.submitter, say, self.exclude
         )
 
     def run(self) -> dict[str, Any]:
+        self.store.share(self.plan.campaign_as_used)
         self.keep_last_use()
-        self.settle()
+        self.record_implied()
         if self.missing():
             preflight(self.campaign)
             if remark := not_emulated(self.campaign):
                 self.tell(remark)
-            self.forecast = history.begin(self.results, self.what.lease, self.what.forecast)
+            forecast = self.plan.forecast.model_dump() if self.plan.forecast else None
+            self.forecast = history.begin(self.results, self.plan.lease, forecast)
             with self.isolated():
                 self.persist()
         else:
             # Killed after its last record, while releasing: what it held is still to be released.
-            self.submitter.stop(self.what.lease)
+            self.submitter.stop(self.plan.lease)
             with self.fabric() as fabric:
                 self.end_orphans(fabric)
         return self.manifest()
@@ -156,9 +116,7 @@ class _Measuring:
 
     def end_orphans(self, fabric: Fabric, but: Collection[str] = ()) -> None:
         """Release what dead processes left on the fabric, and keep the documents of this campaign's leases."""
-        for orphan in reconcile_orphans(
-            fabric, self.what.results_root, self.campaign.system.name, dry_run=False, skip=but
-        ):
+        for orphan in reconcile_orphans(fabric, self.results.root, self.campaign.system.name, dry_run=False, skip=but):
             self.tell(f"{orphan.lease_id} had no owner any more: {orphan.outcome} {', '.join(orphan.devices)}")
             lease = lease_of(self.results, orphan.lease_id)
             if lease is not None:
@@ -188,29 +146,32 @@ class _Measuring:
 
     def keep_last_use(self) -> None:
         """The document of a use that failed, or whose process died before it could write it."""
-        journal = self.journal(lease_id(self.results, self.what.lease))
+        journal = self.journal(lease_id(self.results, self.plan.lease))
         if journal.state in ("RELEASED", "LEAKED"):
-            self.keep(self.what.lease, journal)
+            self.keep(self.plan.lease, journal)
 
     def tell(self, message: str) -> None:
-        self.say(f"{self.what.lease}: {message}")
+        self.say(f"{self.plan.lease}: {message}")
+
+    def known(self) -> Known:
+        return read_known(self.store, skip_implied=self.skip_implied)
 
     def missing(self) -> list[tuple[Cell, int]]:
-        known = read_known(self.campaign, self.store)
-        return missing_runs(self.cells, known.measured, known.stops)
+        return self.known().missing(self.plan.work)
 
-    def settle(self) -> None:
-        """What needs no run is known before anything is composed for it."""
-        told: list[Record] = []
+    def record_implied(self) -> None:
+        """What needs no run is recorded before anything is composed for it."""
+        recorded: list[Record] = []
 
         def tell(cell: Cell, record: Record, cell_done: bool) -> None:
-            told.append(record)
-            note(self.results, self.what.lease, cell, record, cell_done=cell_done)
+            recorded.append(record)
+            note(self.results, self.plan.lease, cell, record, cell_done=cell_done)
 
-        settle(self.campaign, self.store, self.missing(), tell)
-        if told:
+        frontier = lease_frontier(self.plan, self.store, skip=self.skip_implied)
+        record_implied(frontier, self.missing(), self.plan.specification, self.plan.campaign_hash, tell)
+        if recorded:
             self.tell(
-                f"runs that are not started, because smaller batches ran out of memory: {len(told)} "
+                f"runs that are not started, because smaller batches ran out of memory: {len(recorded)} "
                 "('--config skip_implied=no' starts them)"
             )
 
@@ -247,7 +208,7 @@ class _Measuring:
 
     def exclude(self, hosts: Mapping[str, str]) -> None:
         for host, why in hosts.items():
-            path = self.excluded.add(host, why, self.what.lease)
+            path = self.excluded.add(host, why, self.plan.lease)
             self.tell(f"{host} is left out from now on: {why} ('rm {path}' takes it back)")
 
     def attempt(self) -> None:
@@ -256,8 +217,8 @@ class _Measuring:
             mine = request(
                 self.campaign,
                 self.results,
-                self.what.lease,
-                self.cells[0].configuration,
+                self.plan.lease,
+                self.plan.configuration,
                 self.excluded.remaining(self.campaign.system),
             )
             self.end_orphans(fabric, but=(mine.lease_id,))
@@ -289,15 +250,15 @@ class _Measuring:
     def drive_on_demand(self) -> None:
         """Measure on what Slurm has composed for the driver's job, and releases after it."""
         try:
-            self.driving.drive(None, None, len(self.missing()))
+            self.supervisor.drive(None, None, len(self.missing()))
         finally:
-            if use := self.driving.use:
+            if use := self.supervisor.use:
                 self.uses.append(use)
                 journal = self.journal(use.rpartition(".")[0])
                 until = time.monotonic() + _POWER_DOWN_S
                 while Journal(self.leases, journal.lease_id).state != "RELEASED" and time.monotonic() < until:
                     time.sleep(self.submitter.look_s)
-                self.keep(self.what.lease, Journal(self.leases, journal.lease_id))
+                self.keep(self.plan.lease, Journal(self.leases, journal.lease_id))
 
     def use(self, fabric: Fabric, lease: Lease) -> None:
         """Measure on a composition, and release it; left as it is for the next invocation when the driver goes on alone."""
@@ -307,8 +268,8 @@ class _Measuring:
         try:
             begin_use(lease)
             self.strategy.announce(lease.composition, lease.id)
-            self.driving.drive(lease, use, len(self.missing()))
-            self.believe(fabric, lease, use)
+            self.supervisor.drive(lease, use, len(self.missing()))
+            self.verify(fabric, lease, use)
         except Left:
             lease.ownership.close()
             raise
@@ -332,39 +293,40 @@ class _Measuring:
                 # Devices that nobody releases are worse than a scheduler that does not know yet.
                 self.tell(f"releasing all the same: {error}")
             document = release(fabric, lease)
-            self.keep(self.what.lease, lease.journal)
+            self.keep(self.plan.lease, lease.journal)
             self.restore(lease.id, hosts)
         if document["leaked"]:
             self.tell(f"the fabric would not release {', '.join(document['leaked'])}; see 'campaign release'")
 
-    def believe(self, fabric: Fabric, lease: Lease, use: str) -> None:
-        """Look at the composition again: what was measured on one that broke meanwhile is put aside, and measured again."""
+    def verify(self, fabric: Fabric, lease: Lease, use: str) -> None:
+        """Look at the composition again: records of runs on one that broke meanwhile are moved to superseded/."""
         problems = check(fabric, lease)
         if not problems:
             return
-        aside = self.results.directory / "put-aside" / use
-        aside.mkdir(parents=True, exist_ok=True)
-        for cell in self.cells:
-            for repetition in range(1, cell.settings.repetitions + 1):
-                path = self.store.path(cell.id, repetition)
-                if path.exists() and self.store.read(cell.id, repetition).lease_id == use:
-                    path.rename(aside / path.name)
-        raise FabricError(
-            f"the composition broke while it was measured ({'; '.join(problems)}); its records are in {aside}"
-        )
+        runs = [
+            (cell.id, repetition)
+            for cell in self.plan.work
+            for repetition in range(1, cell.settings.repetitions + 1)
+            if self.store.path(cell.id, repetition).exists() and self.store.read(cell.id, repetition).lease_id == use
+        ]
+        what = f"the composition broke while it was measured ({'; '.join(problems)})"
+        if not runs:
+            raise FabricError(what)
+        aside = set_aside(self.store, runs, why=f"{use}: {what}")
+        raise FabricError(f"{what}; its records are in {aside.directory}")
 
     def manifest(self) -> dict[str, Any]:
         """What became of the lease's runs."""
-        known = read_known(self.campaign, self.store)
-        missing = missing_runs(self.cells, known.measured, known.stops)
+        known = self.known()
+        missing = known.missing(self.plan.work)
         problems = [self.portable(problem) for problem in self.problems]
-        history.end(self.results, self.what.lease)
+        history.end(self.results, self.plan.lease)
         return {
             "schema_version": MANIFEST,
-            "lease": self.what.lease,
-            "configuration": self.cells[0].configuration.name,
-            "run_set": self.what.run_set,
-            "runs": sum(known.planned(cell) for cell in self.cells),
+            "lease": self.plan.lease,
+            "configuration": self.plan.configuration.name,
+            "run_set": self.plan.run_set,
+            "runs": sum(known.planned(cell) for cell in self.plan.work),
             "missing": [[cell.id, repetition] for cell, repetition in missing],
             "reason": problems[-1] if missing and problems else "",
             "problems": problems,
@@ -378,9 +340,9 @@ class _Measuring:
         uses = [document_of(self.results.leases / f"{use}.json") for use in self.uses]
         times = [seconds for use in uses if (seconds := actual_s(use)) is not None]
         whole = len(times) == len(self.uses) and bool(times)
-        spans = self.driving.spans
+        spans = self.supervisor.spans
         actual = {"runs": len(spans), "uses": len(uses), "wall_s": round(sum(times), 3) if whole else None}
-        found = costs_measured(self.campaign.name, self.campaign.system.name, self.cells, spans, uses)
+        found = costs_measured(self.campaign.name, self.campaign.system.name, self.plan.work, spans, uses)
         return {"actual": actual, "costs": found.document()}
 
     def portable(self, message: str) -> str:

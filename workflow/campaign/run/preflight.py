@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 
 from campaign.config.resolve import Campaign
+from campaign.config.slurm_options import options_of
 from campaign.errors import ConfigError
 from campaign.launch.emulation.network import availability
-from campaign.slurm.options import merged, sbatch_parameters
+from campaign.slurm.options import sbatch_parameters
 
 
 def _preflight_slurm(campaign: Campaign) -> None:
@@ -24,7 +25,7 @@ def _preflight_slurm(campaign: Campaign) -> None:
         )
     # An override or option that means nothing is named before anything is composed.
     for configuration in campaign.configurations:
-        options = merged(campaign.system, configuration, campaign.person)
+        options = options_of(campaign.system, configuration, campaign.person)
         sbatch_parameters(campaign.name, campaign.system, configuration, options, time_min=1)
 
 

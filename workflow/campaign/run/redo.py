@@ -7,7 +7,6 @@ command after an interruption goes on with what it set aside, and sets nothing a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from campaign import files
@@ -18,8 +17,8 @@ from campaign.documents.superseded import Key, RecordedHosts, SetAside, all_set_
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.plan.matrix import Matrix, expand
-from campaign.plan.needless_runs import read_known
-from campaign.plan.plan import lease_name, missing_runs
+from campaign.plan.missing_runs import read_known
+from campaign.plan.plan import lease_name
 from campaign.plan.selection import HOST, host_expression
 from campaign.wording import plural
 
@@ -44,8 +43,7 @@ def redo(campaign: Campaign, results: Results, where: str, *, dry_run: bool) -> 
     what = f"{plural(len(runs), 'record')} of {plural(cells, 'cell')}, of runs with {where}"
     if dry_run:
         return [f"would set aside {what}, below {results.directory / 'superseded'}, and measure them again"]
-    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    made = set_aside(store, when, where, runs)
+    made = set_aside(store, runs, where=where)
     return [f"set aside {what}: {made.directory}; they are measured again on any host that fits, these included"]
 
 
@@ -64,8 +62,8 @@ def _runs(store: Store, matrix: Matrix, holds: Expression) -> list[Key]:
 
 def _unfinished(campaign: Campaign, store: Store, matrix: Matrix, where: str) -> tuple[SetAside, set[Key]] | None:
     """The last time that this was asked for, where runs of it have no record yet; and which."""
-    known = read_known(campaign, store)
-    missing = {(cell.id, repetition) for cell, repetition in missing_runs(matrix.cells, known.measured, known.stops)}
+    known = read_known(store, skip_implied=campaign.protocol.skip_implied)
+    missing = {(cell.id, repetition) for cell, repetition in known.missing(matrix.cells)}
     for each in reversed(all_set_aside(store.results)):
         if each.where == where:
             left = missing & set(each.runs)

@@ -8,13 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from campaign.config.resolve import from_document
 from campaign.documents.cell import Cell
+from campaign.documents.driver import DriverRequest, DriverResult
+from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.record import Failure, Record, RecordedCell, Store, is_full
-from campaign.documents.superseded import RecordedHosts
 from campaign.errors import LaunchError, RecordError
 from campaign.fabrics.hardware import Composition
 from campaign.files import content_hash
@@ -24,13 +24,11 @@ from campaign.launch.protocol import Launcher, Limits
 from campaign.lease.names import Obtained, obtained_on_demand
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
-from campaign.paths import Results
-from campaign.plan.matrix import specification
-from campaign.plan.needless_runs import read_known
-from campaign.plan.oom_frontier import CONTRADICTS, Frontier, implied_record
-from campaign.plan.plan import missing_runs
+from campaign.plan.lease_plans import campaign_of, lease_frontier
+from campaign.plan.missing_runs import read_known
+from campaign.plan.oom_frontier import CONTRADICTS, implied_record
 from campaign.plan.repetitions import Repetitions
-from campaign.plan.run_order import lease_cells, ordered
+from campaign.plan.run_order import ordered
 from campaign.processes.marked import kill_marked
 from campaign.processes.signals import deferred
 from campaign.run.environment import environment_document
@@ -43,56 +41,30 @@ from campaign.workloads.protocol import Ended, Outcome, Run, Storage
 _UNWRITABLE_S = 60.0
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """All runs of one lease; paths are absolute.
-
-    campaign: hash of the campaign as used; lease_id: of this use of the lease; mismatches: how the composition differs from
-    what was requested, which every record of it says; limits: repetitions by cell id, where a budget chose. Without lease_id
-    and composition, Slurm had the hosts composed for the driver, which finds out.
-    """
-
-    results: Results
-    campaign: str
-    lease: str
-    where: str | None
-    lease_id: str | None
-    composition: Composition | None
-    mismatches: tuple[str, ...]
-    limits: Mapping[str, int] | None = None
-
-
-@dataclass
-class Done:
-    """What a session has done by now, whatever ends it."""
-
-    measured: list[tuple[str, int]] = field(default_factory=list)
-    use: str = ""
-
-
 class Session:
-    """One driver at work."""
+    """One driver at work. done: is kept up to date, whatever ends the session."""
 
-    def __init__(self, assigned: Assignment, done: Done) -> None:
-        self.assigned = assigned
+    def __init__(self, request: DriverRequest, done: DriverResult) -> None:
+        self.request = request
         self.done = done
-        self.results = assigned.results
-        self.store = Store(assigned.results.directory)
-        self.campaign = from_document(self.store.shared_document(assigned.campaign))
-        self.work = assigned.results.work(assigned.lease)
-        self.mark = assigned.results.run_mark(assigned.lease)
+        self.plan = read_lease_plan(Path(request.lease_plan))
+        self.campaign = campaign_of(self.plan)
+        self.lease = request.lease
+        self.results = request.results
+        self.store = Store(self.results.directory)
+        self.work = self.results.work(self.lease)
+        self.mark = self.results.run_mark(self.lease)
         self.environment = self.store.share(environment_document())
         self.software: dict[str, str] = {}
-        self.frontier = Frontier(self.campaign, self.store)
-        self.repetitions = Repetitions(self.store, implied=self.campaign.protocol.skip_implied)
+        skip_implied = self.campaign.protocol.skip_implied
+        self.frontier = lease_frontier(self.plan, self.store, skip=skip_implied)
+        self.repetitions = Repetitions(self.store, implied=skip_implied)
 
     def run(self) -> None:
         # A killed driver may have left processes that would disturb what is measured now.
         kill_marked(self.mark)
-        assigned = self.assigned
-        cells = lease_cells(self.campaign, assigned.lease, assigned.where, RecordedHosts(self.store), assigned.limits)
-        known = read_known(self.campaign, self.store)
-        todo = ordered(missing_runs(cells, known.measured, known.stops), self.campaign, self.assigned.lease)
+        known = read_known(self.store, skip_implied=self.frontier.skip)
+        todo = ordered(known.missing(self.plan.work), self.campaign.protocol, self.lease)
         left = Counter(cell.id for cell, _ in todo)
         self.obtained = self.arrive()
         self.done.use = self.obtained.use
@@ -113,7 +85,7 @@ class Session:
                     self.done.measured.append(record.key)
                     left[cell.id] -= 1
                     cell_done = self.repetitions.is_over(cell, record) or left[cell.id] == 0
-                    note(self.results, self.assigned.lease, cell, record, cell_done=cell_done)
+                    note(self.results, self.lease, cell, record, cell_done=cell_done)
                 self.look_at_links(launcher, "after", todo)
         finally:
             launcher.close()
@@ -129,16 +101,16 @@ class Session:
         """Measure the composition's links, where that is asked for and not done yet: hash of the document, flags of its runs."""
         if not todo or when not in asked_of(self.campaign):
             return "", ()
-        stage = LinkStage(self.campaign, self.results, self.store, self.obtained, self.assigned.lease)
+        stage = LinkStage(self.campaign, self.results, self.store, self.obtained, self.lease)
         return stage.look(launcher, when, self.work / "links" / when, f"{self.mark}links.{when}")
 
     def arrive(self) -> Obtained:
-        """The composition that the driver stands on. In an allocation, its devices are looked at before anything runs on them."""
-        assigned, system = self.assigned, self.campaign.system
-        if assigned.lease_id is None or assigned.composition is None:
+        """The composition that this driver runs on. In an allocation, its devices are looked at before anything runs on them."""
+        request, system = self.request, self.campaign.system
+        if request.use is None or request.composition is None:
             obtained = obtained_on_demand(self.results, system.name, os.environ.get("SLURM_JOB_ID", ""))
         else:
-            obtained = Obtained(assigned.lease_id, assigned.composition, assigned.mismatches)
+            obtained = Obtained(request.use, Composition.from_document(request.composition), request.mismatches)
         if system.launcher != "slurm":
             return obtained
         from campaign.slurm.allocation import hosts_of_allocation, placed
@@ -152,14 +124,16 @@ class Session:
     def implied(self, cell: Cell, repetition: int) -> Record | None:
         """The record of a run that need not be started, because a smaller batch ran out of memory."""
         evidence = self.frontier.evidence(cell)
-        return evidence and implied_record(self.campaign, self.assigned.campaign, cell, repetition, evidence)
+        if evidence is None:
+            return None
+        return implied_record(self.plan.specification(cell), self.plan.campaign_hash, cell, repetition, evidence)
 
     def measure(self, launcher: Launcher, cell: Cell, repetition: int) -> Record:
         """One run, from nothing to its record."""
         name = f"{cell.id}.{repetition}"
         runs_on = self.campaign.device(cell.configuration.device).runs_on
         workload = self.campaign.workloads[cell.workload]
-        log = self.results.logs / self.assigned.lease / f"{name}.log"
+        log = self.results.logs / self.lease / f"{name}.log"
         directory = self.work / "runs" / name
         directory.mkdir(parents=True, exist_ok=True)
         run = Run(
@@ -277,7 +251,7 @@ class Session:
             cell_id=cell.id,
             repetition=run.repetition,
             cell=RecordedCell.of(cell),
-            specification=specification(self.campaign, cell),
+            specification=self.plan.specification(cell),
             status=outcome.status,
             failure=outcome.failure,
             started=ended.started,
@@ -286,7 +260,7 @@ class Session:
             hosts=tuple(host.name for host in run.composition.hosts),
             composition=self.composition,
             environment=self.environment,
-            campaign=self.assigned.campaign,
+            campaign=self.plan.campaign_hash,
             throughput_per_s=outcome.throughput_per_s,
             step_times_s=outcome.step_times_s,
             window_s=outcome.window_s,

@@ -6,13 +6,10 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from campaign.config.remote_devices import devices_to_ask
 from campaign.config.system_file import SlurmOptions, SystemFile
-from campaign.documents.cell import SHAPE_AXES, Configuration
-from campaign.documents.expression import parse
-from campaign.errors import ConfigError, first_problem
+from campaign.documents.cell import Configuration
+from campaign.errors import ConfigError
 
 _WARNING_S = 60  # from the warning to the end of an allocation at its time limit
 _HEAD_ROOM = 2.0
@@ -37,15 +34,6 @@ _OWN = frozenset(
 )
 
 
-def person(given: object) -> SlurmOptions:
-    """What a profile or `--config slurm={...}` asks of Slurm; ConfigError names the key and what is allowed."""
-    try:
-        return SlurmOptions.model_validate(given or {})
-    except ValidationError as error:
-        known = ", ".join(SlurmOptions.model_fields)
-        raise ConfigError(f"--config slurm: {first_problem(error, str(given))}; there are: {known}") from error
-
-
 def is_pinned(system: SystemFile) -> bool:
     """Whether the composition says which hosts are used, as against Slurm."""
     chosen = system.slurm.placement or ("scheduler" if system.fabric["kind"] == "static" else "pinned")
@@ -65,26 +53,6 @@ def devices_asked(system: SystemFile, configuration: Configuration, hosts: Colle
     groups = [group for group in system.hosts if not hosts or set(hosts) & set(group.names())]
     own = [sum(d.count for d in group.devices if d.kind == "gpu") for group in groups]
     return max(own) + configuration.fabric_devices_per_host
-
-
-def merged(system: SystemFile, configuration: Configuration, person: SlurmOptions) -> SlurmOptions:
-    """The options of one configuration: the system's, those of the overrides that mean it, and the person's, the last one wins."""
-    values = {name: getattr(system.slurm, name) for name in SlurmOptions.model_fields}
-    shape = {"hosts": configuration.hosts, "devices": configuration.devices, "ranks": configuration.ranks}
-    axes = {**configuration.shape(), **shape}
-    chosen: list[SlurmOptions] = [
-        override
-        for override in system.slurm.overrides
-        if parse(override.when, frozenset(SHAPE_AXES), f"system {system.name}: slurm: overrides")(axes)
-    ]
-    for options in (*chosen, person):
-        for name in SlurmOptions.model_fields:
-            value = getattr(options, name)
-            if name == "additional":
-                values[name] = {**values[name], **value}
-            elif value is not None:
-                values[name] = value
-    return SlurmOptions(**values)
 
 
 def time_limit_min(expected_s: float, longest_s: float) -> int:

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from campaign.config.resolve import Campaign
 from campaign.errors import ConfigError
 from campaign.paths import Results
-from campaign.submit.protocol import Fate, Submission, Submitter
+from campaign.submit.protocol import Fate, MakeDriver, Submission, Submitter
 
 __all__ = ["Fate", "Submission", "Submitter", "open_submitter"]
 
@@ -17,12 +17,16 @@ SUBMITTERS: dict[str, str] = {"local": "campaign.submit.local", "slurm": "campai
 
 
 class _Module(Protocol):
-    def open_submitter(self, campaign: Campaign, results: Results, say: Callable[[str], None]) -> Submitter: ...
+    def open_submitter(
+        self, campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None]
+    ) -> Submitter: ...
 
 
-def open_submitter(campaign: Campaign, results: Results, say: Callable[[str], None] = print) -> Submitter:
-    """The submitter of the campaign's launcher; `say` is told what it waits for."""
+def open_submitter(
+    campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None] = print
+) -> Submitter:
+    """The submitter of the campaign's launcher. driver: makes what is started for a request; say: is told what it waits for."""
     name = campaign.system.launcher
     if name not in SUBMITTERS:
         raise ConfigError(f"launcher '{name}' is not available; there are: {', '.join(SUBMITTERS)}")
-    return cast(_Module, import_module(SUBMITTERS[name])).open_submitter(campaign, results, say)
+    return cast(_Module, import_module(SUBMITTERS[name])).open_submitter(campaign, results, driver, say)

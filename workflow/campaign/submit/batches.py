@@ -22,12 +22,11 @@ from campaign import files
 from campaign.errors import LaunchError
 from campaign.files import read_json
 from campaign.paths import Results
-from campaign.run.driver import Driver
 from campaign.slurm import jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.poll import Poll, Snapshot
 from campaign.slurm.refusal import Refusal, parse_refusal
-from campaign.submit.protocol import driver_in
+from campaign.submit.protocol import Driver, request_in
 
 _SBATCH_S = 15.0  # as long as an sbatch may be on its way after its caller was killed
 
@@ -51,7 +50,7 @@ class Batches:
         folder = self.directory / token
         folder.mkdir(parents=True)
         files.write_json(
-            folder.with_suffix(".json"), {"leases": [driver.lease for driver in drivers], "time_s": time.time()}
+            folder.with_suffix(".json"), {"leases": [driver.request.lease for driver in drivers], "time_s": time.time()}
         )
         started_s, ticks_s, code = time.time(), time.monotonic(), 1
         try:
@@ -151,6 +150,6 @@ def place_pickles(folder: Path, job_ids: dict[str, str]) -> None:
     for path in folder.glob("*.pkl"):
         if path.name.endswith("_submitted.pkl"):
             continue
-        driver = driver_in(path)
-        if driver is not None and driver.lease in job_ids:
-            path.rename(folder / f"{job_ids[driver.lease]}_submitted.pkl")
+        request = request_in(path)
+        if request is not None and request.lease in job_ids:
+            path.rename(folder / f"{job_ids[request.lease]}_submitted.pkl")

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from campaign import files
 from campaign.config.resolve import Campaign
+from campaign.documents.driver import DriverRequest
 from campaign.paths import Results
 from campaign.processes.marked import kill_marked
-from campaign.run.driver import Driver
-from campaign.submit.protocol import Fate, Submission
+from campaign.submit.protocol import Fate, MakeDriver, Submission
 
 _STOP_S = 20.0  # from SIGTERM to the end of the driver
 _KILL_S = 10.0  # from SIGKILL to the end of what does not hang in the kernel
@@ -34,18 +34,19 @@ class LocalSubmitter:
     outlives = False
     latency_s = 0.0
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: Results, driver: MakeDriver) -> None:
         self.results = results
+        self.driver = driver
 
-    def submit(self, driver: Driver) -> Submission:
+    def submit(self, request: DriverRequest) -> Submission:
         import submitit
 
-        folder = _folder(driver.results, driver.lease)
+        folder = _folder(self.results, request.lease)
         executor = submitit.LocalExecutor(folder=folder)
         executor.update_parameters(timeout_min=_FOREVER_MIN, tasks_per_node=1)
         with _deaf_to_terminal():
-            job = executor.submit(driver)
-        return Submission(driver.lease, str(job.job_id), folder)
+            job = executor.submit(self.driver(request))
+        return Submission(request.lease, str(job.job_id), folder)
 
     def find(self, lease: str) -> Submission | None:
         folder = _folder(self.results, lease)
@@ -72,8 +73,10 @@ class LocalSubmitter:
         """A process that has ended is not found again."""
 
 
-def open_submitter(campaign: Campaign, results: Results, say: Callable[[str], None]) -> LocalSubmitter:
-    return LocalSubmitter(results)
+def open_submitter(
+    campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None]
+) -> LocalSubmitter:
+    return LocalSubmitter(results, driver)
 
 
 def _folder(results: Results, lease: str) -> Path:

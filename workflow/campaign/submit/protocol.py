@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
+from campaign.documents.driver import DriverRequest, DriverResult
 from campaign.errors import LaunchError
-from campaign.run.driver import Driven, Driver
 
 _WHOLE_S = 120.0  # until a file that was renamed into its place is seen whole on every host
+
+
+class Driver(Protocol):
+    """What submitit starts: picklable, measures what is requested, and gives `DriverResult.document`."""
+
+    @property
+    def request(self) -> DriverRequest: ...
+
+    def __call__(self) -> dict[str, Any]: ...
+
+
+MakeDriver = Callable[[DriverRequest], Driver]
 
 
 @dataclass(frozen=True)
@@ -30,12 +43,11 @@ class Submission:
     def log_file(self) -> Path:
         return self.folder / f"{self.job_id}_0_log.err"
 
-    def use(self) -> str | None:
-        """The use of the lease that the driver was submitted for; None when that cannot be found out any more."""
-        driver = driver_in(self.folder / f"{self.job_id}_submitted.pkl")
-        return driver.lease_id if driver else None
+    def request(self) -> DriverRequest | None:
+        """What the driver was asked for; None when that cannot be found out any more."""
+        return request_in(self.folder / f"{self.job_id}_submitted.pkl")
 
-    def result(self) -> Driven | None:
+    def result(self) -> DriverResult | None:
         """What the driver returned, or None while it has not; LaunchError when it ended with an exception."""
         try:
             kind, value = pickle.loads(self.result_file.read_bytes())
@@ -48,11 +60,12 @@ class Submission:
                 f"the result of the driver of {self.lease} cannot be read ({error!r}): {self.result_file}"
             ) from error
         if kind == "error":
-            last = [line for line in str(value).splitlines() if line.strip()][-1:] or ["without a word"]
+            last = [line for line in str(value).splitlines() if line.strip()][-1:] or ["without a message"]
             raise LaunchError(f"the driver of {self.lease} failed: {last[0].strip()} (log: {self.log_file})")
-        if not isinstance(value, Driven):
-            raise LaunchError(f"the driver of {self.lease} left an unexpected result in {self.result_file}")
-        return value
+        try:
+            return DriverResult.of(value)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LaunchError(f"the driver of {self.lease} left an unexpected result in {self.result_file}") from error
 
     def _is_young(self) -> bool:
         try:
@@ -83,7 +96,7 @@ class Submitter(Protocol):
     latency_s: float
     """How late the records of a driver may be seen here."""
 
-    def submit(self, driver: Driver) -> Submission:
+    def submit(self, request: DriverRequest) -> Submission:
         """Start a driver; returns once it is certain to be found again. LaunchError, ConfigError: it was refused."""
 
     def find(self, lease: str) -> Submission | None:
@@ -99,12 +112,12 @@ class Submitter(Protocol):
         """Its result was read; nothing will look for this driver again."""
 
 
-def driver_in(pickled: Path) -> Driver | None:
-    """The driver in a file that submitit wrote; None for a file that is not there or not whole."""
+def request_in(pickled: Path) -> DriverRequest | None:
+    """The request of the driver in a file that submitit wrote; None for a file that is not there or not whole."""
     from submitit.helpers import DelayedSubmission
 
     try:
-        driver = DelayedSubmission.load(pickled).function
+        driver = cast(Driver, DelayedSubmission.load(pickled).function)
+        return driver.request if isinstance(driver.request, DriverRequest) else None
     except Exception:  # whatever the remains of a pickle lead to
         return None
-    return driver if isinstance(driver, Driver) else None

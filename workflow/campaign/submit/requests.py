@@ -1,21 +1,20 @@
 """What the processes of a campaign tell each other about submissions, in files of the directory that they share.
 
-`requests/<lease>.pkl`: a lease asks for an allocation; `requests/<lease>.refused`: Slurm's answer to it, when that was no;
+`requests/<lease>.json`: a lease asks for an allocation; `requests/<lease>.refused`: Slurm's answer to it, when that was no;
 `waits.json`: what all of them wait for, when Slurm takes no more jobs just now.
 """
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from campaign.documents.driver import DriverRequest
 from campaign.errors import ConfigError, LaunchError
-from campaign.files import read_json, write_atomic, write_json
-from campaign.run.driver import Driver
+from campaign.files import read_json, write_json
 
 MANY = 1_000_000_000
 
@@ -24,7 +23,7 @@ MANY = 1_000_000_000
 class Asked:
     """What one lease asks for. parameters: see `slurm.options.sbatch_parameters`."""
 
-    driver: Driver
+    request: DriverRequest
     parameters: dict[str, Any]
 
 
@@ -38,9 +37,9 @@ class Requests:
 
     def ask(self, asked: Asked) -> None:
         """Ask, and forget what was answered to an earlier request."""
-        path = self._path(asked.driver.lease)
+        path = self._path(asked.request.lease)
         path.with_suffix(".refused").unlink(missing_ok=True)
-        write_atomic(path, pickle.dumps(asked))
+        write_json(path, {"request": asked.request.document(), "parameters": asked.parameters})
 
     def withdraw(self, lease: str) -> None:
         self._path(lease).unlink(missing_ok=True)
@@ -50,7 +49,7 @@ class Requests:
 
     def open(self) -> Iterator[tuple[str, Asked | None]]:
         """All leases that ask, in the order of their names; None for a request that cannot be read."""
-        for path in sorted(self.directory.glob("*.pkl")):
+        for path in sorted(self.directory.glob("*.json")):
             yield path.stem, _load(path)
 
     def refuse(self, leases: Collection[str], words: str, *, mistake: bool) -> None:
@@ -86,12 +85,12 @@ class Requests:
         return most
 
     def _path(self, lease: str) -> Path:
-        return self.directory / f"{lease}.pkl"
+        return self.directory / f"{lease}.json"
 
 
 def _load(path: Path) -> Asked | None:
+    document = read_json(path)
     try:
-        asked = pickle.loads(path.read_bytes())
-    except Exception:  # whatever the remains of a pickle lead to
+        return Asked(DriverRequest.of(document["request"]), dict(document["parameters"]))
+    except (KeyError, TypeError, ValueError):
         return None
-    return asked if isinstance(asked, Asked) else None

@@ -17,28 +17,28 @@ from typing import Any
 
 from campaign import files
 from campaign.config.resolve import Campaign
+from campaign.config.slurm_options import given_options
+from campaign.config.system_file import SystemFile
+from campaign.documents.driver import DriverRequest
+from campaign.documents.lease_plan import LeaseForecast, read_lease_plan
 from campaign.documents.record import Store
-from campaign.documents.superseded import RecordedHosts
 from campaign.errors import LaunchError
+from campaign.fabrics.protocol import Composition
 from campaign.lease.names import lease_id
 from campaign.paths import Results
 from campaign.plan.forecast import ASSUMED_RUN_S
-from campaign.plan.history import begun
-from campaign.plan.needless_runs import read_known
-from campaign.plan.plan import missing_runs
-from campaign.plan.run_order import lease_cells
-from campaign.run.driver import Driver
+from campaign.plan.missing_runs import read_known
 from campaign.slurm import jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.hosts import ExcludedHosts
 from campaign.slurm.job_state import QUEUED, Verdict, judge
-from campaign.slurm.options import is_pinned, merged, sbatch_parameters, time_limit_min
+from campaign.slurm.options import is_pinned, sbatch_parameters, time_limit_min
 from campaign.slurm.parse import HOST_FORMAT, Host, parse_show_config, parse_sinfo
 from campaign.slurm.poll import Poll, Snapshot
 from campaign.slurm.refusal import Refusal
 from campaign.slurm.strategies import open_strategy
 from campaign.submit.batches import Batches, Unanswered
-from campaign.submit.protocol import Fate, Submission, driver_in
+from campaign.submit.protocol import Fate, MakeDriver, Submission
 from campaign.submit.requests import MANY, Asked, Requests
 
 _GATHER_S = 0.5  # for others that ask at the same time
@@ -54,8 +54,9 @@ class SlurmSubmitter:
 
     outlives = True
 
-    def __init__(self, campaign: Campaign, results: Results, say: Callable[[str], None]) -> None:
+    def __init__(self, campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None]) -> None:
         self.campaign = campaign
+        self.driver = driver
         self.settings = campaign.system.slurm
         self.results = results
         self.say = say
@@ -72,20 +73,20 @@ class SlurmSubmitter:
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 
-    def submit(self, driver: Driver) -> Submission:
-        if (there := self._submitted(driver.lease)) is not None:
+    def submit(self, request: DriverRequest) -> Submission:
+        lease = request.lease
+        if (there := self._submitted(lease)) is not None:
             raise LaunchError(
                 f"job {there.job_id} of an earlier driver is still there; 'scancel {there.job_id}' ends it"
             )
-        asked = Asked(driver, self.parameters(driver))
-        self.requests.ask(asked)
+        self.requests.ask(Asked(request, self.parameters(request)))
         told = ""
         try:
-            while (found := self._submitted(driver.lease)) is None:
-                self.requests.raise_refusal(driver.lease)
+            while (found := self._submitted(lease)) is None:
+                self.requests.raise_refusal(lease)
                 with files.try_lock(self.directory / "submit.lock") as leads:
                     if leads:
-                        self._lead(driver.lease)
+                        self._lead(lease)
                 words, left_s = self.requests.waiting()
                 if words and words != told:
                     told = words
@@ -93,37 +94,29 @@ class SlurmSubmitter:
                 time.sleep(max(_ASK_S, left_s))
             return found
         finally:
-            self.requests.withdraw(driver.lease)
+            self.requests.withdraw(lease)
 
-    def parameters(self, driver: Driver) -> dict[str, Any]:
-        """What sbatch is told of this lease (`slurm.options`)."""
-        store = Store(self.results.directory)
-        cells = lease_cells(self.campaign, driver.lease, driver.where, RecordedHosts(store), driver.limits)
-        known = read_known(self.campaign, store)
-        missing = missing_runs(cells, known.measured, known.stops)
-        expected_s = self._expected_s(driver.lease, len(missing))
-        configuration = cells[0].configuration
+    def parameters(self, request: DriverRequest) -> dict[str, Any]:
+        """Parameters for sbatch (`slurm.options`)."""
+        planned = read_lease_plan(Path(request.lease_plan))
+        known = read_known(Store(self.results.directory), skip_implied=self.campaign.protocol.skip_implied)
+        missing = known.missing(planned.work)
         system = self.campaign.system
-        pinned = is_pinned(system) and driver.composition is not None
+        hosts = _pinned_hosts(system, request)
         strategy = open_strategy(system, self.slurm, self.say)
         return sbatch_parameters(
             self.campaign.name,
             system,
-            configuration,
-            merged(system, configuration, self.campaign.person),
-            time_min=time_limit_min(expected_s, sum(cell.settings.time_limit_s for cell, _ in missing)),
-            hosts=[host.name for host in driver.composition.hosts] if pinned and driver.composition else (),
-            excluded=() if pinned else ExcludedHosts(self.directory).read(),
-            # By the lease's own id, as `begin` was told it; the driver's is that of this use of it.
-            further=strategy.options(lease_id(self.results, driver.lease)),
+            planned.configuration,
+            given_options(planned.slurm),
+            time_min=time_limit_min(
+                _expected_s(planned.forecast, len(missing)), sum(cell.settings.time_limit_s for cell, _ in missing)
+            ),
+            hosts=hosts,
+            excluded=() if hosts else ExcludedHosts(self.directory).read(),
+            # By the lease's own id, as `begin` was told it; the request's is that of this use of it.
+            further=strategy.options(lease_id(self.results, request.lease)),
         )
-
-    def _expected_s(self, lease: str, runs: int) -> float:
-        """What so many runs of a lease will take, by the forecast that was made when it was begun."""
-        forecast = begun(self.results, lease)
-        if forecast is None or not forecast["runs"]:
-            return runs * ASSUMED_RUN_S
-        return float(forecast["runs_s"] * min(1.0, runs / forecast["runs"]))
 
     def _lead(self, lease: str) -> None:
         """Submit for everybody who asks, unless all wait or the lease has its answer; under the lock."""
@@ -169,12 +162,13 @@ class SlurmSubmitter:
                 return False
             size = min(len(group), room, most)
             size = max(1, min(size, self._array_size())) if size > 1 else 1
-            chunk = [asked for asked in group[:size] if self.requests.is_open(asked.driver.lease)]
+            chunk = [asked for asked in group[:size] if self.requests.is_open(asked.request.lease)]
             if not chunk:
                 group = group[size:]
                 continue
             longest = max(chunk, key=lambda asked: asked.parameters["time"])
-            refusal = self.batches.submit([asked.driver for asked in chunk], longest.parameters, self._comment(longest))
+            drivers = [self.driver(asked.request) for asked in chunk]
+            refusal = self.batches.submit(drivers, longest.parameters, self._comment(longest))
             if refusal is None:
                 most = min(2 * most, MANY)
             elif refusal.kind == "wait" and size > 1:
@@ -186,7 +180,7 @@ class SlurmSubmitter:
             else:
                 self._refuse(chunk, refusal)
             for asked in chunk:
-                self.requests.withdraw(asked.driver.lease)
+                self.requests.withdraw(asked.request.lease)
             group = group[size:]
         return True
 
@@ -215,7 +209,7 @@ class SlurmSubmitter:
     def _comment(self, asked: Asked) -> str:
         """What a job says of itself to a ResumeProgram."""
         words = {
-            "campaign": self.campaign.path.resolve(),
+            "campaign": asked.request.lease_plan,
             "results": self.results.root.resolve(),
             "configuration": asked.parameters["job_name"].partition("/")[2],
             "python": sys.executable,
@@ -228,7 +222,7 @@ class SlurmSubmitter:
         words = f"sbatch refused {chunk[0].parameters['job_name']}: {refusal.words}"
         if mistake:
             words = f"system {self.campaign.system.name}: slurm: {refusal.words}{self._allowed(refusal)}"
-        self.requests.refuse([asked.driver.lease for asked in chunk], words, mistake=mistake)
+        self.requests.refuse([asked.request.lease for asked in chunk], words, mistake=mistake)
 
     def _allowed(self, refusal: Refusal) -> str:
         if refusal.key != "partition":
@@ -313,11 +307,9 @@ class SlurmSubmitter:
 
     def _broken(self, submission: Submission, verdict: Verdict) -> dict[str, str]:
         """Hosts of a job that ended without a result that Slurm itself finds unwell, and in which way."""
-        driver = driver_in(submission.folder / f"{submission.job_id}_submitted.pkl")
-        hosts = set(verdict.hosts)
-        if driver and driver.composition and is_pinned(self.campaign.system):
-            hosts |= {host.name for host in driver.composition.hosts}
-        return self._unwell(hosts)
+        request = submission.request()
+        pinned = _pinned_hosts(self.campaign.system, request) if request else []
+        return self._unwell({*verdict.hosts, *pinned})
 
     def _unwell(self, hosts: Collection[str]) -> dict[str, str]:
         """Those of some hosts that Slurm itself finds unwell, and in which way."""
@@ -369,5 +361,21 @@ def _complaint(host: Host) -> str:
     return f"{words}: {host.reason}" if host.reason else words
 
 
-def open_submitter(campaign: Campaign, results: Results, say: Callable[[str], None]) -> SlurmSubmitter:
-    return SlurmSubmitter(campaign, results, say)
+def _pinned_hosts(system: SystemFile, request: DriverRequest) -> list[str]:
+    """Hosts of the composition, where it says which are used."""
+    if request.composition is None or not is_pinned(system):
+        return []
+    return [host.name for host in Composition.from_document(request.composition).hosts]
+
+
+def _expected_s(forecast: LeaseForecast | None, runs: int) -> float:
+    """Expected duration of so many runs of a lease, by the forecast of its plan."""
+    if forecast is None or not forecast.runs:
+        return runs * ASSUMED_RUN_S
+    return forecast.runs_s * min(1.0, runs / forecast.runs)
+
+
+def open_submitter(
+    campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None]
+) -> SlurmSubmitter:
+    return SlurmSubmitter(campaign, results, driver, say)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from campaign.config.resolve import Campaign
+from campaign.config.resolve import Campaign, from_document
+from campaign.documents.plan import PLAN_SCHEMA
 from campaign.documents.record import Record, Store
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import RecordError
@@ -18,7 +19,7 @@ from campaign.plan.budget import kept_choice
 from campaign.plan.costs import costs_of
 from campaign.plan.history import COSTS
 from campaign.plan.matrix import Matrix, expand
-from campaign.plan.needless_runs import Known, read_known
+from campaign.plan.missing_runs import Known, read_known
 from campaign.plan.plan import Key, lease_name
 from campaign.slurm.hosts import ExcludedHosts
 from campaign.tables.context import context_document
@@ -56,7 +57,7 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
     """
     store = store or Store(directory)
     matrix = expand(campaign, where, hosts=RecordedHosts(store))
-    known = read_known(campaign, store)
+    known = read_known(store, skip_implied=campaign.protocol.skip_implied)
     present = known.measured
     wanted = sorted(key for key in _keys(matrix) if key in present)
     records = list(_sharing(store.read(*key) for key in wanted))
@@ -78,6 +79,18 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
     ]
     left_out = ExcludedHosts(directory / "slurm").read()
     return Collected(campaign, matrix, records, leases, _reasons(directory), store, beside, links, known, left_out)
+
+
+def gather_planned(plan: Path) -> Collected:
+    """What a campaign's results directory holds of a plan that was written into it (plan/plan.json); no YAML file is read."""
+    directory = plan.parent.parent
+    document = require_json(plan, "write it again with 'campaign plan --write'")
+    if document.get("schema_version") != PLAN_SCHEMA or "campaign_hash" not in document:
+        raise RecordError(
+            f"{plan}: is not a plan ({PLAN_SCHEMA}) of this version; write it again with 'campaign plan --write'"
+        )
+    campaign = from_document(Store(directory).shared_document(document["campaign_hash"]))
+    return gather(campaign, directory, document["where"])
 
 
 def _sharing(records: Iterable[Record]) -> Iterator[Record]:

@@ -117,7 +117,7 @@ def _set_aside(collected: Collected) -> list[str]:
     asked = {cell.id for cell in collected.matrix.cells}
     times = [(t, sum(cell_id in asked for cell_id, _ in t.runs)) for t in all_set_aside(collected.store.results)]
     return [
-        f"{count} records of runs with {each.where} were set aside at {each.when} (UTC), to measure these runs again; they are "
+        f"{count} records were set aside ({each.reason}) at {each.when} (UTC), to measure these runs again; they are "
         f"kept in superseded/{each.when}/ of the results, and no number here holds them."
         for each, count in times
         if count

@@ -1,13 +1,15 @@
-"""Has a lease measured by a driver: finds the one that is still there or submits one, waits for it, and tells how it goes."""
+"""Supervises the driver of a lease: finds the one that is still there or submits one, waits for it, and reports progress."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from campaign import files
 from campaign.config.resolve import Campaign
+from campaign.documents.driver import DriverRequest, DriverResult
 from campaign.documents.record import Store, is_full
 from campaign.errors import HostFailed, LaunchError, RecordError
 from campaign.fabrics.http.credentials import withheld
@@ -15,7 +17,6 @@ from campaign.lease.lifecycle import Lease
 from campaign.paths import Results
 from campaign.plan.costs import Span
 from campaign.processes.signals import Interrupted, asked_again
-from campaign.run.driver import Driven, Driver
 from campaign.run.progress import Progress
 from campaign.submit import Submission, Submitter
 
@@ -27,22 +28,20 @@ class Left(Interrupted):
 
 
 @dataclass
-class Driving:
+class Supervisor:
     """All drivers of one lease, in one call of `measure`.
 
-    exclude: is told of hosts that failed, and why; limits: what a budget chose of the lease's cells; spans: when runs ran;
-    use: of the lease by the last driver.
+    exclude: is told of hosts that failed, and why; spans: when runs ran; use: of the lease by the last driver.
     """
 
     campaign: Campaign
     results: Results
     store: Store
     lease: str
-    where: str | None
+    lease_plan: Path
     submitter: Submitter
     say: Callable[[str], None]
     exclude: Callable[[Mapping[str, str]], None]
-    limits: Mapping[str, int] | None = None
     spans: list[Span] = field(default_factory=list)
     use: str = ""
 
@@ -58,7 +57,8 @@ class Driving:
         self.results.progress.parent.mkdir(parents=True, exist_ok=True)
         offset = self.results.progress.stat().st_size if self.results.progress.exists() else 0
         found = self.submitter.find(self.lease)
-        if found and found.use() != use:
+        former = found.request() if found else None
+        if found and (former.use if former else None) != use:
             self.tell("stopping its former driver, whose composition is gone")
             self.submitter.stop(self.lease)
             found = None
@@ -67,18 +67,17 @@ class Driving:
         try:
             with withheld(self.campaign.system.fabric):
                 submitted = found or self.submitter.submit(
-                    Driver(
-                        results=Results(self.results.root.resolve(), self.campaign.name),
-                        campaign=self.store.share(self.campaign.document()),
+                    DriverRequest(
+                        lease_plan=str(self.lease_plan.resolve()),
+                        root=str(self.results.root.resolve()),
+                        campaign=self.results.campaign,
                         lease=self.lease,
-                        where=self.where,
-                        lease_id=use,
-                        composition=lease.composition if lease else None,
+                        use=use,
+                        composition=lease.composition.document() if lease else None,
                         mismatches=lease.mismatches if lease else (),
-                        limits=self.limits,
                     )
                 )
-            driven = self.wait(submitted, offset, runs)
+            result = self.wait(submitted, offset, runs)
         except Interrupted as interrupted:
             if self.submitter.outlives and self.submitter.find(self.lease) and not self.cancelled(interrupted):
                 raise Left from None
@@ -88,29 +87,29 @@ class Driving:
             self.submitter.stop(self.lease)
             raise
         self.submitter.forget(self.lease)
-        self.use = driven.use
-        if isinstance(driven.error, LaunchError):
-            raise driven.error.with_log(submitted.log_file)
-        if driven.error:
-            raise driven.error
-        self.store.await_records(driven.measured, self.submitter.latency_s)
+        self.use = result.use
+        if isinstance(result.error, LaunchError):
+            raise result.error.with_log(submitted.log_file)
+        if result.error:
+            raise result.error
+        self.store.await_records(result.measured, self.submitter.latency_s)
 
-    def wait(self, submitted: Submission, offset: int, runs: int) -> Driven:
+    def wait(self, submitted: Submission, offset: int, runs: int) -> DriverResult:
         """Until the driver has left its result, telling how it goes."""
         progress = Progress(self.results, self.lease, runs, self.say)
         words = ""
         while True:
             # The result after the fate: a driver that ends in between has left its result by then.
             fate = self.submitter.fate(submitted)
-            driven = submitted.result()
+            result = submitted.result()
             lines, offset = files.read_json_lines(self.results.progress, offset)
             for line in lines:
                 if line["lease"] == self.lease and line["status"] != "implied":
                     ended = float(line["time_s"])
                     self.spans.append(Span(line["cell"], ended - line["wall_s"], ended, line["status"] == "ok"))
                 progress.show(line)
-            if driven is not None:
-                return driven
+            if result is not None:
+                return result
             if fate.words and fate.words != words:
                 words = fate.words
                 self.tell(words)

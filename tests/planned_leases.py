@@ -1,0 +1,37 @@
+"""Lease plans of a campaign, as `campaign plan --write` makes them, for tests that need no records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from campaign.config.resolve import Campaign
+from campaign.documents.lease_plan import LeasePlan
+from campaign.files import write_atomic
+from campaign.paths import Results
+from campaign.plan.dag import Request, read_plan
+from campaign.plan.lease_plans import lease_plans
+from campaign.plan.matrix import expand
+from campaign.plan.plan import build_plan
+from campaign.run.measure import measure
+
+
+def plans_of(campaign: Campaign) -> dict[str, LeasePlan]:
+    """The plan of each lease, by its name; nothing has a record."""
+    return {each.lease: each for each in lease_plans(build_plan(campaign, expand(campaign), ()))}
+
+
+def written_plan(campaign: Campaign, results: Results, lease: str) -> Path:
+    """The file of one lease's plan."""
+    document = plans_of(campaign)[lease]
+    path = results.lease_plans / f"{lease}.{document.digest}.json"
+    write_atomic(path, document.text())
+    return path
+
+
+def measured_here(asked: Request, lease: str, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """The measure job of one lease in this process, as Snakemake would start it; gives its manifest."""
+    plan = read_plan(asked)
+    (document,) = (each for each in lease_plans(plan) if each.lease == lease)
+    return measure(document, Results(asked.results, plan.campaign.name), say)

@@ -1,0 +1,160 @@
+"""The plan of one lease as a document (`lease-plan/1`): everything that `campaign measure` needs, in one file.
+
+`campaign plan --write` writes it to `plan/leases/<lease>.<digest>.json`. The digest is a hash of what is measured and how, so a
+forecast may change under the same name. `checksum` covers all of it: a file that was edited or cut short is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from campaign.documents.cell import Cell, Configuration, Scalar, Settings
+from campaign.errors import ConfigError, first_problem
+from campaign.files import content_hash
+
+SCHEMA: Literal["lease-plan/1"] = "lease-plan/1"
+HASHED_PARTS = ("system", "configuration", "workload")
+"""Parts of a cell's specification that many cells share: the specification holds their hashes."""
+_AGAIN = "write it again with 'campaign plan --write'"
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LeaseForecast(_Closed):
+    """Expected duration of the runs that had no record when the plan was made."""
+
+    runs: int
+    """Runs that it is about."""
+    expected_s: float
+    """Expected duration in seconds, composing included."""
+    low_s: float | None
+    """Lower end of its 95 % interval; null where there was nothing to learn from."""
+    high_s: float | None
+    """Upper end of it."""
+    runs_s: float
+    """Of the expected duration, the runs and what lies between them."""
+    basis: str
+    """What the expectation rests on."""
+
+
+class PlannedCell(_Closed):
+    """One cell of the lease."""
+
+    id: str
+    """Hash of the specification."""
+    workload: str
+    """Name of the workload."""
+    batch: int
+    """Samples a device takes in one step."""
+    precision: str
+    """Number format."""
+    options: dict[str, Scalar] = {}
+    """Options that are axes of the campaign."""
+    settings: Settings
+    """Steps, repetitions (those that a budget pays for, where there is one), target, seed and time limit."""
+    specification: dict[str, Any]
+    """What makes the cell what it is; `system`, `configuration` and `workload` are hashes of `parts`."""
+    memory_key: str
+    """Equal for cells that differ in their batch alone: key of `batches`, and of the files in limits/."""
+
+
+class LeasePlan(_Closed):
+    """One lease: what is composed, which runs are measured on it, and how."""
+
+    schema_version: Literal["lease-plan/1"] = SCHEMA
+    """Version of this format."""
+    campaign: str
+    """Name of the campaign."""
+    lease: str
+    """Name of the lease."""
+    configuration: Configuration
+    """Hardware that is composed."""
+    run_set: str
+    """Hash of the runs; part of the manifest's name."""
+    cells: tuple[PlannedCell, ...]
+    """Cells that are measured."""
+    parts: dict[str, dict[str, Any]]
+    """Parts of specifications, by hash."""
+    batches: dict[str, tuple[tuple[int, str, int], ...]]
+    """By `memory_key`: batch, cell id and repetitions of every cell of the campaign with this key, in this lease or not."""
+    forecast: LeaseForecast | None
+    """Expected duration; null where nothing is to be measured."""
+    slurm: dict[str, Any]
+    """Options of the allocation: those of the system file and its overrides, with those of the profile or command line."""
+    campaign_hash: str
+    """Hash of `campaign_as_used`; its name in shared/ of the results."""
+    campaign_as_used: dict[str, Any]
+    """The campaign, its system and its workloads, with all defaults filled in."""
+    checksum: str = ""
+    """Hash of all of the above."""
+
+    @property
+    def digest(self) -> str:
+        """Hash of what is measured and how; part of the document's file name."""
+        return document_digest(self.lease, self.run_set, self.slurm, self.campaign_hash)
+
+    @cached_property
+    def work(self) -> tuple[Cell, ...]:
+        """The cells as the rest of the package knows them."""
+        return tuple(
+            Cell(c.id, self.configuration, c.workload, c.batch, c.precision, c.options, c.settings) for c in self.cells
+        )
+
+    @cached_property
+    def _by_id(self) -> dict[str, PlannedCell]:
+        return {cell.id: cell for cell in self.cells}
+
+    def specification(self, cell: Cell) -> dict[str, Any]:
+        """What is hashed into the id of one of the cells, in full."""
+        hashed = self._by_id[cell.id].specification
+        return {**hashed, **{part: self.parts[hashed[part]] for part in HASHED_PARTS}}
+
+    def memory_key(self, cell: Cell) -> str:
+        return self._by_id[cell.id].memory_key
+
+    def text(self) -> str:
+        """The file's content, with its checksum."""
+        document = self.model_dump(mode="json")
+        document["checksum"] = _checksum(document)
+        return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+
+
+def document_digest(lease: str, run_set: str, slurm: dict[str, Any], campaign_hash: str) -> str:
+    """See `LeasePlan.digest`."""
+    return content_hash([lease, run_set, slurm, campaign_hash], 12)
+
+
+def read_lease_plan(path: Path) -> LeasePlan:
+    """The document in a file; ConfigError says why it is none, and what to do."""
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); 'campaign plan --write' writes a lease plan for every lease"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not JSON ({error}); {_AGAIN}") from error
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version != SCHEMA:
+        raise ConfigError(
+            f"{path}: schema_version is {version!r}, not '{SCHEMA}'; give a file of plan/leases/, or {_AGAIN}"
+        )
+    if document.get("checksum") != _checksum(document):
+        raise ConfigError(
+            f"{path}: was edited or is not complete: its checksum does not match; change the campaign file, then {_AGAIN}"
+        )
+    try:
+        return LeasePlan.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {first_problem(error, 'the file')}; {_AGAIN}") from error
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return content_hash({name: value for name, value in document.items() if name != "checksum"})

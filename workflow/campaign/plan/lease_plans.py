@@ -1,0 +1,88 @@
+"""Lease plans: one self-contained document a lease, made from the plan. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from campaign import files
+from campaign.config.resolve import Campaign, from_document
+from campaign.config.slurm_options import given_options, options_of
+from campaign.documents.cell import Configuration
+from campaign.documents.lease_plan import HASHED_PARTS, LeaseForecast, LeasePlan, PlannedCell, document_digest
+from campaign.documents.record import Store
+from campaign.plan.matrix import Specifications
+from campaign.plan.oom_frontier import CampaignBatches, Frontier
+from campaign.plan.plan import Plan, PlannedLease
+
+
+def lease_plan_name(campaign: Campaign, campaign_hash: str, lease: PlannedLease) -> str:
+    """File name of a lease's document: `<lease>.<digest>.json`."""
+    options = _slurm(campaign, lease.configuration)
+    return f"{lease.name}.{document_digest(lease.name, lease.digest, options, campaign_hash)}.json"
+
+
+def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
+    """The documents of all leases, in the order of the plan."""
+    campaign = plan.campaign
+    as_used = campaign.document()
+    campaign_hash = files.content_hash(as_used)
+    specifications, batches = Specifications(campaign), CampaignBatches(campaign)
+    for lease in plan.leases:
+        cells = tuple(
+            PlannedCell(
+                id=cell.id,
+                workload=cell.workload,
+                batch=cell.batch,
+                precision=cell.precision,
+                options=dict(cell.options),
+                settings=cell.settings,
+                specification=specifications.hashed(cell, cell.settings),
+                memory_key=specifications.memory_key(cell),
+            )
+            for cell in lease.cells
+        )
+        shared = {cell.specification[part] for cell in cells for part in HASHED_PARTS}
+        expected, runs = lease.expected, lease.work.count
+        yield LeasePlan(
+            campaign=campaign.name,
+            lease=lease.name,
+            configuration=lease.configuration,
+            run_set=lease.digest,
+            cells=cells,
+            parts={name: specifications.parts[name] for name in sorted(shared)},
+            batches={
+                planned.memory_key: tuple(batches(cell)) for planned, cell in zip(cells, lease.cells, strict=True)
+            },
+            forecast=LeaseForecast(
+                runs=runs,
+                expected_s=round(expected.expected_s, 3),
+                low_s=None if expected.low_s is None else round(expected.low_s, 3),
+                high_s=None if expected.high_s is None else round(expected.high_s, 3),
+                runs_s=round(expected.runs_s, 3),
+                basis=expected.basis,
+            )
+            if runs
+            else None,
+            slurm=_slurm(campaign, lease.configuration),
+            campaign_hash=campaign_hash,
+            campaign_as_used=as_used,
+        )
+
+
+def _slurm(campaign: Campaign, configuration: Configuration) -> dict[str, Any]:
+    if campaign.system.launcher != "slurm":
+        return {}
+    options = options_of(campaign.system, configuration, campaign.person)
+    return options.model_dump(mode="json", exclude_defaults=True)
+
+
+def campaign_of(document: LeasePlan) -> Campaign:
+    """The campaign that a lease is of, as it was when the plan was made."""
+    return replace(from_document(document.campaign_as_used), person=given_options(document.slurm))
+
+
+def lease_frontier(document: LeasePlan, store: Store, *, skip: bool) -> Frontier:
+    """The frontier for the cells of a lease. skip: whether runs that are implied are left out."""
+    return Frontier(store, document.memory_key, lambda cell: document.batches[document.memory_key(cell)], skip=skip)
