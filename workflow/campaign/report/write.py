@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from campaign.report.figure import Figure, FigureData
 
 
-
-
 def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
     """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
     import statsmodels.stats.multitest  # noqa: F401 - once for all processes

@@ -18,6 +18,7 @@ from campaign.config.import_file import ImportFile
 from campaign.config.published_file import ReferenceSet
 from campaign.config.system_file import SystemFile
 from campaign.documents.fields import listed
+from campaign.documents.lease_plan import LeasePlan
 from campaign.documents.plan import PlanDocument
 from campaign.documents.record import Record
 from campaign.fabrics import FABRICS, fabric_kind
@@ -33,6 +34,7 @@ _SUBJECTS: dict[str, Any] = {
     "record": Record,
     "plan": PlanDocument,
     "published": ReferenceSet,
+    "lease-plan": LeasePlan,
 }
 _TITLES = {
     "campaign": "Campaign file (campaign/1)",
@@ -42,6 +44,7 @@ _TITLES = {
     "record": "Record of one run (record/1)",
     "plan": "Plan of a campaign (plan/1)",
     "published": "Published claims (published/1)",
+    "lease-plan": "Plan of one lease (lease-plan/1)",
 }
 NOUNS = tuple(_SUBJECTS)
 
