@@ -18,6 +18,7 @@ from campaign.config.resolve import load_campaign
 from campaign.config.system_file import SlurmOptions
 from campaign.documents.driver import DriverRequest
 from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.files import write_atomic
 from campaign.lease.names import lease_id
 from campaign.paths import Results
 from campaign.plan.matrix import expand
@@ -28,7 +29,7 @@ from campaign.submit import batches, slurm
 from campaign.submit.protocol import Submission
 from campaign.submit.requests import Asked
 from tests.campaign_files import write_files
-from tests.planned_leases import written_plan
+from tests.planned_leases import plans_of
 
 # A static fabric: Slurm chooses the hosts, so that allocations of one configuration are alike.
 ALIKE: Mapping[str, Any] = {
@@ -65,7 +66,10 @@ class Login:
     def request(self, lease: str, hosts: tuple[str, ...] = ("host1",), use: int = 1) -> DriverRequest:
         composition = Composition(tuple(ComposedHost(name, 4, 8.0) for name in hosts)) if hosts else None
         name = f"{lease_id(self.results, lease)}.{use}" if hosts else None
-        plan = written_plan(self.campaign, self.results, lease)
+        plan = self.results.lease_plans / f"{lease}.json"
+        if not plan.exists():
+            for each in plans_of(self.campaign).values():
+                write_atomic(plan.with_name(f"{each.lease}.json"), each.text())
         root = str(self.results.root.resolve())
         document = composition.document() if composition else None
         return DriverRequest(str(plan.resolve()), root, self.campaign.name, lease, name, document, ())

@@ -24,7 +24,7 @@ from campaign.paths import Results
 from campaign.plan.budget import Budget, Choice, choose, kept_choice, parse_budget
 from campaign.plan.forecast import Forecaster
 from campaign.plan.history import document_of, read_costs
-from campaign.plan.lease_plans import lease_plan_name
+from campaign.plan.lease_plans import DocumentNames
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import Known, implied_cells, read_known
 from campaign.plan.oom_frontier import campaign_frontier
@@ -240,12 +240,12 @@ class Dag:
         return "|".join(names) or "(?!)"
 
     @cached_property
-    def campaign_hash(self) -> str:
-        return content_hash(self.campaign.document())
+    def _names(self) -> DocumentNames:
+        return DocumentNames(self.campaign)
 
     def lease_plan(self, lease: str) -> str:
         """Path of a lease's document."""
-        return str(self.results.lease_plans / lease_plan_name(self.campaign, self.campaign_hash, self.leases[lease]))
+        return str(self.results.lease_plans / self._names(self.leases[lease]))
 
     @property
     def digest(self) -> str:
@@ -255,7 +255,7 @@ class Dag:
         written = not (self.results.plan / "plan.json").exists() or all(
             Path(self.lease_plan(name)).exists() for name in self.leases
         )
-        return content_hash([self.campaign_hash, self.plan.where, budget, planned, written])
+        return content_hash([self._names.campaign_hash, self.plan.where, budget, planned, written])
 
     @property
     def files(self) -> list[str]:

@@ -17,17 +17,32 @@ from campaign.plan.oom_frontier import CampaignBatches, Frontier
 from campaign.plan.plan import Plan, PlannedLease
 
 
-def lease_plan_name(campaign: Campaign, campaign_hash: str, lease: PlannedLease) -> str:
-    """File name of a lease's document: `<lease>.<digest>.json`."""
-    options = _slurm(campaign, lease.configuration)
-    return f"{lease.name}.{document_digest(lease.name, lease.digest, options, campaign_hash)}.json"
+class DocumentNames:
+    """Gives the file name of a lease's document: `<lease>.<digest>.json`."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self.campaign = campaign
+        self.campaign_hash = files.content_hash(campaign.document())
+        self._slurm: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, lease: PlannedLease) -> str:
+        digest = document_digest(lease.name, lease.digest, self.slurm(lease.configuration), self.campaign_hash)
+        return f"{lease.name}.{digest}.json"
+
+    def slurm(self, configuration: Configuration) -> dict[str, Any]:
+        """Options of a configuration's allocation."""
+        if self.campaign.system.launcher != "slurm":
+            return {}
+        if configuration.name not in self._slurm:
+            options = options_of(self.campaign.system, configuration, self.campaign.person)
+            self._slurm[configuration.name] = options.model_dump(mode="json", exclude_defaults=True)
+        return self._slurm[configuration.name]
 
 
 def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
     """The documents of all leases, in the order of the plan."""
     campaign = plan.campaign
-    as_used = campaign.document()
-    campaign_hash = files.content_hash(as_used)
+    as_used, names = campaign.document(), DocumentNames(campaign)
     specifications, batches = Specifications(campaign), CampaignBatches(campaign)
     for lease in plan.leases:
         cells = tuple(
@@ -65,17 +80,10 @@ def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
             )
             if runs
             else None,
-            slurm=_slurm(campaign, lease.configuration),
-            campaign_hash=campaign_hash,
+            slurm=names.slurm(lease.configuration),
+            campaign_hash=names.campaign_hash,
             campaign_as_used=as_used,
         )
-
-
-def _slurm(campaign: Campaign, configuration: Configuration) -> dict[str, Any]:
-    if campaign.system.launcher != "slurm":
-        return {}
-    options = options_of(campaign.system, configuration, campaign.person)
-    return options.model_dump(mode="json", exclude_defaults=True)
 
 
 def campaign_of(document: LeasePlan) -> Campaign:

@@ -18,9 +18,8 @@ from campaign.documents.plan import (
     RemovedCells,
     Totals,
 )
-from campaign.files import content_hash
 from campaign.plan.budget import Choice
-from campaign.plan.lease_plans import lease_plan_name
+from campaign.plan.lease_plans import DocumentNames
 from campaign.plan.plan import Plan, isolation
 from campaign.plan.repetitions import said
 
@@ -49,10 +48,10 @@ def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as JSON (`plan/1`); estimates carry what they rest on."""
-    campaign_hash = content_hash(plan.campaign.document())
+    name = DocumentNames(plan.campaign)
     document = PlanDocument(
         campaign=plan.campaign.name,
-        campaign_hash=campaign_hash,
+        campaign_hash=name.campaign_hash,
         system=plan.campaign.system.name,
         where=plan.where,
         totals=Totals(
@@ -99,7 +98,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
                 expected_least_s=round(lease.expected_least_s, 1),
                 basis=lease.basis,
                 run_set=lease.digest,
-                document=f"leases/{lease_plan_name(plan.campaign, campaign_hash, lease)}",
+                document=f"leases/{name(lease)}",
             )
             for order, lease in enumerate(plan.leases, 1)
         ),

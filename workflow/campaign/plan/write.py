@@ -9,7 +9,7 @@ from campaign import files
 from campaign.documents.record import Store
 from campaign.paths import Results
 from campaign.plan.budget import kept_choice
-from campaign.plan.lease_plans import lease_plan_name, lease_plans
+from campaign.plan.lease_plans import DocumentNames, lease_plans
 from campaign.plan.plan import Plan
 from campaign.plan.plan_table import plan_document, plan_rows
 
@@ -19,15 +19,15 @@ def write_plan(plan: Plan, results: Results) -> list[Path]:
 
     A document that is there already is only replaced by one that says something else, so that whoever reads it is not disturbed.
     """
-    campaign_hash = Store(results.directory).share(plan.campaign.document())
+    Store(results.directory).share(plan.campaign.document())
     results.lease_plans.mkdir(parents=True, exist_ok=True)
     if plan.budget is None:
         results.budget.unlink(missing_ok=True)
     elif kept_choice(results.budget) != plan.budget:
         files.write_json(results.budget, plan.budget.document())
-    paths = []
+    paths, name = [], DocumentNames(plan.campaign)
     for lease, document in zip(plan.leases, lease_plans(plan), strict=True):
-        path = results.lease_plans / lease_plan_name(plan.campaign, campaign_hash, lease)
+        path = results.lease_plans / name(lease)
         text = document.text()
         if not path.exists() or path.read_text() != text:
             files.write_atomic(path, text)

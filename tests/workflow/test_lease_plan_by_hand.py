@@ -1,0 +1,106 @@
+"""A lease document on its own: copied elsewhere, without the campaign's files, one command measures it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.checkout_twin import TIME_OUT_S, Project
+
+
+def campaign(project: Project, *arguments: str, expect: int = 0) -> str:
+    """The command `campaign` in the project."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "campaign.cli", *arguments],
+        cwd=project.directory,
+        env=project.environment,
+        capture_output=True,
+        text=True,
+        timeout=TIME_OUT_S,
+        check=False,
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def planned(project: Project) -> Path:
+    """The document of the campaign's only lease."""
+    campaign(project, "plan", "campaigns/c.yaml", "--write")
+    (path,) = (project.directory / "results" / "c" / "plan" / "leases").iterdir()
+    return path
+
+
+def test_one_that_was_mailed_is_measured_without_the_campaigns_files(
+    project: Project, make_project: Callable[..., Project]
+) -> None:
+    project.campaign(batch=[1, 2], attach=["fabric"])
+    mailed = planned(project)
+    assert not project.starts()
+    elsewhere = make_project("elsewhere")
+    shutil.rmtree(elsewhere.campaigns)
+    copy = elsewhere.directory / "a lease.json"
+    shutil.copy(mailed, copy)
+
+    said = campaign(elsewhere, "measure", str(copy))
+    assert "[2/2 runs]" in said
+    assert {record.status for record in elsewhere.records()} == {"ok"}
+    assert len(elsewhere.records()) == 2
+    (manifest,) = elsewhere.results().manifests.rglob("*.json")
+    document = json.loads(manifest.read_text())
+    assert (document["missing"], document["run_set"], manifest.name) == (
+        [],
+        json.loads(mailed.read_text())["run_set"],
+        f"{document['run_set']}.1.json",
+    )
+    assert elsewhere.held() == {}
+
+    # The same command again finds nothing to measure.
+    campaign(elsewhere, "measure", str(copy))
+    assert set(elsewhere.started().values()) == {1}
+
+
+def test_in_a_copied_results_directory_it_measures_there_and_only_what_is_missing(
+    project: Project, make_project: Callable[..., Project]
+) -> None:
+    project.campaign(batch=[1, 2])
+    campaign(project, "measure", str(planned(project)))
+    elsewhere = make_project("elsewhere")
+    shutil.rmtree(elsewhere.campaigns)
+    shutil.copytree(project.results_root, elsewhere.results_root)
+    gone = sorted(elsewhere.record_files())[0]
+    gone.unlink()
+    (lease,) = elsewhere.results().lease_plans.iterdir()
+    campaign(elsewhere, "measure", str(lease))
+    assert [start.run for start in elsewhere.starts()] == [gone.stem]
+    assert len(project.record_files()) == len(elsewhere.record_files()) == 2
+
+
+def test_snakemake_goes_on_where_a_lease_was_measured_by_hand(project: Project) -> None:
+    project.campaign(batch=[1, 2])
+    campaign(project, "measure", str(planned(project)))
+    said = project.run("-n", "--until", "measure")
+    assert "measure" not in said.partition("Job stats:")[2].partition("total")[0]
+    project.run("tables")
+    assert set(project.started().values()) == {1}
+
+
+@pytest.mark.parametrize("command", [["plan", "campaigns/c.yaml"], ["plan", "campaigns/c.yaml", "--format", "json"]])
+def test_planning_without_write_writes_nothing(project: Project, command: list[str]) -> None:
+    project.campaign()
+    campaign(project, *command)
+    project.run("-n")
+    assert not project.results_root.exists()
+
+
+def test_an_edited_one_is_refused(project: Project) -> None:
+    project.campaign()
+    path = planned(project)
+    path.write_text(path.read_text().replace('"batch": 1', '"batch": 2'))
+    assert "was edited or is not complete" in campaign(project, "measure", str(path), expect=1)
+    assert project.starts() == []
