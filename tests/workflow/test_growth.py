@@ -53,7 +53,7 @@ def test_a_second_invocation_does_nothing_and_new_words_measure_nothing(project:
     assert "Nothing to be done" in project.run("tables")
 
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"title": "Another title"}))
-    assert jobs(project.run("tables")) == {"tables": 1}
+    assert jobs(project.run("tables")) == {"plan": 1, "tables": 1}
     assert "Another title" in (project.results().tables / "context.json").read_text()
     assert project.record_files() == before
     assert shape(project) == {"records": 2, "starts": 2}
