@@ -184,7 +184,7 @@ def test_the_report_says_what_was_set_aside(campaign: Campaign, tmp_path: Path) 
     results = results_of(campaign, tmp_path)
     redo(campaign, results, ON_2, dry_run=False)
     (note,) = [n for n in context_document(gather(campaign, results.directory))["notes"] if "superseded/" in n]
-    assert note.startswith(f"{len(batch_2(campaign))} records of runs with {ON_2} were set aside")
+    assert note.startswith(f"{len(batch_2(campaign))} records were set aside (runs with {ON_2})")
 
 
 def test_run_says_it_before_it_measures(tmp_path: Path, campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_run_says_it_before_it_measures(tmp_path: Path, campaign: Campaign, monk
 def test_damaged_files_are_named(campaign: Campaign, tmp_path: Path) -> None:
     results = results_of(campaign, tmp_path)
     store = Store(results.directory)
-    made = set_aside(store, "20260101T000000Z", ON_2, [min(store.index())])
+    made = set_aside(store, [min(store.index())], where=ON_2)
     (made.directory / "why.json").write_text("{")
     with pytest.raises(RecordError, match=r"why\.json"):
         all_set_aside(results.directory)

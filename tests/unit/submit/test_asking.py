@@ -15,6 +15,7 @@ import pytest
 
 from campaign import files
 from campaign.errors import ConfigError, LaunchError
+from campaign.run.driver import Driver
 from campaign.slurm import jobs
 from campaign.submit import slurm as module
 from campaign.submit.protocol import Submission, request_in
@@ -69,7 +70,7 @@ def test_a_submission_is_found_by_its_job(tmp_path: Path, fake_slurm: FakeSlurm)
     assert (job.job_id, job.folder) == ("1", str(found.folder))
     assert found.request() == here.request(lease)
     assert request_in(found.folder / "1_submitted.pkl") == here.request(lease)
-    assert not list((here.results.slurm / "requests").glob("*.pkl"))
+    assert not list((here.results.slurm / "requests").glob("*.json"))
     assert len(fake_slurm.calls("sbatch")) == 1
 
 
@@ -353,7 +354,7 @@ def test_a_damaged_request_is_dropped(tmp_path: Path, fake_slurm: FakeSlurm) -> 
     alive, other = here.leases("1x2-local")
     with here.measuring(other):
         here.ask(other)
-        path = here.results.slurm / "requests" / f"{other}.pkl"
+        path = here.results.slurm / "requests" / f"{other}.json"
         path.write_bytes(path.read_bytes()[:50])
         here.submit(alive)
     assert len(fake_slurm.jobs()) == 1
@@ -397,7 +398,7 @@ def test_nothing_is_held_when_asking_is_interrupted(tmp_path: Path, fake_slurm: 
         raise KeyboardInterrupt
 
     lease = here.leases()[0]
-    submitter = module.SlurmSubmitter(here.campaign, here.results, interrupt)
+    submitter = module.SlurmSubmitter(here.campaign, here.results, Driver, interrupt)
     with here.measuring(lease), pytest.raises(KeyboardInterrupt):
         submitter.submit(here.request(lease))
     assert not list((here.results.slurm / "requests").iterdir())
