@@ -15,7 +15,7 @@ from typing import Any
 
 from campaign.config.resolve import load_campaign
 from campaign.documents.driver import DriverRequest, DriverResult
-from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.paths import Results
 from campaign.run.driver import Driver
 from tests.planned_leases import written_plan

@@ -17,7 +17,7 @@ from campaign import files
 from campaign.config.resolve import load_campaign
 from campaign.config.system_file import SlurmOptions
 from campaign.documents.driver import DriverRequest
-from campaign.fabrics.protocol import ComposedHost, Composition
+from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.files import write_atomic
 from campaign.lease.names import lease_id
 from campaign.paths import Results

@@ -23,7 +23,7 @@ from campaign.documents.driver import DriverRequest
 from campaign.documents.lease_plan import LeaseForecast, read_lease_plan
 from campaign.documents.record import Store
 from campaign.errors import LaunchError
-from campaign.fabrics.protocol import Composition
+from campaign.fabrics.hardware import Composition
 from campaign.lease.names import lease_id
 from campaign.paths import Results
 from campaign.plan.forecast import ASSUMED_RUN_S
