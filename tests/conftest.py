@@ -44,16 +44,28 @@ _SPREAD = frozenset(
 _SLOW_DIRECTORIES = frozenset({"cluster", "workflow", "benchmarks", "trainer"})
 _SLOW_FILES = frozenset(
     {
+        "test_agents_detach",
+        "test_archive",
         "test_asking",
+        "test_compare",
+        "test_comparison",
+        "test_documentation",
         "test_figures",
         "test_figures_of_metrics",
         "test_figures_of_spread",
         "test_finding_again",
+        "test_fuzzed_answers",
+        "test_launch_prefix",
         "test_launcher",
         "test_links_stage",
+        "test_liqid",
         "test_paper",
+        "test_published_reference",
+        "test_recommendation",
+        "test_report",
         "test_same_bytes",
         "test_serve_command",
+        "test_statistics_pairs",
     }
 )
 """Files that `make test-fast` leaves out: together they take longer than all others."""

@@ -14,9 +14,8 @@ from campaign.plan.matrix import expand
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.server import Server
-from campaign.testbed.emulators import open_dialect
+from campaign.testbed.emulators import emulator, open_dialect
 from campaign.testbed.serve_control_plane import PASSWORD, USER, system_document
-from tests.contract.test_fabric import COMPOSING
 from tests.workflow.checkout_twin import ROOT, Project
 
 HOSTS = "host[1-4]"
@@ -48,7 +47,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
             project.synthetic(name, precisions=["fp32", "bf16"])
         project.write("c.yaml", demo | {"name": "c", "axes": axes, "overrides": [], "protocol": short})
         # The first answer to a request that composes is lost.
-        server.faults.add(Fault("drop_after", *COMPOSING[request.param]))
+        server.faults.add(Fault("drop_after", *emulator(request.param).COMPOSES))
         yield project, server
 
 
