@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,3 +87,14 @@ def test_the_reference_refuses_a_kind_without_introduction(monkeypatch: pytest.M
     monkeypatch.setattr(workload_class("sleep"), "introduction", "")
     with pytest.raises(ConfigError, match="give the class an 'introduction'"):
         configuration()
+
+
+def test_no_other_room_knows_a_kind() -> None:
+    package = ROOT / "workflow" / "campaign"
+    names = re.compile(r"campaign\.workloads\.(?:train|synthetic|command)\b|\b(?:Train|Synthetic|Command)Workload\b")
+    knowing = [
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if path.relative_to(package).parts[0] != "workloads" and names.search(path.read_text(encoding="utf-8"))
+    ]
+    assert knowing == [], "ask the workload (workloads/protocol.py: Workload) instead of testing its kind"

@@ -158,7 +158,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "host twice": (
         {"system.hosts": [{"name": "h[1-3]"}, {"name": "h2"}]},
         "systems/bench.yaml",
-        "host names stand twice: h2",
+        "duplicate host names: h2",
     ),
     "range backwards": (
         {"system.hosts.0.name": "h[3-1]"},

@@ -1,4 +1,4 @@
-"""What an import map may say: how logs that were made without us become records. Every key has a description."""
+"""The keys of an import map: how logs of other tools become records."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from campaign.workloads.parsers import ParserName
 from campaign.workloads.parsers.expressions import Parser
 
 IDENTITY = ("configuration", "workload", "batch", "batch_global", "precision", "repetition", "host", "lease")
-"""What can be said of a log beside the shape of its configuration and the options of its workload."""
+"""What is known of a log, beside the shape of its configuration and the options of its workload."""
 
 
 class ImportedSystem(Model):
-    """The system that the logs come from, as its owner knows it; nothing of it is looked at."""
+    """The system that the logs come from, as its owner describes it. It is not contacted."""
 
     name: Name
     """Name of the system."""
     description: str = ""
     """Shown in the report."""
     hosts: tuple[HostGroup, ...] = Field(min_length=1)
-    """The hosts, with the devices that they own or had composed."""
+    """The hosts, with built-in and attached devices."""
     pool: tuple[PoolEntry, ...] = ()
     """Devices behind the fabric."""
     devices: dict[Name, DeviceModel] = Field(default_factory=dict)
-    """What is known of the device models; one that is not named is a GPU."""
+    """Properties of device models. A model without an entry is a GPU."""
     links: Links = Links()
-    """Link rates as the site knows them; the report repeats them."""
+    """Link rates of the site. The report repeats them."""
     notes: tuple[str, ...] = ()
-    """Sentences that the report shows."""
+    """Remarks for the report."""
 
 
 class ImportedWorkload(Model):
-    """What was run. Without `parser` and `parsers`: the workload file of this name, which is looked for as a campaign's is."""
+    """What was run. Without `parser` and `parsers`, the workload file of this name is used."""
 
     parser: ParserName | None = None
-    """Who reads its logs: one of the built-in parsers. `campaign workload parse` tries it on a single log."""
+    """Built-in parser for its logs. `campaign workload parse` tries it on a single log."""
     parsers: tuple[Parser, ...] = ()
-    """Instead of `parser`: what is read from its logs."""
+    """Instead of `parser`: expressions that read its logs."""
     description: str = ""
     """Shown in the report."""
     command: tuple[Argument, ...] = Field(default=("unknown",), min_length=1)
-    """What was started, as far as that is known; for readers, it is never started."""
+    """Command that was run, if known. It is shown to readers and never started."""
     options: dict[AxisName, Scalar] = Field(default_factory=dict)
-    """Options with the values that they have where a log says nothing else."""
+    """Options with the values that apply where a log gives no other."""
 
     @model_validator(mode="after")
     def _one_way(self) -> ImportedWorkload:
@@ -58,24 +58,24 @@ class ImportedWorkload(Model):
         own = self.description or self.options or self.command != ("unknown",)
         if self.parser is None and not self.parsers and own:
             raise ValueError(
-                "give a 'parser' or 'parsers'; without them nothing else is said here: the workload file of this name says it"
+                "give a 'parser' or 'parsers'; without them, the workload file of this name is used and no other key is allowed"
             )
         return self
 
 
 class LogTimes(Model):
-    """When a run began and ended, by its log. Default: it ended when the file was last written, and how long it took is unknown."""
+    """When a run started and ended, by its log. Default: it ended when the file was last written; its duration is unknown."""
 
     start: str | None = None
-    """Regular expression with one group, the time; its first match counts."""
+    """Regular expression with one group for the start time; the first match counts."""
     end: str | None = None
-    """Likewise; the last match counts."""
+    """Regular expression with one group for the end time; the last match counts."""
     duration_s: str | None = None
-    """Likewise, seconds from start to end; the last match counts."""
+    """Regular expression with one group for the seconds from start to end; the last match counts."""
     form: str = "iso"
-    """How the times are written: `iso`, `unix` (seconds), or a pattern of strptime such as `%d/%b/%Y %H:%M:%S`."""
+    """Format of the times: `iso`, `unix` (seconds), or a strptime pattern such as `%d/%b/%Y %H:%M:%S`."""
     timezone: str = "UTC"
-    """Where they are local times, when they do not say it themselves: a name such as `Europe/Berlin`."""
+    """Time zone of times without one, such as `Europe/Berlin`."""
 
     @field_validator("start", "end", "duration_s")
     @classmethod
@@ -95,25 +95,25 @@ class LogTimes(Model):
 
 
 class LogPattern(Model):
-    """Logs of one kind: where they are, and how each says what it is a log of."""
+    """Logs of one kind: their paths, and where each states its configuration, workload and so on."""
 
     path: str = Field(min_length=1)
-    """Path below the directory with names in braces, such as `{configuration}/{workload}-b{batch}-{precision}-r{repetition}.log`.
-    A name stands for a part without `/`; `*` is anything without `/`, `**/` any directories. Names: `configuration` (or of its
-    shape, such as `hosts` and `devices_per_host`), `workload`, `batch` or `batch_global`, `precision`, `repetition` (numbered by
-    path when left out), `host` (one, or several joined by `+` or `,`), `lease` (what shared a composition), and options."""
+    """Path below the directory, with names in braces: `{configuration}/{workload}-b{batch}-{precision}-r{repetition}.log`. A name
+    stands for a part without `/`; `*` matches anything without `/`, and `**/` any directories. Names: `configuration` (or keys of
+    its shape, such as `hosts` and `devices_per_host`), `workload`, `batch` or `batch_global`, `precision`, `repetition` (default:
+    numbered by path), `host` (one, or several joined by `+` or `,`), `lease` (runs that shared a composition), and options."""
     values: dict[str, Scalar] = Field(default_factory=dict)
-    """What holds for all these logs, by the same names."""
+    """Values that apply to all these logs, by the same names."""
     read: dict[str, str] = Field(default_factory=dict)
-    """What stands in the log: name -> regular expression with one group. A log that contradicts its path is not imported."""
+    """Values read from the log: name -> regular expression with one group. A log that contradicts its path is not imported."""
     words: dict[str, dict[str, Scalar]] = Field(default_factory=dict)
-    """Name -> word found -> what it is called here, such as `{precision: {amp: fp16, o0: fp32}}`."""
+    """Translations: name -> word in the log -> value, such as `{precision: {amp: fp16, o0: fp32}}`."""
     times: LogTimes = LogTimes()
-    """When runs began and ended."""
+    """When runs started and ended."""
     exit_code: str | None = None
-    """Regular expression for the run's exit code. Without one, a run that printed its result has ended well."""
+    """Regular expression for the exit code. Default: a run that printed its result counts as successful."""
     timed_out: str | None = None
-    """Regular expression that is found only in logs of runs that were ended at a time limit. Slurm's own words are known."""
+    """Regular expression that matches only in logs of runs that were stopped at a time limit. Slurm's messages are recognised."""
 
     @field_validator("read")
     @classmethod
@@ -139,18 +139,18 @@ class LogPattern(Model):
 
 
 class ImportedProtocol(Model):
-    """How the runs were made, as far as it is known."""
+    """How the runs were made, as far as known."""
 
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)]
-    """Steps before the measurement that did not count."""
+    """Warm-up steps, which were not timed."""
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)]
     """Steps that were timed."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Runs that were planned for each cell. Default: as many as the cell of the same workload that has the most."""
+    """Planned runs per cell. Default: the largest number of runs of a cell of the same workload."""
     order: Literal["blocks", "sequential"] = "sequential"
-    """`blocks`: each repetition was one round over all cells of a composition, so that runs of a round compare in pairs."""
+    """`blocks`: each repetition was one round over all cells of a composition, so that runs of a round are compared in pairs."""
     seed: int = 1234
-    """Seed, where the programs were given one."""
+    """Seed that the programs were given, if any."""
 
 
 class ImportFile(Model):
@@ -159,31 +159,31 @@ class ImportFile(Model):
     schema_version: Literal["import/1"] = "import/1"
     """Version of this format."""
     name: Name
-    """Name of the campaign that is made; its results go to `results/<name>`."""
+    """Name of the resulting campaign. Its results are written to `results/<name>`."""
     title: str = ""
     """Title of the report."""
     question: str = ""
-    """What the campaign is to answer; stands at the top of the report."""
+    """The question that the campaign answers, shown at the top of the report."""
     system: ImportedSystem
-    """Where the logs come from."""
+    """System that the logs come from."""
     software: dict[str, str] = Field(default_factory=dict)
-    """Packages and their versions that the runs were made with, as far as they are known: `{tensorflow: 2.4.1}`."""
+    """Packages of the runs and their versions, if known: `{tensorflow: 2.4.1}`."""
     baseline: Name | None = None
-    """Configuration that overheads refer to; the largest local one when left out."""
+    """Configuration that overheads refer to. Default: the largest local one."""
     references: tuple[Name, ...] = ()
-    """Sets of published claims that the report holds these numbers against: `falcon`, `faster`, `bitfusion`."""
+    """Sets of published claims to compare with: `falcon`, `faster`, `bitfusion`."""
     configurations: tuple[Shape, ...] = Field(min_length=1)
     """The hardware of the runs, by shape, as in a campaign."""
     workloads: dict[Name, ImportedWorkload] = Field(min_length=1)
     """What was run, by name."""
     logs: Many[LogPattern]
-    """Where the logs are. The first pattern that fits a path counts."""
+    """Patterns of the logs. The first pattern that matches a path counts."""
     ignore: Many[str] = ("**/.*",)
-    """Patterns of paths that are no logs of runs, and are not listed as unread."""
+    """Patterns of paths that are not logs of runs. They are not listed as unread."""
     protocol: ImportedProtocol
     """How the runs were made."""
     matrix: Literal["found", "full"] = "found"
-    """`found`: cells without any log are left out, with that reason; `full`: they are cells that are missing."""
+    """`found`: cells without a log are excluded with that reason; `full`: they are reported as missing."""
 
     @model_validator(mode="after")
     def _known_names(self) -> ImportFile:

@@ -1,4 +1,4 @@
-"""What a system file may say. Every key has a description: the reference and the JSON Schema are made from them."""
+"""The keys of a system file. The text under each key is its description in the reference and the JSON Schema."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from campaign.documents.fields import HOSTS_PATTERN, Count, Model, Name, Precisi
 
 
 class DeviceCount(Model):
-    """Devices of one model that a host owns."""
+    """Devices of one model that are built into a host."""
 
     kind: Literal["gpu", "nvme", "nic"] = "gpu"
     """Kind of device."""
     model: Name
     """Device model."""
     count: Count
-    """How many."""
+    """Number of devices."""
 
 
 class HostGroup(Model):
-    """One host, or several alike: `host[1-4]` stands for host1 to host4."""
+    """One host, or several of the same kind: `host[1-4]` stands for host1 to host4."""
 
     name: Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)]
-    """Name, with an optional range at the end."""
+    """Host name, with an optional range at the end."""
     cores: Count = 1
     """CPU cores."""
     memory_gib: Annotated[float, Field(gt=0)] = 1.0
     """Memory in GiB."""
     devices: tuple[DeviceCount, ...] = ()
-    """Devices of its own, which need no fabric."""
+    """Built-in devices, which need no fabric."""
 
     def names(self) -> tuple[str, ...]:
         """All host names that the group stands for; ValueError for a range that runs backwards or is too long."""
@@ -60,9 +60,9 @@ class PoolEntry(Model):
     model: Name
     """Device model."""
     count: Count
-    """How many."""
+    """Number of devices."""
     drawer: str | None = None
-    """Where they are, for fabrics with drawers: `falcon1/drawer1`."""
+    """Location, for fabrics with drawers: `falcon1/drawer1`."""
 
 
 class PcieLink(Model):
@@ -75,43 +75,43 @@ class PcieLink(Model):
 
 
 class StoragePlace(Model):
-    """Where runs find a kind of storage on the hosts."""
+    """Location of a kind of storage on the hosts."""
 
     path: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]
-    """Directory on it that runs may write to; each writes below it, and removes what it wrote."""
+    """Directory that runs may write to. Each run writes below it and removes its files afterwards."""
     emulated_gb_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Read no faster than this, in GB/s for all ranks of a host together: stands for storage behind a link where there is none.
-    Identity: another rate is another measurement, and records say that it is emulated."""
+    """Limit of the read rate in GB/s for all ranks of a host together, to emulate storage behind a link. The rate is part of a
+    cell's identity, and records state that it is emulated."""
 
 
 class DeviceModel(Model):
-    """What is known of a device model."""
+    """Properties of a device model."""
 
     runs_on: Literal["cuda", "cpu"] = "cuda"
-    """`cuda`: a GPU; `cpu`: each device is emulated by one process on a CPU core, which the report says."""
+    """`cuda`: a GPU; `cpu`: one process on a CPU core emulates each device, and the report says so."""
     precisions: tuple[Precision, ...] | None = None
-    """Precisions that it can do, where that is less than the software tells."""
+    """Supported precisions, if fewer than the software reports."""
     reported_as: str | None = None
-    """What the host's own tools call it, such as `NVIDIA A100-PCIE-40GB`; one that reports another name is not taken for it."""
+    """Name that the host's tools report, such as `NVIDIA A100-PCIE-40GB`. A device with another name is not accepted."""
     peak_tflops: dict[Precision, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
-    """Dense peak in TFLOP/s by precision, for the share of it that a run reaches. Default: the vendor's, for known models."""
+    """Dense peak in TFLOP/s by precision, to compute the share that a run reaches. Default: the vendor's figure, if known."""
     pcie: PcieLink | None = None
-    """The PCIe link that it should have; records measured over less say so. One below what its ends can do is told anyway."""
+    """Expected PCIe link. Records measured over a lesser link are flagged, as are links below the maximum of both ends."""
 
 
 class Link(Model):
-    """A kind of link, one way."""
+    """A type of link, in one direction."""
 
     gb_per_s: Annotated[float, Field(gt=0)]
     """Bandwidth in GB/s (1e9 bytes), one direction."""
     latency_us: Annotated[float, Field(ge=0)] | None = None
     """Latency in microseconds."""
     source: str = ""
-    """Where the numbers come from."""
+    """Source of the numbers."""
 
 
 class Links(Model):
-    """Links that a composition's traffic crosses: the report repeats them, and `emulation` slows them down."""
+    """Links that the traffic of a composition crosses. The report repeats them, and `emulation` scales them down."""
 
     local: Link | None = None
     """Between devices of one host."""
@@ -122,18 +122,18 @@ class Links(Model):
 
 
 class Emulation(Model):
-    """Hosts emulated on one Linux machine: network namespaces, joined by links that are slowed down to a fraction of the real ones.
+    """Emulate the hosts on one Linux machine: network namespaces, joined by links at a fraction of the real rates.
 
-    Devices of one host talk freely; one behind the fabric has a link of its own at the rate of `links.fabric`, a host one at that
-    of `links.network`. It takes root or user namespaces, and `ip` and `tc`; where it is not possible, runs share one loopback, and
-    say so. For devices that run on cpu."""
+    Traffic inside a host is not limited. A device behind the fabric has a link at the scaled rate of `links.fabric`, and a host has
+    one at the scaled rate of `links.network`. Needs root or user namespaces, `ip` and `tc`; without them, runs share one loopback
+    interface and records say so. Only for devices that run on `cpu`."""
 
     scale: Annotated[float, Field(gt=0, le=1)] = 0.01
-    """Emulated rate over the rate in `links`, the same for every link. Identity: another scale is another measurement."""
+    """Emulated rate divided by the rate in `links`, for every link. The scale is part of a cell's identity."""
 
 
 class SlurmOptions(Model):
-    """What an allocation asks of Slurm; operations, not identity: a change re-measures nothing."""
+    """Slurm options of an allocation. They are not part of a cell's identity: changing them repeats no measurement."""
 
     partition: str | None = None
     """Partition."""
@@ -144,69 +144,69 @@ class SlurmOptions(Model):
     constraint: str | None = None
     """Node features."""
     time_min: Annotated[int, Field(ge=1)] | None = None
-    """Time limit of an allocation in minutes; computed from the plan when left out."""
+    """Time limit of an allocation in minutes. Default: computed from the plan."""
     memory_gib: Annotated[float, Field(gt=0)] | None = None
-    """Memory a host, in GiB; all of it when left out."""
+    """Memory per host in GiB. Default: all of it."""
     cpus_per_device: Count | None = None
-    """CPUs for each device that a run uses; left to Slurm when left out."""
+    """CPUs for each device that a run uses. Default: Slurm decides."""
     additional: dict[str, Scalar] = Field(default_factory=dict)
-    """Further sbatch options, by long name."""
+    """Further options of sbatch, by long name."""
 
 
 class SlurmOverride(SlurmOptions):
-    """Other options for some configurations."""
+    """Options for some configurations."""
 
     when: str
     """Predicate over the configuration's shape, such as `hosts > 4`."""
 
 
 class SlurmdCommands(Model):
-    """How the site stops and starts a host's slurmd, with `{host}`, `{devices}` (their number), `{gres}` (`gpu:4`) and
-    `{fabric_devices}` filled in."""
+    """Commands of the site that stop and start slurmd on a host. `{host}`, `{devices}` (their number), `{gres}` (`gpu:4`) and
+    `{fabric_devices}` are filled in."""
 
     stop: tuple[str, ...]
-    """Command that stops it, such as `[ssh, "{host}", systemctl, stop, slurmd]`; one that is stopped already is no error."""
+    """Command that stops slurmd, such as `[ssh, "{host}", systemctl, stop, slurmd]`. It also succeeds if slurmd is stopped."""
     start: tuple[str, ...]
-    """Command that starts it, so that it registers with these devices."""
+    """Command that starts slurmd, which then registers these devices."""
 
 
 class SlurmSettings(SlurmOptions):
-    """How leases are measured through Slurm; operations, not identity: a change re-measures nothing."""
+    """How leases are measured through Slurm. Not part of a cell's identity: a change repeats no measurement."""
 
     gres: str = "gpu"
-    """Name of the generic resource that devices are, with its type where it has one: `gpu:a100`."""
+    """Generic resource (GRES) of the devices, with its type if it has one: `gpu:a100`."""
     exclusive: bool = True
-    """Whole hosts, so that nobody else's job disturbs a measurement."""
+    """Request whole hosts, so that no other job disturbs a measurement."""
     placement: Literal["pinned", "scheduler"] | None = None
-    """Who chooses the hosts: `pinned`: the fabric's composition; `scheduler`: Slurm. Default: `scheduler` on a static fabric."""
+    """What chooses the hosts. `pinned`: the composition; `scheduler`: Slurm. Default: `scheduler` on a static fabric."""
     strategy: Literal["static", "dynamic", "resume", "reservation"] = "static"
-    """How Slurm learns of composed devices. `static`: it knows them from its gres.conf; `dynamic`: hosts are registered anew with
-    them; `resume`: Slurm itself has them composed by its ResumeProgram; `reservation`: as static, and hosts are reserved from
-    before they are recomposed until they are released."""
+    """How Slurm learns of composed devices. `static`: from its gres.conf; `dynamic`: hosts are registered again with their devices;
+    `resume`: Slurm's ResumeProgram composes them; `reservation`: as static, with the hosts reserved from before they are recomposed
+    until they are released."""
     slurmd: SlurmdCommands | None = None
-    """For `dynamic`."""
+    """Commands for the strategy `dynamic`."""
     devices_command: tuple[str, ...] | None = None
-    """Run on every host at the start of an allocation: prints a line `identity, model` for each device that the host sees. Default:
-    nvidia-smi for devices that run on cuda; otherwise devices are counted by what Slurm granted."""
+    """Command that prints a line `identity, model` for each device that a host sees; it runs on every host at the start of an
+    allocation. Default: nvidia-smi for devices that run on `cuda`; otherwise the devices that Slurm granted are counted."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Environment of every rank, such as `NCCL_SOCKET_IFNAME`."""
+    """Environment variables of every rank, such as `NCCL_SOCKET_IFNAME`."""
     max_jobs: Annotated[int, Field(ge=1)] | None = None
-    """At most so many allocations of the campaign in the queue at once."""
+    """Maximum number of the campaign's allocations in the queue at the same time."""
     poll_s: Annotated[float, Field(ge=1)] = 30.0
-    """Seconds between two looks at the queue, for the whole campaign."""
+    """Seconds between two queries of the queue, for the whole campaign."""
     latency_s: Annotated[float, Field(ge=0)] = 60.0
-    """How late files may appear on the shared file system."""
+    """Maximum delay in seconds until a file written on one host appears on another (shared file system)."""
     overrides: tuple[SlurmOverride, ...] = ()
-    """Other options for some configurations; later ones win. What the profile or `--config slurm=...` says wins over all."""
+    """Options for some configurations. Later entries win; options of the profile or `--config slurm=...` win over all of them."""
 
 
 class Tenancy(Model):
-    """What is ours of a system that others use too; what is outside is refused before the fabric is asked anything."""
+    """Limits on a system that is shared with others. Requests outside of them are refused before the fabric is asked."""
 
     owner: Name | None = None
-    """In whose name leases are held and counted. Default: the user who measures."""
+    """Owner in whose name leases are held and counted. Default: the user who starts the campaign."""
     quota: dict[Name, Count] = Field(default_factory=dict)
-    """Most pooled devices of a model that this owner's leases may hold at one time."""
+    """Maximum number of pooled devices per model that this owner's leases may hold at the same time."""
     allowed_hosts: tuple[Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)], ...] = ()
     """Hosts that may be composed, ranges as in `hosts`. Default: all."""
 
@@ -221,7 +221,7 @@ class SystemFile(Model):
     description: str = ""
     """Shown in the report."""
     launcher: Literal["local", "slurm"] = "local"
-    """Who starts runs: this machine, or Slurm through submitit."""
+    """What starts runs: this machine (`local`), or Slurm."""
     fabric: dict[str, Any]
     """The control plane: `kind` names the adapter, the rest are its options."""
     hosts: tuple[HostGroup, ...] = Field(min_length=1)
@@ -229,26 +229,26 @@ class SystemFile(Model):
     pool: tuple[PoolEntry, ...] = ()
     """Devices behind the fabric."""
     tenancy: Tenancy = Tenancy()
-    """What of the system may be used, and in whose name."""
+    """Limits of use, and the owner of leases."""
     devices: dict[Name, DeviceModel] = Field(default_factory=dict)
-    """What is known of the device models; one that is not named is a GPU."""
+    """Properties of device models. A model without an entry is a GPU."""
     links: Links = Links()
-    """Link rates as the site knows them; the report repeats them."""
+    """Link rates of the site. The report repeats them."""
     storage: dict[Storage, StoragePlace] = Field(default_factory=dict)
-    """Where hosts have each kind of storage; runs that read their samples from files need it."""
+    """Location of each kind of storage on the hosts. Runs that read samples from files need it."""
     slurm: SlurmSettings = SlurmSettings()
     """Settings for `launcher: slurm`."""
     emulation: Emulation | None = None
-    """Emulate the hosts on this machine, where no real ones are meant."""
+    """Emulate the hosts on this machine instead of using real ones."""
     notes: tuple[str, ...] = ()
-    """Sentences that the report shows, such as what is emulated."""
+    """Remarks for the report, such as what is emulated."""
 
     @model_validator(mode="after")
     def _unique_hosts(self) -> SystemFile:
         names = Counter(name for group in self.hosts for name in group.names())
         twice = sorted(name for name, count in names.items() if count > 1)
         if twice:
-            raise ValueError(f"host names stand twice: {', '.join(twice)}")
+            raise ValueError(f"duplicate host names: {', '.join(twice)}; give each host one entry")
         if unknown := sorted(set(self.allowed_hosts()) - set(names)):
             raise ValueError(f"tenancy: allowed_hosts: no host {', '.join(unknown)}; there are: {', '.join(names)}")
         return self

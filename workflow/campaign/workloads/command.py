@@ -27,12 +27,12 @@ from campaign.workloads.rank_launchers import Job, Launch, command_line, exporte
 from campaign.workloads.software import Software, filled, search_path
 
 _INTRODUCTION = """\
-Any program, started once for the run or once a device, with the run's values filled in where the command or a variable says
-`{name}`. What it prints is read by `parser`, for a program that is known, or by `parsers` of one's own. `launch` says who
-starts its ranks, `software` where it is installed; what that holds is recorded. `campaign workload try NAME` runs one once on
-this machine, and `campaign workload parse NAME LOGFILE` reads a saved log. Programs that come with a file here were not run by
-us: formats are tested on saved outputs. Braces that are meant are written `{{` and `}}`. A run without a required number is
-recorded as `incomplete`, one that fails as what its output says (out of memory, a crash, ...).
+Any program, started once per run or once per device. `{name}` in the command or in an environment variable is replaced by a value
+of the run; literal braces are written `{{` and `}}`. `parser` names a built-in parser for the output, and `parsers` defines one's
+own. `launch` selects what starts the ranks. `software` states where the program is installed, and records list what is installed
+there. `campaign workload try NAME` runs it once on this machine; `campaign workload parse NAME LOGFILE` reads a saved log. A run
+without a required number is recorded as `incomplete`. A failed run is recorded with the cause that its output shows (out of memory,
+a crash, ...). The programs of the shipped files were not run here: their parsers are tested on saved outputs.
 """
 _EXAMPLE = """\
 name: echo
@@ -46,39 +46,39 @@ parsers:
 
 
 class CommandWorkload(Workload):
-    """Any program. Names in braces in its command and environment are filled in with the run's values."""
+    """Any program. Names in braces in its command and environment are replaced by values of the run."""
 
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
     reads_log: ClassVar[bool] = True
 
     kind: Literal["command"]
-    """Foreign program."""
+    """Any program."""
     command: tuple[Argument, ...] = Field(min_length=1)
     """Program and arguments; no shell is involved."""
     launch: Launch = "once"
-    """`once`: the program starts its own ranks; `per_rank`: one process a device, with RANK, WORLD_SIZE, MASTER_ADDR...; `srun`:
-    the same as tasks of Slurm, for programs that find each other through it; `mpirun`, `horovodrun`, `torchrun`: one of these
-    starts the ranks (over several hosts tried on emulated ones only, and horovodrun not at all)."""
+    """`once`: the program starts its own ranks; `per_rank`: one process per device, with RANK, WORLD_SIZE, MASTER_ADDR...; `srun`:
+    one Slurm task per device, for programs that find each other through Slurm; `mpirun`, `horovodrun`, `torchrun`: that launcher
+    starts the ranks (several hosts were tried on emulated hosts only; horovodrun was not tried)."""
     launch_options: tuple[Argument, ...] = ()
-    """Further words for `srun`, `mpirun`, `horovodrun` or `torchrun`, filled in like the command."""
+    """Further options of `srun`, `mpirun`, `horovodrun` or `torchrun`, filled in like the command."""
     mpi: Annotated[str, StringConstraints(pattern=AXIS_PATTERN)] | None = None
-    """With `srun`: how MPI ranks find each other, as in `srun --mpi=pmix`. With `mpirun`: whose it is, `openmpi` (default) or
-    `mpich`."""
+    """With `srun`: how MPI ranks find each other, as in `srun --mpi=pmix`. With `mpirun`: the implementation, `openmpi` (default)
+    or `mpich`."""
     environment: dict[VariableName, Argument] = Field(default_factory=dict)
     """Environment variables, filled in like the command."""
     precision_arguments: dict[Precision, tuple[Argument, ...]] = Field(default_factory=dict)
-    """Further arguments at the end of the command, by precision."""
+    """Arguments appended to the command, by precision."""
     precision_environment: dict[Precision, dict[VariableName, Argument]] = Field(default_factory=dict)
     """Further environment variables, by precision."""
     software: Software | None = None
-    """Where its software comes from. Default: what is on the PATH."""
+    """Software environment of the program. Default: what is on the PATH."""
     parser: ParserName | None = None
-    """Who reads its output: one of the built-in parsers, which know their program's traps. `campaign workload parse` tries it."""
+    """Built-in parser for its output. `campaign workload parse` tries it on a saved log."""
     parsers: tuple[Parser, ...] = ()
-    """Instead of `parser`: what is read from its output."""
+    """Instead of `parser`: expressions that read its output."""
     at_least: dict[AxisName, AxisName] = Field(default_factory=dict)
-    """Metric -> the option that says the least that is expected of it a rank. A run below it is flagged; 0 expects nothing."""
+    """Metric -> option with its expected minimum per rank. A run below it is flagged; 0 expects nothing."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> CommandWorkload:
@@ -86,14 +86,14 @@ class CommandWorkload(Workload):
             raise ValueError("give either 'parser' or 'parsers'")
         if self.launch_options and self.launch in ("once", "per_rank"):
             raise ValueError(
-                f"'launch_options' are words for a launcher, and 'launch: {self.launch}' has none; remove them"
+                f"'launch_options' are options of a launcher, and 'launch: {self.launch}' uses none; remove them"
             )
         if self.mpi is not None and self.launch not in ("srun", "mpirun"):
             raise ValueError("'mpi' goes with 'launch: srun' or 'launch: mpirun'; remove it")
         if self.launch == "mpirun" and self.mpi not in (None, "openmpi", "mpich"):
-            raise ValueError(f"'mpi: {self.mpi}' is no mpirun that is known; use openmpi or mpich")
+            raise ValueError(f"'mpi: {self.mpi}' is not a known mpirun; use openmpi or mpich")
         if self.launch == "horovodrun" and self.software is not None and self.software.apptainer is not None:
-            raise ValueError("horovodrun starts no containers on other hosts; use 'launch: mpirun' with an image")
+            raise ValueError("horovodrun cannot start containers on other hosts; use 'launch: mpirun' with an image")
         for key in ("precision_arguments", "precision_environment"):
             if more := [precision for precision in getattr(self, key) if precision not in self.precisions]:
                 raise ValueError(f"'{key}' names {more[0]}, which is none of 'precisions'; add it there or remove it")

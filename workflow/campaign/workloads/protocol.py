@@ -147,6 +147,8 @@ class Workload(Model):
     """Markdown for the reference."""
     example: ClassVar[str] = ""
     """A YAML file of this kind that runs on a CPU in a few seconds."""
+    needs_torch: ClassVar[bool] = False
+    """Whether it runs with PyTorch, so that links can be measured with it, too."""
     reads_log: ClassVar[bool] = False
     """Whether its numbers come from what it prints, so that a saved log is enough to read them."""
 
@@ -157,9 +159,9 @@ class Workload(Model):
     description: str = ""
     """Shown in the report."""
     precisions: tuple[Precision, ...] = Field(min_length=1)
-    """Precisions that it supports; cells with others are excluded by the plan."""
+    """Supported precisions. The plan excludes cells with others."""
     options: dict[AxisName, Scalar] = Field(default_factory=dict)
-    """Options with their default values; an axis of the campaign may vary them."""
+    """Options with their default values. A campaign may vary them under `axes.options`."""
     kind: str
     """Kind of the workload."""
 

@@ -48,17 +48,17 @@ class Container(Model):
     """An Apptainer image that a program runs in."""
 
     image: Filled
-    """Image file. Names of the workload's options can stand in braces, here and in the rest of `software`."""
+    """Image file. Names of the workload's options in braces are filled in, here and in the rest of `software`."""
     nv: bool = True
-    """Give it the host's NVIDIA driver (`--nv`), where the devices are GPUs."""
+    """Pass the host's NVIDIA driver into the container (`--nv`) if the devices are GPUs."""
     binds: tuple[Filled, ...] = ()
-    """Directories of the host to be seen in it, as `--bind` takes them."""
+    """Directories of the host to mount, in the form of `--bind`."""
     program: Literal["apptainer", "singularity"] = "apptainer"
-    """What starts it."""
+    """Program that starts the container."""
 
 
 class Software(Model):
-    """Where a program has its software from; exactly one of these. Every record says what was found there."""
+    """Software environment of a program; exactly one of these keys. Every record lists what is installed there."""
 
     conda: Filled | None = None
     """Conda environment: its name, or its directory."""

@@ -20,7 +20,7 @@ from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings,
 
 
 class FailureByRequest(Model):
-    """A failure that the reference workload produces on purpose."""
+    """A failure that the synthetic workload produces on purpose."""
 
     when: str
     """Predicate over the axes."""
@@ -29,7 +29,7 @@ class FailureByRequest(Model):
 
 
 class SyntheticWorkload(Workload):
-    """Reference workload with known ground truth, for checking the chain from run to report.
+    """Reference with known step times, to check the chain from run to report.
 
     A step takes `overhead_ms + batch * sample_ms + (hosts - 1) * host_ms + fabric share of devices * fabric_ms`, times
     normal noise.
@@ -49,32 +49,32 @@ noise_pct: 1
 """
 
     kind: Literal["synthetic"]
-    """Reference workload."""
+    """Synthetic reference."""
     sample_ms: Annotated[float, Field(ge=0)] = 1.0
-    """Time a sample."""
+    """Time per sample."""
     overhead_ms: Annotated[float, Field(ge=0)] = 0.0
-    """Time a step, whatever the batch."""
+    """Time per step, independent of the batch."""
     host_ms: Annotated[float, Field(ge=0)] = 0.0
-    """Time that every further host costs."""
+    """Additional time for each host after the first."""
     fabric_ms: Annotated[float, Field(ge=0)] = 0.0
-    """Time that devices behind the fabric cost, by their share."""
+    """Additional time if all devices are behind the fabric; in proportion if only some are."""
     noise_pct: Annotated[float, Field(ge=0, le=50)] = 0.0
-    """Standard deviation of a step's time, in percent."""
+    """Standard deviation of the step time, in percent."""
     real_time: bool = True
-    """Whether steps really take their time, or are only reported."""
+    """Whether steps really take their time, or only report it."""
     power_w: Annotated[float, Field(ge=0)] | None = None
-    """Power that telemetry shall find for each device while a run is on."""
+    """Power of each device that telemetry reads during a run."""
     memory_mib: Annotated[float, Field(ge=0)] | None = None
-    """Memory that telemetry shall find for each device."""
+    """Memory of each device that telemetry reads."""
     utilisation_pct: Annotated[float, Field(ge=0, le=100)] | None = None
-    """Utilisation that telemetry shall find for each device."""
+    """Utilisation of each device that telemetry reads."""
     failures: tuple[FailureByRequest, ...] = ()
-    """Failures on purpose."""
+    """Failures to produce on purpose."""
 
     @model_validator(mode="after")
     def _takes_time(self) -> SyntheticWorkload:
         if self.sample_ms + self.overhead_ms == 0:
-            raise ValueError("a step has to take time: give 'sample_ms' or 'overhead_ms' more than 0")
+            raise ValueError("a step needs a duration; set 'sample_ms' or 'overhead_ms' to more than 0")
         return self
 
     def problems(self, around: Surroundings) -> Iterator[str]:

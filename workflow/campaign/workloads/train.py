@@ -22,27 +22,27 @@ from campaign.workloads.trainer.rank_result import RankResult, read_results
 _COLLECTIVE_TIME_OUT_S = 120.0
 _SHARED_OPTIONS = frozenset(COMMON_OPTIONS) - {"learning_rate"}
 _INTRODUCTION = """\
-Training steps of a built-in PyTorch model with random weights on synthetic data, one code for CPU with gloo and CUDA with NCCL;
-CUDA is not verified on hardware yet. `options` are those of the model; what a workload file leaves out has the model's default,
-and those that every model has may be axes of a campaign without standing here. What an option cannot do on a device or with
-another option is recorded as `unsupported` with its reason.
+Training steps of a built-in PyTorch model with random weights on synthetic data. The same code runs on CPUs (gloo) and on GPUs
+(NCCL); CUDA is not verified on hardware yet. `options` are those of the model, with the model's defaults. Options that every model
+has may be axes of a campaign even if the workload file does not list them. An option that does not work on a device, or together
+with another option, is recorded as `unsupported` with the reason.
 
-| precision | what it is |
+| precision | Meaning |
 |---|---|
 | `fp32` | fp32 products without TF32 |
 | `tf32` | fp32 storage, products on TF32 tensor cores (what NVIDIA's containers do by default); CUDA only |
-| `fp16`, `bf16` | autocast; weights and gradients stay fp32, so that as many bytes are all-reduced as in fp32 |
+| `fp16`, `bf16` | autocast; weights and gradients stay fp32, so the all-reduced bytes are the same as in fp32 |
 | `fp16-o2` | weights and gradients in fp16 with fp32 master weights (apex O2, the FP16 of the studies): half the bytes |
 
-| `parallel` | what it is |
+| `parallel` | Meaning |
 |---|---|
-| `ddp` | DistributedDataParallel: gradients are all-reduced while the backward pass goes on |
+| `ddp` | DistributedDataParallel: gradients are all-reduced during the backward pass |
 | `zero1` | DDP with the optimizer's state sharded (ZeRO stage 1) |
 | `fsdp` | weights, gradients and state sharded (FSDP2, ZeRO stage 3) |
 | `dp` | one process for all devices of one host, as DataParallel; on a CPU the same algorithm with threads |
 
-`batch` is what a device takes in one step of the optimizer; `accumulation: k` makes k passes of `batch / k` of it. With
-`input: storage` every rank writes a data set of real shapes onto the configuration's storage (system key `storage`) and reads its
+`batch` is the number of samples per device and optimizer step; `accumulation: k` splits it into k passes of `batch / k`. With
+`input: storage`, every rank writes a data set of real shapes to the configuration's storage (system key `storage`) and reads its
 samples from there.
 """
 _EXAMPLE = """\
@@ -59,11 +59,12 @@ class TrainWorkload(Workload):
 
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
+    needs_torch: ClassVar[bool] = True
 
     kind: Literal["train"]
     """Built-in training."""
     model: str
-    """Built-in model (`campaign workload list`), or `transformers:NAME` / `torchvision:NAME` where installed."""
+    """Built-in model, or `transformers:NAME` or `torchvision:NAME` if that package is installed."""
 
     @classmethod
     def tables(cls) -> Iterator[Table]:

@@ -26,7 +26,7 @@ def asked_of(campaign: Campaign) -> tuple[When, ...]:
     """When a campaign has links measured: as it says, or before its runs where it trains, since PyTorch is there then."""
     if campaign.protocol.links.when is not None:
         return campaign.protocol.links.when
-    return ("before",) if any(workload.kind == "train" for workload in campaign.workloads.values()) else ()
+    return ("before",) if any(workload.needs_torch for workload in campaign.workloads.values()) else ()
 
 
 @dataclass(frozen=True)

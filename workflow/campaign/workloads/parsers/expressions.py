@@ -23,19 +23,19 @@ class Parser(Model):
     """One number read from what a program prints."""
 
     metric: AxisName
-    """`throughput_per_s`, `step_time_s` (every match is a step), `loss`, or a name of one's own that ends in its unit."""
+    """`throughput_per_s`, `step_time_s` (every match is a step), `loss`, or another name that ends in its unit."""
     regex: str | None = None
     """Regular expression with one group, matched line by line."""
     json_key: str | None = None
     """Instead of `regex`: key (dots for nesting) in lines that are JSON objects."""
     take: Literal["last", "first", "min", "max", "mean", "sum", "all"] = "last"
-    """Which of several matches counts; `all` for step times."""
+    """Which of several matches counts. Use `all` for step times."""
     scale: float = 1.0
     """Factor to the metric's unit."""
     scope: Literal["total", "per_device"] = "total"
-    """Whether the program prints the rate of all devices together or of one."""
+    """Whether the program prints the rate of all devices together (`total`) or of one."""
     required: bool = True
-    """Whether a run without it is `incomplete`."""
+    """Whether a run without this number is recorded as `incomplete`."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Parser:

@@ -57,7 +57,7 @@ class Option:
 
 
 COMMON_OPTIONS: Mapping[str, Option] = {
-    "learning_rate": Option(float, "step size of the optimizer; the model's own default without it", minimum=0.0),
+    "learning_rate": Option(float, "step size of the optimizer; default: that of the model", minimum=0.0),
     "input": Option(
         str,
         "resident: one batch stays on the device; h2d: a pinned host batch is copied to the device every step; storage: every rank "
@@ -66,56 +66,58 @@ COMMON_OPTIONS: Mapping[str, Option] = {
     ),
     "loader_workers": Option(
         int,
-        "input storage: 0: the step itself reads, so that storage time is wholly exposed; n: n threads read up to 2n batches ahead",
+        "input storage: 0: the step itself reads, so storage time is fully exposed; n: n threads read up to 2n batches ahead",
         minimum=0,
         maximum=64,
     ),
     "page_cache": Option(
         str,
-        "input storage: drop: what is read comes from the storage (O_DIRECT where the file system takes it, else the cache is "
-        "dropped before and after every read); keep: it comes from the host's memory, as far as that holds the dataset",
+        "input storage: drop: reads come from the storage (O_DIRECT if the file system supports it, else the cache is dropped "
+        "before and after every read); keep: reads come from the page cache as far as it holds the dataset",
         choices=("drop", "keep"),
     ),
     "dataset_mib": Option(
         int,
-        "input storage: size of each rank's dataset in MiB; without it: as much as the run reads, at most 256",
+        "input storage: size of each rank's dataset in MiB; default: as much as the run reads, at most 256",
         minimum=1,
         maximum=2**20,
     ),
     "emulation": Option(
         str,
-        "refuse: a precision the device has no instructions for is unsupported; allow: it is computed slowly (a rehearsal)",
+        "refuse: a precision without device instructions is unsupported; allow: it is computed slowly (for rehearsals)",
         choices=("refuse", "allow"),
     ),
     "parallel": Option(
         str,
         "how ranks share the work: ddp: DistributedDataParallel; dp: DataParallel, one process for the devices of one host; "
         "zero1: ddp with the optimizer's state sharded (ZeroRedundancyOptimizer); fsdp: weights, gradients and optimizer "
-        "state sharded (fully_shard). One rank is wrapped in nothing",
+        "state sharded (fully_shard). A single rank is not wrapped",
         choices=("ddp", "dp", "zero1", "fsdp"),
     ),
     "accumulation": Option(
         int,
-        "micro-steps of an optimizer step, each with its share of `batch`; only the last of them communicates gradients",
+        "micro-steps per optimizer step, each with its share of `batch`; only the last one communicates gradients",
         minimum=1,
         maximum=4096,
     ),
     "channels_last": Option(
-        bool, "memory format of images and convolutions; without it: true on CUDA (but for fsdp), false on a CPU"
+        bool,
+        "channels-last memory format of images and convolutions; default: true on CUDA (except with fsdp), false on CPUs",
     ),
-    "compile": Option(bool, "torch.compile; compiling is part of the warm-up"),
+    "compile": Option(bool, "use torch.compile; compilation happens in the warm-up steps"),
     "activation_checkpointing": Option(
         bool,
-        "keep no activations inside a model's layers and compute them again in the backward pass: less memory, more work",
+        "recompute the activations inside layers in the backward pass instead of keeping them: less memory, more work",
     ),
     "bucket_mib": Option(
         float,
-        "gradients that ddp and zero1 reduce together; 25, torch's own, has a smaller first bucket",
+        "MiB of gradients that ddp and zero1 reduce together; with 25, torch's default, the first bucket is smaller",
         minimum=0.001,
         maximum=65536,
     ),
     "measure_communication": Option(
-        bool, "after the window of ddp: the step without all-reduce, and the bare all-reduce of as many bytes"
+        bool,
+        "after the timed steps of ddp, also time steps without all-reduce, and the all-reduce of as many bytes alone",
     ),
 }
 _IMAGE_PX = Option(int, "height and width of the input images, pixels", minimum=32, maximum=4096)
