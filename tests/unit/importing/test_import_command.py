@@ -15,7 +15,7 @@ from campaign.config.resolve import load_campaign
 from campaign.documents.record import Record, Store
 from campaign.errors import ConfigError
 from campaign.run.preflight import preflight
-from campaign.run.single_run import find_workload
+from campaign.run.try_workload import find_workload
 from campaign.tables.collect import gather, tables_of
 from campaign.tables.io import Tables
 from tests.unit.importing.logs_of_old import LOGS, MAP, OOM, four_ranks, put, timed, write_logs, write_map

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from campaign.cli.main import main
 from campaign.documents.cell import Cell, Configuration
 from campaign.errors import ConfigError
-from campaign.plan.budget import Budget, Choice, choose, from_document, kept_choice, limited, parse_budget
+from campaign.plan.cost.budget import Budget, Choice, choose, from_document, kept_choice, limited, parse_budget
+from campaign.plan.cost.forecast import Prices, Work
+from campaign.plan.cost.ranking import Offer
 from campaign.plan.dag import Dag, Request, read_plan, request
-from campaign.plan.forecast import Prices, Work
 from campaign.plan.matrix import expand
-from campaign.plan.ranking import Offer
 from campaign.plan.write import write_plan
 from campaign.tables.collect import gather, tables_of
 from tests.campaign_files import load, write_files

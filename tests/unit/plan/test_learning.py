@@ -9,7 +9,7 @@ import pytest
 
 from campaign.errors import ConfigError
 from campaign.paths import Results
-from campaign.plan.costs import (
+from campaign.plan.cost.costs import (
     Costs,
     LeaseCost,
     Span,
@@ -19,7 +19,7 @@ from campaign.plan.costs import (
     from_document,
     lease_cost,
 )
-from campaign.plan.history import begin, begun, end, measured_forecasts, merged, read_costs
+from campaign.plan.cost.history import begin, begun, end, measured_forecasts, merged, read_costs
 from campaign.plan.matrix import expand
 from campaign.tables.collect import collect, gather
 from tests.campaign_files import load

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from campaign.config.documentation.schemas import schema_of
 from campaign.errors import ConfigError
-from campaign.plan.costs import Costs, LeaseCost, Span, cell_cost
+from campaign.plan.cost.costs import Costs, LeaseCost, Span, cell_cost
+from campaign.plan.cost.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S, Forecaster
 from campaign.plan.dag import Dag, Request, read_plan
-from campaign.plan.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S, Forecaster
 from campaign.plan.matrix import expand
 from campaign.plan.plan import _packed, build_plan, duration, missing_runs
 from campaign.plan.plan_table import plan_document, plan_rows

@@ -11,7 +11,7 @@ import yaml
 from campaign.config.load import load_workload_file
 from campaign.paths import CONFIG, ROOT
 from campaign.plan.dag import Request, read_plan
-from campaign.run.single_run import Wish, campaign_of, only_cell, run_of
+from campaign.run.try_workload import Wish, campaign_of, only_cell, run_of
 from campaign.workloads.command import CommandWorkload
 
 NAMES = sorted(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))

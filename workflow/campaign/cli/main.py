@@ -117,7 +117,7 @@ def plan(
 
     Exits with 1 when a configuration does not fit the system.
     """
-    from campaign.plan.budget import parse_budget
+    from campaign.plan.cost.budget import parse_budget
     from campaign.plan.dag import Request, read_plan
 
     paid = parse_budget(budget) if budget else None
@@ -205,7 +205,7 @@ def run(
         campaign, snakemake = CAMPAIGN_FILE, (str(campaign), *snakemake)
     from campaign.config.load import read_campaign, read_system
     from campaign.paths import ROOT, SNAKEFILE
-    from campaign.plan.budget import parse_budget
+    from campaign.plan.cost.budget import parse_budget
 
     if where:
         from campaign.config.resolve import load_campaign

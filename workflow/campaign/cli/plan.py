@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from campaign.plan.budget import Choice
+    from campaign.plan.cost.budget import Choice
     from campaign.plan.plan import Plan
 
 
@@ -79,7 +79,7 @@ def _expected(plan: Plan) -> str:
 
 
 def _learned(plan: Plan) -> str:
-    from campaign.plan.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S
+    from campaign.plan.cost.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S
 
     if plan.learned_from:
         return f"in brackets: 95 % intervals; learned from {plan.learned_from}"

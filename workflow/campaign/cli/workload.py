@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from campaign.documents.cell import Scalar
-    from campaign.run.single_run import Found
+    from campaign.run.try_workload import Found
     from campaign.workloads.protocol import Workload
 
 _Command = Callable[..., Any]
@@ -40,7 +40,7 @@ def list_workloads(as_json: bool) -> None:
     """Show all workloads that a campaign here can name."""
     from campaign.cli.terminal import show_rows
     from campaign.errors import ConfigError
-    from campaign.run.single_run import find_workload, workload_names
+    from campaign.run.try_workload import find_workload, workload_names
 
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -67,7 +67,7 @@ def _row(file: Workload) -> dict[str, Any]:
 @_json_option
 def show(name: str, as_json: bool) -> None:
     """Show NAME with all its defaults, and the command that it comes to on two hosts with two devices each."""
-    from campaign.run.single_run import find_workload
+    from campaign.run.try_workload import find_workload
 
     found = find_workload(name)
     document: dict[str, Any] = found.model.model_dump(mode="json", exclude_none=True)
@@ -86,7 +86,7 @@ def _example(found: Any) -> dict[str, Any]:
     import shlex
     import tempfile
 
-    from campaign.run.single_run import Wish, campaign_of, only_cell, run_of
+    from campaign.run.try_workload import Wish, campaign_of, only_cell, run_of
 
     steps = {}
     for precision in found.model.precisions:
@@ -155,7 +155,7 @@ def try_once(
     from campaign.cli.cluster import read_system_file
     from campaign.cli.terminal import following
     from campaign.errors import unwritable
-    from campaign.run.single_run import Wish, find_workload, run_once
+    from campaign.run.try_workload import Wish, find_workload, run_once
 
     found = find_workload(name)
     wish = Wish(batch, precision, devices, 1, dict(map(_option, options)), warmup, steps, time_limit_s)
@@ -195,7 +195,7 @@ def parse(
 
     Exits with 1 when what it says is not ok.
     """
-    from campaign.run.single_run import read_saved
+    from campaign.run.try_workload import read_saved
     from campaign.workloads.parsers import Scope
 
     batch_global = batch * ranks if batch is not None and ranks is not None else None

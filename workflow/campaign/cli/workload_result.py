@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from campaign.cli.terminal import Table, say, show, show_rows
-from campaign.run.single_run import Found
+from campaign.run.try_workload import Found
 from campaign.workloads.parsers import Curve
 
 

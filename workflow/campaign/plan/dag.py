@@ -21,15 +21,15 @@ from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError
 from campaign.files import content_hash
 from campaign.paths import Results
-from campaign.plan.budget import Budget, Choice, choose, kept_choice, parse_budget
-from campaign.plan.forecast import Forecaster
-from campaign.plan.history import document_of, read_costs
+from campaign.plan.cost.budget import Budget, Choice, choose, kept_choice, parse_budget
+from campaign.plan.cost.forecast import Forecaster
+from campaign.plan.cost.history import document_of, read_costs
+from campaign.plan.cost.ranking import Offer
 from campaign.plan.lease_plans import DocumentNames
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import Known, implied_cells, read_known
 from campaign.plan.oom_frontier import campaign_frontier
 from campaign.plan.plan import Plan, PlannedLease, build_plan, host_count, isolation, wall_s
-from campaign.plan.ranking import Offer
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
 RESULTS = "results"
@@ -288,14 +288,6 @@ class Dag:
     @cached_property
     def _priorities(self) -> dict[str, int]:
         return {name: len(self.leases) - index for index, name in enumerate(self.leases)}
-
-    def told(self) -> str:
-        """What a dry run says of every lease."""
-        lines = [lease.describe() for lease in self.plan.leases if lease.missing]
-        complete = len(self.plan.leases) - len(lines)
-        if complete:
-            lines.append(f"{complete} lease{'s' * (complete > 1)} complete: every run has a record")
-        return "\n".join(lines)
 
 
 def open_dag(asked: Request) -> Dag:

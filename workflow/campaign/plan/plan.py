@@ -12,8 +12,8 @@ from campaign.config.campaign_file import Protocol
 from campaign.config.resolve import Campaign
 from campaign.config.shapes import Impossible
 from campaign.documents.cell import Cell, Configuration
-from campaign.plan.budget import Choice
-from campaign.plan.forecast import NOTHING, Expected, Forecast, Forecaster, Work
+from campaign.plan.cost.budget import Choice
+from campaign.plan.cost.forecast import NOTHING, Expected, Forecast, Forecaster, Work
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import missing_runs
 from campaign.plan.repetitions import Reached, least, likely, planned, said, usual

@@ -18,7 +18,7 @@ from campaign.documents.plan import (
     RemovedCells,
     Totals,
 )
-from campaign.plan.budget import Choice
+from campaign.plan.cost.budget import Choice
 from campaign.plan.lease_plans import DocumentNames
 from campaign.plan.plan import Plan, isolation
 from campaign.plan.repetitions import said

@@ -8,7 +8,7 @@ from pathlib import Path
 from campaign import files
 from campaign.documents.record import Store
 from campaign.paths import Results
-from campaign.plan.budget import kept_choice
+from campaign.plan.cost.budget import kept_choice
 from campaign.plan.lease_plans import DocumentNames, lease_plans
 from campaign.plan.plan import Plan
 from campaign.plan.plan_table import plan_document, plan_rows

@@ -26,9 +26,9 @@ from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
 from campaign.lease.names import journals, lease_document, lease_id, lease_of, reconcile_orphans, request, use_number
 from campaign.paths import Results, machine_lock
-from campaign.plan import history
-from campaign.plan.costs import actual_s, costs_measured
-from campaign.plan.history import document_of
+from campaign.plan.cost import history
+from campaign.plan.cost.costs import actual_s, costs_measured
+from campaign.plan.cost.history import document_of
 from campaign.plan.lease_plans import campaign_of, lease_frontier
 from campaign.plan.missing_runs import Known, read_known, record_implied
 from campaign.plan.plan import isolation

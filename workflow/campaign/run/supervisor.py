@@ -15,7 +15,7 @@ from campaign.errors import HostFailed, LaunchError, RecordError
 from campaign.fabrics.http.credentials import withheld
 from campaign.lease.lifecycle import Lease
 from campaign.paths import Results
-from campaign.plan.costs import Span
+from campaign.plan.cost.costs import Span
 from campaign.processes.signals import Interrupted, asked_again
 from campaign.run.progress import Progress
 from campaign.submit import Submission, Submitter

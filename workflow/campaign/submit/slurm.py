@@ -26,7 +26,7 @@ from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
 from campaign.lease.names import lease_id
 from campaign.paths import Results
-from campaign.plan.forecast import ASSUMED_RUN_S
+from campaign.plan.cost.forecast import ASSUMED_RUN_S
 from campaign.plan.missing_runs import read_known
 from campaign.slurm import jobs
 from campaign.slurm.commands import Slurm

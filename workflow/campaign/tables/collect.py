@@ -15,9 +15,9 @@ from campaign.documents.superseded import RecordedHosts
 from campaign.errors import RecordError
 from campaign.files import require_json
 from campaign.observe.links.lease_links import links_of_uses
-from campaign.plan.budget import kept_choice
-from campaign.plan.costs import costs_of
-from campaign.plan.history import COSTS
+from campaign.plan.cost.budget import kept_choice
+from campaign.plan.cost.costs import costs_of
+from campaign.plan.cost.history import COSTS
 from campaign.plan.matrix import Matrix, expand
 from campaign.plan.missing_runs import Known, read_known
 from campaign.plan.plan import Key, lease_name

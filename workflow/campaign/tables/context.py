@@ -17,7 +17,7 @@ from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
 from campaign.launch.emulated_links import FLAGS as LINK_FLAGS
 from campaign.launch.emulated_links import sentence
-from campaign.plan.history import measured_forecasts
+from campaign.plan.cost.history import measured_forecasts
 from campaign.plan.matrix import Matrix
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often

@@ -1,4 +1,4 @@
-"""In which order the runs of a matrix are worth what they cost; the rule is that of `campaign.plan.budget`. Pure."""
+"""In which order the runs of a matrix are worth what they cost; the rule is that of `campaign.plan.cost.budget`. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from campaign.documents.cell import SHAPE_AXES, Cell
-from campaign.plan.forecast import Prices, Work
+from campaign.plan.cost.forecast import Prices, Work
 
 if TYPE_CHECKING:
     import numpy as np

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from campaign.documents.cell import Cell, Configuration
-from campaign.plan.costs import SHORTEST_S, CellCost, Costs
-from campaign.plan.log_linear import Effects, Part, Predicted, fitted, lease_features, run_features, summed
+from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs
+from campaign.plan.cost.log_linear import Effects, Part, Predicted, fitted, lease_features, run_features, summed
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,7 @@ information is that on the main effects of all axes on the logarithm of throughp
 
     ln det(sum over cells of z z' / (cell^2 + run^2 / repetitions) + prior),
 
-with what cells depart from main effects (10 %) and what repetitions differ by (3 %, both in `campaign.plan.ranking`), so
+with what cells depart from main effects (10 %) and what repetitions differ by (3 %, both in `campaign.plan.cost.ranking`), so
 that another
 cell tells more than another repetition. A lease that is not open yet costs its composition, too. Equal ones come cheapest first,
 then by the cells' ids. (Runs within a tenth of the best one count as equal to it.)
@@ -26,7 +26,7 @@ from typing import Any, Literal
 from campaign.documents.cell import Cell
 from campaign.errors import ConfigError
 from campaign.files import content_hash
-from campaign.plan.ranking import Design, Learned, Offer, Ranking
+from campaign.plan.cost.ranking import Design, Learned, Offer, Ranking
 
 SCHEMA = "budget/1"
 _WORDS = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(device-hours?|device-h|hours?|h)\s*")

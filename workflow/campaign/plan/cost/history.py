@@ -14,7 +14,7 @@ from campaign.documents.record import Record
 from campaign.errors import ConfigError
 from campaign.files import read_json, write_json
 from campaign.paths import Results
-from campaign.plan.costs import Costs, costs_of, from_document
+from campaign.plan.cost.costs import Costs, costs_of, from_document
 
 COSTS = "costs.json"
 """In tables/ of a campaign's results."""
