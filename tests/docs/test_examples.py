@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ from campaign.config.documentation.pages import EXAMPLES
 from campaign.config.load import validate
 from campaign.config.published_file import ReferenceSet
 from campaign.config.yaml_file import parse_yaml
+from campaign.report.write import draw_figures
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks
 
 TUTORIAL = DOCS / "tutorial" / "first-campaign.md"
@@ -131,7 +133,7 @@ def follow(page: Path, directory: Path) -> None:
     for block in blocks(page, "yaml", "bash", "python", "text"):
         if block.words[0] == "bash" and "run" in block.words:
             printed = _run(block, directory)
-        elif block.words[0] == "text":
+        elif block.words == ("text",):
             _compare(block, printed)
         elif block.file_name:
             path = directory / block.file_name
@@ -180,6 +182,14 @@ def test_a_guide_can_be_followed(page: Path, tutorial: Path, tmp_path: Path) -> 
     directory = tmp_path / "tutorial"
     shutil.copytree(tutorial, directory, symlinks=True)
     follow(page, directory)
+
+
+def test_the_figure_of_the_guide_is_drawn(tutorial: Path, tmp_path: Path) -> None:
+    (block,) = blocks(DOCS / "how-to" / "own-figure.md", "python")
+    (tmp_path / "scripts" / "figures").mkdir(parents=True)
+    (tmp_path / "scripts" / "figures" / "throughput.py").write_text(block.text)
+    draw_figures(tutorial / "results" / "first" / "tables", tmp_path / "drawn", tmp_path / "scripts")
+    assert json.loads((tmp_path / "drawn" / "throughput.json").read_text())["picture"]
 
 
 def test_examples_are_found() -> None:
