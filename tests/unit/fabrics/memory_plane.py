@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from campaign.fabrics.banks import Bank
-from campaign.fabrics.control_plane.protocol import Change, Remember, View
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import Device, Link
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
@@ -20,7 +20,7 @@ class Killed(BaseException):
     """Stands for the death of the process: nothing catches it."""
 
 
-class MemoryPlane:
+class MemoryPlane(ControlPlane):
     """faults: what goes wrong next, in order, each once (see `attach` and `detach`)."""
 
     def __init__(self, rack: Rack, *, tags: bool = True) -> None:
@@ -32,7 +32,7 @@ class MemoryPlane:
         self.log: list[str] = []
 
     def capabilities(self) -> Capabilities:
-        return Capabilities("hot", 0, False, True, True, verified=False)
+        return Capabilities(gives_host_id=True)
 
     def view(self) -> View:
         devices = tuple(

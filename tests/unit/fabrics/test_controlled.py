@@ -214,7 +214,7 @@ def test_what_a_host_still_uses_is_not_detached_and_said_to_be_leaked(
     fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path
 ) -> None:
     lease = acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
-    agent = fabric._sight._agent
+    agent = fabric._host_view._agent
     assert isinstance(agent, RackAgent)
     agent.busy = {"host1": "pid 4711 python"}
     with pytest.raises(HostBusy, match="4711"):
@@ -224,7 +224,7 @@ def test_what_a_host_still_uses_is_not_detached_and_said_to_be_leaked(
     assert "4711" in str(document["faults"])
     assert plane.rack.devices["gpu1"].attached_to == "host1"
     again = opened(tmp_path, plane)
-    again._sight._agent = agent
+    again._host_view._agent = agent
     (orphan,) = reconcile(again, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
     assert orphan.outcome == "leaked"
     again.force = True

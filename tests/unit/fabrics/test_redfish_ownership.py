@@ -10,7 +10,7 @@ import pytest
 from campaign.fabrics.control_plane.protocol import Change
 from campaign.fabrics.dialects.redfish.lease_names import name_of
 from campaign.fabrics.dialects.redfish.options import Options
-from campaign.fabrics.dialects.redfish.ownership import Picture, banks, objection, picture
+from campaign.fabrics.dialects.redfish.ownership import ServiceView, banks, objection, service_view
 from campaign.fabrics.dialects.redfish.read_service import Reading
 from campaign.fabrics.dialects.redfish.resources import Block, Part, System, Zone
 from campaign.fabrics.protocol import Tag
@@ -30,11 +30,11 @@ def system(number: int, name: str, *blocks: str, kind: str = "Composed") -> Syst
 
 def seen(
     *blocks: Block, systems: tuple[System, ...] = (), zones: tuple[Zone, ...] = (), parts: int = 1, **options: Any
-) -> Picture:
+) -> ServiceView:
     hosts = [block("host1", kind="Compute"), block("host2", kind="Compute")]
     here = {one.uri: one for one in (*hosts, *blocks)}
     reading = Reading(here, {s.uri: s for s in systems}, zones, {one.uri: (GPU,) * parts for one in blocks})
-    return picture(reading, ["host1", "host2"], Options(url="http://x", **options))
+    return service_view(reading, ["host1", "host2"], Options(url="http://x", **options))
 
 
 def change(**hosts: tuple[str, ...]) -> Change:

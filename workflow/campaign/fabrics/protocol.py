@@ -56,19 +56,19 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a caller may expect. `verified`: run against the real thing, as against written from its documentation.
+    """What a caller may expect.
 
-    atomic: composing is one step, so that a process that is killed in it leaves nothing half composed.
+    max_devices_per_host: 0 where no limit is known. gives_host_id: the fabric tells what a host calls a device. verified: run
+    against the real product, as against written from its documentation. atomic: composing is one step, so that a process that is
+    killed in it leaves nothing half composed.
     """
 
-    attach_mode: AttachMode
-    max_devices_per_host: int
-    supports_modify: bool
-    exclusive_transaction: bool
-    gives_host_id: bool
-    verified: bool
-    note: str = ""
+    attach_mode: AttachMode = "hot"
+    max_devices_per_host: int = 0
+    gives_host_id: bool = False
+    verified: bool = False
     atomic: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

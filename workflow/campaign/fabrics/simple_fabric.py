@@ -89,10 +89,7 @@ class SimpleFabric(Fabric):
             for name in self.hosts
         )
         return Capabilities(
-            attach_mode="hot",
             max_devices_per_host=max(most, default=0),
-            supports_modify=False,
-            exclusive_transaction=not self.atomic,
             gives_host_id=self.gives_host_id,
             verified=self.verified,
             note=self.note,

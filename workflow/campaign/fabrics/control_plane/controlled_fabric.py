@@ -14,8 +14,8 @@ from pathlib import Path
 
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks
-from campaign.fabrics.control_plane.host_view import Sight
-from campaign.fabrics.control_plane.ownership import Look, moving_of
+from campaign.fabrics.control_plane.host_view import HostView
+from campaign.fabrics.control_plane.ownership import ClaimedView, moving_of
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import Composition, Host, HostSpec, Inventory, PoolSpec
@@ -59,7 +59,7 @@ class ControlledFabric(Fabric):
         own: dict[str, set[str]] = {}
         for device in self._own:
             own.setdefault(device.location, set()).add(device.kind)
-        self._sight = Sight(agent, self._state, {host: frozenset(kinds) for host, kinds in own.items()})
+        self._host_view = HostView(agent, self._state, {host: frozenset(kinds) for host, kinds in own.items()})
         self._recent: tuple[str, float, View] | None = None
 
     def capabilities(self) -> Capabilities:
@@ -90,8 +90,8 @@ class ControlledFabric(Fabric):
     def _keep(self, step: str, view: View) -> None:
         self._recent = (step, time.monotonic(), view)
 
-    def _beside_claims(self, view: View) -> Look:
-        return Look(view, self._state.read(), self._hosts, self._own)
+    def _beside_claims(self, view: View) -> ClaimedView:
+        return ClaimedView(view, self._state.read(), self._hosts, self._own)
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
         view = View(tuple(device for device in inventory.devices if not device.local))
@@ -118,13 +118,13 @@ class ControlledFabric(Fabric):
             view = self._look("release")
             self._keep("reading back", view)
             found = self._beside_claims(view).composition(lease_id)
-            return None if found is None else Composition(tuple(self._sight.told(host) for host in found.hosts))
+            return None if found is None else Composition(tuple(self._host_view.told(host) for host in found.hosts))
 
     def host_sees(self, composition: Composition) -> frozenset[str]:
-        return self._sight.seen(composition)
+        return self._host_view.seen(composition)
 
     def rescan(self, composition: Composition) -> None:
-        self._sight.rescan(composition)
+        self._host_view.rescan(composition)
 
     def readings(self) -> tuple[Reading, ...]:
         if self._observed is None or not self._telemetry:
@@ -170,7 +170,7 @@ class ControlledFabric(Fabric):
             view, self._recent = self._view(), None
             look = self._beside_claims(view)
             look.refuse(selection)
-            before = self._sight.before(
+            before = self._host_view.before(
                 {
                     host.host: [device for name in host.ids if (device := view.device(name)) is not None]
                     for host in selection.hosts
@@ -240,13 +240,13 @@ class ControlledFabric(Fabric):
     def close(self) -> None:
         self.plane.close()
         self.plane.client.close()
-        self._sight.close()
+        self._host_view.close()
 
     def _drain(self, change: Change, view: View) -> None:
         """Get what is attached out of use on its host, before the fabric takes it away."""
         for host, names in change.hosts.items():
             there = [d for d in view.devices if d.fabric_id in names and d.attached_to == host]
-            self._sight.drain(host, there, force=self.force)
+            self._host_view.drain(host, there, force=self.force)
 
     def _remember(self, lease_id: str, name: str, handle: str) -> None:
         with self._state.change() as state:

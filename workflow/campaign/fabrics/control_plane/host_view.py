@@ -14,7 +14,7 @@ from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevic
 from campaign.fabrics.state_file import StateFile
 
 
-class Sight:
+class HostView:
     """The hosts of one system through an agent; None: nobody looks, and everything counts as seen.
 
     Where the fabric tells no identity, a device of it is one that the host did not have before: what it had is in the state file.

@@ -17,7 +17,7 @@ from campaign.fabrics.state_file import HeldHost, Holding, State, composed, occu
 
 
 @dataclass(frozen=True)
-class Look:
+class ClaimedView:
     """view: what the control plane shows; state: what is claimed; hosts: by name; own: devices that are built into them."""
 
     view: View

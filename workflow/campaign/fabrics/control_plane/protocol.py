@@ -69,7 +69,11 @@ class ControlPlane(Protocol):
         """Which hosts can reach which devices (`chassis.Bank`; a device's `location` is `<drawer>/slot<n>`), with their rules."""
 
     def objection(self, change: Change, view: View) -> str | None:
-        """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure."""
+        """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure.
+
+        Default: there is no such rule.
+        """
+        return None
 
     def attach(self, change: Change, remember: Remember) -> None:
         """Attach what is named; what is attached already under this lease's tag is left as it is (a retry after a crash).
@@ -88,4 +92,5 @@ class ControlPlane(Protocol):
         """
 
     def close(self) -> None:
-        """End sessions; never raises for a control plane that is gone."""
+        """End sessions; never raises for a control plane that is gone. Default: there is none to end."""
+        return

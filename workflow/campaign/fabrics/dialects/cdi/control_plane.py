@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.banks import Bank
-from campaign.fabrics.control_plane.protocol import Change, Remember, View
+from campaign.fabrics.banks import UNLIMITED, Bank
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.cdi.machines import (
     ASKED,
     REFUSED,
@@ -37,7 +37,7 @@ UNITS_MAX = 100_000
 SETTLE_POLL_S = 1.0
 
 
-class Plane:
+class Plane(ControlPlane):
     """The fabric manager, open; see `control.plane.ControlPlane`."""
 
     def __init__(self, options: Options, hosts: Sequence[str], pool: Sequence[PoolSpec], state_file: StateFile) -> None:
@@ -63,12 +63,8 @@ class Plane:
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            attach_mode="hot",
             max_devices_per_host=max(1, self._count),
-            supports_modify=True,
-            exclusive_transaction=False,
             gives_host_id=True,
-            verified=False,
             note="written from public clients of the fabric manager, never run against one; the fabric chooses the devices; it has "
             "no field for a tag, so that only the state file says whose a device is",
         )
@@ -161,8 +157,7 @@ class Plane:
                 if host in self._known.machines and self._known.machines[host].fabric == fabric
             )
             slots = frozenset(range(self._places.get(fabric, 0) + 1))
-            most = len(reached) + len({device.attached_to for device in view.devices})
-            found.append(Bank(fabric, fabric, "advanced", slots, reached, most))
+            found.append(Bank(fabric, fabric, "advanced", slots, reached, UNLIMITED))
         return found
 
     def objection(self, change: Change, view: View) -> str | None:
@@ -299,6 +294,3 @@ class Plane:
             if answer.status not in (401, 403):
                 break
         return answer
-
-    def close(self) -> None:
-        """Tokens end by themselves."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from campaign.errors import FabricError
-from campaign.fabrics.banks import UNLIMITED, Bank
-from campaign.fabrics.control_plane.protocol import Change, Remember, View
+from campaign.fabrics.banks import Bank, open_banks
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.liqid.api import Api
 from campaign.fabrics.dialects.liqid.attach import Attachment, assumed, check
 from campaign.fabrics.dialects.liqid.detach import Detachment
@@ -23,7 +23,7 @@ from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState
 from campaign.fabrics.protocol import Capabilities, Tag
 
 
-class Plane:
+class Plane(ControlPlane):
     """See `ControlPlane`. What was viewed is used by the next change and then forgotten: nothing is read twice in a row."""
 
     def __init__(self, options: Options, hosts: Sequence[str]) -> None:
@@ -37,11 +37,6 @@ class Plane:
     def capabilities(self) -> Capabilities:
         return Capabilities(
             attach_mode=self._options.attach_mode,
-            max_devices_per_host=0,
-            supports_modify=False,
-            exclusive_transaction=True,
-            gives_host_id=False,
-            verified=False,
             note="written from Liqid's public SDKs (3.2.0); not run against a real Matrix",
         )
 
@@ -58,16 +53,7 @@ class Plane:
 
     def banks(self, view: View) -> Sequence[Bank]:
         """Every host of a Matrix reaches every device; drawers are its shelves."""
-        slots: dict[str, set[int]] = {}
-        for device in view.devices:
-            drawer, _, slot = device.location.rpartition("/slot")
-            slots.setdefault(drawer, set()).add(int(slot))
-        hosts = tuple(self._hosts.values())
-        return [Bank(name, name, "advanced", frozenset(of), hosts, UNLIMITED) for name, of in sorted(slots.items())]
-
-    def objection(self, change: Change, view: View) -> str | None:
-        """The Matrix has no rule about which devices go together."""
-        return None
+        return open_banks(sorted(device.location for device in view.devices), tuple(self._hosts.values()))
 
     def attach(self, change: Change, remember: Remember) -> None:
         """See `ControlPlane.attach`."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.banks import Bank
-from campaign.fabrics.control_plane.protocol import Change, Remember, View
-from campaign.fabrics.dialects.nec.layout import DRAWER, ENDS, Layout, Operation, layout, mapping, procedures
+from campaign.fabrics.banks import Bank, open_banks
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
+from campaign.fabrics.dialects.nec.layout import ENDS, Layout, Operation, layout, mapping, procedures
 from campaign.fabrics.dialects.nec.options import Options
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.http.client import Answer, Client
@@ -20,7 +20,7 @@ ASKED, ENDED = "?", ""
 """What is remembered of a lease's apply, besides its id: asked for and not answered; over."""
 
 
-class Plane:
+class Plane(ControlPlane):
     """CDIM, open; see `control.plane.ControlPlane`."""
 
     def __init__(self, options: Options, hosts: Sequence[str]) -> None:
@@ -31,12 +31,7 @@ class Plane:
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            attach_mode="hot",
             max_devices_per_host=max(1, len(self._layout.devices)),
-            supports_modify=False,
-            exclusive_transaction=True,
-            gives_host_id=False,
-            verified=False,
             note="written from the public API reference of CDIM and a client of it, never run against one; it has no field for a "
             "tag, so that only the state file says whose a device is; it does not tell the UUID of a GPU",
         )
@@ -55,9 +50,7 @@ class Plane:
 
     def banks(self, view: View) -> Sequence[Bank]:
         """One pool that every host reaches: CDIM does not tell of any limit."""
-        slots = frozenset(range(1, len(view.devices) + 1))
-        most = len(self._hosts) + len({device.attached_to for device in view.devices})
-        return (Bank(DRAWER, DRAWER, "advanced", slots, self._hosts, most),)
+        return open_banks((device.location for device in view.devices), self._hosts)
 
     def objection(self, change: Change, view: View) -> str | None:
         for host, names in change.hosts.items():
@@ -188,6 +181,3 @@ class Plane:
         done = [s[destination] for s in steps if attached.get(s[destination], False) == (s["operation"] == "connect")]
         failed = [step[destination] for step in steps if step[destination] not in done]
         raise PartialFailure(f"{words}, rollback {rollback or 'none'}: not done: {', '.join(failed)}", done, failed)
-
-    def close(self) -> None:
-        """There is no session to end."""

@@ -10,7 +10,7 @@ from campaign.fabrics.control_plane.protocol import Change, Remember
 from campaign.fabrics.dialects.redfish.error_messages import Missing
 from campaign.fabrics.dialects.redfish.host_power import Power
 from campaign.fabrics.dialects.redfish.lease_names import name_of
-from campaign.fabrics.dialects.redfish.ownership import Picture, Seat
+from campaign.fabrics.dialects.redfish.ownership import Seat, ServiceView
 from campaign.fabrics.dialects.redfish.resources import Block, System
 from campaign.fabrics.dialects.redfish.service import Service, uri
 from campaign.fabrics.dialects.redfish.session import header, local
@@ -23,7 +23,7 @@ _ORDINARY = {"gpu": "GPU", "fpga": "FPGA"}
 class Composing:
     """Composition by POST to the collection of systems. constrained: the service chooses the devices, of the same models."""
 
-    def __init__(self, service: Service, seen: Picture, power: Power, *, constrained: bool = False) -> None:
+    def __init__(self, service: Service, seen: ServiceView, power: Power, *, constrained: bool = False) -> None:
         self._service = service
         self._seen = seen
         self._power = power

@@ -7,13 +7,13 @@ from contextlib import suppress
 
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank
-from campaign.fabrics.control_plane.protocol import Change, Remember, View
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.redfish import ownership
 from campaign.fabrics.dialects.redfish.compose_system import Composing
 from campaign.fabrics.dialects.redfish.expand_system import Expanding
 from campaign.fabrics.dialects.redfish.host_power import Power
 from campaign.fabrics.dialects.redfish.options import Options
-from campaign.fabrics.dialects.redfish.ownership import Picture, Seat
+from campaign.fabrics.dialects.redfish.ownership import Seat, ServiceView
 from campaign.fabrics.dialects.redfish.read_service import Reader
 from campaign.fabrics.dialects.redfish.reserved_marks import Reserving
 from campaign.fabrics.dialects.redfish.service import Service
@@ -24,7 +24,7 @@ from campaign.fabrics.protocol import Capabilities
 _REFUSALS = (Busy, Conflict, Incompatible, NoMatch)
 
 
-class Plane:
+class Plane(ControlPlane):
     """See `control.plane.ControlPlane`. What was read last is kept: a change is planned on the view that came just before it."""
 
     def __init__(self, options: Options, hosts: Sequence[str], pooled: int) -> None:
@@ -35,16 +35,13 @@ class Plane:
         self._pooled = pooled
         self._service = Service(self.client, options.auth, poll_s=options.poll_s)
         self._reader = Reader(self._service)
-        self._seen: Picture | None = None
+        self._seen: ServiceView | None = None
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
             attach_mode=self._options.attach_mode,
             max_devices_per_host=self._limit(),
-            supports_modify=self._modifies(),
-            exclusive_transaction=False,
             gives_host_id=True,
-            verified=False,
             note="run against emulators and foreign Redfish clients and servers; not against a vendor's service",
         )
 
@@ -54,15 +51,11 @@ class Plane:
         stated = [limit for limit in limits if limit is not None]
         return max(stated) if stated and len(stated) == len(limits) else self._pooled
 
-    def _modifies(self) -> bool:
-        """Whether blocks can be added to what is there: so far as it was read, physical systems allow it."""
-        return self._seen is not None and any(seat.system is not None for seat in self._seen.seats.values())
-
     def view(self) -> View:
-        self._seen = ownership.picture(self._reader.read(), self._hosts, self._options)
+        self._seen = ownership.service_view(self._reader.read(), self._hosts, self._options)
         return self._seen.view
 
-    def _last(self) -> Picture:
+    def _last(self) -> ServiceView:
         if self._seen is None:
             self.view()
         assert self._seen is not None
@@ -100,14 +93,14 @@ class Plane:
                 raise
             done.extend(names)
 
-    def _attach_host(self, seen: Picture, seat: Seat, change: Change, remember: Remember) -> None:
+    def _attach_host(self, seen: ServiceView, seat: Seat, change: Change, remember: Remember) -> None:
         power = Power(self._service, self._options)
         if seat.system is not None:
             Expanding(self._service, seen, power).attach(seat, seat.system, change.hosts[seat.host])
             return
         Composing(self._service, seen, power, constrained=self._constrained(seen)).attach(seat, change, remember)
 
-    def _constrained(self, seen: Picture) -> bool:
+    def _constrained(self, seen: ServiceView) -> bool:
         way = self._options.composition
         return way == "constrained" or (way == "auto" and seen.constrained())
 

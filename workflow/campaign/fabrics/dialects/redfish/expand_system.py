@@ -5,7 +5,7 @@ from __future__ import annotations
 from campaign.fabrics.dialects.redfish import resources
 from campaign.fabrics.dialects.redfish.error_messages import Stale
 from campaign.fabrics.dialects.redfish.host_power import Power
-from campaign.fabrics.dialects.redfish.ownership import Picture, Seat
+from campaign.fabrics.dialects.redfish.ownership import Seat, ServiceView
 from campaign.fabrics.dialects.redfish.resources import System
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure
@@ -15,7 +15,7 @@ from campaign.fabrics.http.client import Answer
 class Expanding:
     """Expansion of physical systems: by actions where the system advertises them, else by a PATCH with the whole list."""
 
-    def __init__(self, service: Service, seen: Picture, power: Power) -> None:
+    def __init__(self, service: Service, seen: ServiceView, power: Power) -> None:
         self._service = service
         self._seen = seen
         self._power = power

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from campaign.fabrics.banks import Bank
+from campaign.fabrics.banks import UNLIMITED, Bank
 from campaign.fabrics.control_plane.protocol import Change, View
 from campaign.fabrics.dialects.redfish.lease_names import read_name, tag_of
 from campaign.fabrics.dialects.redfish.options import Options
@@ -35,7 +35,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ServiceView:
     """One reading, understood for the hosts and models of one system file. blocks: of each device, by fabric id."""
 
     reading: Reading
@@ -71,7 +71,7 @@ class Picture:
         return CONSTRAINED in cases and SPECIFIC not in cases
 
 
-def picture(reading: Reading, hosts: Sequence[str], options: Options) -> Picture:
+def service_view(reading: Reading, hosts: Sequence[str], options: Options) -> ServiceView:
     found = {host: seat for host in hosts if (seat := _seat(reading, host, options)) is not None}
     devices: list[Device] = []
     blocks: dict[str, Block] = {}
@@ -86,7 +86,7 @@ def picture(reading: Reading, hosts: Sequence[str], options: Options) -> Picture
             devices.append(replace(device, location=f"{drawer}/slot{slots[drawer]}"))
             blocks[device.fabric_id] = block
     tags = dict(_tags(reading, blocks))
-    return Picture(reading, found, View(tuple(devices), dict(_holders(reading, found)), tags), blocks)
+    return ServiceView(reading, found, View(tuple(devices), dict(_holders(reading, found)), tags), blocks)
 
 
 def _seat(reading: Reading, host: str, options: Options) -> Seat | None:
@@ -241,7 +241,7 @@ def _tags(reading: Reading, blocks: Mapping[str, Block]) -> Iterator[tuple[str, 
     yield from found.items()
 
 
-def banks(seen: Picture, view: View) -> tuple[Bank, ...]:
+def banks(seen: ServiceView, view: View) -> tuple[Bank, ...]:
     """Devices by the zones that they are in, and the hosts that share one of those."""
     found: dict[str, set[int]] = {}
     reach: dict[str, frozenset[str]] = {}
@@ -252,10 +252,8 @@ def banks(seen: Picture, view: View) -> tuple[Bank, ...]:
         if block is not None:
             reach[drawer] = seen.reading.zones_of(block)
     everywhere = not seen.reading.zones
-    # No limit: hosts that the system file does not know hold devices of the same zone too, and count.
-    others = len(seen.reading.systems) + 1
     return tuple(
-        Bank(drawer, drawer, "advanced", frozenset(slots), hosts, len(hosts) + others)
+        Bank(drawer, drawer, "advanced", frozenset(slots), hosts, UNLIMITED)
         for drawer, slots in found.items()
         for hosts in (tuple(s.host for s in seen.seats.values() if everywhere or seen.zones_of(s) & reach[drawer]),)
     )
@@ -264,7 +262,7 @@ def banks(seen: Picture, view: View) -> tuple[Bank, ...]:
 # -- rules -----------------------------------------------------------------------------------------------------------------
 
 
-def objection(seen: Picture, change: Change) -> str | None:
+def objection(seen: ServiceView, change: Change) -> str | None:
     """The rule that a change breaks: whole blocks, one zone for everything in a system, the limits of that zone."""
     if not seen.reading.composes:
         return "read only: the service shows its blocks and composes nothing (it has no CompositionService)"
@@ -289,7 +287,7 @@ def objection(seen: Picture, change: Change) -> str | None:
     return None
 
 
-def _counts(seen: Picture, seat: Seat, new: Mapping[str, Block]) -> dict[str, int]:
+def _counts(seen: ServiceView, seat: Seat, new: Mapping[str, Block]) -> dict[str, int]:
     """Blocks of each type that the host's system would have."""
     there = seat.system.blocks or () if seat.system else ()
     blocks = {path: found for path in there if (found := seen.reading.blocks.get(path))} | dict(new)

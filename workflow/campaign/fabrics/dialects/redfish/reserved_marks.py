@@ -12,7 +12,7 @@ from campaign.errors import FabricError
 from campaign.fabrics.control_plane.protocol import Change, Remember
 from campaign.fabrics.dialects.redfish.error_messages import Missing, Stale
 from campaign.fabrics.dialects.redfish.lease_names import tag_of
-from campaign.fabrics.dialects.redfish.ownership import Picture
+from campaign.fabrics.dialects.redfish.ownership import ServiceView
 from campaign.fabrics.dialects.redfish.resources import Block
 from campaign.fabrics.dialects.redfish.resources import block as read_block
 from campaign.fabrics.dialects.redfish.service import Service
@@ -24,7 +24,7 @@ HANDLE = "reserved"
 class Reserving:
     """The marks of one change."""
 
-    def __init__(self, service: Service, seen: Picture, change: Change, wanted: bool) -> None:
+    def __init__(self, service: Service, seen: ServiceView, change: Change, wanted: bool) -> None:
         self._service = service
         self._seen = seen
         self._change = change

@@ -12,7 +12,7 @@ from typing import Any
 from campaign.errors import FabricError
 from campaign.fabrics.banks import CABLING_RULE, SLOTS, Bank, violation
 from campaign.fabrics.control_plane.lease_tag import decode, encode
-from campaign.fabrics.control_plane.protocol import Change, Remember, View
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.redfish.error_messages import Stale
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.dialects.redfish_zones import layout as layouts
@@ -31,7 +31,7 @@ UNVERIFIED = "written from public pages and Redfish's specifications; never run 
 UNMARKED = "zones are not marked: only the state file of this system says whose they are"
 
 
-class Plane:
+class Plane(ControlPlane):
     """See `ControlPlane`, `Observed` and `Portable`. claims: what the state file says, by fabric id."""
 
     def __init__(
@@ -49,12 +49,8 @@ class Plane:
         known = self._layout
         most = 2 * SLOTS if known is None else max((sum(len(b.slots) for b in known.banks), 1))
         return Capabilities(
-            attach_mode="hot",
             max_devices_per_host=most,
-            supports_modify=True,
-            exclusive_transaction=False,
             gives_host_id=True,
-            verified=False,
             note=UNVERIFIED if self.zones.marks else f"{UNVERIFIED}; {UNMARKED}",
         )
 

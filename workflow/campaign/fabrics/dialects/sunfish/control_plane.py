@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from campaign.errors import FabricError
-from campaign.fabrics.banks import Bank
+from campaign.fabrics.banks import UNLIMITED, Bank
 from campaign.fabrics.control_plane import lease_tag
-from campaign.fabrics.control_plane.protocol import Change, Remember, View
+from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.redfish.error_messages import Missing
 from campaign.fabrics.dialects.redfish.service import Service, uri
 from campaign.fabrics.dialects.sunfish.connections import (
@@ -34,7 +34,7 @@ from campaign.fabrics.protocol import Capabilities, Tag
 FABRICS = "/redfish/v1/Fabrics"
 
 
-class Plane:
+class Plane(ControlPlane):
     """Sunfish, open; see `control.plane.ControlPlane`."""
 
     def __init__(self, options: Options, hosts: Sequence[str]) -> None:
@@ -56,12 +56,7 @@ class Plane:
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            attach_mode="hot",
             max_devices_per_host=max(1, len(self._shown.targets)),
-            supports_modify=True,
-            exclusive_transaction=False,
-            gives_host_id=False,
-            verified=False,
             note="follows the Sunfish reference server; no agent with hardware was met. It tells a device's UUID or serial only "
             "where the agent does",
         )
@@ -141,7 +136,6 @@ class Plane:
 
     def banks(self, view: View) -> Sequence[Bank]:
         """One bank for devices that share their zones; there is no limit to how many hosts share it."""
-        most = len(self._hosts) + len({device.attached_to for device in view.devices})
         return [
             Bank(
                 name := f"{self._fabric.get('Id')}-{index}",
@@ -149,7 +143,7 @@ class Plane:
                 "advanced",
                 frozenset(range(1, len(members) + 1)),
                 tuple(self._hosts[one] for one in initiators if one in self._hosts),
-                most,
+                UNLIMITED,
             )
             for index, (initiators, members) in enumerate(self._groups.items(), start=1)
         ]
