@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from campaign.archive import opened, pack, reading, write_archive
+from campaign.archive import opened, read, write_archive, zip_file
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.errors import ArchiveError
@@ -107,13 +107,13 @@ def test_a_bomb_is_refused_before_anything_is_written(
 ) -> None:
     swollen(contents(there), tmp_path / "bomb.zip")
     written: list[str] = []
-    monkeypatch.setattr(reading, "_write", lambda *arguments: written.append("all of it"))
-    monkeypatch.setattr(reading, "MAX_BYTES", 100 * 2**20)
+    monkeypatch.setattr(read, "_write", lambda *arguments: written.append("all of it"))
+    monkeypatch.setattr(read, "MAX_BYTES", 100 * 2**20)
     with pytest.raises(ArchiveError, match="more than it can hold"), opened(tmp_path / "bomb.zip"):
         pass
     monkeypatch.undo()
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(reading, "_write", lambda *arguments: written.append("all of it"))
+    monkeypatch.setattr(read, "_write", lambda *arguments: written.append("all of it"))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10 * 2**20))
     with pytest.raises(ArchiveError, match=r"are free in .*TMPDIR"), opened(tmp_path / "bomb.zip"):
         pass
@@ -169,7 +169,7 @@ def test_killed_while_writing_leaves_the_old_archive_and_the_next_writes_it(
     (results / "leases" / "new.json").write_text('{"lease_id": "new", "lease": "new"}')
 
     def killed() -> None:
-        added, real = 0, pack.add
+        added, real = 0, zip_file.add
 
         def add(*arguments: object) -> None:
             nonlocal added
@@ -178,7 +178,7 @@ def test_killed_while_writing_leaves_the_old_archive_and_the_next_writes_it(
             added += 1
             real(*arguments)  # type: ignore[arg-type]
 
-        pack.add = add
+        zip_file.add = add
         write_archive(campaign, results, there)
 
     assert in_a_child(killed, tmp_path / "told") == -signal.SIGKILL
@@ -234,8 +234,8 @@ def test_two_at_once_do_not_write_into_each_other(campaign: Campaign, results: P
         if not told:
             told.append(name)
             with pytest.raises(ArchiveError, match="another process is writing it"):
-                pack.pack(there, {}, lambda written: iter(()))
+                zip_file.pack(there, {}, lambda written: iter(()))
 
-    pack.pack(there, {"a": b"1", "b": b"2"}, lambda written: iter(()), second)
+    zip_file.pack(there, {"a": b"1", "b": b"2"}, lambda written: iter(()), second)
     assert told
     assert contents(there) == {"a": b"1", "b": b"2"}

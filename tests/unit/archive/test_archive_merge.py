@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.archive import check, merge, merging, opened, write_archive
-from campaign.archive.source import tables_from
-from campaign.archive.union import WHY_LEFT_OUT, united
+from campaign.archive import check, merge, merge_archives, opened, write_archive
+from campaign.archive.merge_campaigns import WHY_LEFT_OUT, united
+from campaign.archive.sources import tables_from
 from campaign.config.resolve import Campaign, from_document
 from campaign.documents.record import Record, Store
 from campaign.errors import ArchiveError
@@ -66,7 +66,7 @@ def make(filled: Callable[[Mapping[str, Any]], tuple[Campaign, Path]], tmp_path:
 @pytest.fixture
 def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that look at records only: making the tables takes most of the time."""
-    monkeypatch.setattr(merging, "remade", lambda *arguments: None)
+    monkeypatch.setattr(merge_archives, "remade", lambda *arguments: None)
 
 
 def records(path: Path) -> dict[tuple[str, int], Record]:

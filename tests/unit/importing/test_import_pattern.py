@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from campaign.documents.expression import parse
 from campaign.errors import ConfigError
-from campaign.importing.pattern import pattern, plain
-from campaign.importing.rules import others
+from campaign.importing.exclusions import others
+from campaign.importing.path_pattern import pattern, plain
 
 NAMES = ("configuration", "workload", "batch", "precision", "repetition")
 

@@ -7,12 +7,11 @@ results directory that `layout.PARTS` names. Every byte is checked when it is re
 
 from __future__ import annotations
 
-from campaign.archive.extracting import extract
 from campaign.archive.layout import PARTS, READABLE, SCHEMA
-from campaign.archive.merging import Merged, merge
-from campaign.archive.reading import Opened, check, opened
-from campaign.archive.reports import report_from, report_from_archive
-from campaign.archive.writing import Wishes, Written, write_archive
+from campaign.archive.merge_archives import Merged, merge
+from campaign.archive.read import Opened, check, extract, opened
+from campaign.archive.sources import report_from, report_from_archive
+from campaign.archive.write import Wishes, Written, write_archive
 
 __all__ = [
     "PARTS",

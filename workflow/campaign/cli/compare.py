@@ -77,7 +77,7 @@ def compare(
 
 def _compared(text: str, results: Path) -> tuple[Tables] | ReferenceSet:
     """The tables of a source, or the set of published claims that a text names."""
-    from campaign.archive.source import tables_from
+    from campaign.archive.sources import tables_from
     from campaign.config.published_file import is_set, load
     from campaign.config.yaml_file import read_yaml
 

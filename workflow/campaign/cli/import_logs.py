@@ -35,7 +35,8 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
     """
     from campaign.cli.terminal import show, show_rows, table_of
     from campaign.importing import summary
-    from campaign.importing.survey import read_map, survey
+    from campaign.importing.map_file import read_map
+    from campaign.importing.scan_logs import survey
     from campaign.importing.write import earlier, write
     from campaign.paths import Results
 

@@ -45,7 +45,7 @@ def sql(
     campaign sql "select campaign, avg(compose_s) from leases group by campaign" before.zip after.zip
     campaign sql --tables
     """
-    from campaign.archive.source import tables_from
+    from campaign.archive.sources import tables_from
     from campaign.tables.sql import Database, no_tables
 
     if tables and query is not None:

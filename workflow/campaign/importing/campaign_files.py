@@ -7,8 +7,8 @@ from typing import Any
 
 from campaign.config.import_file import ImportFile
 from campaign.documents.cell import Scalar
-from campaign.importing.rules import either, others
-from campaign.importing.subject import PRECISIONS, Point
+from campaign.importing.exclusions import either, others
+from campaign.importing.log_identity import PRECISIONS, Point
 from campaign.workloads.protocol import Workload
 
 WHY = "no log of it was found"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from campaign.documents.cell import Cell
-from campaign.importing.survey import Entry, Survey
+from campaign.importing.scan_logs import Entry, Survey
 
 
 def document(found: Survey) -> dict[str, Any]:

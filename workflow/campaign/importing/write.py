@@ -17,7 +17,8 @@ from campaign.errors import ConfigError, RecordError, unwritable
 from campaign.files import write_atomic
 from campaign.importing.campaign_files import system_document
 from campaign.importing.log_text import span
-from campaign.importing.survey import Entry, Map, Survey
+from campaign.importing.map_file import Map
+from campaign.importing.scan_logs import Entry, Survey
 from campaign.paths import Results
 from campaign.plan.matrix import specification
 
@@ -111,7 +112,7 @@ def _composition(campaign: Campaign, hosts: Collection[str]) -> dict[str, Any]:
 
 
 def _record(found: Survey, entry: Entry, store: Store, shared: Mapping[str, str]) -> Record:
-    cell, outcome, of = entry.cell, entry.outcome, entry.subject
+    cell, outcome, of = entry.cell, entry.outcome, entry.identity
     if cell is None or outcome is None or of is None:
         raise RecordError(f"{entry.path}: was not read")
     written_s = (found.directory / entry.path).stat().st_mtime

@@ -11,37 +11,22 @@ from typing import Literal, cast
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.check import Sources
-from campaign.config.import_file import ImportFile, LogPattern
-from campaign.config.load import Loaded, gathered, load_workload_file, validate
-from campaign.config.published_file import load as load_reference
+from campaign.config.load import validate
 from campaign.config.resolve import Campaign, resolve
-from campaign.config.shapes import expand_shapes
 from campaign.config.system_file import SystemFile
-from campaign.config.yaml_file import YamlFile, read_yaml
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record
 from campaign.errors import ConfigError
-from campaign.importing.campaign_files import campaign_document, system_document, workload_document
+from campaign.importing.campaign_files import campaign_document, system_document
+from campaign.importing.log_identity import Copy, Known, LogIdentity, Point, Unread, identify
+from campaign.importing.log_outcome import digest, outcome_of
 from campaign.importing.log_text import Found, look
-from campaign.importing.pattern import Pattern, pattern, plain
-from campaign.importing.run import digest, outcome_of
-from campaign.importing.subject import Copy, Known, Point, Subject, Unread, subject
+from campaign.importing.map_file import Map, unsaved_file
 from campaign.plan.matrix import expand
 from campaign.workloads.logs import Log
-from campaign.workloads.protocol import Outcome, Workload
+from campaign.workloads.protocol import Outcome
 
 Fate = Literal["new", "present", "unread"]
-
-
-@dataclass(frozen=True)
-class Map:
-    """A valid map, with what follows from it alone."""
-
-    path: Path
-    said: ImportFile
-    known: Known
-    patterns: tuple[tuple[LogPattern, Pattern], ...]
-    ignored: tuple[re.Pattern[str], ...]
 
 
 @dataclass(frozen=True)
@@ -54,7 +39,7 @@ class Entry:
     sha256: str = ""
     cell: Cell | None = None
     repetition: int = 0
-    subject: Subject | None = None
+    identity: LogIdentity | None = None
     found: Found = field(default_factory=Found)
     outcome: Outcome | None = None
 
@@ -73,47 +58,10 @@ class Survey:
         return [entry for entry in self.entries if entry.fate == fate]
 
 
-def read_map(path: Path) -> Map:
-    """Read a map and the workload files that it names; ConfigError lists what is wrong, where, and what is allowed."""
-    source = read_yaml(path)
-    said = cast(ImportFile, validate(source, "import"))
-    system = cast(SystemFile, validate(_made(path, system_document(said, {})), "system"))
-    configurations, impossible = expand_shapes(said.configurations, system, source)
-    if impossible:
-        raise ConfigError(f"{source.place('configurations')}: {impossible[0].shape}: {impossible[0].why}")
-    workloads: dict[str, Workload] = {}
-    gathered((lambda name=name: workloads.update({name: _workload(said, name, source)})) for name in said.workloads)  # type: ignore[misc]
-    for name in said.references:
-        load_reference(name, path.parent)
-    known = Known(configurations, workloads)
-    compiled = []
-    for number, each in enumerate(said.logs):
-        where = source.place("logs", number, "path")
-        compiled.append((each, pattern(each.path, known.names(), known.words(each), where)))
-    return Map(path, said, known, tuple(compiled), tuple(map(plain, said.ignore)))
-
-
-def _made(path: Path, document: Mapping[str, object]) -> YamlFile:
-    return YamlFile(path, dict(document), {})
-
-
-def _workload(said: ImportFile, name: str, source: YamlFile) -> Workload:
-    entry = said.workloads[name]
-    if entry.parser is not None or entry.parsers:
-        return cast(Workload, validate(_made(source.path, workload_document(name, said)), "workload"))
-    loaded: Loaded[Workload] = load_workload_file(name, source.path)
-    if not loaded.model.reads_log:
-        raise ConfigError(
-            f"{source.place('workloads', name)}: workload '{name}' ({loaded.model.kind}) gives its numbers in files of its own, "
-            "not in its log; give a 'parser' or 'parsers' here, under a name of their own"
-        )
-    return loaded.model
-
-
 def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> Survey:
     """Look at every file; nothing is written. records: of earlier imports. ConfigError where no log says what it is of."""
     identified = [_identified(path, directory, read) for path in _files(directory, read.ignored)]
-    subjects = {entry.path: entry.subject for entry in identified if entry.subject is not None}
+    subjects = {entry.path: entry.identity for entry in identified if entry.identity is not None}
     names = {c.name for c in read.known.configurations}
     earlier = [
         record
@@ -127,7 +75,7 @@ def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> Survey
     cells = {_point(cell): cell for cell in expand(first).cells}
     sorted_out = list(_Sorting(first, cells, directory, records).sorted(identified))
     # What turned out to be a copy makes no cell and no repetition.
-    campaign = _campaign(read, [entry.subject for entry in sorted_out if entry.subject is not None], earlier)
+    campaign = _campaign(read, [entry.identity for entry in sorted_out if entry.identity is not None], earlier)
     by_id = {cell.id: cell for cell in expand(campaign).cells}
     entries = tuple(entry if entry.cell is None else replace(entry, cell=by_id[entry.cell.id]) for entry in sorted_out)
     return Survey(directory, campaign, entries, tuple(records), sum(r.cell_id not in by_id for r in records))
@@ -164,7 +112,7 @@ def _identified(path: Path, directory: Path, read: Map) -> Entry:
             *(option for option in _options(read) if option in {*values, *found.values, *chosen.values}),
         }
         return Entry(
-            name, "new", sha256=sha256, subject=subject(_with(read.known, axes), chosen, values, found), found=found
+            name, "new", sha256=sha256, identity=identify(_with(read.known, axes), chosen, values, found), found=found
         )
     except Unread as error:
         return Entry(name, "unread", str(error))
@@ -178,7 +126,7 @@ def _with(known: Known, axes: Iterable[str]) -> Known:
     return Known(known.configurations, known.workloads, frozenset(axes))
 
 
-def _campaign(read: Map, subjects: Sequence[Subject], earlier: Sequence[Record]) -> Campaign:
+def _campaign(read: Map, subjects: Sequence[LogIdentity], earlier: Sequence[Record]) -> Campaign:
     """The campaign of everything found now and before."""
     points = {each.point for each in subjects}
     points |= {
@@ -188,14 +136,16 @@ def _campaign(read: Map, subjects: Sequence[Subject], earlier: Sequence[Record])
     axes = {name for point in points for name, _ in point[4]}
     often = _repetitions(read, subjects, earlier)
     document = campaign_document(read.said, points, axes, often, read.known.workloads)
-    source = _made(read.path, document)
+    source = unsaved_file(read.path, document)
     file = cast(CampaignFile, validate(source, "campaign"))
-    system = cast(SystemFile, validate(_made(read.path, system_document(read.said, read.known.workloads)), "system"))
+    system = cast(
+        SystemFile, validate(unsaved_file(read.path, system_document(read.said, read.known.workloads)), "system")
+    )
     workloads = {name: read.known.workloads[name] for name in file.axes.workload}
     return resolve(read.path, file, system, workloads, Sources(source, source, {}))
 
 
-def _repetitions(read: Map, subjects: Sequence[Subject], earlier: Sequence[Record]) -> dict[str, int]:
+def _repetitions(read: Map, subjects: Sequence[LogIdentity], earlier: Sequence[Record]) -> dict[str, int]:
     """Planned repetitions by workload: as the map says, or the most that a cell has."""
     counts: Counter[Point] = Counter()
     most: defaultdict[str, int] = defaultdict(lambda: 1)
@@ -238,19 +188,19 @@ class _Sorting:
     def sorted(self, entries: Sequence[Entry]) -> Iterator[Entry]:
         # Repetitions that logs name themselves first: the others get what is free.
         done: dict[str, Entry] = {}
-        for entry in sorted(entries, key=lambda entry: entry.subject is None or entry.subject.repetition is None):
-            done[entry.path] = self.one(entry) if entry.subject is not None else entry
+        for entry in sorted(entries, key=lambda entry: entry.identity is None or entry.identity.repetition is None):
+            done[entry.path] = self.one(entry) if entry.identity is not None else entry
         yield from (done[entry.path] for entry in entries)
 
     def one(self, entry: Entry) -> Entry:
         try:
-            return self.placed(entry, cast(Subject, entry.subject))
+            return self.placed(entry, cast(LogIdentity, entry.identity))
         except Copy as error:
             return Entry(entry.path, "unread", str(error))
         except Unread as error:
             return replace(entry, fate="unread", why=str(error))
 
-    def placed(self, entry: Entry, of: Subject) -> Entry:
+    def placed(self, entry: Entry, of: LogIdentity) -> Entry:
         axes = self.campaign.file.axes.options
         given = {**self.campaign.workloads[of.point[1]].options, **dict(of.point[4])}
         cell = self.cells[(*of.point[:4], tuple((name, given[name]) for name in sorted(axes)))]

@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from campaign.archive.layout import DERIVED, Index, part_of
-from campaign.archive.pack import Content
-from campaign.archive.reading import Opened, opened
-from campaign.archive.union import united
-from campaign.archive.writing import aside, manifests_by_age, pack_crate, remade
+from campaign.archive.merge_campaigns import united
+from campaign.archive.read import Opened, opened
+from campaign.archive.write import aside, manifests_by_age, pack_crate, remade
+from campaign.archive.zip_file import Content
 from campaign.errors import ArchiveError
 
 OnConflict = Literal["error", "first"]

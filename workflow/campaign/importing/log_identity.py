@@ -12,7 +12,7 @@ from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar
 from campaign.documents.fields import Precision
 from campaign.errors import nearest
 from campaign.importing.log_text import Found
-from campaign.importing.pattern import NUMBERS
+from campaign.importing.path_pattern import NUMBERS
 from campaign.workloads.protocol import Workload
 
 PRECISIONS: tuple[str, ...] = typing.get_args(Precision)
@@ -29,7 +29,7 @@ class Copy(Unread):
 
 
 @dataclass(frozen=True)
-class Subject:
+class LogIdentity:
     """repetition: None where nothing says it. hosts, lease: empty where not known."""
 
     point: Point
@@ -63,7 +63,7 @@ class Known:
         return {name: words.get(name, set()) | set(pattern.words.get(name, ())) for name in {*words, *pattern.words}}
 
 
-def subject(known: Known, pattern: LogPattern, path: Mapping[str, str], found: Found) -> Subject:
+def identify(known: Known, pattern: LogPattern, path: Mapping[str, str], found: Found) -> LogIdentity:
     """What the log is of. path: what stands in its path; Unread says what is missing, unknown or contradicts itself."""
     said = _said(pattern, path, found)
     configuration = _configuration(known, said)
@@ -86,7 +86,7 @@ def subject(known: Known, pattern: LogPattern, path: Mapping[str, str], found: F
     if hosts and len(set(hosts)) != configuration.hosts:
         raise Unread(f"hosts {', '.join(hosts)}: configuration '{configuration.name}' has {configuration.hosts}")
     point = (configuration.name, workload, _batch(said, configuration), precision, options)
-    return Subject(point, None if repetition is None else int(repetition), hosts, str(said.get("lease", "")))
+    return LogIdentity(point, None if repetition is None else int(repetition), hosts, str(said.get("lease", "")))
 
 
 def _said(pattern: LogPattern, path: Mapping[str, str], found: Found) -> dict[str, Scalar]:

@@ -32,8 +32,8 @@ from campaign.archive.layout import (
     part_of,
     readme,
 )
-from campaign.archive.pack import Content, pack
-from campaign.archive.reading import Opened, unpack
+from campaign.archive.read import Opened, unpack
+from campaign.archive.zip_file import Content, pack
 from campaign.config.published_file import is_set
 from campaign.config.resolve import Campaign
 from campaign.errors import ArchiveError

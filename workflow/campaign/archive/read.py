@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import zipfile
 import zlib
 from collections import Counter
@@ -84,6 +85,29 @@ def unpack(path: Path, directory: Path) -> Opened:
     except (OSError, ValueError, AttributeError) as error:
         raise ArchiveError(f"{path}: its {CAMPAIGN} cannot be read ({error}); {_AGAIN}") from error
     return Opened(campaign, directory, index.where, index, {info.filename: info.file_size for info in infos})
+
+
+def extract(path: Path, root: Path) -> Path:
+    """Unpack an archive to `<root>/<campaign>`, whole or not at all; gives that directory.
+
+    ArchiveError as `opened`, and when the directory is there already.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".campaign-archive-", dir=root))
+    except OSError as error:
+        raise ArchiveError(f"{root}: cannot be written ({error.strerror}); give another --into") from error
+    try:
+        archive = unpack(path, scratch)
+        target = root / archive.campaign.name
+        if target.exists():
+            raise ArchiveError(f"{target}: is there already, and nothing of it is replaced; give another --into")
+        scratch.chmod(0o755)
+        scratch.rename(target)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return target
 
 
 def check(path: Path) -> tuple[Index, list[str]]:
@@ -189,6 +213,3 @@ def _set_order(directory: Path, order: tuple[str, ...]) -> None:
     for position, name in enumerate(order):
         if (file := directory / name).is_file():
             os.utime(file, (position + 1.0, position + 1.0))
-
-
-__all__ = ["MAX_BYTES", "Opened", "check", "opened", "unpack"]

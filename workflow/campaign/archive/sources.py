@@ -1,14 +1,16 @@
-"""Where measurements come from: a campaign file, an archive, or a directory of results."""
+"""Tables and reports from any source of measurements: a campaign file, an archive, or a results directory."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from campaign.archive import opened
-from campaign.config.resolve import load_campaign
+from campaign.archive.read import opened
+from campaign.config.resolve import Campaign, load_campaign
 from campaign.errors import ConfigError
 from campaign.paths import Results
-from campaign.tables.collect import gather, tables_of
+from campaign.report.write import draw_figures, render_report, write_recommendation
+from campaign.tables.collect import collect, gather, tables_of
 from campaign.tables.io import Tables, read
 
 
@@ -32,3 +34,17 @@ def tables_from(source: Path, results: Path = Path("results"), where: str | None
         f"{source}: is no source of measurements; give a campaign file (.yaml), an archive (.zip), or a campaign's results "
         "directory, which holds tables/"
     )
+
+
+def report_from_archive(path: Path, out: Path, where: str | None = None) -> None:
+    """The page from an archive alone; where: instead of what the archive shows by default."""
+    with opened(path) as archive, TemporaryDirectory(prefix="campaign-report-") as scratch:
+        report_from(archive.campaign, archive.directory, where or archive.where, Path(scratch), out)
+
+
+def report_from(campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path) -> None:
+    """Tables and figures into `scratch`, the page into `out`."""
+    collect(gather(campaign, results, where), scratch / "tables")
+    draw_figures(scratch / "tables", scratch / "figures")
+    write_recommendation(scratch / "tables", scratch / "recommendation")
+    render_report(scratch / "tables", scratch / "figures", out)
