@@ -23,14 +23,49 @@ PUBLISHED = ROOT / "data" / "published"
 
 @dataclass(frozen=True)
 class Results:
-    """One campaign's results: `<root>/<campaign>`."""
+    """One campaign's results, `<root>/<campaign>`: the name of every file and directory in it that several modules use."""
 
     root: Path
     campaign: str
 
+    @classmethod
+    def at(cls, directory: Path) -> Results:
+        """The results in a directory of this name."""
+        return cls(directory.parent, directory.name)
+
     @property
     def directory(self) -> Path:
         return self.root / self.campaign
+
+    @property
+    def records(self) -> Path:
+        """`<first two digits>/<cell id>.<repetition>.json`."""
+        return self.directory / "records"
+
+    @property
+    def shared(self) -> Path:
+        """What many records have in common: `<hash>.json`."""
+        return self.directory / "shared"
+
+    @property
+    def superseded(self) -> Path:
+        """Records whose runs are measured again: `<time>/records/` and `<time>/why.json`."""
+        return self.directory / "superseded"
+
+    @property
+    def put_aside(self) -> Path:
+        """Where earlier versions moved records whose composition broke: `<use of a lease>/<cell id>.<repetition>.json`."""
+        return self.directory / "put-aside"
+
+    @property
+    def stops(self) -> Path:
+        """Cells that reached the target for their interval."""
+        return self.directory / "stops"
+
+    @property
+    def memory_limits(self) -> Path:
+        """Batches that ran out of memory, and batches that fit."""
+        return self.directory / "limits"
 
     @property
     def leases(self) -> Path:
@@ -76,6 +111,14 @@ class Results:
         return self.plan / "leases"
 
     @property
+    def plan_document(self) -> Path:
+        return self.plan / "plan.json"
+
+    @property
+    def plan_table(self) -> Path:
+        return self.plan / "plan.tsv"
+
+    @property
     def budget(self) -> Path:
         """What a budget chose of the matrix, once a run was begun with it."""
         return self.plan / "budget.json"
@@ -90,6 +133,20 @@ class Results:
         return self.directory / "slurm"
 
     @property
+    def slurm_calls(self) -> Path:
+        """One line for each call of a Slurm command."""
+        return self.slurm / "commands.jsonl"
+
+    @property
+    def batches(self) -> Path:
+        """Submissions: what each was to submit, and which jobs came of it."""
+        return self.slurm / "batches"
+
+    @property
+    def recommendation(self) -> Path:
+        return self.directory / "recommendation"
+
+    @property
     def report(self) -> Path:
         return self.directory / "report.html"
 
@@ -100,6 +157,18 @@ class Results:
     def work(self, lease: str) -> Path:
         """Scratch of one lease: locks, submission, rank files. Of no use once the lease is over."""
         return self.directory / "work" / lease
+
+    def measure_lock(self, lease: str) -> Path:
+        """Held by the process that composes for a lease, waits for its driver, and releases."""
+        return self.work(lease) / "measure.lock"
+
+    def driver_lock(self, lease: str) -> Path:
+        """Held by the driver that measures the runs of a lease."""
+        return self.work(lease) / "driver.lock"
+
+    def journals(self, system: str) -> Path:
+        """Journals of leases on a system, of all campaigns."""
+        return self.system_state(system) / "leases"
 
     def system_state(self, system: str) -> Path:
         """State that campaigns on one system share: the simulated fabric, journals of leases, ownership."""

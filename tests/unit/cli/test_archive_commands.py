@@ -39,14 +39,17 @@ def test_writing_again_says_what_it_kept(place: Path) -> None:
     paths[0].unlink()
     paths[1].write_bytes(paths[1].read_bytes().replace(b'"started":17', b'"started":18'))
     output = run().output
-    assert f"kept 1 files that only the archive had: records/{paths[0].parent.name}/{paths[0].name}" in output
-    assert "1 of its records were measured again; the old ones are under superseded/" in output
+    assert (
+        f"1 files that only the existing archive had were kept: records/{paths[0].parent.name}/{paths[0].name}"
+        in output
+    )
+    assert "1 records of the existing archive were measured again; the old ones are in superseded/" in output
 
 
 def test_verify_says_that_it_is_whole_or_what_is_not(place: Path) -> None:
     run("--output", "a.zip")
     output = run("verify", "a.zip").output
-    assert output.startswith("a.zip: whole; archive/2, campaign small, ")
+    assert output.startswith("a.zip: intact; archive/2, campaign small, ")
     assert "31 records, by composable-campaign" in output
     Path("a.zip").write_bytes(Path("a.zip").read_bytes()[:-40])
     result = run("verify", "a.zip")
@@ -75,5 +78,5 @@ def test_merge_says_what_became_of_it(place: Path) -> None:
     assert "a.zip and b.zip: hold different records of 1 runs" in result.output
     result = run("merge", "m.zip", "a.zip", "b.zip", "--on-conflict", "first")
     assert result.exit_code == 0
-    assert "1 records gave way to an earlier archive's" in result.output
+    assert "1 records differ from those of an earlier archive" in result.output
     assert run("verify", "m.zip").exit_code == 0

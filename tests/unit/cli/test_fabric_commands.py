@@ -135,7 +135,7 @@ def test_a_dry_run_prints_the_exact_requests_and_sends_none(place: Place) -> Non
     login = [asked for asked in place.server.changing() if not re.search("(?i)session|digest", asked.path)]
     assert login == []
     assert place.rack.changes == 0
-    assert place.fabric("reconcile", "--grace", "0").output == "nothing of ours was left behind\n"
+    assert place.fabric("reconcile", "--grace", "0").output == "no lease was left behind\n"
     said = re.findall(r"^(POST|PATCH|PUT|DELETE) (\S+)", done.output, flags=re.MULTILINE)
     assert said
     # What is then really sent is what was printed, but for ids that only the fabric gives.

@@ -26,10 +26,10 @@ def tables_from(source: Path, results: Path = Path("results"), where: str | None
     if source.suffix in (".yaml", ".yml"):
         campaign = load_campaign(source)
         return tables_of(gather(campaign, Results(results, campaign.name).directory, where))
-    if (source / "tables" / "runs.parquet").is_file():
+    if (Results.at(source).tables / "runs.parquet").is_file():
         if where:
             raise ConfigError(f"{source}: --where needs a campaign file or an archive, not a directory of results")
-        return read(source / "tables")
+        return read(Results.at(source).tables)
     raise ConfigError(
         f"{source}: is no source of measurements; give a campaign file (.yaml), an archive (.zip), or a campaign's results "
         "directory, which holds tables/"
@@ -44,7 +44,8 @@ def report_from_archive(path: Path, out: Path, where: str | None = None) -> None
 
 def report_from(campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path) -> None:
     """Tables and figures into `scratch`, the page into `out`."""
-    collect(gather(campaign, results, where), scratch / "tables")
-    draw_figures(scratch / "tables", scratch / "figures")
-    write_recommendation(scratch / "tables", scratch / "recommendation")
-    render_report(scratch / "tables", scratch / "figures", out)
+    made = Results.at(scratch)
+    collect(gather(campaign, results, where), made.tables)
+    draw_figures(made.tables, made.figures)
+    write_recommendation(made.tables, made.recommendation)
+    render_report(made.tables, made.figures, out)

@@ -27,7 +27,7 @@ class _PackFirst(click.Group):
 
 @click.group(cls=_PackFirst, subcommand_metavar="[CAMPAIGN] | merge | verify | extract")
 def archive() -> None:
-    """Pack a campaign into one file, or check, merge and unpack such files.
+    """Pack a campaign into one file; verify, merge and extract such archives.
 
     'campaign archive CAMPAIGN' is short for 'campaign archive pack CAMPAIGN'. An archive is a zip file and a Workflow Run RO-Crate:
     README.md in it says how to read it without this program.
@@ -36,16 +36,16 @@ def archive() -> None:
 
 @archive.command()
 @campaign_argument
-@click.option("--where", metavar="EXPRESSION", help="What its report shows. All records are packed all the same.")
+@click.option("--where", metavar="EXPRESSION", help="Cells that the archive's report shows. All records are packed.")
 @results_option
 @click.option(
     "--output", type=click.Path(path_type=Path), help="The archive. Default: <campaign>.zip in the results directory."
 )
-@click.option("--no-telemetry", is_flag=True, help="Without the samples of telemetry/, which may be most of its bytes.")
+@click.option("--no-telemetry", is_flag=True, help="Leave out telemetry/, often the largest part.")
 @click.option(
     "--license", metavar="SPDX|URL", help="Licence of the measurements, such as CC-BY-4.0. Default: not stated."
 )
-@click.option("--creator", metavar="NAME", help="Who measured. Default: not stated.")
+@click.option("--creator", metavar="NAME", help="Who made the measurements. Default: not stated.")
 def pack(
     campaign: Path,
     where: str | None,
@@ -55,9 +55,9 @@ def pack(
     license: str | None,
     creator: str | None,
 ) -> None:
-    """Pack config as used, plan, records, samples, tables and leases, with checksums, into one file.
+    """Pack the configuration as used, plan, records, telemetry, tables and leases into one file with checksums.
 
-    Over an archive of the same campaign, what that has and the results do not is kept.
+    If the file is an archive of the same campaign, its records that the results lack are kept.
     """
     from campaign.archive import Wishes, write_archive
     from campaign.config.resolve import load_campaign
@@ -72,10 +72,10 @@ def pack(
 def _echo(written: Written) -> None:
     click.echo(f"{written.path}: {written.members} files, {written.records} records")
     if written.kept:
-        click.echo(f"kept {len(written.kept)} files that only the archive had: {_some(written.kept)}")
+        click.echo(f"{len(written.kept)} files that only the existing archive had were kept: {_some(written.kept)}")
     if written.superseded:
         click.echo(
-            f"{len(written.superseded)} of its records were measured again; the old ones are under superseded/: "
+            f"{len(written.superseded)} records of the existing archive were measured again; the old ones are in superseded/: "
             f"{_some(written.superseded)}"
         )
 
@@ -88,12 +88,12 @@ def _echo(written: Written) -> None:
     type=click.Choice(["error", "first"]),
     default="error",
     show_default=True,
-    help="Where archives hold different records of one run: refuse, or let the one that is named first count.",
+    help="If archives hold different records of one run: stop, or use the record of the archive named first.",
 )
 def merge(out: Path, archives: tuple[Path, ...], on_conflict: Any) -> None:
-    """Write to OUT what all ARCHIVEs of one campaign hold: measured in parts, or on several machines.
+    """Merge ARCHIVEs of one campaign into OUT, e.g. parts measured on several machines.
 
-    They may differ in configurations, values of axes, workloads, exclusions and repetitions.
+    The archives may differ in configurations, axis values, workloads, exclusions and repetitions.
     """
     from campaign.archive import merge as put_together
 
@@ -103,16 +103,16 @@ def merge(out: Path, archives: tuple[Path, ...], on_conflict: Any) -> None:
 def _echo_merged(merged: Merged, first: Path) -> None:
     click.echo(f"{merged.path}: {merged.members} files, {merged.records} records")
     if merged.taken:
-        click.echo(f"the archives differ in {', '.join(merged.taken)}: that of {first} counts")
+        click.echo(f"the archives differ in {', '.join(merged.taken)}; the values of {first} are used")
     for old, new in merged.renamed.items():
-        click.echo(f"two leases are called {old}: the later archive's is {new} from now on")
+        click.echo(f"two archives have a lease {old}; that of the later archive is now called {new}")
     if merged.superseded:
         click.echo(
-            f"{len(merged.superseded)} records gave way to an earlier archive's, and are kept under superseded/: "
+            f"{len(merged.superseded)} records differ from those of an earlier archive and were moved to superseded/: "
             f"{_some(merged.superseded)}"
         )
     if not merged.plan:
-        click.echo("the archives have different plans; none of them is for all of it, so they are left out")
+        click.echo("the archives have different plans; the merged archive has none")
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -122,21 +122,21 @@ def _some(names: tuple[str, ...]) -> str:
 @archive.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def verify(file: Path) -> None:
-    """Read every byte of an archive against its checksums, and its description as an RO-Crate.
+    """Check every byte of an archive against its checksums, and its RO-Crate metadata.
 
-    Exits with 1 when anything is damaged, missing, added, or described wrongly.
+    Exits with 1 if anything is damaged, missing, added, or described wrongly.
     """
     from campaign.archive import check
 
     index, problems = check(file)
     records = sum(name.startswith("records/") for name in index.sha256)
     for problem in problems[:_SHOWN]:
-        click.secho(f"{file}: as an RO-Crate: {problem}", fg="red", err=True)
+        click.secho(f"{file}: RO-Crate: {problem}", fg="red", err=True)
     if problems:
         sys.exit(1)
     made = f", by {index.made_by}" if index.made_by else ""
     click.echo(
-        f"{file}: whole; {index.schema}, campaign {index.campaign}, {len(index.sha256)} files, {records} records{made}"
+        f"{file}: intact; {index.schema}, campaign {index.campaign}, {len(index.sha256)} files, {records} records{made}"
     )
 
 
@@ -147,10 +147,10 @@ def verify(file: Path) -> None:
     type=click.Path(path_type=Path),
     default=Path("results"),
     show_default=True,
-    help="Directory of all results; the campaign's own is made in it, and must not be there yet.",
+    help="Directory of all results. The campaign's directory is created in it and must not exist yet.",
 )
 def extract(file: Path, into: Path) -> None:
-    """Unpack an archive into a results directory, from which the campaign can be reported and gone on with."""
+    """Extract an archive into a results directory, where the campaign can be reported and continued."""
     from campaign.archive import extract as unpack
 
     directory = unpack(file, into)

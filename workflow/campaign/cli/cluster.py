@@ -33,9 +33,9 @@ def _directory_option(command: _Command) -> _Command:
 
 @click.group()
 def cluster() -> None:
-    """A whole composable cluster on this machine: Slurm on emulated hosts, for tests and learning.
+    """A local practice cluster: Slurm on emulated hosts of this machine.
 
-    Hosts are network namespaces with shaped links. Needs root, and Slurm's daemons installed; a real Slurm is left alone.
+    Hosts are network namespaces with shaped links. It needs root and Slurm's daemons; an existing Slurm is not changed.
     """
 
 
@@ -47,7 +47,7 @@ def cluster() -> None:
 def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tuple[str, ...]) -> None:
     """Bring up the cluster that SYSTEM describes: a system file, or its name under config/systems.
 
-    Takes some ten seconds. Everything is in one directory, and 'campaign cluster down' leaves only its logs.
+    This takes about ten seconds. All files are in one directory, of which 'campaign cluster down' keeps only the logs.
     """
     from campaign.testbed.slurm.cluster import up as bring_up
     from campaign.testbed.slurm.spec_from_system import cluster_of
@@ -65,7 +65,7 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
 @cluster.command()
 @_directory_option
 def down(directory: Path | None) -> None:
-    """Stop everything of the cluster, with its jobs, and remove all but its logs."""
+    """Stop the cluster and its jobs, and remove everything except its logs."""
     from campaign.testbed.slurm.cluster import down as bring_down
     from campaign.testbed.slurm.resumed_compositions import on_demand
 
@@ -82,7 +82,7 @@ def down(directory: Path | None) -> None:
 @cluster.command()
 @_directory_option
 def status(directory: Path | None) -> None:
-    """Show daemons, hosts and jobs. Exits with 1 when no cluster is up, or a daemon is missing."""
+    """Show daemons, hosts and jobs. Exits with 1 if no cluster is up or a daemon is missing."""
     from campaign.testbed.slurm.cluster import status as ask
 
     where = _where(directory)
@@ -116,14 +116,14 @@ def _echo_status(found: Status) -> None:
 
 @cluster.group()
 def slurmd() -> None:
-    """Stop and start the slurmd of a host, as a recomposition of its devices needs it."""
+    """Stop or start the slurmd of a host, as recomposing its devices requires."""
 
 
 @slurmd.command("stop")
 @click.argument("host")
 @_directory_option
 def slurmd_stop(host: str, directory: Path | None) -> None:
-    """Stop the slurmd of HOST; one that does not run is no error. Jobs on the host end with it sooner or later."""
+    """Stop the slurmd of HOST, if it runs. Jobs on the host will end."""
     from campaign.testbed.slurm import daemons
 
     found = _find(directory, host)
@@ -137,9 +137,9 @@ def slurmd_stop(host: str, directory: Path | None) -> None:
 @click.option("--devices", type=click.IntRange(0), help="Register with so many devices; for a dynamic host.")
 @_directory_option
 def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None:
-    """Start the slurmd of HOST; one that runs is no error.
+    """Start the slurmd of HOST, if it does not run.
 
-    A dynamic host has to be unknown to Slurm before it can come back with other devices: 'scontrol delete nodename=HOST'.
+    To give a dynamic host other devices, first delete it from Slurm: 'scontrol delete nodename=HOST'.
     """
     from campaign.testbed.slurm import daemons
 
@@ -152,7 +152,7 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
 @cluster.command()
 @_directory_option
 def devices(directory: Path | None) -> None:
-    """In a job: print 'IDENTITY, MODEL' for each device that Slurm granted on this host."""
+    """In a job, print 'IDENTITY, MODEL' for each device that Slurm granted on this host."""
     from campaign.testbed.slurm.granted_devices import granted
 
     for device in granted(_find(directory), os.environ):
@@ -182,7 +182,7 @@ def _find(directory: Path | None, host: str | None = None) -> Cluster:
 
 
 def read_system_file(system: str) -> SystemFile:
-    """A system file by its path, or by its name under config/systems."""
+    """Read a system file by its path, or by its name under config/systems."""
     from typing import cast
 
     from campaign.config.load import read_system, validate

@@ -24,17 +24,17 @@ _SHOWN = 20  # changes, and what breaks a rule, on the terminal
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @results_option
-@click.option("--baseline", metavar="NAME", help="Which of the two the other is held against. Default: A.")
+@click.option("--baseline", metavar="NAME", help="Which of the two is the baseline. Default: A.")
 @click.option(
     "--fail-on",
     "rules",
     metavar="RULE",
     multiple=True,
-    help="Exit with 1 where this holds: 'throughput < -5%', any metric such as 'energy_per_sample_j > 10%', or 'state' (no longer "
-    "measured); with published claims: 'differs' (what differs under other conditions or with another program is told and does "
-    "not count). May be given several times.",
+    help="Exit with 1 if a cell matches: 'throughput < -5%', any metric such as 'energy_per_sample_j > 10%', or 'state' (no longer "
+    "measured). With published claims: 'differs' (differences under other conditions or with another program do not count). May be "
+    "repeated.",
 )
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write a page (HTML).")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page (HTML).")
 @format_option("table", "json")
 def compare(
     first: str,
@@ -45,12 +45,12 @@ def compare(
     output: Path | None,
     style: str,
 ) -> None:
-    """Hold campaign B against campaign A, or a campaign against published claims.
+    """Compare campaign B with campaign A, or a campaign with published claims.
 
-    A and B: campaign files, archives, or results directories; one of them may be a set of published claims (falcon, faster,
-    bitfusion, or the path of such a file). Cells are matched by what they are: shape, workload, batch, precision and options;
-    only what is left by names, and that is said. Changes come with 95 % intervals, paired by block where runs share one, and
-    p-values adjusted by Holm over all cells.
+    A and B are campaign files, archives, or results directories. One of them may be a set of published claims: falcon, faster,
+    bitfusion, or the path of such a file. Cells are matched by shape, workload, batch, precision and options; remaining cells are
+    matched by name, which the output states. Changes have 95 % intervals, paired by block where runs share one. P-values are
+    adjusted over all cells (Holm).
 
     \b
     campaign compare before.zip after.zip --fail-on "throughput < -5%" --fail-on state --output changes.html

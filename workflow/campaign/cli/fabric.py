@@ -21,7 +21,7 @@ _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL
 
 @click.group()
 def fabric() -> None:
-    """A site's fabric: check it, see what was left behind, learn on an emulated one.
+    """Check a site's fabric, release what a crash left behind, or start an emulated fabric.
 
     SYSTEM is a system file, or its name under config/systems.
     """
@@ -37,12 +37,12 @@ def _site(system: str, results: Path) -> Site:
 @click.argument("system")
 @results_option
 @click.option("--yes", is_flag=True, help="Compose and release one free device without asking.")
-@click.option("--look-only", is_flag=True, help="Change nothing, and do not ask.")
+@click.option("--look-only", is_flag=True, help="Only read; do not compose a device.")
 def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
-    """What to run first at a site: is SYSTEM's fabric there, and as its file says? Ends with a verdict.
+    """Check whether SYSTEM's fabric is reachable and matches its system file. Run this first at a new site.
 
-    Reads everything, then asks before it composes one free device onto a free host and releases it, with times. Exits with 1 when
-    something has to be put right.
+    First it only reads. Then it asks before it composes one free device onto a free host and releases it again, and prints how
+    long that took. Exits with 1 if something must be fixed.
     """
     from campaign.lease.check_site import check as look
     from campaign.lease.check_site import trial
@@ -76,17 +76,19 @@ def _tell(findings: Iterable[Finding]) -> tuple[int, int]:
 @fabric.command()
 @click.argument("system")
 @results_option
-@click.option("--release", "releases", is_flag=True, help="Release them; without it they are only listed.")
+@click.option("--release", "releases", is_flag=True, help="Release the listed leases.")
 @click.option("--grace", "grace_s", default=600.0, show_default=True, metavar="SECONDS",
-              help="Leave alone what gave a sign of life less than this ago.")  # fmt: skip
+              help="Skip leases that were active less than this long ago.")  # fmt: skip
 @click.option("--unjournaled", is_flag=True,
-              help="Also leases with this program's mark that have no journal here: of a results directory that is lost. "
-                   "Only when no other campaign uses the fabric.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Take devices away that something on their host still uses; it will fail.")
+              help="Also release leases of this program without a journal here, e.g. of a lost results directory. "
+                   "Use it only when no other campaign uses the fabric.")  # fmt: skip
+@click.option(
+    "--force", is_flag=True, help="Detach devices even if a process on their host uses them; that process will fail."
+)
 def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjournaled: bool, force: bool) -> None:
     """List what a crash left behind on SYSTEM's fabric, and release it with --release.
 
-    What others hold is named and never touched.
+    Leases of others are listed and never changed.
     """
     from campaign.lease.check_site import left_behind
 
@@ -97,9 +99,9 @@ def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjour
         held = ", ".join(orphan.devices) or "no device"
         click.echo(f"{orphan.lease_id}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip())
     for line in foreign:
-        click.echo(f"left alone, held by {line}")
+        click.echo(f"not changed, held by {line}")
     if not orphans:
-        click.echo("nothing of ours was left behind")
+        click.echo("no lease was left behind")
     if any(orphan.outcome in ("leaked", "failed") for orphan in orphans):
         sys.exit(1)
 
@@ -107,9 +109,9 @@ def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjour
 @fabric.command()
 @click.argument("system")
 @results_option
-@click.option("--output", type=click.Path(path_type=Path), help="File. Default: the terminal.")
+@click.option("--output", type=click.Path(path_type=Path), help="Output file. Default: the terminal.")
 def export(system: str, results: Path, output: Path | None) -> None:
-    """Save the whole allocation of SYSTEM's fabric as a file, where the fabric can."""
+    """Save the allocation of SYSTEM's fabric to a file, if the fabric supports it."""
     from campaign.lease.check_site import export as save
 
     text = json.dumps(save(_site(system, results)), indent=1, sort_keys=True) + "\n"
@@ -125,7 +127,7 @@ def export(system: str, results: Path, output: Path | None) -> None:
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @results_option
 def restore(system: str, file: Path, results: Path) -> None:
-    """Bring SYSTEM's fabric to the allocation in FILE, as 'campaign fabric export' saved it. Foreign parts are refused."""
+    """Restore the allocation in FILE, which 'campaign fabric export' saved. Leases of others are refused."""
     from campaign.errors import ConfigError
     from campaign.lease.check_site import restore as bring
 
@@ -143,7 +145,7 @@ def restore(system: str, file: Path, results: Path) -> None:
 @results_option
 @format_option("table", "json")
 def health(system: str, results: Path, style: str) -> None:
-    """How links, ports and parts of SYSTEM's fabric are doing, where the fabric tells it."""
+    """Show the state of links, ports and parts of SYSTEM's fabric, if the fabric reports it."""
     from campaign.cli.terminal import show_rows
     from campaign.lease.check_site import readings
 
@@ -157,10 +159,10 @@ def health(system: str, results: Path, style: str) -> None:
 @fabric.command()
 @click.argument("system")
 @results_option
-@click.option("--after", metavar="CURSOR", help="Only what came after this one (first column).")
+@click.option("--after", metavar="CURSOR", help="Only events after this one (first column).")
 @format_option("table", "json")
 def events(system: str, results: Path, after: str | None, style: str) -> None:
-    """The event log of SYSTEM's fabric, where the fabric has one."""
+    """Show the event log of SYSTEM's fabric, if it has one."""
     from campaign.cli.terminal import show_rows
     from campaign.lease.check_site import events as read
 
@@ -174,20 +176,20 @@ def events(system: str, results: Path, after: str | None, style: str) -> None:
 @fabric.command()
 @click.argument("kind")
 @click.option(
-    "--directory", type=click.Path(path_type=Path), help="Where its files go. Default: campaign-emulator-KIND here."
+    "--directory", type=click.Path(path_type=Path), help="Directory for its files. Default: campaign-emulator-KIND."
 )
 @click.option("--port", default=0, help="Port on loopback. Default: any that is free.")
 @click.option("--host", "hosts", default="host[1-4]", show_default=True, help="Hosts, as in a system file.")
 @click.option("--device", "devices", multiple=True, metavar="KIND:MODEL:COUNT",
               help="Pooled devices; may be repeated. Default: gpu:cpu-rank:14 and nvme:nvme-4tb:2.")  # fmt: skip
 @click.option("--fault", "faults", multiple=True, metavar="KIND,METHOD,PATH[,TIMES]",
-              help="Something to go wrong on the wire, such as 'drop_after,POST,/redfish/*,1'; may be repeated.")  # fmt: skip
+              help="Inject a network fault, e.g. 'drop_after,POST,/redfish/*,1'; may be repeated.")  # fmt: skip
 def emulate(
     kind: str, directory: Path | None, port: int, hosts: str, devices: tuple[str, ...], faults: tuple[str, ...]
 ) -> None:
-    """Start an emulated control plane of KIND on this machine, to learn on; Ctrl-C ends it.
+    """Start an emulated control plane of KIND on this machine. Ctrl-C stops it.
 
-    A real HTTPS server with real composition semantics and no hardware behind it. Writes a system file for it.
+    It is an HTTPS server with the vendor's composition semantics and no hardware. It writes a system file for itself.
     """
     from campaign.testbed.serve_control_plane import serve
 

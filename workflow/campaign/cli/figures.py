@@ -20,13 +20,11 @@ from campaign.errors import ConfigError
     type=click.Choice(("page", "paper", "report")),
     default="page",
     show_default=True,
-    help="page: SVG that follows a page's colours. paper: PDF and SVG on white, 3.4 in (one column) or 7.1 in (both) wide, fonts "
+    help="page: SVG in the page's colours. paper: PDF and SVG on white, 3.4 in (one column) or 7.1 in (both) wide, fonts "
     "embedded, and figures.tex with their captions and with tables (booktabs). report: of a results directory, all that "
     "'campaign report' needs of figures: SVG, data and captions, also of figures without data.",
 )
-@click.option(
-    "--only", metavar="NAME,NAME..", help="Only these, by file name or anchor. Default: all that there is data for."
-)
+@click.option("--only", metavar="NAME,NAME..", help="Only these, by file name or anchor. Default: all that have data.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),

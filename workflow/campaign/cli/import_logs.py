@@ -17,16 +17,16 @@ from campaign.cli.options import format_option, results_option
     "map_path",
     type=click.Path(path_type=Path),
     required=True,
-    help="YAML file that says what the logs are of; docs/reference/configuration.md has its keys.",
+    help="YAML file that describes the logs; docs/reference/configuration.md lists its keys.",
 )
 @results_option
-@click.option("--dry-run", "-n", is_flag=True, help="Show the matrix that the logs make, and write nothing.")
+@click.option("--dry-run", "-n", is_flag=True, help="Show the matrix and write nothing.")
 @format_option("table", "json")
 def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, style: str) -> None:
-    """Make records of the logs below DIRECTORY, which were made without this program.
+    """Make records from the logs in DIRECTORY, which were written without this program.
 
-    Runs that failed become records too. Files that are not read are listed with the reason. Nothing is imported twice: the same
-    command later adds what is new. The campaign file that it makes reports, archives, compares and recommends like any other.
+    Failed runs become records too. Files that cannot be read are listed with the reason. No log is imported twice: run the same
+    command again to add new logs. It writes a campaign file, which every other command accepts.
 
     \b
     campaign import logs/ --map map.yaml --dry-run

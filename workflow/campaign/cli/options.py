@@ -16,7 +16,7 @@ results_option = click.option(
     type=click.Path(path_type=Path),
     default=Path("results"),
     show_default=True,
-    help="Directory of all results; the state that campaigns on a system share is in it.",
+    help="Directory of all results. Campaigns on the same system share state in it.",
 )
 campaign_argument = click.argument(
     "campaign", type=click.Path(path_type=Path), default=CAMPAIGN_FILE, metavar="[CAMPAIGN]"
@@ -25,7 +25,7 @@ campaign_argument = click.argument(
 tables_argument = click.argument(
     "source", type=click.Path(path_type=Path), default=CAMPAIGN_FILE, metavar="[CAMPAIGN|ARCHIVE|DIRECTORY]"
 )
-cells_option = click.option("--where", metavar="EXPRESSION", help='Only cells for which this holds, e.g. "batch >= 8".')
+cells_option = click.option("--where", metavar="EXPRESSION", help='Only cells that match, e.g. "batch >= 8".')
 # Of campaigns that are planned and measured.
 campaign_option = click.option(
     "--campaign", type=click.Path(path_type=Path), default=CAMPAIGN_FILE, show_default=True, help="Campaign file."
@@ -33,25 +33,25 @@ campaign_option = click.option(
 where_option = click.option(
     "--where",
     metavar="EXPRESSION",
-    help="Only cells for which this holds, as 'batch >= 8'; \"host == 'host3'\" selects the cells that ran on it.",
+    help="Only cells that match, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
 )
 implied_option = click.option(
-    "--run-implied", is_flag=True, help="Also run batches that a smaller one implies to run out of memory."
+    "--run-implied", is_flag=True, help="Also run batches that are skipped because a smaller batch ran out of memory."
 )
 budget_option = click.option(
     "--budget",
     metavar="AMOUNT",
-    help="Only the runs that tell most for it: '500 device-hours', or '8 h' from start to end.",
+    help="Choose the most informative runs for this cost: '500 device-hours', or '8 h' of elapsed time.",
 )
 learn_option = click.option(
     "--learn-from",
     type=click.Path(path_type=Path, exists=True),
     multiple=True,
-    help="Archive or results directory to learn costs from, beside all below --results; may be repeated.",
+    help="Further archive or results directory to learn durations from. May be repeated.",
 )
-name_option = click.option("--name", help="What it is kept under. Default: the configuration's name.")
+name_option = click.option("--name", help="Name of the composition. Default: the configuration's name.")
 
 
-def format_option(*styles: str, says: str = "How to print it.") -> Callable[[Command], Command]:
+def format_option(*styles: str, says: str = "Output format.") -> Callable[[Command], Command]:
     """`--format`, which a command gets as `style`; the first is the default."""
     return click.option("--format", "style", type=click.Choice(styles), default=styles[0], show_default=True, help=says)

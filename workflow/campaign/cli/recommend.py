@@ -23,25 +23,23 @@ if TYPE_CHECKING:
     metavar="OBJECTIVE",
     multiple=True,
     help="throughput, time, throughput-per-device-hour, throughput-per-joule, cheapest-within:5% (of the fastest), or "
-    "mix:a=0.7,b=0.3 (shares of time of workloads a and b). May be given several times. Default: those of the report.",
+    "mix:a=0.7,b=0.3 (shares of time of workloads a and b). May be repeated. Default: those of the report.",
 )
 @click.option(
     "--constraint",
     "constraints",
     metavar="EXPRESSION",
     multiple=True,
-    help='Over the shape and what it gives, e.g. "devices <= 8 and hosts == 1", "memory fits", "not extrapolated", '
-    '"throughput_per_s >= 1000". May be given several times.',
+    help='Condition on the shape and its results, e.g. "devices <= 8 and hosts == 1", "memory fits", "not extrapolated", '
+    '"throughput_per_s >= 1000". May be repeated.',
 )
-@click.option(
-    "--workload", "workloads", metavar="NAME", multiple=True, help="Only this one. May be given several times."
-)
+@click.option("--workload", "workloads", metavar="NAME", multiple=True, help="Only this workload. May be repeated.")
 @format_option("table", "json")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory for what the report shows of it: recommendation.json, and predicted against measured as .svg and .csv. "
-    "SOURCE is then a results directory, and objectives and constraints are those of the report.",
+    help="Write what the report shows into this directory: recommendation.json, and predicted against measured as .svg and .csv. "
+    "The source must then be a results directory; objectives and constraints are those of the report.",
 )
 def recommend(
     source: Path,
@@ -53,9 +51,9 @@ def recommend(
     style: str,
     output: Path | None,
 ) -> None:
-    """Say what to build: of what was measured, and of what a model predicts for other shapes of the same pool.
+    """Recommend what to build, from measured cells and from model predictions for other shapes of the same pool.
 
-    Each answer names its ties, what is extrapolated, and the cells that it rests on.
+    Each answer lists ties, extrapolation, and the cells that support it.
 
     \b
     campaign recommend --objective cheapest-within:5% --constraint "hosts == 1"

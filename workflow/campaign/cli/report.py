@@ -46,12 +46,14 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
     are.
     """
     if source.is_dir():
+        from campaign.paths import Results
         from campaign.report.write import render_report
 
         if where:
             raise ConfigError(f"{source}: --where needs a campaign file or an archive, not a directory of results")
-        out = output or source / "report.html"
-        render_report(source / "tables", source / "figures", out)
+        results_here = Results.at(source)
+        out = output or results_here.report
+        render_report(results_here.tables, results_here.figures, out)
     elif source.suffix == ".zip":
         from campaign.archive import report_from_archive
 

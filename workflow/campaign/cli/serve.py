@@ -20,22 +20,20 @@ _TOKEN = "CAMPAIGN_SERVE_TOKEN"
 @click.command()
 @results_option
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but loopback needs a token."
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any except loopback needs a token."
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8451, show_default=True, help="Port; 0: any that is free."
-)
+@click.option("--port", type=click.IntRange(0, 65535), default=8451, show_default=True, help="Port; 0: any free port.")
 @click.option(
     "--token/--no-token",
     "wanted",
     default=None,
-    help=f"Ask every reader for a token: ${_TOKEN}, or one that is made up and printed. Default: where --host is not loopback.",
+    help=f"Require a token: ${_TOKEN}, or a random one, which is printed. Default: required unless --host is loopback.",
 )
 def serve(results: Path, host: str, port: int, wanted: bool | None) -> None:
-    """Show all campaigns' results in a browser: list, progress, coverage, filters, figures, comparisons. Ctrl-C ends it.
+    """Show the results of all campaigns in a browser: progress, coverage, figures, comparisons. Ctrl-C stops it.
 
-    It reads and never writes, is live while a campaign runs, and loads nothing from elsewhere. From your own machine to a login
-    host: ssh -L 8451:localhost:8451 LOGIN-HOST, then open http://localhost:8451.
+    It only reads, follows a running campaign, and loads nothing from the internet. To reach it on a login node, run
+    'ssh -L 8451:localhost:8451 LOGIN-NODE' on your machine, then open http://localhost:8451.
     """
     local = _is_loopback(host)
     if wanted is False and not local:

@@ -24,17 +24,17 @@ _TEXTS = ("VARCHAR", "BOOLEAN")  # types that are not aligned to the right
 @click.argument("sources", nargs=-1, type=click.Path(path_type=Path), metavar="[SOURCE]...")
 @results_option
 @cells_option
-@format_option("table", "csv", "json", says="csv and json give all rows in full.")
+@format_option("table", "csv", "json", says="Output format; csv and json hold all rows.")
 @click.option(
     "--tables", is_flag=True, help="List tables and columns with their types and meaning, instead of a QUERY."
 )
 def sql(
     query: str | None, sources: tuple[Path, ...], results: Path, where: str | None, style: str, tables: bool
 ) -> None:
-    """Ask one QUERY in DuckDB's SQL over the tables runs, cells, leases, links and telemetry.
+    """Run one QUERY (DuckDB's SQL) over the tables runs, cells, leases, links and telemetry.
 
-    SOURCE is a campaign file, an archive, or a campaign's results directory; config/campaign.yaml when left out. With several, the
-    rows of each say in 'campaign' which one they are of. Tables are only read; a query reaches no file and no network.
+    SOURCE is a campaign file, an archive, or a campaign's results directory. Default: config/campaign.yaml. With several sources,
+    the column 'campaign' tells their rows apart. A query cannot change tables, read files or use the network.
 
     \b
     campaign sql "select workload, batch, median, cv_pct from cells where state = 'measured' order by median desc"

@@ -39,17 +39,17 @@ def show_status(plan: Plan, root: Path) -> None:
     outcomes = Counter(store.read(*key).status for key in measured & wanted)
     tally = ", ".join(f"{count} {status}" for status, count in outcomes.most_common()) or "none yet"
     say(f"{plan.runs - plan.missing} of {plan.runs} runs have a record: {tally}")
-    for host, why in ExcludedHosts(results.slurm).read().items():
-        path = results.slurm / "excluded" / f"{host}.json"
-        say(f"host {host} is excluded: {why} (to use it again: rm {path})")
+    excluded = ExcludedHosts(results.slurm)
+    for host, why in excluded.read().items():
+        say(f"host {host} is excluded: {why} (to use it again: rm {excluded.path(host)})")
 
 
 def _state(results: Results, lease: str, *, complete: bool) -> str:
     from campaign.files import is_locked
 
-    if is_locked(results.work(lease) / "driver.lock"):
+    if is_locked(results.driver_lock(lease)):
         return f"measuring, {_last_run(results, lease)}"
-    if is_locked(results.work(lease) / "measure.lock"):
+    if is_locked(results.measure_lock(lease)):
         return "composing, releasing or waiting"
     return "complete" if complete else "to do"
 
@@ -60,7 +60,7 @@ def _queue(results: Results) -> dict[str, str]:
     from campaign.slurm.commands import Slurm
     from campaign.slurm.poll import Poll
 
-    snapshot = Poll(results.slurm, Slurm(results.slurm / "commands.jsonl"), interval_s=1.0).snapshot(fresh=True)
+    snapshot = Poll(results.slurm, Slurm(results.slurm_calls), interval_s=1.0).snapshot(fresh=True)
     if not snapshot.reachable:
         say(f"Slurm does not answer ({snapshot.problem}); the states are those of its last answer")
     return {

@@ -24,7 +24,7 @@ _WARMUP = click.IntRange(0, 100_000)
 
 @click.group()
 def workload() -> None:
-    """Workloads: list them, look at one, run it once on this machine, read a saved log.
+    """List and show workloads, run one once on this machine, or read a saved log.
 
     NAME is a workload file, or its name under config/workloads.
     """
@@ -37,7 +37,7 @@ def _json_option(command: _Command) -> _Command:
 @workload.command("list")
 @_json_option
 def list_workloads(as_json: bool) -> None:
-    """Show all workloads that a campaign here can name."""
+    """List all workloads that a campaign here can use."""
     from campaign.cli.terminal import show_rows
     from campaign.errors import ConfigError
     from campaign.run.try_workload import find_workload, workload_names
@@ -66,7 +66,7 @@ def _row(file: Workload) -> dict[str, Any]:
 @click.argument("name")
 @_json_option
 def show(name: str, as_json: bool) -> None:
-    """Show NAME with all its defaults, and the command that it comes to on two hosts with two devices each."""
+    """Show NAME with all defaults, and its command on two hosts with two devices each."""
     from campaign.run.try_workload import find_workload
 
     found = find_workload(name)
@@ -114,7 +114,7 @@ def _two_hosts() -> Any:
 @workload.command("try")
 @click.argument("name")
 @click.option("--batch", type=_COUNT, default=1, show_default=True, help="Samples a device takes in one step.")
-@click.option("--precision", help="Number format. Default: the first that the workload names.")
+@click.option("--precision", help="Number format. Default: the first precision of the workload.")
 @click.option("--devices", type=_COUNT, default=1, show_default=True, help="Devices, one rank each.")
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the workload; may be repeated."
@@ -146,7 +146,7 @@ def try_once(
     log: Path | None,
     as_json: bool,
 ) -> None:
-    """Run NAME once on this machine, without Slurm and fabric, and show what was read from it.
+    """Run NAME once on this machine, without Slurm and fabric, and show its results.
 
     Exits with 1 when the run is not ok. Nothing is recorded.
     """
@@ -173,7 +173,7 @@ def try_once(
 @workload.command()
 @click.argument("name", metavar="NAME|PARSER")
 @click.argument("log", metavar="LOGFILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--ranks", type=_COUNT, help="Ranks of the run, where the log does not say it.")
+@click.option("--ranks", type=_COUNT, help="Ranks of the run, if the log does not tell.")
 @click.option("--hosts", type=_COUNT, help="Hosts of the run.")
 @click.option("--batch", type=_COUNT, help="Samples a device took in one step.")
 @click.option("--precision", help="Number format. Default: the first that the workload names.")
@@ -191,9 +191,9 @@ def parse(
     steps: int | None,
     as_json: bool,
 ) -> None:
-    """Read a saved LOGFILE as runs of the workload NAME are read, or with a built-in PARSER; nothing is run.
+    """Read a saved LOGFILE with the parser of workload NAME, or with a built-in PARSER. Nothing is run.
 
-    Exits with 1 when what it says is not ok.
+    Exits with 1 when the status of the run is not ok.
     """
     from campaign.run.try_workload import read_saved
     from campaign.workloads.parsers import Scope

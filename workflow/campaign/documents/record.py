@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from campaign.documents.cell import Cell, Scalar
 from campaign.errors import RecordError, first_problem
 from campaign.files import content_hash, require_json, write_once
+from campaign.paths import Results
 
 SCHEMA = "record/1"
 IMPORTED = "imported"
@@ -145,8 +146,8 @@ class Store:
 
     def __init__(self, results: Path) -> None:
         self.results = results
-        self.records = results / "records"
-        self.shared = results / "shared"
+        self.records = Results.at(results).records
+        self.shared = Results.at(results).shared
 
     def path(self, cell_id: str, repetition: int) -> Path:
         """Where the record of a run that was started is."""

@@ -22,6 +22,7 @@ from campaign.documents.cell import Cell
 from campaign.documents.record import Failure, Record, RecordedCell, Store
 from campaign.errors import RecordError
 from campaign.files import write_once
+from campaign.paths import Results
 from campaign.plan.matrix import expand, memory_keys
 
 Key = tuple[str, int]
@@ -77,7 +78,7 @@ class Frontier:
     ) -> None:
         self.store = store
         self.skip = skip
-        self.directory = store.results / "limits"
+        self.directory = Results.at(store.results).memory_limits
         self._hash = key
         self._alike = alike
         self._keys: dict[Hashable, str] = {}

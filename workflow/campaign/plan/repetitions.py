@@ -36,6 +36,7 @@ from campaign.documents.cell import Cell, Settings
 from campaign.documents.record import Record, Store
 from campaign.errors import RecordError
 from campaign.files import write_once
+from campaign.paths import Results
 
 Key = tuple[str, int]
 
@@ -153,7 +154,7 @@ class Stops:
     """What cells have reached, as files in one results directory."""
 
     def __init__(self, results: Path) -> None:
-        self.directory = results / "stops"
+        self.directory = Results.at(results).stops
 
     def path(self, cell_id: str, cell: Reached) -> Path:
         return self.directory / cell_id[:2] / cell.name(cell_id)

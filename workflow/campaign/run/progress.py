@@ -79,7 +79,7 @@ def note(results: Results, lease: str, cell: Cell, record: Record, *, cell_done:
 
 def _totals(results: Results) -> dict[str, int] | None:
     """Totals of the plan, with what has been done since it was written; None where there is no plan."""
-    path = results.plan / "plan.json"
+    path = results.plan_document
     try:
         totals = json.loads(path.read_bytes())["totals"]
         since = path.stat().st_mtime

@@ -119,7 +119,7 @@ class Shelved:
     def progress(self) -> Progress:
         """From the plan, the names of records, and locks: cheap whatever the campaign's size. What tables were made last know of
         planned runs counts too: an unpacked archive has no plan."""
-        totals: Mapping[str, Any] = read_json(self.results.plan / "plan.json").get("totals", {})
+        totals: Mapping[str, Any] = read_json(self.results.plan_document).get("totals", {})
         with self._lock:
             done = len(self._listed())
             known = 0 if self._tables is None else int(self._tables.cells["n_planned"].sum())

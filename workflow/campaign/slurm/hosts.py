@@ -25,9 +25,13 @@ class ExcludedHosts:
 
     def add(self, host: str, why: str, lease: str) -> Path:
         """Exclude a host; returns the file to remove when the host works again."""
-        path = self.directory / "excluded" / f"{host}.json"
+        path = self.path(host)
         write_json(path, {"host": host, "why": why, "lease": lease, "time_s": time.time()})
         return path
+
+    def path(self, host: str) -> Path:
+        """The file of an excluded host."""
+        return self.directory / "excluded" / f"{host}.json"
 
     def read(self) -> dict[str, str]:
         """Reasons by host."""

@@ -50,7 +50,7 @@ def remove(results: Results, lease: str) -> None:
 
 def is_begun(results: Results, lease: str) -> bool:
     """Whether the lease is in a batch (`submission.batches`) of which it is not written down what became of it."""
-    for intent in (results.slurm / "batches").glob("*.json"):
+    for intent in results.batches.glob("*.json"):
         try:
             document = json.loads(intent.read_bytes())
         except (OSError, ValueError):
@@ -66,7 +66,7 @@ def is_expected(results: Results, lease: str) -> bool:
     if job is None:
         return is_begun(results, lease)
     try:
-        answer = Slurm(results.slurm / "commands.jsonl")("squeue", "--noheader", f"--jobs={job.job_id}", "--format=%i")
+        answer = Slurm(results.slurm_calls)("squeue", "--noheader", f"--jobs={job.job_id}", "--format=%i")
     except ConfigError:  # no Slurm here: another machine's campaign
         return True
     if answer.ok:

@@ -15,6 +15,7 @@ from campaign.documents.superseded import RecordedHosts
 from campaign.errors import RecordError
 from campaign.files import require_json
 from campaign.observe.links.lease_links import links_of_uses
+from campaign.paths import Results
 from campaign.plan.cost.budget import kept_choice
 from campaign.plan.cost.costs import costs_of
 from campaign.plan.cost.history import COSTS
@@ -55,7 +56,7 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
 
     store: of that directory, where one has read records already.
     """
-    store = store or Store(directory)
+    store, results = store or Store(directory), Results.at(directory)
     matrix = expand(campaign, where, hosts=RecordedHosts(store))
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
     present = known.measured
@@ -65,7 +66,7 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
     names = {lease_name(campaign.protocol, cell) for cell in matrix.cells}
     leases = [
         lease
-        for path in sorted((directory / "leases").glob("*.json"))
+        for path in sorted(results.leases.glob("*.json"))
         if (lease := _document(path))["lease_id"] in used or lease.get("lease") in names
     ]
     leases.sort(key=lambda lease: (lease.get("requested_s") or 0.0, lease["lease_id"]))
@@ -77,8 +78,8 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
         for each in links_of_uses(directory, store)
         if each["lease_id"] in configurations
     ]
-    left_out = ExcludedHosts(directory / "slurm").read()
-    return Collected(campaign, matrix, records, leases, _reasons(directory), store, beside, links, known, left_out)
+    left_out = ExcludedHosts(results.slurm).read()
+    return Collected(campaign, matrix, records, leases, _reasons(results), store, beside, links, known, left_out)
 
 
 def gather_planned(plan: Path) -> Collected:
@@ -116,11 +117,9 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _reasons(directory: Path) -> dict[str, str]:
+def _reasons(results: Results) -> dict[str, str]:
     reasons = {}
-    for path in sorted(
-        (directory / "manifests").glob("*/*.json"), key=lambda path: (path.parent.name, path.stat().st_mtime)
-    ):
+    for path in sorted(results.manifests.glob("*/*.json"), key=lambda path: (path.parent.name, path.stat().st_mtime)):
         try:
             document = json.loads(path.read_bytes())
             reasons[document["lease"]] = document["reason"]
@@ -138,7 +137,7 @@ def tables_of(collected: Collected) -> Tables:
 
     runs = runs_table(collected.records, collected.beside)
     present = {record.key for record in collected.records}
-    budget = kept_choice(collected.store.results / "plan" / "budget.json")
+    budget = kept_choice(Results.at(collected.store.results).budget)
     planned = []
     for cell in collected.matrix.cells:
         lease = lease_name(collected.campaign.protocol, cell)

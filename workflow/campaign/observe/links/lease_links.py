@@ -77,7 +77,7 @@ class LinkStage:
 def links_of_uses(results: Path, store: Store) -> list[dict[str, Any]]:
     """What was measured, in the order of the files: lease_id, lease, when, and the document of each."""
     found = []
-    for path in sorted((results / "links").glob("*.json")):
+    for path in sorted(Results.at(results).links.glob("*.json")):
         try:
             said = json.loads(path.read_bytes())
             found.append({**said, "document": with_models(store.shared_document(said["document"]))})

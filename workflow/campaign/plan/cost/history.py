@@ -74,7 +74,7 @@ def _place(directory: Path) -> Iterator[Costs]:
 
 def _campaign(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
     """manifests: also those that the tables may not know yet."""
-    known = from_document(read_json(directory / "tables" / COSTS))
+    known = from_document(read_json(Results.at(directory).tables / COSTS))
     if known is not None:
         yield known
     if known is None or manifests:
@@ -85,7 +85,9 @@ def _campaign(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
 
 def _manifests(directory: Path) -> Iterator[dict[str, Any]]:
     """Of each lease in turn."""
-    for path in sorted((directory / "manifests").glob("*/*.json"), key=lambda path: (path.parent.name, path.name)):
+    for path in sorted(
+        Results.at(directory).manifests.glob("*/*.json"), key=lambda path: (path.parent.name, path.name)
+    ):
         yield document_of(path)
 
 
