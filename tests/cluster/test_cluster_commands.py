@@ -152,7 +152,7 @@ def test_status_and_down_where_nothing_is_up(tmp_path: Path) -> None:
     runner = CliRunner()
     asked = runner.invoke(main, ["cluster", "status", "--directory", str(tmp_path)])
     assert asked.exit_code == 1
-    assert "no cluster is up here" in asked.output
+    assert "no cluster is running here" in asked.output
     again = runner.invoke(main, ["cluster", "down", "--directory", str(tmp_path)])
     assert again.exit_code == 0
     assert list(tmp_path.iterdir()) == []

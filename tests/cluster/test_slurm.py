@@ -387,7 +387,7 @@ def test_a_directory_of_somebody_else_is_refused(directory: Path) -> None:
 
 def test_a_directory_that_somebody_else_made_is_refused(directory: Path) -> None:
     os.chown(directory, 65534, 65534)
-    with pytest.raises(LaunchError, match="belongs to somebody else"):
+    with pytest.raises(LaunchError, match="belongs to another user"):
         up(directory, SMALL)
     assert list(directory.iterdir()) == []
 
@@ -397,7 +397,7 @@ def test_a_machine_with_a_slurm_of_its_own_is_left_alone(directory: Path) -> Non
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", 6817))
         taken.listen()
-        with pytest.raises(LaunchError, match=r"left alone"):
+        with pytest.raises(LaunchError, match=r"not touched"):
             up(directory, SMALL)
     assert requirements.slurm_of_this_machine() is None
     assert list(directory.iterdir()) == []

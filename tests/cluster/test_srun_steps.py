@@ -375,7 +375,7 @@ def test_a_host_without_the_composed_devices_stops_the_lease(start: Callable[...
     command = ["sh", "-c", "echo GPU-1, core; test $SLURMD_NODENAME = host4 || echo GPU-2, core"]
     found = start(verify=True, system=system(devices_command=command)).done().verified
     assert isinstance(found, DevicesDiffer)
-    assert found.hosts == {"host4": "1 devices are there, 2 were composed"}
+    assert found.hosts == {"host4": "1 devices found, 2 composed"}
 
 
 def test_devices_that_slurm_does_not_have_for_the_job_stop_the_lease(start: Callable[..., Job]) -> None:

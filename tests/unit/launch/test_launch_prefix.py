@@ -119,7 +119,7 @@ def test_one_program_has_one_prefix_for_all_its_devices(tmp_path: Path, bench: B
     (environment,) = alone.environments()
     assert (environment["BITFUSION_DEVICES"], environment["CAMPAIGN_RANKS"]) == ("2", "2")
     alone.launcher.close()
-    with pytest.raises(LaunchError, match=r"different ways.*once a rank"):
+    with pytest.raises(LaunchError, match=r"different ways.*once per rank"):
         bench.run(show(3, per_rank=False))
     two = open_launcher(system(), mixed("host1", "host2"))
     step = Step(("true",), {}, {"host1": 1, "host2": 1}, per_rank=False)
@@ -301,7 +301,7 @@ def test_remote_devices_are_not_looked_for_on_the_host_and_parts_of_one_are_one(
 
     assert problem(*parts, *remote) is None
     assert problem(*remote, said=("exit 0",)) is None
-    assert problem(*parts, device("host1", 1, True)) == "1 devices are there, 2 were composed"
+    assert problem(*parts, device("host1", 1, True)) == "1 devices found, 2 composed"
     only_remote = Composition((ComposedHost("host1", 4, 8.0, remote),))
     assert " ".join(NVIDIA) not in devices_script(site, only_remote)[0]
 

@@ -144,7 +144,7 @@ def test_a_program_that_cannot_be_started_is_the_apparatus_failure(bench: Bench,
 
 def test_a_preload_that_cannot_be_loaded_is_the_apparatus_failure(bench: Bench) -> None:
     step = Step(("true",), {}, {"host1": 1}, preload="campaign.no_such_room")
-    with pytest.raises(LaunchError, match="ranks' parent"):
+    with pytest.raises(LaunchError, match="parent process of the ranks"):
         bench.launcher.run(step, bench.mark, bench.log, bench.directory, Limits(5.0))
 
 

@@ -371,7 +371,7 @@ def test_a_port_that_the_cluster_lacks_is_a_launch_error() -> None:
 
 def test_outside_of_a_job_there_is_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(ConfigError, match="in none"):
+    with pytest.raises(ConfigError, match="not in one"):
         open_launcher(system(), composed(True))
 
 

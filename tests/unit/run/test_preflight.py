@@ -69,10 +69,10 @@ def test_a_machine_that_can_emulate_hosts_needs_no_words(tmp_path: Path, monkeyp
     ("slurm", "words"),
     [
         ({"overrides": [{"when": "hots > 1", "partition": "wide"}]}, "slurm: overrides.*hots"),
-        ({"additional": {"comment": "mine"}}, "additional: comment: is the campaign's own"),
+        ({"additional": {"comment": "mine"}}, "additional: comment: is set by the campaign"),
         (
             {"overrides": [{"when": "devices == 2", "additional": {"output": "x"}}]},
-            "additional: output: is the campaign's own",
+            "additional: output: is set by the campaign",
         ),
     ],
 )

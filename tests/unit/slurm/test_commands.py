@@ -74,7 +74,7 @@ def test_words_that_are_not_utf8_are_read() -> None:
 
 
 def test_silence_has_words_too() -> None:
-    assert Slurm()("false").words == "exit status 1, and no word"
+    assert Slurm()("false").words == "exit status 1, no message"
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_a_command() -> None:

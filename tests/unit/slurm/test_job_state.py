@@ -144,7 +144,7 @@ def test_an_end_without_a_result_counts_after_the_latency(state: str) -> None:
         (job("FAILED", exit_code=3), "failed with exit status 3"),
         (job("FAILED", exit_code=-9), "failed by signal 9"),
         (job("TIMEOUT"), "time limit"),
-        (job("OUT_OF_MEMORY", exit_code=-125), "killed for the memory that it used"),
+        (job("OUT_OF_MEMORY", exit_code=-125), "killed because it ran out of memory"),
         (job("NODE_FAIL", hosts=("host2",)), "lost a host on host2"),
         (job("CANCELLED"), "was cancelled"),
         (job("PREEMPTED"), "was preempted"),

@@ -157,7 +157,7 @@ def test_a_further_option_replaces_ours_under_either_spelling() -> None:
 
 @pytest.mark.parametrize("name", ["comment", "array", "output", "job-name", "open-mode", "signal", "parsable"])
 def test_what_a_driver_is_found_by_cannot_be_replaced(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"system bench: slurm: additional: {name}: is the campaign's own"):
+    with pytest.raises(ConfigError, match=f"system bench: slurm: additional: {name}: is set by the campaign"):
         parameters(SlurmOptions(additional={name: "x"}))
 
 

@@ -44,7 +44,7 @@ def test_a_host_that_slurm_names_is_blamed_and_no_other() -> None:
 @pytest.mark.parametrize("words", [NO_CONTROLLER, NO_MEMORY, ""])
 def test_a_step_that_slurm_refuses_is_no_hosts_fault(words: str) -> None:
     answers = understood(HOSTS, 1, "", words)
-    assert answers.problem == (words.strip() or "srun ended with exit code 1 and no word")
+    assert answers.problem == (words.strip() or "srun ended with exit code 1 and no message")
     assert not answers.failed
 
 

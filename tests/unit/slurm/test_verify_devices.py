@@ -72,9 +72,9 @@ def test_an_identity_is_the_same_however_the_fabric_writes_it() -> None:
 @pytest.mark.parametrize(
     ("said", "composition", "what"),
     [
-        (lines(A100), composed(), "1 devices are there, 2 were composed"),
-        (lines(), composed(), "0 devices are there, 2 were composed"),
-        (lines(A100, "Tesla T4"), composed(), f"1 of 2 a100 report '{A100}'; there is Tesla T4"),
+        (lines(A100), composed(), "1 devices found, 2 composed"),
+        (lines(), composed(), "0 devices found, 2 composed"),
+        (lines(A100, "Tesla T4"), composed(), f"1 of 2 a100 report '{A100}'; found Tesla T4"),
         (lines(A100, A100)[1:], composed(1), f"slot0 ({UUID.format(0)}) not among {UUID.format(1)}"),
         (("device NVIDIA-SMI has failed because it couldn't communicate", "exit 9"), composed(), "exit code 9"),
         (("device sh: nvidia-smi: not found", "exit 127"), composed(), "nvidia-smi: not found"),
@@ -143,7 +143,7 @@ def test_what_was_seen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("answers", "kind", "hosts"),
     [
-        (Answers({"host1": lines(A100)}), DevicesDiffer, {"host1": "1 devices are there, 2 were composed"}),
+        (Answers({"host1": lines(A100)}), DevicesDiffer, {"host1": "1 devices found, 2 composed"}),
         (Answers({}, "failed", {"host1": "connection failure"}), HostFailed, {"host1": "connection failure"}),
     ],
 )  # fmt: skip

@@ -74,7 +74,7 @@ def down(directory: Path | None) -> None:
     if bring_down(where):
         click.echo(f"{where}: down; its logs are in {where / 'log'}")
     else:
-        click.echo(f"{where}: no cluster is up here")
+        click.echo(f"{where}: no cluster is running here")
     for composition in composed:
         click.echo(composition.release())
 
@@ -88,7 +88,7 @@ def status(directory: Path | None) -> None:
     where = _where(directory)
     found = ask(where)
     if found.cluster is None:
-        click.echo(f"{where}: no cluster is up here; `campaign cluster up` starts one")
+        click.echo(f"{where}: no cluster is running here; `campaign cluster up` starts one")
     else:
         _echo_status(found)
     if found.cluster is None or found.missing:

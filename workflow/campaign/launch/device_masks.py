@@ -36,9 +36,9 @@ class UsedDevices:
         if others:
             raise LaunchError(
                 f"{step.argv[0]}: is one program on {first[0]}, and its devices on {', '.join(host for host, _ in others)} need a "
-                "prefix or an environment of their own; start it once a rank"
+                "prefix or an environment of their own; start it once per rank"
             )
         try:
             return [given([device.launch for device in first[1]], first[0])]
         except ValueError as error:
-            raise LaunchError(f"{step.argv[0]}: {error}; start it once a rank") from error
+            raise LaunchError(f"{step.argv[0]}: {error}; start it once per rank") from error

@@ -61,7 +61,7 @@ class LocalLauncher:
         except (OSError, ValueError, subprocess.SubprocessError) as error:  # ValueError: a NUL in an argument
             raise LaunchError(f"{program}: could not be started: {error}") from error
         if not self._places.stand():
-            raise LaunchError("the emulated hosts ended while a run was on; it is tried again")
+            raise LaunchError("the emulated hosts ended during a run; the run is repeated")
         return replace(ended, flags=self._places.flags(step))
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
@@ -203,7 +203,7 @@ class _Parent:
                 look = deadline if limits.memory_limit_mib is None else min(deadline, time.time() + _MEMORY_LOOK_S)
                 event = self._event(look if not (timed_out or memory_hit) else time.time() + 30)
                 if event is None and (timed_out or memory_hit):
-                    raise LaunchError("the ranks' parent did not end a run that it was told to kill")
+                    raise LaunchError("the parent process of the ranks did not kill a run")
                 if event is None:
                     timed_out = time.time() >= deadline
                     memory_hit = not timed_out and memory_mib(pids) > (limits.memory_limit_mib or 1e12)
@@ -214,7 +214,7 @@ class _Parent:
                 elif event["event"] == "started":
                     pids = event["pids"]  # a fork's environment shows no mark from outside
                 else:
-                    raise LaunchError(f"the ranks' parent refused a run: {event.get('message', event)}")
+                    raise LaunchError(f"the parent process of the ranks refused a run: {event.get('message', event)}")
             finished = True
         finally:
             if not finished:
@@ -243,24 +243,26 @@ class _Parent:
     def _send(self, message: Mapping[str, Any]) -> None:
         stdin: IO[bytes] | None = self._process.stdin
         if stdin is None:
-            raise LaunchError("the ranks' parent has ended")
+            raise LaunchError("the parent process of the ranks has ended")
         try:
             stdin.write(json.dumps(message).encode() + b"\n")
             stdin.flush()
         except BrokenPipeError as error:
-            raise LaunchError("the ranks' parent has ended unexpectedly") from error
+            raise LaunchError("the parent process of the ranks has ended unexpectedly") from error
 
     def _event(self, until: float) -> dict[str, Any] | None:
         """Next line from the parent, or None at the time `until`; LaunchError when it has ended."""
         if self._process.stdout is None:
-            raise LaunchError("the ranks' parent has ended")
+            raise LaunchError("the parent process of the ranks has ended")
         descriptor = self._process.stdout.fileno()
         while b"\n" not in self._buffer:
             if not select.select([descriptor], [], [], max(0.0, until - time.time()))[0]:
                 return None
             more = os.read(descriptor, 65536)
             if not more:
-                raise LaunchError(f"the ranks' parent ended unexpectedly (exit code {self._process.poll()})")
+                raise LaunchError(
+                    f"the parent process of the ranks ended unexpectedly (exit code {self._process.poll()})"
+                )
             self._buffer += more
         line, _, self._buffer = self._buffer.partition(b"\n")
         event: dict[str, Any] = json.loads(line)

@@ -46,7 +46,7 @@ class SrunLauncher:
 
     def __init__(self, system: SystemFile, composition: Composition) -> None:
         if "SLURM_JOB_ID" not in os.environ:
-            raise ConfigError("`launcher: slurm` starts runs inside a job of Slurm, and this process is in none")
+            raise ConfigError("`launcher: slurm` starts runs inside a job of Slurm, but this process is not in one")
         self._settings = system.slurm
         self._hosts = SlurmPlacement(system, composition, find_from_environment() if system.emulation else None)
         self._sweeps = not _follows_every_process()
@@ -209,9 +209,9 @@ class _Running:
                 answers = answers if answers.problem else Answers({}, f"the step {step or ''} does not end")
         if answers.failed:
             said = "; ".join(f"{host}: {why}" for host, why in answers.failed.items())
-            raise HostFailed(f"a host does not answer after a run that did not end well: {said}", answers.failed)
+            raise HostFailed(f"a host does not answer after a failed run: {said}", answers.failed)
         if answers.problem:
-            raise LaunchError(f"the hosts of a run that did not end well could not be looked at: {answers.problem}")
+            raise LaunchError(f"the hosts of a failed run could not be queried: {answers.problem}")
 
     def _over(self, srun: subprocess.Popen[bytes], patience_s: float) -> bool:
         deadline = time.time() + patience_s

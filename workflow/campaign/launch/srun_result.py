@@ -107,7 +107,7 @@ def _ended_from_outside(words: str, tail: str, ends: Sequence[RankEnd], ended_by
     told = re.search(rf"\*\*\* {whose} ON (\S+) CANCELLED AT \S+( DUE TO [^*\n]+)?", f"{words}\n{tail}")
     if told:
         message = f"Slurm ended the run ({told[2].strip().lower() if told[2] else 'cancelled from outside'}): {told[0]}"
-        return LaunchError(f"{message}; it is measured again")
+        return LaunchError(f"{message}; it will be repeated")
     if (
         ended_by_us
         or all(end.code is not None for end in ends)
@@ -115,4 +115,4 @@ def _ended_from_outside(words: str, tail: str, ends: Sequence[RankEnd], ended_by
     ):
         return None  # a rank has failed by itself
     # The scripts around the ranks are small and do nothing: what ends them with the ranks is not the subject.
-    return LaunchError(f"the step {step} was ended from outside: {last_complaint(words)}; it is measured again")
+    return LaunchError(f"the step {step} was ended from outside: {last_complaint(words)}; it will be repeated")

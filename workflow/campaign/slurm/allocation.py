@@ -18,7 +18,7 @@ def hosts_of_allocation() -> tuple[str, ...]:
     except ValueError as error:
         raise LaunchError(f"SLURM_JOB_NODELIST: {error}") from error
     if not hosts:
-        raise LaunchError("this process runs in no job of Slurm: SLURM_JOB_NODELIST is not set")
+        raise LaunchError("this process is not in a job of Slurm: SLURM_JOB_NODELIST is not set")
     return hosts
 
 
@@ -30,7 +30,7 @@ def placed(composition: Composition, hosts: tuple[str, ...]) -> Composition:
     """
     known = {host.name: host for host in composition.hosts}
     if len(hosts) != len(known):
-        raise LaunchError(f"the allocation has {len(hosts)} hosts, {len(known)} were asked for: {', '.join(hosts)}")
+        raise LaunchError(f"the allocation has {len(hosts)} hosts, {len(known)} were requested: {', '.join(hosts)}")
     spare = iter([host for host in composition.hosts if host.name not in hosts])
     return Composition(tuple(known[name] if name in known else _moved(next(spare), name) for name in hosts))
 

@@ -36,7 +36,7 @@ class Answer:
     def words(self) -> str:
         """The last thing that it complained of, for a message."""
         lines = (self.err.strip() or self.out.strip()).splitlines()
-        return lines[-1].strip() if lines else f"exit status {self.code}, and no word"
+        return lines[-1].strip() if lines else f"exit status {self.code}, no message"
 
 
 class Slurm:

@@ -19,18 +19,18 @@ _ENDED_WORDS = {
     "BOOT_FAIL": "a host did not start",
     "CANCELLED": "was cancelled",
     "COMPLETED": "ended",
-    "DEADLINE": "could not have ended before its deadline",
+    "DEADLINE": "could not end before its deadline",
     "FAILED": "failed",
     "LAUNCH_FAILED": "could not be started",
     "NODE_FAIL": "lost a host",
-    "OUT_OF_MEMORY": "was killed for the memory that it used",
+    "OUT_OF_MEMORY": "was killed because it ran out of memory",
     "PREEMPTED": "was preempted",
     "RECONFIG_FAIL": "a host could not be configured",
     "REVOKED": "was given to another cluster",
     "TIMEOUT": "was still running at its time limit",
 }
 _ACTIVE_WORDS = {
-    "COMPLETING": "is being cleaned up after",
+    "COMPLETING": "is being cleaned up",
     "CONFIGURING": "waits for its hosts to start",
     "RUNNING": "runs",
     "STOPPED": "was stopped",
@@ -40,14 +40,14 @@ _ACTIVE_WORDS = {
 # Reasons of pending jobs that somebody has to do something about: slurm.schedmd.com/job_reason_codes.html, and slurmctld 22.05.
 # A limit of what an account may use at once is none of them: it passes when others' jobs end.
 _STUCK: tuple[tuple[str, str], ...] = (
-    (r"BadConstraints", "no host has what it asks for"),
+    (r"BadConstraints", "no host has what it requests"),
     (r"DependencyNeverSatisfied", "the job that it depends on failed"),
     (r"JobHeld(User|Admin)|held", "it is held; `scontrol release` lets it start"),
     (r"ReservationDeleted", "its reservation is gone"),
     (r"PartitionDown|PartitionInactive|partition .*(down|inactive)", "its partition is closed"),
     (
         r"PartitionNodeLimit|PartitionTimeLimit|PartitionConfig",
-        "its partition does not allow so many hosts, or so long",
+        "its partition does not allow so many hosts or so long a time",
     ),
     (
         r"AccountNotAllowed|InvalidAccount|InvalidQOS|QOSNotAllowed|not permitted",
@@ -56,9 +56,9 @@ _STUCK: tuple[tuple[str, str], ...] = (
     (r"ReqNodeNotAvail.*Unavailable|NodeDown|DOWN, DRAINED|DOWN,_DRAINED", "hosts that it needs are down or drained"),
     (
         r"(Assoc|QOS)\w*(PerJob|PerNode|MinGRES|NotSatisfied|TimeLimit|UsageThreshold)",
-        "it asks for more than its limits allow",
+        "it requests more than its limits allow",
     ),
-    (r"(Assoc|QOS)\w*((?<!Run)Minutes|Wall)", "what its account or quality of service may use is used up"),
+    (r"(Assoc|QOS)\w*((?<!Run)Minutes|Wall)", "the limit of its account or quality of service is used up"),
 )
 
 
@@ -109,7 +109,7 @@ def judge(
     if job is not None and not job.active:
         return _ended(job, since_s, alive=now - since_s < latency_s)
     if not snapshot.reachable:
-        words = f"is not heard of: Slurm does not answer ({snapshot.problem or 'no word'})"
+        words = f"has an unknown state: Slurm does not answer ({snapshot.problem or 'no message'})"
         return Verdict(True, SUBMITTED, words, job.hosts if job else ())
     # Only of two looks that both lack it, the second after the first verdict: never at once, even when files are not late.
     waits = now - since_s < max(latency_s, _LOST_S) or snapshot.asked_s <= since_s
@@ -126,7 +126,7 @@ def _active(job: Job, snapshot: Snapshot) -> Verdict:
     if snapshot.reachable:
         return verdict
     # What kept it from starting may have passed meanwhile.
-    return replace(verdict, words=f"{verdict.words}, as far as known: Slurm does not answer", stuck=False)
+    return replace(verdict, words=f"{verdict.words} (last known state: Slurm does not answer)", stuck=False)
 
 
 def _pending(job: Job) -> Verdict:
@@ -155,7 +155,7 @@ def _ended(job: Job, since_s: float, alive: bool) -> Verdict:
 def _lost(job: Job | None, since_s: float, waits: bool) -> Verdict:
     """Neither in the queue nor, as ended, in the accounting (which may be off, late, or never have heard of its end)."""
     hosts = job.hosts if job else ()
-    words = "is not in the queue any more, and accounting does not say how it ended"
+    words = "left the queue, and the accounting does not say how it ended"
     if not waits:
-        words = "is lost: Slurm has forgotten it, and it left no result"
+        words = "is lost: Slurm does not know it any more, and it left no result"
     return Verdict(waits, LOST, words, hosts, job.reason if job else "", missing_since_s=since_s)

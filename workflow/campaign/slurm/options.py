@@ -110,7 +110,7 @@ def sbatch_parameters(
     additional: dict[str, Any] = {"signal": f"B:USR2@{warning_s}", "requeue": True}
     for name, value in {**options.additional, **(further or {})}.items():
         if _plain(name) in _OWN:
-            raise ConfigError(f"system {system.name}: slurm: additional: {name}: is the campaign's own; leave it out")
+            raise ConfigError(f"system {system.name}: slurm: additional: {name}: is set by the campaign; remove it")
         if value is False:  # sbatch knows no option's opposite: one that is not wanted is not given
             parameters.pop(_plain(name), None)
             additional.pop(_plain(name), None)

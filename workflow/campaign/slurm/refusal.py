@@ -38,7 +38,7 @@ _MISTAKES: tuple[tuple[str, str, str], ...] = (
     ("account not permitted", "the account may not use the partition", "account"),
     ("group not permitted", "your group may not use the partition", "partition"),
     ("QOS not permitted", "the quality of service may not be used in the partition", "qos"),
-    ("partition", "the partition is not known, or too small for what is asked for", "partition"),
+    ("partition", "the partition is not known, or too small for the request", "partition"),
     ("qos", "the quality of service is not known, or not yours", "qos"),
     ("array spec", "the array has more tasks than Slurm's MaxArraySize allows", ""),
     ("feature spec", "no host has the features", "constraint"),
@@ -83,7 +83,7 @@ def parse_refusal(text: str) -> Refusal:
         return Refusal("transient", f"Slurm did not answer ({said})")
     for part, meaning, key in _MISTAKES:
         if part.lower() in said.lower():
-            see = f"; it is given by `{key}`" if key else ""
+            see = f"; change `slurm.{key}` in the system file" if key else ""
             return Refusal("mistake", f"{meaning} (Slurm says: {said}){see}", key=key)
     return Refusal("unknown", f"Slurm says: {said}")
 

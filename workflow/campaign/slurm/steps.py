@@ -143,7 +143,7 @@ def call(argv: Sequence[str], timeout_s: float) -> Finished:
         return run_command(argv, timeout_s, step_environment(os.environ))
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{argv[0]}: there is no Slurm on this machine; `launcher: slurm` runs in its jobs only"
+            f"{argv[0]}: there is no Slurm on this machine; `launcher: slurm` works only in its jobs"
         ) from error
     except OSError as error:
         raise LaunchError(f"{argv[0]}: could not be started: {error}") from error
@@ -162,7 +162,7 @@ def understood(hosts: Sequence[str], code: int, out: str, words: str) -> Answers
     answered = {host: tuple(lines[host]) for host in hosts if host in whole}
     if len(answered) == len(hosts):
         return Answers(answered, words=words)
-    problem = last_complaint(words) or f"srun ended with exit code {code} and no word"
+    problem = last_complaint(words) or f"srun ended with exit code {code} and no message"
     # Where nobody answered and nobody is named, Slurm has refused the step, and no host is to be blamed.
     silent = {host: f"did not answer ({problem})" for host in hosts if host not in whole} if answered else {}
     return Answers(answered, problem, launch_failures(words) or silent, words)

@@ -70,14 +70,14 @@ def verify(system: SystemFile, composition: Composition, directory: Path) -> Ver
     (directory / "devices.txt").write_text("".join(told) + answers.words)
     if answers.failed:
         said = "; ".join(f"{host}: {why}" for host, why in answers.failed.items())
-        raise HostFailed(f"the devices of a host could not be looked at: {said}", answers.failed)
+        raise HostFailed(f"the devices of a host could not be queried: {said}", answers.failed)
     if answers.problem:
-        raise LaunchError(f"the devices of {', '.join(hosts)} could not be looked at: {answers.problem}")
+        raise LaunchError(f"the devices of {', '.join(hosts)} could not be queried: {answers.problem}")
     found = checked(system, composition, answers.lines, identified=identified)
     if found.problems:
         said = "; ".join(f"{host}: {what}" for host, what in found.problems.items())
         raise DevicesDiffer(
-            f"devices differ from the composition: {said}. Nothing was measured; see how Slurm learns of devices "
+            f"devices differ from the composition: {said}. Nothing was measured; check how Slurm learns of devices "
             f"(slurm.strategy: {system.slurm.strategy}), and `scontrol show node`",
             found.problems,
         )
@@ -111,7 +111,9 @@ def checked(
             tuple(parse_device(text) for text in texts if text.strip()) if identified else tuple(Seen() for _ in texts)
         )
         if ended != "0":
-            problems[host.name] = f"could not tell its devices (exit code {ended}): {' '.join(texts)[:200]}"
+            problems[host.name] = (
+                f"the command that lists its devices failed (exit code {ended}): {' '.join(texts)[:200]}"
+            )
         elif not identified and not _grants(system):
             continue
         elif problem := _difference(system, host, seen[host.name], identified=identified):
@@ -129,7 +131,7 @@ def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], 
     """What is wrong on a host; more devices than composed are no harm, for runs are given theirs."""
     wanted = on_host(host)
     if len(seen) < len(wanted):
-        return f"{len(seen)} devices are there, {len(wanted)} were composed"
+        return f"{len(seen)} devices found, {len(wanted)} composed"
     if not identified:
         return None
     known = {device.host_id: device for device in wanted if device.host_id and _identifies(system, device)}
@@ -147,7 +149,7 @@ def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], 
         fitting = sum(each == called for each in models.values()) if len(models) == len(seen) else 0
         if fitting < count:
             others = ", ".join(sorted({each for each in models.values() if each != called})) or "nothing"
-            return f"{fitting} of {count} {model} report '{called}'; there is {others}"
+            return f"{fitting} of {count} {model} report '{called}'; found {others}"
     return None
 
 

@@ -139,7 +139,7 @@ class Keeper:
             line = process.stdout.readline()
             if not line:
                 raise LaunchError(
-                    f"the keeper of emulated hosts died: {process.stderr.read().strip() or process.wait()}"
+                    f"the process that holds emulated hosts ended: {process.stderr.read().strip() or process.wait()}"
                 )
             answer = json.loads(line)
             if "failed" in answer:
@@ -183,7 +183,7 @@ def end(pid: int, patience_s: float = 5.0) -> None:
     while _runs(pid):
         if time.monotonic() > deadline_s:
             raise LaunchError(
-                f"process {pid} is still there {patience_s:g} s after SIGKILL: look at `ps -o stat,wchan -p {pid}`"
+                f"process {pid} still exists {patience_s:g} s after SIGKILL; see `ps -o stat,wchan -p {pid}`"
             )
         time.sleep(0.01)
 
@@ -231,6 +231,6 @@ def refusal(message: str, stage: str) -> str:
     remedy = (
         f"an administrator can allow it: {'; '.join(switches)}"
         if switches
-        else "no switch is known that would allow it"
+        else "no setting is known that would allow it"
     )
     return f"the kernel refuses {message} to {who}; {remedy}"

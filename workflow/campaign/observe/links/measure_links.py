@@ -125,7 +125,7 @@ def _problems(
     ended: Ended, ranks: Sequence[RankLinks | None], devices: Sequence[MeasuredDevice], limit_s: float
 ) -> list[str]:
     if ended.timed_out:
-        return [f"the measurement was stopped after {limit_s:g} s, and nothing of it is kept"]
+        return [f"the measurement was stopped after {limit_s:g} s, and its results were discarded"]
     said = []
     for number, (rank, device) in enumerate(zip(ranks, devices, strict=True)):
         code = ended.codes[number] if number < len(ended.codes) else None
@@ -138,7 +138,7 @@ def _problems(
 
 def _end(code: int | None) -> str:
     if code is None:
-        return "it was ended with the others"
+        return "it was killed with the others"
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return f"exit code {code}, see the log"

@@ -32,9 +32,7 @@ def _run(environment: Mapping[str, str]) -> int:
     place = Place.from_environment(environment)
     spec = read_spec(place.spec)
     if len(spec.hosts) != place.world_size:
-        raise ConfigError(
-            f"{place.spec}: names the hosts of {len(spec.hosts)} ranks, and WORLD_SIZE is {place.world_size}"
-        )
+        raise ConfigError(f"{place.spec}: has hosts for {len(spec.hosts)} ranks, but WORLD_SIZE is {place.world_size}")
     # A result from an earlier attempt must not pass for this one's.
     result_path(place.out, place.rank).unlink(missing_ok=True)
     faulthandler.enable()

@@ -32,5 +32,7 @@ def open_strategy(system: SystemFile, slurm: Slurm, say: Callable[[str], None] =
     """
     name = system.slurm.strategy if system.launcher == "slurm" else "static"
     if name not in STRATEGIES:
-        raise ConfigError(f"system {system.name}: no strategy '{name}'; there are: {', '.join(STRATEGIES)}")
+        raise ConfigError(
+            f"system {system.name}: slurm.strategy: '{name}' does not exist; there are: {', '.join(STRATEGIES)}"
+        )
     return cast(_Module, import_module(STRATEGIES[name])).open_strategy(system, slurm, say)

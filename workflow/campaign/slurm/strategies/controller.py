@@ -142,7 +142,7 @@ class Controller:
             if others:
                 self._tell_once(f"waiting for jobs of others on {', '.join(hosts)}: {_named(others)}")
             if mine and time.monotonic() - since_s > self.grace_s:
-                self._tell_once(f"cancelling jobs on devices that go: {_named(mine)}")
+                self._tell_once(f"cancelling jobs on devices that are being detached: {_named(mine)}")
                 self._cancel(name)
             time.sleep(pause_s)
 
@@ -173,7 +173,7 @@ class Controller:
             answer = self._ask("scontrol", "delete", f"NodeName={','.join(known)}")
             late = time.monotonic() - since_s > self.patience_s
             if not answer.ok and (late or _FORBIDDEN.search(answer.words)):
-                raise self._refused(f"{', '.join(known)} could not be registered anew", answer)
+                raise self._refused(f"{', '.join(known)} could not be registered again", answer)
             if not answer.ok:
                 time.sleep(pause_s)
 

@@ -79,8 +79,10 @@ class Dynamic:
 
     def _own(self, host: str) -> int:
         if host not in self.own:
-            why = "the system file does not name it any more, so its own devices are not known"
-            raise HostFailed(f"{host}: {why}; put it back until the campaign has released it", {host: why})
+            why = "it is not in the system file any more, so its own devices are not known"
+            raise HostFailed(
+                f"{host}: {why}; add it to the system file until the campaign has released it", {host: why}
+            )
         return self.own[host]
 
     def _register(self, wanted: Mapping[str, Wanted], lease_id: str) -> None:
@@ -162,7 +164,7 @@ class Dynamic:
                 return str(error)
             output.seek(0)
             said = output.read().decode(errors="replace").strip().splitlines()
-        return "" if code == 0 else f"'{' '.join(argv)}' exited with {code}: {said[-1] if said else 'no word'}"
+        return "" if code == 0 else f"'{' '.join(argv)}' exited with {code}: {said[-1] if said else 'no output'}"
 
     def _gres(self, wanted: Wanted) -> str:
         return f"{self.gres}:{wanted.devices}"
@@ -195,7 +197,7 @@ def open_strategy(system: SystemFile, slurm: Slurm, say: Callable[[str], None]) 
     commands = system.slurm.slurmd
     if commands is None:
         raise ConfigError(
-            f"system {system.name}: 'strategy: dynamic' registers hosts anew, so it needs slurm.slurmd.stop and slurm.slurmd.start"
+            f"system {system.name}: 'strategy: dynamic' registers hosts again and needs slurm.slurmd.stop and slurm.slurmd.start"
         )
     for command in (commands.stop, commands.start):
         for word in command:
@@ -204,6 +206,6 @@ def open_strategy(system: SystemFile, slurm: Slurm, say: Callable[[str], None]) 
             except (KeyError, IndexError, ValueError) as error:
                 raise ConfigError(
                     f"system {system.name}: slurm.slurmd: '{word}': {error}; {{host}}, {{devices}}, {{gres}} and "
-                    "{fabric_devices} are filled in, and other braces are doubled"
+                    "{fabric_devices} are replaced; write other braces twice"
                 ) from error
     return Dynamic(system, commands, Controller(slurm, say, system.slurm.poll_s))

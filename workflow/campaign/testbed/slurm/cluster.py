@@ -135,8 +135,8 @@ def find(directory: Path) -> Cluster:
         if cluster_directory.keeper(directory) is not None:
             return Cluster.model_validate_json((directory / DESCRIPTION).read_text())
     except FileNotFoundError as error:
-        raise LaunchError(f"{directory}: the cluster is just coming up or going down") from error
-    raise LaunchError(f"{directory}: no cluster is up here; `campaign cluster up` starts one")
+        raise LaunchError(f"{directory}: the cluster is starting or stopping; try again in a moment") from error
+    raise LaunchError(f"{directory}: no cluster is running here; `campaign cluster up` starts one")
 
 
 def register(cluster: Cluster, host: str, devices: int) -> None:
@@ -152,7 +152,7 @@ def register(cluster: Cluster, host: str, devices: int) -> None:
     if devices > described.slots:
         raise LaunchError(f"{host} has device files for {described.slots} devices, not {devices}: raise devices_max")
     if jobs := _slurm(cluster, "squeue", "--noheader", "--states=R,S", f"--nodelist={host}", "--format=%A").split():
-        raise LaunchError(f"{host} has jobs: {', '.join(jobs)}; drain it, and wait until they are over")
+        raise LaunchError(f"{host} has jobs: {', '.join(jobs)}; drain it and wait until they have ended")
     if daemons.of(cluster, "slurmd", host):
         daemons.stop(cluster, "slurmd", host)
 
@@ -161,7 +161,7 @@ def register(cluster: Cluster, host: str, devices: int) -> None:
         _slurm(cluster, "scontrol", "delete", f"nodename={host}")
         return host not in {known.name for known in _sinfo(cluster)}
 
-    daemons.wait(forgotten, f"the controller does not let go of {host}", cluster, "slurmctld", "slurmctld")
+    daemons.wait(forgotten, f"the controller does not forget {host}", cluster, "slurmctld", "slurmctld")
     daemons.start(cluster, "slurmd", host, devices)
     _wait_for_hosts(cluster, {host})
 

@@ -66,11 +66,11 @@ def lock(directory: Path) -> int:
     """The lock that the keeper will hold for as long as it lives, so that nobody has to believe a process id."""
     if directory.exists() and directory.stat().st_uid != os.geteuid():
         # A well-known name under a temporary directory is anybody's to take first.
-        raise LaunchError(f"{directory}: belongs to somebody else; choose another directory")
+        raise LaunchError(f"{directory}: belongs to another user; choose another directory")
     if directory.exists() and any(directory.iterdir()) and not (directory / _LOCK).exists():
-        raise LaunchError(f"{directory}: is not empty and not a cluster's; choose another directory")
+        raise LaunchError(f"{directory}: is not empty and is not the directory of a cluster; choose another one")
     if (descriptor := acquire_lock(directory / _LOCK, holder="")) is None:
-        raise LaunchError(f"{directory}: a cluster is up here already; `campaign cluster down` stops it")
+        raise LaunchError(f"{directory}: a cluster is running here already; stop it with `campaign cluster down`")
     return descriptor
 
 
@@ -80,7 +80,7 @@ def keeper(directory: Path) -> int | None:
         return None
     text = (directory / _LOCK).read_text().strip()
     if not text:
-        raise LaunchError(f"{directory}: another process is bringing a cluster up here; try again in a moment")
+        raise LaunchError(f"{directory}: another process is starting a cluster here; try again in a moment")
     return int(text)
 
 

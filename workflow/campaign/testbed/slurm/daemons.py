@@ -109,7 +109,7 @@ def _argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int | Non
     if daemon != "slurmd":
         return [program, "-D"]
     if host is None:
-        raise LaunchError("a slurmd is of a host: say which")
+        raise LaunchError("slurmd needs the name of its host")
     described = cluster.spec.host(host)
     if described.registration == "cloud":
         # -b: a host that was up before it was asked for would not count as resumed.

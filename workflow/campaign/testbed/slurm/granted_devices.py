@@ -28,5 +28,5 @@ def granted(cluster: Cluster, environment: Mapping[str, str]) -> tuple[Device, .
     indices = [int(word) for word in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.isdigit()]
     # What is granted has to exist: Slurm also grants devices that it was only told of.
     if lost := [index for index in indices if not (cluster.directory / "devices" / host / f"gpu{index}").exists()]:
-        raise LaunchError(f"{host}: was granted device {', '.join(map(str, lost))}, which is not there")
+        raise LaunchError(f"{host}: was granted device {', '.join(map(str, lost))}, which does not exist")
     return tuple(Device(f"{host}/gpu{index}", cluster.spec.model) for index in indices)

@@ -44,7 +44,7 @@ def check(accounting: bool = True) -> None:
     """LaunchError: what stands in the way of a cluster of one's own, and what to do about it."""
     if os.geteuid() != 0:
         raise LaunchError(
-            "a Slurm of one's own needs root (its daemons start jobs as their users): `sudo campaign cluster up`; "
+            "starting a Slurm needs root (its daemons start jobs as their users): `sudo campaign cluster up`; "
             "emulated hosts without Slurm work as an ordinary user where the kernel allows user namespaces"
         )
     if missing := missing_programs(accounting):
@@ -53,7 +53,7 @@ def check(accounting: bool = True) -> None:
             f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
         )
     if theirs := slurm_of_this_machine():
-        raise LaunchError(f"this machine has a Slurm of its own ({theirs}), which is left alone: use another machine")
+        raise LaunchError(f"this machine has a Slurm already ({theirs}), which is not touched; use another machine")
     if reason := availability().reason:
         raise LaunchError(reason)
 
@@ -70,7 +70,7 @@ def slurm_of_this_machine(proc: Path = Path("/proc")) -> str | None:
                     return f"{comm}, process {entry.name}" + (f", {configured}" if configured else "")
     listening = _listening(proc)
     if taken := [str(port) for port in _PORTS if port in listening]:
-        return f"somebody listens on Slurm's port {', '.join(taken)}"
+        return f"a process listens on Slurm's port {', '.join(taken)}"
     return None
 
 

@@ -56,7 +56,7 @@ def cluster_of(system: SystemFile, accounting: bool = True, slurm_conf: tuple[st
             slurm_conf=(*lines, *slurm_conf),
         )
     except ValueError as error:
-        raise ConfigError(f"system {system.name} cannot be a cluster on one machine: {error}") from error
+        raise ConfigError(f"system {system.name} cannot be emulated on one machine: {error}") from error
 
 
 def _host(group: HostGroup, name: str, ports: int, system: SystemFile) -> ClusterHost:
@@ -79,7 +79,7 @@ def _reported_as(system: SystemFile) -> str:
     if len(names) > 1:
         raise ConfigError(
             f"system {system.name}: has devices of {len(names)} models ({', '.join(names)}); "
-            "all devices of an emulated cluster are alike"
+            "all devices of an emulated cluster must have one model"
         )
     known = system.devices.get(names[0])
     return (known and known.reported_as) or names[0]
