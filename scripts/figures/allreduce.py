@@ -15,8 +15,8 @@ from campaign.report.links import Shown, shown, size_words
 
 TITLE = "All-reduce by message size"
 SECTION = (
-    "How fast do all devices of a composition sum what each of them has, as data-parallel training does with its gradients? Small "
-    "messages pay latency, large ones bandwidth; the model has one number for each."
+    "How fast is an all-reduce over all devices of a composition, as data-parallel training needs it for its gradients? Small "
+    "messages depend on latency, large ones on bandwidth; the model has one number for each."
 )
 PLACE = 130
 UNITS = {"sizes": ""}

@@ -12,8 +12,8 @@ from campaign.statistics import comparable_cells
 
 TITLE = "Composition times"
 SECTION = (
-    "How long does it take until requested hardware can be used? Time runs from the request to the fabric's last answer, to "
-    "the hosts seeing their devices, to the first possible run; and, at the end, for the release."
+    "How long does it take until requested hardware can be used? Phases: from the request to the last answer of the fabric, to "
+    "the hosts detecting their devices, to the first possible run, and at the end the release."
 )
 PLACE = 190
 
@@ -63,7 +63,7 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     ready = data.leases["compose_s"].notna()
-    covered = coverage_of_leases(data.leases, data.leases.loc[ready, "lease_id"], "got ready")
+    covered = coverage_of_leases(data.leases, data.leases.loc[ready, "lease_id"], "became ready")
     return Drawing(
         svg=svg,
         caption=caption,
@@ -82,7 +82,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
         said += f", the slowest, and {wording.seconds(fast['compose_s'])} for {fast['configuration']}, the fastest"
     largest = max(list(_PHASES)[:3], key=lambda phase: float(rows[phase].sum()))
     share = 100 * rows[largest].sum() / rows["compose_s"].sum()
-    return (f"{said}; {wording.percent(share, 0)} of all composing is the phase “{_PHASES[largest]}”.",)
+    return (f"{said}; {wording.percent(share, 0)} of the composition time is the phase “{_PHASES[largest]}”.",)
 
 
 def _picture(rows: pd.DataFrame) -> str:

@@ -8,8 +8,9 @@ from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Energy"
 SECTION = (
-    "What energy does equal work take? A device that waits still takes power, so a composition that slows training also makes each "
-    "sample dearer. Energy is that of the devices in use, by their own counters where they have one, otherwise by their power."
+    "How much energy does the same work need? A waiting device still draws power, so a composition that slows training also "
+    "needs more energy for each sample. Energy is that of the devices in use, from their own counters where available, "
+    "otherwise from their power."
 )
 PLACE = 170
 
@@ -26,7 +27,7 @@ _REMARKS = "A step is one of all devices together. Hosts, fabric and cooling are
 def draw(data: FigureData) -> Drawing:
     runs = data.runs
     if "energy_per_sample_j" not in runs or not runs["energy_per_sample_j"].notna().any():
-        return nothing("no device or program told its power or energy")
+        return nothing("no device or program reported power or energy")
     derived = {"energy_per_step_j": runs["energy_per_sample_j"] * runs["batch_global"]}
     if "host_energy_j" in runs and "energy_j" in runs:
         samples = runs["energy_j"] / runs["energy_per_sample_j"].where(runs["energy_per_sample_j"] > 0)

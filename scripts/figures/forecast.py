@@ -13,8 +13,8 @@ from campaign.report.figure import Drawing, FigureData, coverage_of_leases, noth
 
 TITLE = "Forecast and actual duration"
 SECTION = (
-    "How long was each lease expected to take when it was about to be measured, and how long did it take, from the request to the "
-    "release? A plan can be trusted as far as its earlier forecasts came true."
+    "How long was each lease expected to take before it was measured, and how long did it take, from the request to the "
+    "release? Earlier forecasts show how far a plan can be trusted."
 )
 PLACE = 200
 UNITS = {"runs_expected": "", "uses": ""}
@@ -81,7 +81,7 @@ def draw(data: FigureData) -> Drawing:
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     judged = rows[rows["judged"]]
     if judged.empty:
-        return ("No lease was measured in one go, so no forecast can be judged.",)
+        return ("No lease was measured without interruption, so no forecast can be judged.",)
     assumed = judged["low_s"].isna()
     learned = judged[~assumed]
     said = []
@@ -89,13 +89,13 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
         inside = int(learned["inside"].astype(bool).sum())
         error = float(learned["error_pct"].abs().median())
         said.append(
-            f"{inside} of {wording.plural(len(learned), 'forecast')} held: the actual duration lies in the {_LEVEL_PCT} % "
-            f"interval; the median error is {wording.percent(error, 0)} of the expected duration."
+            f"{inside} of {wording.plural(len(learned), 'forecast')} correct: the actual duration is within the {_LEVEL_PCT} % "
+            f"interval. Median error: {wording.percent(error, 0)} of the expected duration."
         )
     if assumed.any():
         said.append(
-            f"{wording.plural(int(assumed.sum()), 'lease')} had no earlier runs to learn from: their durations were assumed, and "
-            f"were wrong by {wording.percent(float(judged[assumed]['error_pct'].abs().median()), 0)} in the middle."
+            f"No earlier runs were available for {wording.plural(int(assumed.sum()), 'lease')}, so durations were assumed. "
+            f"Median error: {wording.percent(float(judged[assumed]['error_pct'].abs().median()), 0)}."
         )
     return tuple(said)
 

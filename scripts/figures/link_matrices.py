@@ -15,8 +15,8 @@ from campaign.report.links import Shown, shown, size_words
 
 TITLE = "Links between devices"
 SECTION = (
-    "What do the links of a composition really give? Before its runs, messages are sent between every two of its devices, one pair "
-    "at a time; a row sends, a column receives."
+    "What bandwidth and latency do the links of a composition have? Before its runs, messages are sent between every two of its "
+    "devices, one pair at a time; a row sends, a column receives."
 )
 PLACE = 120
 COUNTERPARTS = {
@@ -145,13 +145,13 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
         f"({wording.plural(int(counts[kind]), 'pair')})"
         for kind, row in kinds.iterrows()
     ]
-    said = [f"Median of one direction, by the way it takes: {'; '.join(words)}."]
+    said = [f"Median of one direction, by type of link: {'; '.join(words)}."]
     for configuration, own in measured.groupby("configuration", sort=False):
         medians = own.groupby("kind")[_BANDWIDTH].median()
         if {"local", "fabric"} <= set(medians.index):
             local, fabric = medians["local"], medians["fabric"]
             said.append(
-                f"{configuration}: local links carry {wording.times(local / fabric)} what fabric links do "
+                f"{configuration}: local links have {wording.times(local / fabric)} the bandwidth of fabric links "
                 f"({wording.number(local)} against {wording.number(fabric)} GB/s)."
             )
             break
@@ -160,8 +160,8 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     alarming = 100 * (1 - spread.min()) >= _ALARM_PCT
     said.insert(
         0 if alarming else len(said),
-        f"Furthest below its like: {slowest['from']} to {slowest['to']} of {slowest['configuration']}, "
-        f"{wording.number(slowest[_BANDWIDTH])} GB/s, {wording.percent(100 * (1 - spread.min()), 0)} under the median of its "
+        f"Slowest link for its type: {slowest['from']} to {slowest['to']} of {slowest['configuration']}, "
+        f"{wording.number(slowest[_BANDWIDTH])} GB/s, {wording.percent(100 * (1 - spread.min()), 0)} below the median of its "
         f"{slowest['kind']} links.",
     )
     return tuple(said)

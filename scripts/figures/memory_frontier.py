@@ -14,8 +14,8 @@ from campaign.statistics import comparable_cells
 
 TITLE = "Memory"
 SECTION = (
-    "Up to which batch does memory suffice? A batch that ran out of it is a result, and larger ones that are otherwise equal "
-    "need not be run to know how they end: they are implied."
+    "Up to which batch is the memory sufficient? A batch that ran out of memory is a result. Larger, otherwise equal batches "
+    "need not be run: their result is implied."
 )
 PLACE = 80
 UNITS = {"largest_ran": "", "smallest_out": ""}
@@ -127,7 +127,9 @@ def _findings(rows: pd.DataFrame, cells: pd.DataFrame, by: list[str]) -> tuple[s
         said.append(f"Memory runs out {first}{', and as late as ' + last[0] if last else ''}.")
     spared = int((cells["outcome"] == "implied").sum())
     if spared:
-        said.append(f"{wording.plural(spared, 'cell')} with larger batches not run: smaller ones show how they end.")
+        said.append(
+            f"{wording.plural(spared, 'cell')} with larger batches not run: their result is implied by smaller batches."
+        )
     against = rows[rows["largest_ran"] >= rows["smallest_out"]]
     for row in against.head(2).to_dict("records"):
         said.append(

@@ -14,9 +14,9 @@ from campaign.statistics.spread import COULD, MAY, NOT, Spread, spread
 
 TITLE = "Node spread"
 SECTION = (
-    "What does it cost to spread equally many devices over more hosts? A composable system can put them all on one host; a "
-    "traditional one has to use several. The drop is against the fewest hosts measured with as many devices. Equal cells also "
-    "differ from host to host: a drop that is no larger may be that."
+    "What does it cost to spread the same number of devices over more hosts? A composable system can attach all of them to one "
+    "host; a traditional one has to use several. The drop is against the fewest hosts measured with as many devices. Equal "
+    "cells also differ from host to host; a smaller drop may have that cause."
 )
 PLACE = 30
 UNITS = {"drop_low": "pct", "drop_high": "pct"}
@@ -101,9 +101,7 @@ def _findings(rows: pd.DataFrame, by: list[str], found: Spread) -> tuple[str, ..
         )
 
     known = any(found.between_hosts(str(name)) for name in spread["workload"].unique())
-    unknown = (
-        () if known else ("How far hosts differ from each other is not known: no cell was run on several of them.",)
-    )
+    unknown = () if known else ("The spread between hosts is unknown: no cell was run on several of them.",)
     if len(ordered) == 1:
         return (f"{say(ordered.iloc[0])}.", *unknown)
     return (f"Largest drop: {say(ordered.iloc[-1])}.", f"Smallest drop: {say(ordered.iloc[0])}.", *unknown)

@@ -14,8 +14,9 @@ from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Overhead by size"
 SECTION = (
-    "Do large models pay more for the fabric? Overhead is the increase of time over the cell that is attached as the baseline is "
-    "and is otherwise equal. A correlation is no law: what decides is communication that computing does not hide."
+    "Is the overhead of the fabric larger for large models? It is the increase of time over the cell that is attached as the "
+    "baseline is and is otherwise equal. A correlation is not a cause: what counts is communication that computing does not "
+    "hide."
 )
 PLACE = 100
 COUNTERPARTS = {
@@ -47,11 +48,11 @@ _POINTS = plot.Columns("overhead_pct", "overhead_low", "overhead_high")
 def draw(data: FigureData) -> Drawing:
     rows = _rows(data)
     if rows.empty:
-        return nothing("no overhead is known of two workloads whose size is known")
+        return nothing("no two workloads have both a known overhead and a known size")
     by = ["size_kind", *_splits(rows)]
     rows = _comparable(rows, by)
     if rows.empty:
-        return nothing("no overhead is known of two workloads that were measured alike and whose size is known")
+        return nothing("no two comparable workloads have both a known overhead and a known size")
     rows, fits = _fitted(rows, by)
     panels = plot.panels(rows, by, of_axes=["size_kind"])
     findings = _findings(rows, fits, by)

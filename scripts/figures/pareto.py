@@ -15,8 +15,8 @@ from campaign.statistics import comparable_cells
 
 TITLE = "Throughput against cost"
 SECTION = (
-    "What does speed cost? Each mark is one cell: how fast it trains, and what a million samples take. On the front are the cells "
-    "that no other beats in both; which of them to take depends on what a device-hour, or a joule, is worth."
+    "What does speed cost? Each mark is one cell: its throughput, and the cost of a million samples. On the Pareto front are "
+    "the cells that no other cell beats in both. Which of them to choose depends on the price of a device-hour or a joule."
 )
 PLACE = 180
 UNITS = {"front": ""}

@@ -11,8 +11,9 @@ from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Part of a host"
 SECTION = (
-    "Does a run that uses k devices of a host mind how many (n) are composed onto it? If not, one large composition can "
-    "serve many small runs. The variation of a case is over the differently composed hosts, at equal devices in use."
+    "Does it affect a run that uses k devices of a host how many devices (n) are composed onto it? If not, one large "
+    "composition can serve many small runs. The variation of a case is over the differently composed hosts, at equal devices in "
+    "use."
 )
 PLACE = 50
 COUNTERPARTS = {

@@ -11,7 +11,7 @@ from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Precision"
 SECTION = (
-    "What does a shorter number format give, and what does it make possible? A cell that did not fit into memory or that "
+    "What do shorter number formats gain, and what do they make possible? A cell that did not fit into memory or that "
     "the device cannot compute is a result: it is drawn as a gap with its class."
 )
 PLACE = 60

@@ -16,9 +16,9 @@ from campaign.statistics.spread import spread
 
 TITLE = "Scaling"
 SECTION = (
-    "What do more devices give? The batch of each device is held, so the global batch grows with the devices (weak "
-    "scaling). Speed-up and efficiency are against the fewest devices measured. Three models are fitted to each line, and a "
-    "point that is slower than its neighbours on both sides say is named as a dip."
+    "How does throughput scale with devices? The batch of each device is constant, so the global batch grows with the devices "
+    "(weak scaling). Speed-up and efficiency are against the fewest devices measured. Three models are fitted to each line, and "
+    "a point that is slower than its neighbours on both sides predict is reported as a dip."
 )
 PLACE = 10
 UNITS = {"dip_low": "pct", "dip_high": "pct", "efficiency_low": "pct", "efficiency_high": "pct"}
@@ -136,11 +136,11 @@ def _models(rows: pd.DataFrame, leases_known: bool) -> str:
     tested = int(rows["dip_p"].notna().sum())
     if not tested:
         return fitted
-    leases = "runs and leases" if leases_known else "runs; that of leases is not known, and is not in it"
+    leases = "runs and leases" if leases_known else "runs; the spread of leases is unknown and not included"
     return (
         f"{fitted} Dips: {wording.plural(tested, 'point')} with neighbours on both sides tested against them (straight in 1/n; "
         f"one-sided t with the spread of {leases}; Holm, 5 %; the lower end of its interval above "
-        f"{LEAST_DIP_PCT:.0f} %); they take no part in the models."
+        f"{LEAST_DIP_PCT:.0f} %); they are excluded from the models."
     )
 
 
@@ -155,7 +155,7 @@ def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]
         yield f"Model that fits best, of {wording.plural(len(lines), 'line')}: {shares}."
     if worst["fit"]:
         whose = "" if len(lines) == 1 else f" ({wording.describe(worst, different)})"
-        yield f"The line that scales worst{whose}: {scaling_curves.said(worst)}."
+        yield f"Line with the worst scaling{whose}: {scaling_curves.said(worst)}."
 
 
 def _dips(rows: pd.DataFrame, different: list[str]) -> Iterable[str]:
@@ -165,7 +165,7 @@ def _dips(rows: pd.DataFrame, different: list[str]) -> Iterable[str]:
         under = wording.with_interval(
             row["dip_pct"], row["dip_low"], row["dip_high"], wording.percent, wording.describe(row, different)
         )
-        yield f"Dip: {wording.axis('ranks', row['ranks'])} give {under} less than their neighbours on both sides say."
+        yield f"Dip: {wording.axis('ranks', row['ranks'])} give {under} less than their neighbours on both sides predict."
     if len(dips) > _DIPS_NAMED:
         yield f"{wording.plural(len(dips) - _DIPS_NAMED, 'further dip')} in the data table."
 
@@ -174,7 +174,7 @@ def _no_dip(rows: pd.DataFrame) -> Iterable[str]:
     """That no point dips, where some could be tested."""
     tested = int(rows["dip_p"].notna().sum())
     if tested and not rows["dip"].any():
-        yield f"No point dips under its neighbours ({wording.plural(tested, 'point')} tested)."
+        yield f"No point dips below its neighbours ({wording.plural(tested, 'point')} tested)."
 
 
 def _without(rows: pd.DataFrame, series: list[str]) -> Iterable[str]:
@@ -188,7 +188,7 @@ def _without(rows: pd.DataFrame, series: list[str]) -> Iterable[str]:
         different = [column for column in series if rows[column].nunique() > 1] or ["workload"]
         which = "; ".join(wording.describe(row, different) for row in names.head(_SERIES_NAMED).to_dict("records"))
         more = f" and {len(names) - _SERIES_NAMED:,} more" if len(names) > _SERIES_NAMED else ""
-        yield f"No run is believed of {wording.plural(len(names), 'line')}: {which}{more} ({why})."
+        yield f"No valid run for {wording.plural(len(names), 'line')}: {which}{more} ({why})."
 
 
 def _under(row: Any) -> str:

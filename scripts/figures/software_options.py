@@ -11,8 +11,9 @@ from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Software optimisations"
 SECTION = (
-    "What does software give back of what a slow link costs? Ways to share the work among devices (ddp; dp, one process; zero1 and "
-    "fsdp, sharded) and other options, each in every precision, against the plain way: ddp, nothing else set, most digits."
+    "How much of the cost of a slow link can software recover? Ways to share the work among devices (ddp; dp, one process; "
+    "zero1 and fsdp, sharded) and other options, each in every precision, against the reference: ddp, no further option, "
+    "highest precision."
 )
 PLACE = 70
 UNITS = {"variant_place": ""}

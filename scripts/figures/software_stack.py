@@ -10,8 +10,9 @@ from campaign.report.figure import Drawing, FigureData, coverage_of_hosts, nothi
 
 TITLE = "Software stack"
 SECTION = (
-    "What did runs stand on? A driver's host says its system, processor, GPUs and the packages that can change a number; a foreign "
-    "program's own environment says what is in it. Hosts that differ are named, because versions pass for effects of hardware."
+    "Which software and hardware did the runs use? The host of a driver reports its system, processor, GPUs and the packages "
+    "that can change a number; the environment of an external program is reported separately. Hosts that differ are named: a "
+    "version can look like an effect of hardware."
 )
 PLACE = 220
 COUNTERPARTS = {
@@ -49,7 +50,7 @@ _OF_HOSTS = "hosts"
 def draw(data: FigureData) -> Drawing:
     rows = _rows(data.context.get("environments") or {})
     if rows.empty:
-        return nothing("no record says what it stood on")
+        return nothing("no record names its software")
     findings = _findings(rows)
     page = rows[rows["telling"]]
     table = page_table(
@@ -70,7 +71,7 @@ def draw(data: FigureData) -> Drawing:
         f"absent.{more} Protocol: {wording.protocol(data.protocol)}."
     )
     known = [each["host"] for each in (data.context.get("environments") or {}).values() if each.get("host")]
-    covered = coverage_of_hosts(data.runs, known, "said what they stand on")
+    covered = coverage_of_hosts(data.runs, known, "reported their software")
     return Drawing(
         svg=None,
         caption=caption,
@@ -187,7 +188,11 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
         said.append(f"They differ in {wording.plural(more, 'further component')}.")
     if len(of_hosts) and not said:
         hosts = _hosts(rows)
-        said.append(f"All measured on {hosts[0]}." if len(hosts) == 1 else f"No difference between {', '.join(hosts)}.")
+        said.append(
+            f"All runs were measured on host {hosts[0]}."
+            if len(hosts) == 1
+            else f"Software and hardware are equal on {', '.join(hosts)}."
+        )
     others = rows.loc[rows["where"] != _OF_HOSTS, "where"].unique()
     if len(others):
         said.append(f"Programs with an environment of their own: {', '.join(others)}.")

@@ -50,7 +50,7 @@ _HEADINGS = ("What", "Configuration", "Workload", "Mean over the run", "Least", 
 def draw(data: FigureData) -> Drawing:
     rows = _rows(data)
     if rows.empty:
-        return nothing("there are no samples of a run's time")
+        return nothing("no run has telemetry over time")
     drawn = _drawn(rows)
     moving = drawn[drawn.groupby(["quantity", "workload"], sort=False)["most"].transform("max") > 0]
     panels = plot.panels(drawn if moving.empty else moving, ["quantity", "workload"])
@@ -62,7 +62,7 @@ def draw(data: FigureData) -> Drawing:
     more = rows["cell_id"].nunique() - drawn["cell_id"].nunique()
     rest = f" {wording.plural(more, 'further cell')} in the data only." if more else ""
     caption = (
-        "n = 1 run a line, so there is no interval: the first believed one of its cell. The line is the mean of its devices or "
+        "n = 1 run a line, so there is no interval: the first valid one of its cell. The line is the mean of its devices or "
         f"hosts, the band spans them, each point over a {_BINS}th of the run, so that shorter peaks are not seen. Time 0 is the "
         f"start of the run. Drawn: {'; '.join(which)}.{rest}{panels.sentence()} Protocol: {wording.protocol(data.protocol)}."
     )
@@ -163,7 +163,7 @@ def _findings(series: pd.DataFrame, drawn: pd.DataFrame) -> tuple[str, ...]:
             continue
         where = ", ".join([str(most["configuration"]), str(most["workload"])])
         said.append(
-            f"{name} moves most in the run of {where}: between {least} and {high}, {bars.told(most['mean'], most['unit'])} "
+            f"{name} varies most in the run of {where}: between {least} and {high}, {bars.told(most['mean'], most['unit'])} "
             "on average."
         )
     return tuple(said)

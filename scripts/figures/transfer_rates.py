@@ -11,8 +11,8 @@ from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Transfer rates"
 SECTION = (
-    "What do the links carry? Rates are those of counters, averaged over the time that was measured. Large models send more at "
-    "each step, so a link that is slower than the baseline's shows here before it shows in throughput."
+    "How much data do the links transfer? Rates are from counters, averaged over the measured time. Large models send more at "
+    "each step, so a slow link shows here before it shows in throughput."
 )
 PLACE = 110
 COUNTERPARTS = {

@@ -6,9 +6,9 @@ from campaign.report.figure import Drawing, FigureData, nothing
 
 TITLE = "Utilisation"
 SECTION = (
-    "What were devices and hosts doing while they were measured? Samplers on every host read their counters beside each run. A "
-    "device counts as busy while any program runs on it, also one that only waits for others; so a high utilisation is no high "
-    "efficiency."
+    "How busy were devices and hosts during the measurement? Samplers on every host read their counters during each run. A "
+    "device counts as busy while any program runs on it, even one that only waits for others. A high utilisation is therefore "
+    "no proof of efficiency."
 )
 PLACE = 150
 COUNTERPARTS = {

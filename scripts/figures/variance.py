@@ -15,8 +15,9 @@ from campaign.statistics.variance_components import HOST, LEASE, RUN, TOGETHER, 
 
 TITLE = "Variance and slow hosts"
 SECTION = (
-    "How far does the same cell differ from run to run, from one composition of the same hosts to the next, and from host to host? "
-    "What is smaller than that is no effect of the hardware. A host on which the same cells are slower than elsewhere is named."
+    "How much does the throughput of a cell vary from run to run, from one composition of the same hosts to the next, and from "
+    "host to host? A smaller difference is no effect of the hardware. Hosts on which the same cells are slower than elsewhere "
+    "are named."
 )
 PLACE = 40
 UNITS = {"freedom": ""}
@@ -36,7 +37,7 @@ def draw(data: FigureData) -> Drawing:
     found = spread(data.runs)
     parts = _parts(found)
     if not parts["value_pct"].notna().any():
-        return nothing("no cell has two believed runs on one lease, so the spread of runs is not known")
+        return nothing("no cell has two valid runs on one lease, so the run-to-run spread is unknown")
     hosts = _hosts(found, data.cells)
     rows = pd.concat([parts, hosts], ignore_index=True) if len(hosts) else parts
     counts = data.cells.loc[data.cells["workload"].isin(found.by_workload), "n_ok"]
@@ -44,7 +45,7 @@ def draw(data: FigureData) -> Drawing:
     methods = {each.method for each in found.by_workload.values()}
     caption = (
         f"Left: standard deviation of throughput inside of cells, in percent; {wording.runs_behind(list(counts))} a cell, 95 % "
-        f"interval (chi-square; {'; '.join(sorted(methods))}). A cross: the design cannot tell it.{_cut(parts)} "
+        f"interval (chi-square; {'; '.join(sorted(methods))}). A cross: this campaign cannot determine it.{_cut(parts)} "
         f"{_caption_of(found)}Protocol: {wording.protocol(data.protocol)}."
     )
     with plot.style(data.style):
@@ -124,10 +125,10 @@ def _remark(each: HostResult, cells: pd.DataFrame) -> str:
 
 def _doubt(each: HostResult) -> str:
     """What else it could be than the host."""
-    others = f"; always used together with {', '.join(each.together)}: it may be either" if each.together else ""
+    others = f"; always used together with {', '.join(each.together)}: either may be the cause" if each.together else ""
     if each.error_of == WITH_LEASES:
         return others
-    return f"{others}; it was compared in {wording.plural(each.leases, 'lease')}, so it may be the lease as well as the host"
+    return f"{others}; it was compared in {wording.plural(each.leases, 'lease')}, so the cause may be the lease or the host"
 
 
 def _cells(each: HostResult, cells: pd.DataFrame) -> str:
@@ -156,7 +157,7 @@ def _spreads(parts: pd.DataFrame) -> Iterable[str]:
     unknown = parts[parts["value_pct"].isna()]
     for (name, why), rows in unknown.groupby(["what", "remark"], sort=False):
         whose = "" if len(rows) == parts["of"].nunique() else f" of {', '.join(rows['of'].head(3))}"
-        yield f"The spread {name}{whose} cannot be told: {why}."
+        yield f"The {name} spread{whose} is unknown: {why}."
 
 
 def _slow(found: Spread, cells: pd.DataFrame) -> Iterable[str]:
@@ -164,7 +165,7 @@ def _slow(found: Spread, cells: pd.DataFrame) -> Iterable[str]:
         size = wording.with_interval(each.slowdown_pct, each.low_pct, each.high_pct, wording.percent)
         yield (
             f"{each.host} is slower than the other hosts: {size} less throughput (p {_p(each.p_holm)} by Holm) in "
-            f"{_cells(each, cells)}{_doubt(each)}. To measure again exactly what ran on it: "
+            f"{_cells(each, cells)}{_doubt(each)}. To repeat these runs: "
             f"campaign run --where \"host == '{each.host}'\" with this campaign's file."
         )
 
@@ -211,7 +212,7 @@ def _picture(parts: pd.DataFrame, hosts: pd.DataFrame) -> str:
     cells = parts.assign(
         mean=parts["value_pct"], ci_low=parts["low_pct"], ci_high=parts["high_pct"], n_ok=known.astype(int)
     )
-    cells = cells.assign(failures="not told", state="missing")
+    cells = cells.assign(failures="unknown", state="missing")
     groups = [
         (str(workload), [(row["what"], row) for row in group.to_dict("records")])
         for workload, group in cells.groupby("of", sort=False)

@@ -11,7 +11,7 @@ from campaign.statistics import comparable_cells
 
 TITLE = "Work and bytes of a step"
 SECTION = (
-    "What does a step compute, what do its ranks exchange, and how much of a device's arithmetic is reached? A model that does "
+    "How much does a step compute and communicate, and which share of a device's peak is reached? A model that does "
     "little arithmetic for each byte that it all-reduces depends on its links; one that does much, on its devices."
 )
 PLACE = 140
@@ -24,7 +24,7 @@ _GFLOPS = 1e3  # of a TFLOP
 
 def draw(data: FigureData) -> Drawing:
     if "achieved_tflops" not in data.runs or not data.runs["achieved_tflops"].notna().any():
-        return nothing("no workload told the arithmetic of its steps")
+        return nothing("no workload reported the arithmetic of its steps")
     rows = comparable_cells.in_words(_rows(data))
     by = ["workload", *comparable_cells.option_columns(rows)]
     panels = plot.panels(rows, by)

@@ -14,8 +14,8 @@ from campaign.workloads.trainer.model_catalog import MODELS, model_info
 
 TITLE = "Workloads"
 SECTION = (
-    "What was trained? Parameters and arithmetic are counted from the model itself, not quoted; what a foreign program does not "
-    "tell is left open."
+    "Which workloads were measured? Parameters and arithmetic are counted from the model itself, not quoted. What an external "
+    "program does not report is left open."
 )
 PLACE = 210
 UNITS = {"parameters": ""}
@@ -52,7 +52,7 @@ _NUMBERS = ("parameters", "depth_layers", "train_gflop_per_sample", "allreduce_m
 def draw(data: FigureData) -> Drawing:
     rows = _rows(data)
     if rows.empty or not rows[[*_NUMBERS, "domain", "description"]].replace("", None).notna().any(axis=None):
-        return nothing("nothing is known of the planned workloads but their names")
+        return nothing("only the names of the planned workloads are known")
     table = page_table(
         rows,
         {
@@ -191,7 +191,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
         words = " to ".join(f"{_millions(row['parameters'])} ({row['workload']})" for row in ends)
         unknown = [str(name) for name in rows.loc[rows["parameters"].isna(), "workload"]]
         named = f"{', '.join(unknown[:_NAMED])}{' and others' if len(unknown) > _NAMED else ''}"
-        rest = f"; the size of {named} is not known" if unknown else ""
+        rest = f"; the size of {named} is unknown" if unknown else ""
         said.append(f"{wording.plural(len(rows), 'workload')}, of {words} parameters{rest}.")
     dense = rows.dropna(subset=["gflop_per_allreduce_mb"]).sort_values("gflop_per_allreduce_mb", kind="stable")
     if len(dense) > 1:
@@ -200,4 +200,4 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
             for row in (dense.iloc[0], dense.iloc[-1])
         )
         said.append(f"For each MB that is all-reduced, a device computes {least} to {most}.")
-    return tuple(said) or (f"{wording.plural(len(rows), 'workload')}; of none the size is known.",)
+    return tuple(said) or (f"{wording.plural(len(rows), 'workload')}; sizes are unknown.",)

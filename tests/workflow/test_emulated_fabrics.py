@@ -77,7 +77,7 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
     if whole:
         project.run()
         page = project.results().report.read_text()
-        assert "Times of composing" in page
+        assert "Composition times by phase" in page
         assert "unverified" in page
         assert "cpu-rank ×4 (2 local)" in page or "cpu-rank x4 (2 local)" in page
 

@@ -11,7 +11,7 @@ NONE = "–"
 _AXIS_WORDS = {"batch": "batch {}", "storage": "storage {}"}
 # Of record.Status; tables and CSV files keep the names themselves.
 _STATUS_WORDS = {
-    "ok": "believed",
+    "ok": "valid",
     "oom_device": "out of memory",
     "oom_host": "out of host memory",
     "time_limit": "out of time",

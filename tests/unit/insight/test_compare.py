@@ -346,7 +346,7 @@ def test_a_gate_that_compares_nothing_does_not_pass(
 
 def test_the_page_of_claims_says_them(before: Tables) -> None:
     page = claims_page(before.name, held_against([load("faster")], before))
-    assert "Published and here" in page
+    assert "Published and measured here" in page
     assert "were not measured here" in page
 
 

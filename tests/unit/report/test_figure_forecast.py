@@ -30,7 +30,7 @@ def test_forecasts_are_judged_where_a_lease_was_measured_in_one_go() -> None:
     rows = [row(1, 110.0), row(2, 90.0), row(3, 200.0), row(4, 900.0, resumed=True), row(5, 900.0, runs=4)]
     drawing = drawn(rows)
     assert drawing.findings == (
-        "2 of 3 forecasts held: the actual duration lies in the 95 % interval; the median error is 10\u202f% of the expected "
+        "2 of 3 forecasts correct: the actual duration is within the 95 % interval. Median error: 10\u202f% of the expected "
         "duration.",
     )
     assert "2 leases marked *: resumed, composed again or incomplete, not judged" in drawing.caption
@@ -44,7 +44,7 @@ def test_forecasts_are_judged_where_a_lease_was_measured_in_one_go() -> None:
 def test_what_was_assumed_is_not_called_a_forecast() -> None:
     drawing = drawn([row(1, 20.0, low_s=None, high_s=None, basis="assumed 10 s a run")])
     assert drawing.findings == (
-        "1 lease had no earlier runs to learn from: their durations were assumed, and were wrong by 80\u202f% in the middle.",
+        "No earlier runs were available for 1 lease, so durations were assumed. Median error: 80\u202f%.",
     )
     assert drawing.rows[0][3] == "assumed"
 

@@ -140,7 +140,7 @@ def test_a_link_far_below_its_like_is_said_first() -> None:
     out, to = next((o, t) for o, row in enumerate(bandwidths) for t, each in enumerate(row) if each)
     bandwidths[out][to] *= 0.3
     said = FIGURES["link_matrices"].draw(data([], [], links=slow)).findings
-    assert said[0].startswith("Furthest below its like")
+    assert said[0].startswith("Slowest link for its type")
 
 
 def test_findings_state_the_known_effects(drawn: dict[str, Drawing]) -> None:

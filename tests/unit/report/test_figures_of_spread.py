@@ -119,7 +119,7 @@ def test_one_run_a_cell_leaves_variance_out_with_a_reason() -> None:
     plan = synthetic.planned(repetitions=1)
     drawing = drawn("variance", plan, list(synthetic.records(plan)))
     assert drawing.svg is None
-    assert "two believed runs" in drawing.empty_reason
+    assert "two valid runs" in drawing.empty_reason
 
 
 def curve(dip: float = 0.0, noise: float = 0.005) -> tuple[list[PlannedCell], list]:
@@ -164,7 +164,7 @@ def test_of_the_published_study_only_the_published_dips_are_named() -> None:
 def test_lines_without_any_value_are_drawn_as_crosses_named_and_counted() -> None:
     plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert" and entry.cell.precision == "fp32"]
     drawing = drawn("scaling", plan, list(synthetic.records(plan)))
-    assert "No run is believed of 2 lines: " in drawing.findings[-1]
+    assert "No valid run for 2 lines: " in drawing.findings[-1]
     assert ">batch 32: out of memory" in drawing.svg
     assert ">no value<" in drawing.svg
     lost = drawing.data[drawing.data["batch"] == 32]
@@ -175,7 +175,7 @@ def test_lines_without_any_value_are_drawn_as_crosses_named_and_counted() -> Non
 def test_a_smooth_curve_has_no_dip_and_its_parameters() -> None:
     drawing = drawn("scaling", *curve())
     assert not drawing.data["dip"].any()
-    assert "No point dips under its neighbours (6 points tested)." in drawing.findings
+    assert "No point dips below its neighbours (6 points tested)." in drawing.findings
     row = drawing.data.iloc[0]
     assert row["compute_ms_low"] < 40 < row["compute_ms_high"]
     assert row["alpha_us_low"] < 200 < row["alpha_us_high"]

@@ -178,7 +178,7 @@ def test_remarks_tell_what_counts_hide() -> None:
     cells = cells_table([PlannedCell(cell, 3, "l")], runs)
     remarks = report.build_context(runs, cells, [], synthetic.context_document(), {})["remarks"]
     assert len(remarks) == 4
-    assert "fewer believed runs" in remarks[0]
+    assert "fewer valid runs" in remarks[0]
     assert "without an interval" in remarks[1]
     assert "does not plan" in remarks[2]
     assert "host3" in remarks[3]
@@ -234,7 +234,7 @@ def test_a_run_that_nothing_was_started_for_has_no_log() -> None:
     runs = runs_table([synthetic.record(cell, 1, None, "unsupported", log="", ended=1_700_000_100.0)])
     cells = cells_table([PlannedCell(cell, 1, "l")], runs)
     (row,) = report.build_context(runs, cells, [], synthetic.context_document(), {})["failed"]["rows"]
-    assert row[1:4] == (1, "unsupported", "none: nothing was started")
+    assert row[1:4] == (1, "unsupported", "none: no program was started")
 
 
 def test_of_very_many_failed_runs_the_page_says_how_many_more_there_are() -> None:
@@ -299,11 +299,9 @@ def test_what_ports_carried_while_a_lease_was_held_is_told_by_the_busiest(measur
     leases = [synthetic.leases()[0] | {"readings": [look(100.0, before), look(110.0, after)]}]
     page = report.assemble(*measured, leases, synthetic.context_document(), {})
     told = "p5: 12 GB/s received, 0.5 GB/s sent; p4: 10 GB/s received; p3: 8 GB/s received; p2: 6 GB/s received."
-    assert f"Traffic on average while it was held: {told}" in re.sub(r"(\d)\.0+ GB", r"\1 GB", page).replace(
-        "0.500", "0.5"
-    )
+    assert f"Average traffic during the lease: {told}" in re.sub(r"(\d)\.0+ GB", r"\1 GB", page).replace("0.500", "0.5")
     at_once = [synthetic.leases()[0] | {"readings": [look(100.0, before), look(100.0, after)]}]
-    assert "Traffic on average" not in report.assemble(*measured, at_once, synthetic.context_document(), {})
+    assert "Average traffic" not in report.assemble(*measured, at_once, synthetic.context_document(), {})
 
 
 def test_what_was_requested_and_what_failed_are_told_in_words(measured: Tables) -> None:
@@ -339,9 +337,9 @@ def test_without_two_runs_on_a_lease_idle_time_is_not_spoken_of() -> None:
 
 def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -> None:
     assert ">host3</th><td>Slurm says DOWN: not responding &lt;script&gt;" in page
-    assert "1 host failed, left out of further allocations: host3." in page
+    assert "1 host failed and excluded from further allocations: host3." in page
     healthy = report.assemble(*measured, [], synthetic.context_document() | {"hosts_left_out": []}, {})
-    assert "Hosts left out" not in healthy
+    assert "Excluded hosts" not in healthy
     assert "left out of further allocations" not in healthy
 
 
@@ -349,7 +347,7 @@ def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -
     ("launchers", "said"),
     [
         ({"slurm": 3}, "Slurm: every allocation was a Slurm job, every run a step in it"),
-        ({"local": 3}, "none: drivers and runs were processes of the machine that the campaign was started on"),
+        ({"local": 3}, "none: drivers and runs were processes on the machine where the campaign was started"),
         ({"slurm": 2, "local": 1}, "campaign was started on (1 run); Slurm: every allocation"),
         ({}, None),
     ],

@@ -215,7 +215,7 @@ def _show_claims(said: Mapping[str, Any]) -> None:
         }
         for claim in measured
     ]
-    show_rows("Published and here", rows)
+    show_rows("Published and measured here", rows)
     if rest := len(claims) - len(measured):
         were = "was" if rest == 1 else "were"
         click.echo(f"{wording.plural(rest, 'claim')} {were} not measured here (the page, --output, says why)")

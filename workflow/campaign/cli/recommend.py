@@ -92,7 +92,7 @@ def show_recommendation(document: RecommendationDocument) -> None:
         title = f"{objective}: {answers[0].meaning}"
         show(Table(title, ["For", "Build", "Gives", "Tied with", "Rests on"], list(map(_row, answers)), ruled=True))
     if document.constraints:
-        say(f"Only what fulfils: {', '.join(document.constraints)}.")
+        say(f"Constraints: {', '.join(document.constraints)}.")
     for model in document.models:
         say(f"Model of {model.sentence}")
     for sentence in document.basis:
@@ -110,7 +110,7 @@ def _row(answer: Answer) -> tuple[str, ...]:
         return answer.about, "no answer", "\n".join([answer.sentences[0], *([further] if further else [])]), "", ""
     choice = answer.choice
     how = "measured" if choice.measured else "predicted, not measured"
-    memory = "; whether the batch fits is not known" if choice.memory == "unknown" else ""
+    memory = "; whether the batch fits into memory is unknown" if choice.memory == "unknown" else ""
     said = f"{choice.said}, {how}{memory}"
     return (
         answer.about,

@@ -100,7 +100,7 @@ def findings(comparison: Comparison) -> list[str]:
         first = by_change(certain).head(1).to_dict("records")[0]
         told.append(f"Largest change: {_change(first)} ({first['cell']}).")
     elif comparison.compared:
-        told.append("No cell’s change can be told from none after Holm.")
+        told.append("No cell shows a significant change (Holm).")
     named = int((comparison.rows["by"] == NAMES).sum())
     if named:
         told.append(f"{wording.plural(named, 'cell')} matched by names alone: the hardware or the options differ.")
@@ -110,7 +110,7 @@ def findings(comparison: Comparison) -> list[str]:
 def _mean_words(row: Mapping[Any, Any]) -> str:
     noun = wording.plural(int(row["cells"]), "cell")
     change = _change(row)
-    none = "" if not row["p"] >= SIGNIFICANT else ", not distinguishable from none"
+    none = "" if not row["p"] >= SIGNIFICANT else ", not significant"
     return f"throughput changed by {change} on average over {noun}{none}"
 
 

@@ -29,9 +29,9 @@ from campaign.report.templates import filled, inline
 FINDINGS_IN_SUMMARY = 2
 
 _SCHEDULERS = {
-    IMPORTED: "not known: the runs were made without this program",
+    IMPORTED: "unknown: the runs were made without this program",
     "slurm": "Slurm: every allocation was a Slurm job, every run a step in it",
-    "local": "none: drivers and runs were processes of the machine that the campaign was started on",
+    "local": "none: drivers and runs were processes on the machine where the campaign was started",
 }
 
 
@@ -143,20 +143,22 @@ def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[H
     strangers = int((~runs["cell_id"].isin(cells["cell_id"])).sum())
     said = []
     if short:
-        said.append(f"{wording.plural(short, 'measured cell')} with fewer believed runs than planned.")
+        said.append(f"{wording.plural(short, 'measured cell')} with fewer valid runs than planned.")
     if alone:
-        said.append(f"{wording.plural(alone, 'cell')} with one believed run only, so without an interval.")
+        said.append(f"{wording.plural(alone, 'cell')} with one valid run only, so without an interval.")
     if outliers := int(cells["n_outliers"].sum()):
         of = wording.plural(int((cells["n_outliers"] > 0).sum()), "cell")
         said.append(
-            f"{wording.plural(outliers, 'run')} of {of} far from the other runs of the cell (by a rule that says so of 1 cell "
-            "in 100 by chance): counted like any other, named in tables/cells.csv."
+            f"{wording.plural(outliers, 'run')} of {of} marked as outliers (by a rule with 1 false alarm in 100 cells). They count "
+            "like any other run; tables/cells.csv lists them."
         )
     if strangers:
-        said.append(f"{wording.plural(strangers, 'run')} of cells that this campaign does not plan, left out.")
+        said.append(f"{wording.plural(strangers, 'run')} of cells that this campaign does not plan, ignored.")
     if hosts_left_out:
         names = ", ".join(each.host for each in hosts_left_out)
-        said.append(f"{wording.plural(len(hosts_left_out), 'host')} failed, left out of further allocations: {names}.")
+        said.append(
+            f"{wording.plural(len(hosts_left_out), 'host')} failed and excluded from further allocations: {names}."
+        )
     return said
 
 

@@ -39,10 +39,12 @@ def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
     if differs(row) or not math.isfinite(row["p"]):
         return ""
     if row["p"] < SIGNIFICANT:
-        return f", which is not certain among all {int(row['n_tests']):,} comparisons here (p = {p_value(row['p_holm'])} by Holm)"
+        among = f"among all {int(row['n_tests']):,} comparisons of this figure"
+        return f", not significant {among} (p = {p_value(row['p_holm'])}, Holm)"
     largest = no_larger_than(low_pct, high_pct)
     if largest > _SAYS_NOTHING_PCT:
-        return f": too few or too uneven runs to tell; {_detectable(row['least_detectable_pct'])} would have been found"
+        found = f"{_detectable(row['least_detectable_pct'])} would have been detected"
+        return f": inconclusive, with too few or too uneven runs; {found}"
     return f": no difference larger than {wording.percent(largest, _decimals(largest))}"
 
 
@@ -114,7 +116,7 @@ def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> 
     least = tested["least_detectable_pct"].replace(np.inf, np.nan).median()
     if math.isfinite(least):
         detected = wording.percent(least, _decimals(least))
-        said += f" The median comparison would find a difference of {detected} in 80 of 100 cases."
+        said += f" The median comparison would detect a difference of {detected} in 80 of 100 cases."
     return said + order
 
 

@@ -81,7 +81,7 @@ def answer(question: Question, rows: pd.DataFrame) -> Answer:
     inside, outside = scored[~scored["outside"]], scored[scored["outside"]]
     if inside.empty:
         beyond = _choice(question, outside.iloc[0], rows)
-        sentence = f"{_head(question)}nothing that fulfils the constraints is inside of what was measured."
+        sentence = f"{_head(question)}no configuration within the measured range fulfils the constraints."
         return _answer(question, None, beyond=beyond, sentences=(sentence, _beyond(beyond)))
     best = _reference(inside)
     chosen, tied, comparable = _tied(best, inside)
@@ -99,7 +99,7 @@ def answer(question: Question, rows: pd.DataFrame) -> Answer:
     if not comparable:
         said.append("One run a cell: what is tied cannot be told.")
     elif len(tied):
-        said.append(f"A tie with {given.tied_words()}: the measurements do not tell them apart.")
+        said.append(f"A tie with {given.tied_words()}: the measurements show no difference.")
     return given.model_copy(update={"sentences": (*said, *([_beyond(further)] if further else []))})
 
 
@@ -278,12 +278,12 @@ def _head(question: Question) -> str:
 
 def _sentence(question: Question, choice: Choice) -> str:
     how = "measured" if choice.measured else "predicted, not measured"
-    memory = "; whether the batch fits is not known" if choice.memory == "unknown" else ""
+    memory = "; whether the batch fits into memory is unknown" if choice.memory == "unknown" else ""
     return f"{_head(question)}build {choice.configuration} ({choice.words}), {choice.batches}: {choice.said}, {how}{memory}."
 
 
 def _beyond(choice: Choice) -> str:
     return (
-        f"Beyond what was measured, {choice.configuration} ({choice.words}), {choice.batches}, might give {choice.said}: an "
+        f"Beyond the measured range, {choice.configuration} ({choice.words}), {choice.batches}, might give {choice.said}: an "
         f"extrapolation ({choice.extrapolated})."
     )

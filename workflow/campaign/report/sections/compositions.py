@@ -53,7 +53,7 @@ def _grown(readings: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     first, last = ends(readings)
     return [
-        f"{part}: {last[part, quantity] - before:,.0f} {quantity.replace('_', ' ')} while it was held"
+        f"{part}: {last[part, quantity] - before:,.0f} {quantity.replace('_', ' ')} during the lease"
         for (part, quantity), before in first.items()
         if quantity.endswith("errors") and last.get((part, quantity), before) > before
     ]

@@ -48,7 +48,7 @@ def coverage(cells: pd.DataFrame) -> dict[str, Any]:
         for row in cells.to_dict("records")
     ]
     intervals = (
-        "Throughput is the mean and the median over believed runs, each with its 95 % interval: of the mean"
+        "Throughput is the mean and the median over valid runs, each with its 95 % interval: of the mean"
         f"{wording.made_by(cells['interval_method'])}, of the median{wording.made_by(cells['median_method'])}."
     )
     return {"unit": "cell", "intervals": intervals, "headings": headings, "rows": rows}
@@ -66,7 +66,7 @@ def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
             words[row["cell_id"]],
             row["repetition"],
             row["status"],
-            row["log"] or "none: nothing was started",
+            row["log"] or "none: no program was started",
             row["failure_reason"],
         )
         for row in failed.head(FAILED_ON_PAGE).to_dict("records")

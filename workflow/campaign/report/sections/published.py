@@ -1,4 +1,4 @@
-"""What pages say of published claims: the sentences beside a figure, and the table 'Published and here'."""
+"""What pages say of published claims: the sentences beside a figure, and the table 'Published and measured here'."""
 
 from __future__ import annotations
 

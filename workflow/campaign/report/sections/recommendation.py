@@ -97,7 +97,7 @@ def _in_summary(answer: Answer) -> str:
 def _further(answer: Answer) -> str:
     if answer.beyond is None:
         return ""
-    return f"; {'what is better' if answer.choice else 'what would do'} is extrapolated: see below"
+    return f"; {'a better configuration' if answer.choice else 'a possible configuration'} is extrapolated: see below"
 
 
 def _beyond(about: str, choice: Choice) -> str:
@@ -115,7 +115,7 @@ def _known_by(choice: Choice) -> str:
         if choice.measured
         else f"predicted from {wording.plural(choice.evidence_total, 'cell')}, not measured"
     )
-    return how if choice.memory == "fits" else f"{how}; whether the batch fits is not known"
+    return how if choice.memory == "fits" else f"{how}; whether the batch fits into memory is unknown"
 
 
 def _parameters(document: RecommendationDocument, place: int) -> list[tuple[str, str, str, str]]:

@@ -18,7 +18,7 @@ from campaign.report import plot
 from campaign.report.figure import Drawing, Figure, nothing, page_table
 
 TITLE = "Predicted against measured"
-SECTION = "How well does the model know a configuration that it was not shown?"
+SECTION = "How well does the model predict a configuration that was left out of the fit?"
 _POINTS = 4000  # of one panel; more only make the file larger
 
 
@@ -37,7 +37,7 @@ def draw(advice: Advice, style: Path) -> Drawing:
     with plot.style(style):
         svg = _picture(told, models)
     untold = len(advice.checks) - len(told)
-    alone = f" {wording.plural(untold, 'cell')} left out: nothing else tells of them." if untold else ""
+    alone = f" {wording.plural(untold, 'cell')} left out: no other configuration allows a prediction." if untold else ""
     caption = (
         "Throughput that the model predicts for each cell, fitted without the cell’s configuration, against the mean that was "
         f"measured; on the line they are equal, the dotted ones are {TRUSTED_PCT:.0f}\u202f% off.{alone}"
