@@ -16,8 +16,7 @@ from campaign.cli.main import main
 from campaign.tables import columns
 from campaign.tables.collect import gather, tables_of
 from campaign.tables.io import Tables, read, write
-from campaign.tables.sql import LINK_COLUMNS, Database, QueryError
-from campaign.tables.time_series import COLUMNS as TELEMETRY_COLUMNS
+from campaign.tables.sql import Database, QueryError
 from tests.campaign_files import load
 from tests.campaign_records import fill
 from tests.unit.observe.links.links_data import links_document
@@ -186,8 +185,6 @@ def test_every_column_of_the_tables_has_a_meaning(database: Database) -> None:
         if not row["column"].startswith("option_"):
             there[row["table"]].add(row["column"])
     assert there == {table: set(known) for table, known in columns.COLUMNS.items()}
-    assert set(columns.LINKS) - {"campaign"} == set(LINK_COLUMNS)
-    assert set(columns.TELEMETRY) - {"campaign"} == set(TELEMETRY_COLUMNS)
 
 
 def test_columns_that_campaigns_bring_are_told_by_their_names(made: Tables) -> None:

@@ -83,7 +83,7 @@ def _counts(comparison: Comparison) -> list[tuple[str, str]]:
         ("compared", f"{comparison.compared:,}"),
         ("faster", f"{int((says == 'faster').sum()):,}"),
         ("slower", f"{int((says == 'slower').sum()):,}"),
-        ("ended otherwise", f"{len(comparison.changed):,}"),
+        ("other outcome", f"{len(comparison.changed):,}"),
         ("only in one", f"{len(comparison.only_base) + len(comparison.only_other):,}"),
     ]
 

@@ -178,7 +178,7 @@ class _Site:
 
     def data(self, request: Request) -> Response:
         _, figure, drawing, _ = self._asked(request)
-        return _csv(drawing.data.to_csv(index=False, lineterminator="\n"), f"{figure.anchor}.csv")
+        return _csv(figure.csv(drawing), f"{figure.anchor}.csv")
 
     def csv(self, request: Request) -> Response:
         shelved = self._found(request)

@@ -12,33 +12,14 @@ import pandas as pd
 
 from campaign import statistics
 from campaign.documents.cell import Cell
-from campaign.tables.io import COUNT, TEXT, frame
-from campaign.tables.runs import RUN_COLUMNS
+from campaign.tables.columns import PLANNED, types
+from campaign.tables.io import frame
 
 # What becomes of a cell.
 STATES = ("measured", "failed", "implied", "missing")
 
 
-_AXIS_NAMES = (
-    "cell_id",
-    "configuration",
-    "hosts",
-    "devices_per_host",
-    "local_devices_per_host",
-    "devices_used",
-    "ranks",
-    "devices",
-    "device",
-    "attach",
-    "storage",
-    "workload",
-    "batch",
-    "batch_global",
-    "precision",
-)
-
-
-PLAN_COLUMNS = {**{name: RUN_COLUMNS[name] for name in _AXIS_NAMES}, "n_planned": COUNT, "lease": TEXT}
+PLAN_COLUMNS = types(PLANNED)
 
 
 @dataclass(frozen=True, slots=True)

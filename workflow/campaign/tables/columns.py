@@ -1,133 +1,148 @@
-"""What every column of the tables means: one dictionary, for `campaign sql --tables` and for whoever opens the Parquet files."""
+"""The columns of all tables: their order, their type, and what they mean (also for `campaign sql --tables` and the reference)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-_CELL: Mapping[str, str] = {
-    "cell_id": "hash of everything that makes the cell what it is; the key to join tables by",
-    "configuration": "name of the configuration, the requested hardware",
-    "hosts": "hosts of the configuration",
-    "devices_per_host": "devices composed onto each host",
-    "local_devices_per_host": "of these, the host's own; the others come from the fabric's pool",
-    "devices_used": "devices of each host that a run uses",
-    "ranks": "devices that a run uses over all hosts, one rank each",
-    "devices": "devices composed over all hosts",
-    "device": "device model",
-    "attach": "local, hybrid or fabric",
-    "storage": "local, nvme or fabric-nvme",
-    "workload": "name of the workload",
-    "batch": "samples a device takes in one step",
-    "batch_global": "batch times ranks",
-    "precision": "number format",
-}
-_CAMPAIGN = {"campaign": "name of the campaign; of the source where two campaigns have one name"}
+from campaign.tables.io import COUNT, NUMBER, TEXT
 
-RUNS: Mapping[str, str] = {
-    **_CAMPAIGN,
+Columns = Mapping[str, tuple[str, str]]
+"""Column -> type and meaning."""
+
+_CELL: Columns = {
+    "configuration": (TEXT, "name of the configuration, the requested hardware"),
+    "hosts": (COUNT, "hosts of the configuration"),
+    "devices_per_host": (COUNT, "devices composed onto each host"),
+    "local_devices_per_host": (COUNT, "of these, the host's own; the others come from the fabric's pool"),
+    "devices_used": (COUNT, "devices of each host that a run uses"),
+    "ranks": (COUNT, "devices that a run uses over all hosts, one rank each"),
+    "devices": (COUNT, "devices composed over all hosts"),
+    "device": (TEXT, "device model"),
+    "attach": (TEXT, "local, hybrid or fabric"),
+    "storage": (TEXT, "local, nvme or fabric-nvme"),
+    "workload": (TEXT, "name of the workload"),
+    "batch": (COUNT, "samples a device takes in one step"),
+    "batch_global": (COUNT, "batch times ranks"),
+    "precision": (TEXT, "number format"),
+}
+_ID: Columns = {"cell_id": (TEXT, "hash of everything that makes the cell what it is; the key to join tables by")}
+
+RUNS: Columns = {
+    **_ID,
+    "repetition": (COUNT, "1-based; also the block of the design"),
     **_CELL,
-    "repetition": "1-based; also the block of the design",
-    "status": "ok, or the class of the failure: oom_device, oom_host, time_limit, nan, crashed, ...",
-    "failure_reason": "why a run is not ok, in words; empty for ok",
-    "throughput_per_s": "samples per second over all ranks; null unless ok",
-    "throughput_per_device_per_s": "throughput_per_s over ranks",
-    "throughput_printed_per_s": "what a run printed whose rate is not believed",
-    "step_median_s": "median step time of the slowest rank",
-    "step_p95_s": "95th percentile of its step times",
-    "step_cv_pct": "standard deviation over mean of its step times",
-    "wall_s": "from start to end of the run; null where that is not known",
-    "started": "Unix seconds; of an imported log without a start, its end",
-    "ended": "Unix seconds",
-    "idle_before_s": "since the end of the run before on the same lease; null for its first",
-    "lease_id": "use of a lease that it was measured on",
-    "host_names": "hosts, joined by ', '",
-    "flags": "what a reader of the number should know, joined by ', '",
-    "log": "path of the log in the results directory, or where it was imported from",
-    "stopped": "why it is its cell's last repetition, where a target ended them",
-    "implied_by": "run (cell_id.repetition) that implies how this one ends, which was not started",
+    "status": (TEXT, "ok, or the class of the failure: oom_device, oom_host, time_limit, nan, crashed, ..."),
+    "failure_reason": (TEXT, "why a run is not ok, in words; empty for ok"),
+    "throughput_per_s": (NUMBER, "samples per second over all ranks; null unless ok"),
+    "throughput_per_device_per_s": (NUMBER, "throughput_per_s over ranks"),
+    "throughput_printed_per_s": (NUMBER, "rate printed by a run that is not valid; not used in any mean"),
+    "step_median_s": (NUMBER, "median step time of the slowest rank"),
+    "step_p95_s": (NUMBER, "95th percentile of its step times"),
+    "step_cv_pct": (NUMBER, "standard deviation over mean of its step times"),
+    "wall_s": (NUMBER, "from start to end of the run; null where that is not known"),
+    "started": (NUMBER, "Unix seconds; of an imported log without a start, its end"),
+    "ended": (NUMBER, "Unix seconds"),
+    "idle_before_s": (NUMBER, "since the end of the run before on the same lease; null for its first"),
+    "lease_id": (TEXT, "use of a lease that it was measured on"),
+    "host_names": (TEXT, "hosts, joined by ', '"),
+    "flags": (TEXT, "what a reader of the number should know, joined by ', '"),
+    "log": (TEXT, "path of the log in the results directory, or where it was imported from"),
+    "stopped": (TEXT, "why it is its cell's last repetition, where a target ended them"),
+    "implied_by": (TEXT, "run (cell_id.repetition) that implies how this one ends, which was not started"),
 }
 
-CELLS: Mapping[str, str] = {
-    **_CAMPAIGN,
+PLANNED: Columns = {
+    **_ID,
     **_CELL,
-    "n_planned": "repetitions that are planned",
-    "lease": "name of the lease that measures it",
-    "n_ok": "runs that are ok and have a throughput",
-    "n_implied": "runs that were not started because a smaller batch ran out of memory",
-    "n_failed": "runs that were started and are not ok",
-    "n_missing": "planned repetitions without a record",
-    "state": "measured (a run is ok), failed, implied or missing",
-    "failures": "statuses of its runs that are not ok, counted",
-    "failure_reasons": "their reasons, counted",
-    "missing_reasons": "why repetitions have no record, counted",
-    "flags": "flags of its runs, each once",
-    "stopped": "why a target, or the most repetitions under one, ended it",
-    "median": "throughput: median over ok runs, samples per second",
-    "median_low": "lower end of the 95 % interval of the median",
-    "median_high": "upper end of the 95 % interval of the median",
-    "mean": "throughput: mean over ok runs, samples per second",
-    "sd": "throughput: standard deviation over ok runs, samples per second",
-    "min": "throughput: least of the ok runs, samples per second",
-    "max": "throughput: most of the ok runs, samples per second",
-    "step_median_s": "median over ok runs of their median step times",
-    "cv_pct": "sd over mean",
-    "ci_low": "lower end of the 95 % interval of the mean throughput",
-    "ci_high": "upper end of the 95 % interval of the mean throughput",
-    "interval_method": "how the interval of the mean was made",
-    "median_method": "how the interval of the median was made",
-    "n_outliers": "ok runs that a robust rule marks as far from the others; none is left out of anything",
-    "outliers": "which repetitions these are",
+    "n_planned": (COUNT, "repetitions that are planned"),
+    "lease": (TEXT, "name of the lease that measures it"),
+}
+"""The columns of the cells table that the plan knows."""
+
+CELLS: Columns = {
+    **PLANNED,
+    "n_ok": (COUNT, "runs that are ok and have a throughput"),
+    "n_implied": (COUNT, "runs that were not started because a smaller batch ran out of memory"),
+    "n_failed": (COUNT, "runs that were started and are not ok"),
+    "n_missing": (COUNT, "planned repetitions without a record"),
+    "state": (TEXT, "measured (a run is ok), failed, implied or missing"),
+    "failures": (TEXT, "statuses of its runs that are not ok, counted"),
+    "failure_reasons": (TEXT, "their reasons, counted"),
+    "missing_reasons": (TEXT, "why repetitions have no record, counted"),
+    "flags": (TEXT, "flags of its runs, each once"),
+    "stopped": (TEXT, "why a target, or the most repetitions under one, ended it"),
+    "median": (NUMBER, "throughput: median over ok runs, samples per second"),
+    "median_low": (NUMBER, "lower end of the 95 % interval of the median"),
+    "median_high": (NUMBER, "upper end of the 95 % interval of the median"),
+    "mean": (NUMBER, "throughput: mean over ok runs, samples per second"),
+    "sd": (NUMBER, "throughput: standard deviation over ok runs, samples per second"),
+    "min": (NUMBER, "throughput: least of the ok runs, samples per second"),
+    "max": (NUMBER, "throughput: most of the ok runs, samples per second"),
+    "step_median_s": (NUMBER, "median over ok runs of their median step times"),
+    "cv_pct": (NUMBER, "sd over mean"),
+    "ci_low": (NUMBER, "lower end of the 95 % interval of the mean throughput"),
+    "ci_high": (NUMBER, "upper end of the 95 % interval of the mean throughput"),
+    "interval_method": (TEXT, "how the interval of the mean was made"),
+    "median_method": (TEXT, "how the interval of the median was made"),
+    "n_outliers": (COUNT, "ok runs that a robust rule marks as far from the others; none is left out of anything"),
+    "outliers": (TEXT, "which repetitions these are"),
 }
 
-LEASES: Mapping[str, str] = {
-    **_CAMPAIGN,
-    "lease_id": "use of a lease; runs name it",
-    "configuration": "name of the configuration that was composed",
-    "state": "where the lease is in its life; RELEASED at the end",
-    "fabric_s": "from the request to the fabric's last answer",
-    "visible_s": "from there until the hosts see the devices",
-    "readying_s": "from there until a run can start",
-    "compose_s": "the three together",
-    "held_s": "from ready to the start of the release",
-    "release_s": "the release itself",
-    "operations": "requests to the fabric",
-    "retries": "of these, repeated ones",
-    "mismatches": "how often what was composed differs from what was requested",
-    "faults": "faults of the fabric that were met",
-    "ports_gb_per_s": "what the fabric's ports carried on average, all together; null where nothing counts it",
+LEASES: Columns = {
+    "lease_id": (TEXT, "use of a lease; runs name it"),
+    "configuration": (TEXT, "name of the configuration that was composed"),
+    "state": (TEXT, "where the lease is in its life; RELEASED at the end"),
+    "fabric_s": (NUMBER, "from the request to the fabric's last answer"),
+    "visible_s": (NUMBER, "from there until the hosts see the devices"),
+    "readying_s": (NUMBER, "from there until a run can start"),
+    "compose_s": (NUMBER, "the three together"),
+    "held_s": (NUMBER, "from ready to the start of the release"),
+    "release_s": (NUMBER, "the release itself"),
+    "ports_gb_per_s": (
+        NUMBER,
+        "what the fabric's ports carried on average, all together; null where nothing counts it",
+    ),
+    "operations": (COUNT, "requests to the fabric"),
+    "retries": (COUNT, "of these, repeated ones"),
+    "mismatches": (COUNT, "how often what was composed differs from what was requested"),
+    "faults": (COUNT, "faults of the fabric that were met"),
 }
 
-LINKS: Mapping[str, str] = {
-    **_CAMPAIGN,
-    "lease_id": "use of a lease whose links were measured",
-    "configuration": "name of the configuration",
-    "measured": "before or after the runs",
-    "quantity": "unidirectional_gb_per_s, bidirectional_gb_per_s, latency_us, h2d_gb_per_s, d2h_gb_per_s, "
-    "allreduce_busbw_gb_per_s, allreduce_algbw_gb_per_s or allreduce_time_s",
-    "source": "device that sends, or 'host'; empty for all-reduce, which is of all devices",
-    "target": "device that receives, or 'host'; likewise",
-    "kind": "kind of way between the two; empty where there is none",
-    "size_bytes": "size of the message",
-    "value": "what was measured, in the unit that the quantity's name ends in; GB are 1e9 bytes",
+LINKS: Columns = {
+    "lease_id": (TEXT, "use of a lease whose links were measured"),
+    "configuration": (TEXT, "name of the configuration"),
+    "measured": (TEXT, "before or after the runs"),
+    "quantity": (
+        TEXT,
+        "unidirectional_gb_per_s, bidirectional_gb_per_s, latency_us, h2d_gb_per_s, d2h_gb_per_s, allreduce_busbw_gb_per_s, allreduce_algbw_gb_per_s or allreduce_time_s",
+    ),
+    "source": (TEXT, "device that sends, or 'host'; empty for all-reduce, which is of all devices"),
+    "target": (TEXT, "device that receives, or 'host'; likewise"),
+    "kind": (TEXT, "kind of way between the two; empty where there is none"),
+    "size_bytes": (COUNT, "size of the message"),
+    "value": (NUMBER, "what was measured, in the unit that the quantity's name ends in; GB are 1e9 bytes"),
 }
 
-TELEMETRY: Mapping[str, str] = {
-    **_CAMPAIGN,
-    "cell_id": "cell of the run; one run a cell is kept over time",
-    "repetition": "repetition of the run",
-    "host": "host that was sampled",
-    "part": "gpu:<id>, gauge:<id>, or host for the whole host",
-    "quantity": "what was sampled, with its unit at the end",
-    "time_s": "seconds since the run began",
-    "value": "the sample, in the unit that the quantity's name ends in",
+TELEMETRY: Columns = {
+    "cell_id": (TEXT, "cell of the run; one run a cell is kept over time"),
+    "repetition": (COUNT, "repetition of the run"),
+    "host": (TEXT, "host that was sampled"),
+    "part": (TEXT, "gpu:<id>, gauge:<id>, or host for the whole host"),
+    "quantity": (TEXT, "what was sampled, with its unit at the end"),
+    "time_s": (NUMBER, "seconds since the run began"),
+    "value": (NUMBER, "the sample, in the unit that the quantity's name ends in"),
 }
 
-COLUMNS: Mapping[str, Mapping[str, str]] = {
+_TABLES: Mapping[str, Columns] = {
     "runs": RUNS,
     "cells": CELLS,
     "leases": LEASES,
     "links": LINKS,
     "telemetry": TELEMETRY,
+}
+_CAMPAIGN = {"campaign": "name of the campaign; of the source where two campaigns have one name"}
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    table: {**_CAMPAIGN, **{name: means for name, (_, means) in columns.items()}} for table, columns in _TABLES.items()
 }
 """Table -> column -> what it means."""
 
@@ -155,6 +170,11 @@ _UNITS: Mapping[str, str] = {
     "_w": "watts",
     "_c": "degrees Celsius",
 }
+
+
+def types(columns: Columns) -> dict[str, str]:
+    """The type of each column."""
+    return {name: kind for name, (kind, _) in columns.items()}
 
 
 def meaning(table: str, column: str) -> str:

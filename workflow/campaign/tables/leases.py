@@ -11,24 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from campaign.tables.io import COUNT, NUMBER, TEXT, frame
-
-LEASE_COLUMNS: dict[str, str] = {
-    "lease_id": TEXT,
-    "configuration": TEXT,
-    "state": TEXT,
-    "fabric_s": NUMBER,
-    "visible_s": NUMBER,
-    "readying_s": NUMBER,
-    "compose_s": NUMBER,
-    "held_s": NUMBER,
-    "release_s": NUMBER,
-    "ports_gb_per_s": NUMBER,
-    "operations": COUNT,
-    "retries": COUNT,
-    "mismatches": COUNT,
-    "faults": COUNT,
-}
+from campaign.tables.columns import LEASES, types
+from campaign.tables.io import NUMBER, TEXT, frame
 
 
 def leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -38,7 +22,7 @@ def leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     start; compose_s: the three together; held_s: ready to the start of the release; release_s: the release itself.
     ports_gb_per_s: what the fabric's ports carried on average, all together.
     """
-    return frame([_lease_row(lease) for lease in leases], LEASE_COLUMNS, {})
+    return frame([_lease_row(lease) for lease in leases], types(LEASES), {})
 
 
 def _lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,45 +10,11 @@ import numpy as np
 import pandas as pd
 
 from campaign.documents.record import Record, RecordedCell
-from campaign.tables.io import COUNT, NUMBER, TEXT, frame
+from campaign.tables.columns import RUNS, types
+from campaign.tables.io import frame
 from campaign.tables.leases import Busy, idle_before
 
-RUN_COLUMNS: dict[str, str] = {
-    "cell_id": TEXT,
-    "repetition": COUNT,
-    "configuration": TEXT,
-    "hosts": COUNT,
-    "devices_per_host": COUNT,
-    "local_devices_per_host": COUNT,
-    "devices_used": COUNT,
-    "ranks": COUNT,
-    "devices": COUNT,
-    "device": TEXT,
-    "attach": TEXT,
-    "storage": TEXT,
-    "workload": TEXT,
-    "batch": COUNT,
-    "batch_global": COUNT,
-    "precision": TEXT,
-    "status": TEXT,
-    "failure_reason": TEXT,
-    "throughput_per_s": NUMBER,
-    "throughput_per_device_per_s": NUMBER,
-    "throughput_printed_per_s": NUMBER,
-    "step_median_s": NUMBER,
-    "step_p95_s": NUMBER,
-    "step_cv_pct": NUMBER,
-    "wall_s": NUMBER,
-    "started": NUMBER,
-    "ended": NUMBER,
-    "idle_before_s": NUMBER,
-    "lease_id": TEXT,
-    "host_names": TEXT,
-    "flags": TEXT,
-    "log": TEXT,
-    "stopped": TEXT,
-    "implied_by": TEXT,
-}
+RUN_COLUMNS = types(RUNS)
 
 
 def runs_table(records: Iterable[Record], others: Iterable[Busy] = ()) -> pd.DataFrame:

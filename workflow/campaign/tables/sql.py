@@ -12,28 +12,16 @@ import pandas as pd
 
 from campaign.errors import CampaignError, needs_extra
 from campaign.tables.cells import cells_table
-from campaign.tables.columns import COLUMNS, meaning
-from campaign.tables.io import COUNT, NUMBER, TEXT, frame
+from campaign.tables.columns import COLUMNS, LINKS, TELEMETRY, meaning, types
+from campaign.tables.io import frame
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import runs_table
-from campaign.tables.time_series import COLUMNS as TELEMETRY_COLUMNS
 
 if TYPE_CHECKING:
     import duckdb
 
     from campaign.tables.io import Tables
 
-LINK_COLUMNS: Mapping[str, str] = {
-    "lease_id": TEXT,
-    "configuration": TEXT,
-    "measured": TEXT,
-    "quantity": TEXT,
-    "source": TEXT,
-    "target": TEXT,
-    "kind": TEXT,
-    "size_bytes": COUNT,
-    "value": NUMBER,
-}
 # What a query may be: none of the others could do harm, but none does what it says either.
 _ALLOWED = ("SELECT", "EXPLAIN", "PRAGMA")
 _SETTINGS = (
@@ -165,16 +153,16 @@ def _frame(table: str, tables: Tables) -> pd.DataFrame:
             return leases_table(tables.leases)
         case "links":
             return links_table(tables.links)
-    return tables.telemetry if len(tables.telemetry.columns) else frame([], TELEMETRY_COLUMNS, {})
+    return tables.telemetry if len(tables.telemetry.columns) else frame([], types(TELEMETRY), {})
 
 
 def links_table(links: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row a measured number of the links documents, in LINK_COLUMNS; what is absent has no row."""
+    """One row a measured number of the links documents, in the columns LINKS; what is absent has no row."""
     rows = []
     for each in links:
         use = {"lease_id": each["lease_id"], "configuration": each["configuration"], "measured": each["when"]}
         rows += [{**use, **row} for row in _link_rows(each["document"])]
-    return frame(rows, LINK_COLUMNS, {})
+    return frame(rows, types(LINKS), {})
 
 
 def _link_rows(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -21,20 +21,13 @@ from campaign.errors import RecordError
 from campaign.observe.telemetry import window_statistics
 from campaign.observe.telemetry.run_metrics import Used, used_devices
 from campaign.observe.telemetry.samples import HostSamples, Series
-from campaign.tables.io import COUNT, NUMBER, TEXT, typed
+from campaign.tables.columns import TELEMETRY, types
+from campaign.tables.io import NUMBER, typed
 
 if TYPE_CHECKING:
     from campaign.documents.record import Record
 
-COLUMNS: Mapping[str, str] = {
-    "cell_id": TEXT,
-    "repetition": COUNT,
-    "host": TEXT,
-    "part": TEXT,
-    "quantity": TEXT,
-    "time_s": NUMBER,
-    "value": NUMBER,
-}
+COLUMNS = types(TELEMETRY)
 MOST_POINTS = 200
 MOST_CELLS = 60
 """Tables of ten thousand cells stay small, and nobody looks at more pictures."""
