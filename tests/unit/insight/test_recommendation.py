@@ -90,7 +90,7 @@ def test_what_is_outside_of_the_measurements_is_called_that_and_never_chosen(pla
     only = answer(planted, "throughput", "devices > 8")
     assert only.choice is None
     assert only.beyond is not None
-    assert "inside of what was measured" in only.sentences[0]
+    assert "within the measured range" in only.sentences[0]
     assert answer(planted, "throughput", "not extrapolated").beyond is None
 
 
@@ -126,7 +126,7 @@ def test_one_run_a_cell_tells_no_tie(planted: Tables) -> None:
     assert not best.comparable
     assert best.choice is not None
     assert best.choice.low is None
-    assert "cannot be told" in best.sentences[1]
+    assert "ties are unknown" in best.sentences[1]
 
 
 def test_a_model_that_is_wrong_chooses_nothing_and_says_so() -> None:

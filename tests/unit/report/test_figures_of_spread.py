@@ -107,9 +107,9 @@ def test_no_slow_host_is_said_too() -> None:
 def test_one_lease_a_cell_says_what_cannot_be_told() -> None:
     plan = [entry for entry in synthetic.planned() if entry.cell.workload == "resnet"]
     drawing = drawn("variance", plan, list(synthetic.records(plan)))
-    assert "not told" in drawing.svg
+    assert "unknown" in drawing.svg
     assert any(
-        "lease to lease cannot be told: every cell was measured on one lease" in said for said in drawing.findings
+        "lease to lease spread is unknown: every cell was measured on one lease" in said for said in drawing.findings
     )
     unknown = drawing.data[drawing.data["what"] == "host to host"]
     assert unknown["value_pct"].isna().all()
@@ -233,7 +233,7 @@ def test_node_spread_says_when_hosts_were_never_compared() -> None:
     plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert"]
     drawing = drawn("node_spread", plan, list(synthetic.records(plan)))
     assert set(drawing.data["hosts_explain"]) == {UNKNOWN}
-    assert any("How far hosts differ from each other is not known" in said for said in drawing.findings)
+    assert any("The spread between hosts is unknown" in said for said in drawing.findings)
 
 
 def test_few_hosts_leave_it_open() -> None:

@@ -197,7 +197,7 @@ def test_mean_and_median_stand_beside_each_other_with_how_their_intervals_were_m
     assert (row["Mean (samples/s)"], row["Median"]) == ("96.58", "99.75")
     assert len({row["95 % interval"], row["95 % interval "]} - {"–"}) == 2
     assert "outlier, counted: repetition 4 (−19.8 %)" in row["Why, and flags"]
-    assert any("1 run of 1 cell far from the other runs" in remark for remark in context["remarks"])
+    assert any("1 run of 1 cell marked as outliers" in remark for remark in context["remarks"])
     assert "of the mean (Student t), of the median (Student t for the median of normal runs)" in coverage["intervals"]
 
 
@@ -284,8 +284,8 @@ def test_errors_that_links_gathered_while_a_lease_was_held_are_told(measured: Ta
     quiet, loud, *_ = synthetic.leases()
     leases = [quiet | {"readings": [look(3, 1), look(3, 1)]}, loud | {"readings": [look(3, 1), look(1203, 1)]}]
     page = report.assemble(*measured, leases, synthetic.context_document(), {})
-    assert page.count("while it was held") == 1
-    assert "port H1: 1,200 correctable errors while it was held" in page
+    assert page.count("during the lease") == 1
+    assert "port H1: 1,200 correctable errors during the lease" in page
 
 
 def test_what_ports_carried_while_a_lease_was_held_is_told_by_the_busiest(measured: Tables) -> None:
@@ -337,10 +337,10 @@ def test_without_two_runs_on_a_lease_idle_time_is_not_spoken_of() -> None:
 
 def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -> None:
     assert ">host3</th><td>Slurm says DOWN: not responding &lt;script&gt;" in page
-    assert "1 host failed and excluded from further allocations: host3." in page
+    assert "1 host excluded from further allocations after a failure: host3." in page
     healthy = report.assemble(*measured, [], synthetic.context_document() | {"hosts_left_out": []}, {})
     assert "Excluded hosts" not in healthy
-    assert "left out of further allocations" not in healthy
+    assert "excluded from further allocations" not in healthy
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -
     [
         ({"slurm": 3}, "Slurm: every allocation was a Slurm job, every run a step in it"),
         ({"local": 3}, "none: drivers and runs were processes on the machine where the campaign was started"),
-        ({"slurm": 2, "local": 1}, "campaign was started on (1 run); Slurm: every allocation"),
+        ({"slurm": 2, "local": 1}, "campaign was started (1 run); Slurm: every allocation"),
         ({}, None),
     ],
 )
@@ -381,7 +381,7 @@ def test_an_empty_campaign_is_still_a_page() -> None:
     runs, cells = tables([])
     page = report.assemble(runs, cells, [], synthetic.context_document(), {})
     assert "No cell was planned" in page
-    assert "No comparison could be made" in page
+    assert "The measurements allow no comparison" in page
 
 
 @pytest.mark.parametrize(("key", "value"), [("unknown", 1), ("campaign", {"name": "x"})])

@@ -25,11 +25,11 @@ def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
         (row(NAN, NAN), NAN, NAN, ""),
         (row(0.4, 1.0), -0.31, 0.24, ": no difference larger than 0.31\u202f%"),
         (row(0.4, 1.0), -1.2, 3.44, ": no difference larger than 3.4\u202f%"),
-        (row(0.01, 0.12), 0.1, 3.0, ", which is not certain among all 33 comparisons here (p = 0.12 by Holm)"),
+        (row(0.01, 0.12), 0.1, 3.0, ", not significant among all 33 comparisons of this figure (p = 0.12, Holm)"),
         (row(0.4, 1.0, least_detectable_pct=80.0), -95.0, 1900.0,
-         ": too few or too uneven runs to tell; a difference of 80\u202f% would have been detected"),
+         ": inconclusive, with too few or too uneven runs; a difference of 80\u202f% would have been detected"),
         (row(0.4, 1.0, least_detectable_pct=float("inf")), -95.0, float("inf"),
-         ": too few or too uneven runs to tell; no difference of any size would have been detected"),
+         ": inconclusive, with too few or too uneven runs; no difference of any size would have been detected"),
     ],
 )  # fmt: skip
 def test_doubt_follows_from_the_adjusted_p_and_the_interval(

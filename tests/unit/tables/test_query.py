@@ -192,8 +192,13 @@ def test_columns_that_campaigns_bring_are_told_by_their_names(made: Tables) -> N
     assert "(joules)" in columns.meaning("runs", "energy_j")
     assert "(1e9 bytes per second)" in columns.meaning("runs", "metric_pcie_rx_gb_per_s")
     listed = rows("--tables", "results/small")
-    assert {"table": "runs", "column": "batch", "type": "BIGINT", "meaning": columns.RUNS["batch"]} in listed
-    compose = {"table": "leases", "column": "compose_s", "type": "DOUBLE", "meaning": columns.LEASES["compose_s"]}
+    assert {"table": "runs", "column": "batch", "type": "BIGINT", "meaning": columns.COLUMNS["runs"]["batch"]} in listed
+    compose = {
+        "table": "leases",
+        "column": "compose_s",
+        "type": "DOUBLE",
+        "meaning": columns.COLUMNS["leases"]["compose_s"],
+    }
     assert compose in rows("--tables")
 
 

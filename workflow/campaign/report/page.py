@@ -157,7 +157,7 @@ def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[H
     if hosts_left_out:
         names = ", ".join(each.host for each in hosts_left_out)
         said.append(
-            f"{wording.plural(len(hosts_left_out), 'host')} failed and excluded from further allocations: {names}."
+            f"{wording.plural(len(hosts_left_out), 'host')} excluded from further allocations after a failure: {names}."
         )
     return said
 

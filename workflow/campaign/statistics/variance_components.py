@@ -160,9 +160,9 @@ def _moments(squares: dict[str, float], pairs: dict[str, int]) -> dict[str, floa
 
 def _reasons(pairs: dict[str, int], known: dict[str, float]) -> dict[str, str]:
     if not pairs[RUN]:
-        no = "no cell was run twice on one lease, so a lease's deviation cannot be told from a run's"
+        no = "no cell was run twice on one lease, so the spread of leases cannot be separated from that of runs"
         return dict.fromkeys((RUN, LEASE, HOST, TOGETHER), no)
-    both = "every lease of a cell was on other hosts, so that a lease's deviation cannot be told from its hosts'"
+    both = "every lease of a cell was on other hosts, so the spread of leases cannot be separated from that of hosts"
     one = "every cell was measured on one lease: what a lease or its hosts do is in the cell's own throughput"
     confounded = both if TOGETHER in known else one
     return {

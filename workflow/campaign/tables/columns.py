@@ -114,7 +114,8 @@ LINKS: Columns = {
     "measured": (TEXT, "before or after the runs"),
     "quantity": (
         TEXT,
-        "unidirectional_gb_per_s, bidirectional_gb_per_s, latency_us, h2d_gb_per_s, d2h_gb_per_s, allreduce_busbw_gb_per_s, allreduce_algbw_gb_per_s or allreduce_time_s",
+        "unidirectional_gb_per_s, bidirectional_gb_per_s, latency_us, h2d_gb_per_s, d2h_gb_per_s, allreduce_busbw_gb_per_s, "
+        "allreduce_algbw_gb_per_s or allreduce_time_s",
     ),
     "source": (TEXT, "device that sends, or 'host'; empty for all-reduce, which is of all devices"),
     "target": (TEXT, "device that receives, or 'host'; likewise"),

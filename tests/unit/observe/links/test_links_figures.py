@@ -22,8 +22,8 @@ def draw(name: str, links: list[dict[str, Any]]) -> Drawing:
 def test_matrices_say_how_local_and_fabric_compare() -> None:
     names = ("hybrid-4", "fabric-2x2", "local-1")
     drawing = draw("link_matrices", [each for each in links_data.links() if each["configuration"] in names])
-    ratio = next(words for words in drawing.findings if words.startswith("hybrid-4: local links carry"))
-    assert float(ratio.split("carry ")[1].split("×")[0]) == pytest.approx(3.0, rel=0.05)
+    ratio = next(words for words in drawing.findings if words.startswith("hybrid-4: local links have"))
+    assert float(ratio.split("have ")[1].split("×")[0]) == pytest.approx(3.0, rel=0.05)
     slow = drawing.data[drawing.data["kind"] == "fabric + network"]
     assert slow["unidirectional_gb_per_s"].median() == pytest.approx(2.4, rel=0.02)
     assert slow["latency_us"].median() == pytest.approx(11.0, rel=0.02)

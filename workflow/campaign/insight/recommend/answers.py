@@ -97,7 +97,7 @@ def answer(question: Question, rows: pd.DataFrame) -> Answer:
     )
     said = [_sentence(question, choice)]
     if not comparable:
-        said.append("One run a cell: what is tied cannot be told.")
+        said.append("Every cell has one run, so ties are unknown.")
     elif len(tied):
         said.append(f"A tie with {given.tied_words()}: the measurements show no difference.")
     return given.model_copy(update={"sentences": (*said, *([_beyond(further)] if further else []))})
