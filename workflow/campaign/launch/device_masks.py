@@ -1,4 +1,4 @@
-"""Which devices each process of a step uses, and what it is given for those that its host has not attached. Pure."""
+"""Which devices each rank of a step uses, and the prefix and environment that remote devices need. Pure."""
 
 from __future__ import annotations
 

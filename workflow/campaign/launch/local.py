@@ -1,4 +1,4 @@
-"""Runs as processes of this machine: ranks forked from a preloaded parent where there is one, otherwise spawned."""
+"""Runs as processes of this machine: ranks forked from a preloaded parent process if there is one, otherwise spawned."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Processes that stand beside the runs, one on every host, for as long as a context is open. They disturb nothing and nobody waits
-for them; one that cannot be started, or ends by itself, is missing."""
+"""Auxiliary processes beside the runs, one on every host, until the end of a context (see `Launcher.sidecar`)."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _LIBC = ctypes.CDLL(None)
 def local_sidecar(
     argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement, environment: Mapping[str, str], directory: Path
 ) -> Iterator[tuple[str, ...]]:
-    """On this machine: one process for all hosts that are only names of it, and one in each emulated host."""
+    """On this machine: one process for all hosts that share it, and one on each emulated host."""
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for host, place in _apart(argv, hosts, places).items():
@@ -78,9 +77,9 @@ def slurm_sidecar(
     *,
     looks_at_devices: bool,
 ) -> Iterator[tuple[str, ...]]:
-    """On every host of the allocation, as a step that shares all it has with those of the runs, and holds nothing of its own.
+    """On every host of the allocation, as a step that shares its resources with the steps of runs.
 
-    looks_at_devices: at all that the job has; it does not take them from the runs.
+    looks_at_devices: whether the processes see all devices of the job; runs can use them at the same time.
     """
     step = directory / "step"
     try:
@@ -105,7 +104,7 @@ def slurm_sidecar(
 def step_argv(
     argv: Sequence[str], hosts: Sequence[str], directory: Path, step: Path, *, looks_at_devices: bool
 ) -> list[str]:
-    """The srun command. `step`: a file that is told the step's id."""
+    """The srun command. step: the file to which the step's id is written."""
     words = " ".join(_with_host(word) for word in argv)
     script = f'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >{shlex.quote(str(step))}; exec {words}'
     output = f"{str(directory).replace('%', '%%')}/%N.log"
@@ -121,7 +120,7 @@ def _with_host(word: str) -> str:
 
 
 def _enter_and_follow(namespaces: Sequence[int]) -> None:
-    """In the new process: into the host, and not to outlive whoever has started it."""
+    """In the new process: enter the host, and end with the process that started this one."""
     enter(namespaces)
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
 

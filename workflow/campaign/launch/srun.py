@@ -1,7 +1,7 @@
-"""Runs as steps of the Slurm job that this process is in: `srun` starts a task a rank, each in its host's share of the job.
+"""Runs as steps of the Slurm job that this process is in: `srun` starts one task per rank.
 
-Nothing that Slurm disturbed is a measurement: a step that it cancelled, could not start or lost a host of is a LaunchError. How
-each rank ended is known from the file that its script leaves (`step_script`), not from srun's words: they differ between releases.
+A step that Slurm cancelled, could not start, or lost a host of is a LaunchError and no measurement. How each rank ended is read
+from the file that its script leaves (`srun_script`), since srun's messages differ between releases.
 """
 
 from __future__ import annotations
@@ -92,8 +92,7 @@ class SrunLauncher:
 
 @dataclass
 class _Running:
-    """One step, from the start of srun to the end of all that it started. program: what ranks are started with, by name; words:
-    srun's own, not those of the program."""
+    """One step, from the start of srun to the end of everything that it started. program: for messages; words: srun's messages."""
 
     step: Step
     program: str

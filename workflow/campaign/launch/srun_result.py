@@ -1,4 +1,4 @@
-"""How an srun step ended: its ranks by themselves, or by Slurm, a host or somebody. Pure but for reading the ranks' files."""
+"""How an srun step ended: by its ranks, or by Slurm, a host or a user. Pure but for reading the ranks' files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIGNALS = {member.value for member in signal.Signals}
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """What a rank's script left. host: where it started, None when it did not; code: None when it did not end by itself."""
+    """The file of a rank. host: where it started, None if it did not; code: None if it did not end by itself."""
 
     host: str | None = None
     step: str | None = None
@@ -64,7 +64,7 @@ def _signed(code: int) -> int:
 
 
 def some_rank_failed(words: str) -> bool:
-    """Whether srun has already told of a rank that did not end well."""
+    """Whether srun has reported a failed rank."""
     return _FAILED_TASKS.search(words) is not None
 
 
@@ -78,7 +78,7 @@ def codes_of(ends: Sequence[RankEnd], code: int, *, ended_by_us: bool) -> tuple[
 def objection(
     code: int, words: str, tail: str, ends: Sequence[RankEnd], *, ended_by_us: bool, program: str
 ) -> LaunchError | None:
-    """Why the step says nothing about its subject, or None where it does.
+    """Why the step is no result of the workload, or None if it is one.
 
     code, words: srun's exit code and complaints; tail: the end of what the step printed; program: for the message. HostFailed
     where it is a host's fault.

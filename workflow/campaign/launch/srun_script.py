@@ -1,4 +1,4 @@
-"""What an srun step of a run consists of: its command line, and the script that makes a rank of each task of Slurm. Pure."""
+"""The srun step of a run: its command line, and the script that turns each task into a rank. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class StepPlacement:
-    """Where the ranks of a run sit.
+    """The placement of a run's ranks.
 
     address, port: where rank 0 is met; prefixes: argv to put before a rank's command, by rank (0 stands for one program for all
     ranks); devices: CUDA_VISIBLE_DEVICES by host, where the run's devices are known by name; environment: further variables; given:

@@ -1,1 +1,1 @@
-"""What is observed beside runs: telemetry of hosts and devices, and the links of a composition."""
+"""Measurements beside the runs: telemetry of hosts and devices, and the links of a composition."""

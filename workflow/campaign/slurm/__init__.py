@@ -1,1 +1,1 @@
-"""Slurm: asking it, and telling it, what a campaign needs. Cheap to import: waiting processes on a login node live here."""
+"""Slurm: its commands, their output, and the requests of a campaign. Cheap to import, for processes that wait on login nodes."""

@@ -1,4 +1,4 @@
-"""Which hosts Slurm gave, and a composition on them."""
+"""The hosts of this job, and the composition on them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def hosts_of_allocation() -> tuple[str, ...]:
 
 
 def placed(composition: Composition, hosts: tuple[str, ...]) -> Composition:
-    """The composition on the hosts that Slurm chose, where it is Slurm that chooses (`placement: scheduler`).
+    """The composition on the hosts that Slurm chose (`placement: scheduler`).
 
-    Hosts that are in both stay what they are; each other one takes the place of one that is not in the allocation, in order.
-    Raises LaunchError when there are not as many.
+    Hosts in both stay as they are. Each other host of the composition is renamed to an unused host of the allocation, in order.
+    LaunchError: the numbers of hosts differ.
     """
     known = {host.name: host for host in composition.hosts}
     if len(hosts) != len(known):

@@ -1,7 +1,4 @@
-"""Slurm's commands, run one at a time; each call is a line of a log, so that what a campaign costs the controller can be counted.
-
-Nothing here understands an answer: `campaign.slurm.parse` does.
-"""
+"""Runs Slurm's commands and logs each call, so that the load on the controller can be counted. `parse` reads their output."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said. code: its exit status; minus the signal's number when a signal ended it; TIMED_OUT."""
+    """Result of a command. code: exit status, minus the signal's number when a signal ended it, or TIMED_OUT."""
 
     code: int
     out: str
@@ -34,7 +31,7 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """The last thing that it complained of, for a message."""
+        """Its last error line, for a message."""
         lines = (self.err.strip() or self.out.strip()).splitlines()
         return lines[-1].strip() if lines else f"exit status {self.code}, no message"
 
@@ -56,7 +53,7 @@ class Slurm:
         return answer
 
     def note(self, argv: Sequence[str], started_s: float, seconds: float, code: int) -> None:
-        """Log a call; also one that somebody else made, as submitit makes those of sbatch."""
+        """Log a call, also one that submitit made (sbatch)."""
         if self.log is None:
             return
         entry = {"time_s": round(started_s, 3), "argv": list(argv), "seconds": round(seconds, 3), "code": code}
@@ -66,7 +63,7 @@ class Slurm:
 
 
 def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for Slurm's commands: without what would make them print something else than was asked for."""
+    """The environment for Slurm's commands, without personal defaults that change their output."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_PERSONAL)}
     return {**kept, "SLURM_TIME_FORMAT": "standard"}
 

@@ -1,4 +1,4 @@
-"""Whether a job is still to be waited for, from its result file and what Slurm says; pure."""
+"""The state of a submitted job, from its result file and what Slurm reports. Pure."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ _STUCK: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """alive: go on waiting; done: its result is there (then not alive, whatever Slurm says).
+    """alive: keep waiting; done: its result file exists (then not alive, whatever Slurm reports).
 
-    state: Slurm's word for it; DONE, SUBMITTED (no look since), or LOST (Slurm knows nothing of it any more). words: what the job
-    does or did, for a person, to follow its name. hosts: where it runs or ran; of a stuck job, those that it lacks. reason:
-    Slurm's, as it is. stuck: pending for something that does not pass by itself. missing_since_s: since when it has been known
-    to be over without a result; to be given to the next `judge` of this job.
+    state: Slurm's, or DONE, SUBMITTED (not polled since), LOST (unknown to Slurm). words: what the job does or did, as the end of
+    a sentence that starts with its name. hosts: where it runs or ran; of a stuck job, those that it waits for. reason: Slurm's.
+    stuck: pending for a reason that does not pass by itself. missing_since_s: since when the job has been known to have ended
+    without a result; an argument of the next `judge` of this job.
     """
 
     alive: bool
@@ -92,10 +92,10 @@ def judge(
     latency_s: float,
     first_missing_s: float | None,
 ) -> Verdict:
-    """What to believe of a job. All times in s since 1970, of this machine's clock.
+    """The state of a job. All times are Unix seconds of this machine's clock.
 
-    result_there: looked for after the snapshot was taken. latency_s: how late files may appear: for so long a job that has ended
-    may be without a result. first_missing_s: `missing_since_s` of the last verdict on this job, None at first.
+    result_there: checked after the snapshot was taken. latency_s: how late files may appear on the file system; for so long an
+    ended job may be without a result. first_missing_s: `missing_since_s` of the last verdict, None at first.
     """
     job = snapshot.jobs.get(job_id)
     if result_there:
@@ -153,7 +153,7 @@ def _ended(job: Job, since_s: float, alive: bool) -> Verdict:
 
 
 def _lost(job: Job | None, since_s: float, waits: bool) -> Verdict:
-    """Neither in the queue nor, as ended, in the accounting (which may be off, late, or never have heard of its end)."""
+    """Neither in the queue nor ended according to the accounting, which may be off or late."""
     hosts = job.hosts if job else ()
     words = "left the queue, and the accounting does not say how it ended"
     if not waits:

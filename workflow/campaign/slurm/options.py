@@ -1,4 +1,4 @@
-"""What an allocation asks of sbatch, from the system file, its overrides, the profile, and the plan. Pure."""
+"""The sbatch options of an allocation, from the system file, its overrides, the profile and the plan. Pure."""
 
 from __future__ import annotations
 
@@ -35,16 +35,15 @@ _OWN = frozenset(
 
 
 def is_pinned(system: SystemFile) -> bool:
-    """Whether the composition says which hosts are used, as against Slurm."""
+    """Whether the composition chooses the hosts, and not Slurm."""
     chosen = system.slurm.placement or ("scheduler" if system.fabric["kind"] == "static" else "pinned")
     return chosen == "pinned" and system.slurm.strategy != "resume"
 
 
 def devices_asked(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> int:
-    """Devices to ask for on each host; hosts: those that may be used, empty for any.
+    """Devices to request on each host; hosts: those that may be used, empty for any.
 
-    Where pooled devices come on top of a host's own ones, all are asked for, so that those of the composition are among them; runs
-    are given theirs.
+    Where pooled devices are added to a host's own, all are requested, so that those of the composition are among them.
     """
     if (launched := devices_to_ask(system, configuration)) is not None:
         return launched
@@ -56,9 +55,9 @@ def devices_asked(system: SystemFile, configuration: Configuration, hosts: Colle
 
 
 def time_limit_min(expected_s: float, longest_s: float) -> int:
-    """Minutes to ask for: what is expected, with head-room, and never more than if every run took its own time limit.
+    """Minutes to request: twice the forecast, but never more than the sum of the time limits of all runs.
 
-    expected_s: what the plan expects of all runs without a record; longest_s: the sum of their time limits.
+    expected_s: forecast of all missing runs; longest_s: the sum of their time limits.
     """
     wanted = max(_LEAST_MIN, math.ceil(expected_s * _HEAD_ROOM / 60) + _START_MIN)
     return min(wanted, math.ceil(longest_s / 60) + _START_MIN)

@@ -1,7 +1,7 @@
-"""What Slurm's commands print, understood; pure, tried on saved output of a real Slurm.
+"""Parsers of the output of Slurm's commands, tested on saved output of a real Slurm. Pure.
 
-Every parser skips lines that are not of its shape (warnings, headers of other clusters), so that a chatty site does not end a
-campaign. Formats: squeue(1), sacct(1), scontrol(1), sinfo(1) of Slurm 20.11 to 25.05.
+Every parser skips lines of another form (warnings, headers of other clusters). Formats: squeue(1), sacct(1), scontrol(1), sinfo(1)
+of Slurm 20.11 to 25.05.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class SlurmConfig:
-    """What a campaign has to know of a controller's configuration.
+    """The part of a controller's configuration that a campaign needs.
 
     version: such as (22, 5, 8). array_size_max: tasks that one array can have. min_job_age_s: how long squeue shows a job that
     has ended. accounting: whether sacct knows jobs.
@@ -176,7 +176,7 @@ def parse_sinfo(text: str) -> tuple[Host, ...]:
 
 
 def parse_show_config(text: str) -> SlurmConfig:
-    """What matters of `scontrol show config`; a value that is not told is Slurm's default (and accounting is off)."""
+    """From `scontrol show config`; a missing value is Slurm's default (and accounting is off)."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     values = {name.strip(): value.strip() for name, _, value in pairs}
     version = re.match(r"[\d.]+", values.get("SLURM_VERSION", ""))
@@ -210,7 +210,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 
 
 def hosts_in(text: str) -> tuple[str, ...]:
-    """As `expand_hosts`; what is not understood is no hosts: a job is not to be overlooked for how its hosts are written."""
+    """As `expand_hosts`, but a list that cannot be parsed has no hosts: the job must not be overlooked for it."""
     try:
         return expand_hosts(text)
     except ValueError:

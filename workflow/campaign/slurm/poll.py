@@ -1,9 +1,8 @@
-"""One look at the queue an interval for a whole campaign, however many processes wait.
+"""Polls the queue once per interval for a whole campaign, however many processes wait.
 
-All of them share a directory: `poll.json` is the last look, replaced whole; `poll.lock` is held by who looks; `watched/` has an
-empty file for each job that somebody waits for. Who finds the last look too old looks, the others read. A process that is killed
-while it looks loses the lock with its life, and the next one looks. A look is one squeue, and one sacct when a watched job that
-has not been seen to end is not in the queue any more.
+The processes share a directory: `poll.json` is the last result, `poll.lock` is held by the process that polls, and `watched/` has
+an empty file for each job that a process waits for. A process that finds the last result too old polls, the others read it. A
+poll is one squeue, and one sacct when a watched job has left the queue and is not known to have ended.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _DISABLED = "accounting storage is disabled"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What Slurm knew of this person's jobs.
+    """What Slurm knew of this user's jobs.
 
-    asked_s: when it was asked (s since 1970, this machine's clock); reachable: whether the controller answered, otherwise `jobs`
+    asked_s: when it was polled (Unix seconds, this machine's clock); reachable: whether the controller answered, otherwise `jobs`
     are the last known; accounting: whether sacct can be asked (None: not needed yet, or no answer); problem: what did not
     answer, in its words. jobs: by id as squeue shows it (`12`, `12_3`); a watched job that was seen to end stays.
     """
@@ -51,7 +50,7 @@ class _Look:
 
 
 class Poll:
-    """The shared look of the processes of one campaign. clock, ticks: wall clock and monotonic clock, in s."""
+    """Polling shared by the processes of one campaign. clock, ticks: wall clock and monotonic clock, in s."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class Poll:
         self._unshared: tuple[_Look, str] | None = None
 
     def watch(self, job_id: str) -> None:
-        """Have a job looked for in the accounting when the queue does not show it any more. Idempotent."""
+        """Have a job looked up in the accounting once it has left the queue. Idempotent."""
         self._watched.mkdir(parents=True, exist_ok=True)
         (self._watched / job_id).touch()
 

@@ -1,4 +1,4 @@
-"""Why Slurm refuses what is asked of it, and what is to be done: wait, try again, or ask for something else. Pure."""
+"""Why Slurm refuses a request, and what to do: wait, try again, or change the request. Pure."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _MISTAKES: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """words: one sentence for a person, with Slurm's own words; limit: name of the limit that was hit, empty when not told.
+    """words: one sentence with Slurm's own message; limit: name of the limit that was hit, or empty.
 
-    key: of a mistake, the option of the system file's `slurm` that is to say something else; empty when it is none of them.
+    key: of a mistake, the key of the system file's `slurm` to change; empty when no key helps.
     """
 
     kind: Kind
@@ -71,7 +71,7 @@ class Refusal:
 
 
 def parse_refusal(text: str) -> Refusal:
-    """What sbatch (or srun, scontrol) complained of."""
+    """The reason in the error output of sbatch, srun or scontrol."""
     said = _said(text)
     limit = next((match[0] for match in _LIMIT.finditer(text)), "")
     if limit and not _SUBMIT_LIMIT.search(limit):
@@ -89,7 +89,7 @@ def parse_refusal(text: str) -> Refusal:
 
 
 def _said(text: str) -> str:
-    """All complaints in one line, without who complained and without what was only on the way to the last."""
+    """All error messages in one line, without the program's name and without those of retries."""
     lines = [_COMPLAINT.sub("", line).strip() for line in text.splitlines()]
     kept = [line for line in lines if line and "sleeping and retrying" not in line and not line.startswith("Try ")]
     return "; ".join(dict.fromkeys(kept or filter(None, lines))) or "nothing"

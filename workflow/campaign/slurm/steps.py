@@ -1,4 +1,4 @@
-"""Steps in the allocation that this process runs in: the words common to all of them, and one that asks every host something.
+"""Steps of this process's allocation: options common to all of them, and a step that runs a script on every host.
 
 A step at its time limit is ended by a sweep of its hosts for the mark of its run. With Slurm 22.05 and proctrack/linuxproc, SIGTERM
 to srun took 6 s and left processes that had left their parent; `srun --wait` also counts from a first rank that ends well.
@@ -49,10 +49,10 @@ printf 'campaign:%s.\\n' "$SLURMD_NODENAME"
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the hosts of a step said.
+    """Output of a step on every host.
 
-    lines: of each host that answered to the end; problem: why not all did, or empty; failed: the hosts that this is to be blamed
-    on, each with the reason, where it is known that it is a host's fault; words: srun's own.
+    lines: of each host that answered completely; problem: why some did not, or empty; failed: hosts at fault, each with the
+    reason, where that is known; words: srun's own messages.
     """
 
     lines: Mapping[str, tuple[str, ...]]
@@ -62,7 +62,7 @@ class Answers:
 
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The job's environment without what would shape a step unasked, and without the driver's own submission."""
+    """The job's environment without variables that change a step's shape, and without those of submitit."""
     return {
         name: value
         for name, value in environment.items()
@@ -71,7 +71,7 @@ def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def over(hosts: Sequence[str], tasks_per_host: int) -> list[str]:
-    """The beginning of an srun command for a step over these hosts, which waits for no other step of the job."""
+    """The first words of an srun command for a step on these hosts that does not wait for other steps of the job."""
     return [
         "srun",
         f"--nodes={len(hosts)}",
@@ -92,8 +92,8 @@ def ask_hosts(
 ) -> Answers:
     """Run a POSIX shell script on every host of the allocation, once each.
 
-    gres: what it is granted on a host, such as `gpu:2`; None: all that the job has; timeout_s: for the step itself; patience_s: how
-    long a controller that does not answer is asked again.
+    gres: devices of the step on a host, such as `gpu:2`; None: all of the job; timeout_s: of the step; patience_s: how long a
+    controller that does not answer is asked again.
     """
     granted = [] if gres is None else [f"--gres={gres}"]
     argv = [*over(hosts, 1), *granted, "--mem=0", "--job-name=hosts", "/bin/sh", "-c", _ASK, "sh", script]
@@ -107,7 +107,7 @@ def ask_hosts(
 
 
 class Patience:
-    """Whether to ask again for a step that was not started. most_s: for how long in all, at most.
+    """Whether to retry a step that was not started. most_s: for how long in all, at most.
 
     How long a controller may refuse a step counts from when it last was away.
     """
@@ -118,7 +118,7 @@ class Patience:
         self._since_s = clock()
 
     def lasts(self, words: str, pause_s: float) -> bool:
-        """By srun's words; pause_s: until it would be asked again."""
+        """Whether another try after `pause_s` is worthwhile, by srun's messages."""
         again_s = self._clock() + pause_s
         wait_s = worth_waiting_s(words)
         if wait_s >= _PASSES_S:
@@ -127,7 +127,7 @@ class Patience:
 
 
 def worth_waiting_s(words: str) -> float:
-    """How long a step that was not started may be asked for again, by srun's words: 0 where nothing will come of it."""
+    """How long to retry a step that was not started, by srun's messages; 0: retrying is useless."""
     if _LAUNCH_FAILED.search(words) or _OVER.search(words):
         return 0.0
     if _PASSES.search(words):
@@ -150,7 +150,7 @@ def call(argv: Sequence[str], timeout_s: float) -> Finished:
 
 
 def understood(hosts: Sequence[str], code: int, out: str, words: str) -> Answers:
-    """What `ask_hosts` got, from srun's exit code, output and complaints. Pure."""
+    """The answers in srun's exit code, output and messages. Pure."""
     lines: dict[str, list[str]] = {host: [] for host in hosts}
     whole = set()
     for line in out.splitlines():
@@ -174,7 +174,7 @@ def launch_failures(words: str) -> dict[str, str]:
 
 
 def last_complaint(words: str) -> str:
-    """The last line of srun's complaints that says something, for a message."""
+    """The last error line of srun's messages."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(?:srun|slurmstepd\S*): error: ", line)]
     return (errors or lines or [""])[-1]

@@ -1,7 +1,7 @@
-"""The first step of every allocation: every host is asked for the devices it has, and believed over fabric and scheduler.
+"""The first step of every allocation: every host lists its devices, and they are compared with the composition.
 
-A host that Slurm or the fabric has wrong runs jobs all the same, with fewer devices or none (Slurm 22.05 after a change of Gres in
-place), so that nothing is measured before the devices of all hosts have been seen.
+What a host lists counts more than what fabric and Slurm report: Slurm 22.05 runs jobs with fewer devices or none after a change of
+Gres in place. Nothing is measured before the devices of all hosts have been verified.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
 
 
 class DevicesDiffer(HostFailed):
-    """Hosts whose devices are not those of the composition; hosts: each with what is wrong on it."""
+    """Hosts whose devices are not those of the composition; hosts: each with its problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One device as a host tells it. identity, model: empty where it does not say."""
+    """One device as its host lists it. identity, model: empty if unknown."""
 
     identity: str = ""
     model: str = ""
@@ -48,14 +48,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was seen, by host, and what is wrong, by host; nothing where all is as composed."""
+    """Devices by host, and problems by host."""
 
     hosts: Mapping[str, tuple[Seen, ...]]
     problems: Mapping[str, str]
 
 
 def verify(system: SystemFile, composition: Composition, directory: Path) -> Verified:
-    """Ask every host of the composition for its devices; what they said is kept in `directory`/devices.txt.
+    """Have every host of the composition list its devices; the lists are kept in `directory`/devices.txt.
 
     Raises DevicesDiffer where a host has fewer or other devices than the composition, HostFailed where one does not answer.
     """
@@ -128,7 +128,7 @@ def parse_device(line: str) -> Seen:
 
 
 def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], *, identified: bool) -> str | None:
-    """What is wrong on a host; more devices than composed are no harm, for runs are given theirs."""
+    """The problem of a host, or None. Additional devices do no harm, since runs are told theirs."""
     wanted = on_host(host)
     if len(seen) < len(wanted):
         return f"{len(seen)} devices found, {len(wanted)} composed"

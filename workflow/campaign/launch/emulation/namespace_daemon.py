@@ -1,4 +1,4 @@
-"""The process that holds emulated hosts open: as long as it lives they exist, and when it ends the kernel removes them.
+"""The process that holds the namespaces of emulated hosts; when it ends, the kernel removes them.
 
 Started by file path, standard library only (it starts in 30 ms). Reads one line of JSON from standard input, a Plan:
 

@@ -1,4 +1,4 @@
-"""Starting and stopping the keeper of emulated hosts, and the words that put a process into one of them."""
+"""Start and stop the process that holds emulated hosts, and run commands in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Slurm on one machine is asked to be, and what is known of one that is up."""
+"""The specification of an emulated Slurm cluster, and the description of one that is running."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ClusterSpec(BaseModel):
 
 
 class Cluster(BaseModel):
-    """A cluster that is up: all that is needed to use it, from any process of root."""
+    """A running cluster: everything that a process of root needs to use it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -123,7 +123,7 @@ class Cluster(BaseModel):
 
 
 def environment(cluster: Cluster) -> dict[str, str]:
-    """What Slurm's commands need in their environment to mean this cluster and no other."""
+    """The environment in which Slurm's commands use this cluster."""
     return {"SLURM_CONF": str(cluster.slurm_conf)}
 
 

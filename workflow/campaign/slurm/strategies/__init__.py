@@ -1,4 +1,4 @@
-"""Strategies: how Slurm learns of composed devices. One table says which there are."""
+"""Strategies: how Slurm learns of composed devices. `STRATEGIES` has one row per strategy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What strategies ask of Slurm's controller: who is on these hosts, keep them for us, drain them, forget them.
+"""Changes that strategies make through Slurm's controller: reserve, drain, resume and delete hosts, wait for their jobs.
 
-Everything looks first and asks for a change only where there is one to make, so that it can be asked again at any time. A
-controller that does not answer is waited for; one that refuses is a LaunchError that says who has to do what.
+Every method looks at the state first and changes only what differs, so that it can be called again at any time. It waits for a
+controller that does not answer. LaunchError: the controller refuses; the message says who has to do what.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What strategies ask Slurm about hosts, jobs and reservations, and its answers understood. Pure."""
+"""Hosts, jobs and reservations as the controller reports them: the commands, and parsers of their output. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every strategy offers: the order in which Slurm and the fabric are told that a host's devices change.
+"""The interface of strategies: the order in which Slurm and the fabric learn that a host's devices change.
 
 `begin` -> the fabric attaches -> `announce` -> the driver's allocation, with `options` -> `begin` -> the fabric detaches -> `end`.
 Every call may come again, from another process, whatever a dead one left half done: each looks what is there and does the rest.

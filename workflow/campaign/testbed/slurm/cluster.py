@@ -1,9 +1,8 @@
 """A whole Slurm on one machine: `up`, `status`, `down`, and a host that comes back with other devices.
 
-Hosts are network namespaces with shaped links; all daemons and jobs share process ids and mounts of their own, under one
-keeper. So its ports collide with nobody's, `/etc` is never touched, and `down` is the end of one process, which the kernel
-makes the end of all. From outside one interface is visible, over which Slurm's commands reach the controller with the
-SLURM_CONF of `environment`.
+Hosts are network namespaces with shaped links. All daemons and jobs share their own process ids and mounts, held by one process.
+So ports do not collide, `/etc` is never touched, and `down` ends that one process, with which the kernel ends all others. One
+interface is visible outside; through it, Slurm's commands reach the controller with the SLURM_CONF of `environment`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cluster's directory: who holds it, what is in it, and what is left when the cluster is gone."""
+"""The directory of a cluster: its lock, its files, and their removal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SOCKET_PATH_MAX = 107
 
 
 def prepare(directory: Path) -> None:
-    """Empty rooms for a new cluster. An earlier one's logs go too: they would be taken for this one's."""
+    """Make empty directories for a new cluster, and remove the logs of an earlier one."""
     clear(directory)
     shutil.rmtree(directory / "log", ignore_errors=True)
     for name in (*_MADE, "log"):

@@ -1,6 +1,6 @@
-"""The cluster's daemons: starting them in their namespaces, finding them, waiting for them.
+"""The daemons of a cluster: start, find, stop and wait for them.
 
-Nothing is believed of pid files: a daemon of the cluster is a process in its namespace of process ids, whatever started it.
+A daemon belongs to the cluster if it is in its namespace of process ids; pid files are not used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A daemon that runs; host: for slurmd, the host it is of; pid: as seen from outside the cluster."""
+    """A running daemon. host: of a slurmd; pid: as seen from outside of the cluster."""
 
     daemon: Daemon
     host: str | None

@@ -1,4 +1,4 @@
-"""Which devices a step of a job was granted on this host, as the host itself would tell. Pure but for the environment."""
+"""The devices that Slurm granted to a step on this host, as the tools of a real host would list them."""
 
 from __future__ import annotations
 

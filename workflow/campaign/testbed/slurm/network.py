@@ -1,4 +1,4 @@
-"""The ground a cluster stands on: its hosts, on a network of its own that is joined to the machine by one interface."""
+"""The emulated hosts of a cluster, on a network that is joined to the machine by one interface."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Cluste
 
 
 def unlinked(interface: str) -> None:
-    """Until the kernel has taken the interface away, which it does a moment after the last process of its other end."""
+    """Wait until the kernel has removed the interface, shortly after the last process at its other end."""
     deadline_s = time.monotonic() + _UNLINK_S
     while Path(f"/sys/class/net/{interface}").exists():
         if time.monotonic() > deadline_s:

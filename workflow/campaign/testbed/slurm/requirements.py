@@ -1,4 +1,4 @@
-"""Whether a Slurm of one's own may be started on this machine: who asks, what is installed, and whose Slurm is there already."""
+"""Whether a cluster can be started on this machine: permissions, installed programs, and a Slurm that runs already."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def missing_programs(accounting: bool = True) -> tuple[str, ...]:
 
 
 def check(accounting: bool = True) -> None:
-    """LaunchError: what stands in the way of a cluster of one's own, and what to do about it."""
+    """LaunchError names what prevents a cluster on this machine, and the remedy."""
     if os.geteuid() != 0:
         raise LaunchError(
             "starting a Slurm needs root (its daemons start jobs as their users): `sudo campaign cluster up`; "
@@ -59,7 +59,7 @@ def check(accounting: bool = True) -> None:
 
 
 def slurm_of_this_machine(proc: Path = Path("/proc")) -> str | None:
-    """What speaks for a real Slurm on this machine, or None. An emulated one has process ids and ports of its own."""
+    """Evidence of a real Slurm on this machine, or None. An emulated one has process ids and ports of its own."""
     ours = (proc / "self/ns/pid").stat().st_ino
     for entry in proc.iterdir():
         if entry.name.isdigit():

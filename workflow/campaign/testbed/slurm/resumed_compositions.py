@@ -1,4 +1,4 @@
-"""What a cluster's ResumeProgram has composed for jobs, as its notes say: it outlives the cluster on the fabric."""
+"""Compositions that the cluster's ResumeProgram made for jobs, from its notes. They outlive the cluster on the fabric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster that a system file describes: its hosts, their own devices, and a port for every device that can be attached."""
+"""The emulated cluster of a system file: its hosts, their own devices, and a port for every device that can be attached."""
 
 from __future__ import annotations
 
