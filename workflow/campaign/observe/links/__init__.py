@@ -1,1 +1,1 @@
-"""The links stage: what links of a composition give, measured between its devices, modelled, and held against what is expected."""
+"""Links between the devices of a composition: measured, modelled, and compared with their expected rates."""

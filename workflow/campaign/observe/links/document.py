@@ -1,4 +1,4 @@
-"""What is kept of a measurement of links: schema links/1, shared by the records of its composition. Pure.
+"""The document of a link measurement (schema links/1), which the records of its composition share. Pure.
 
 Matrices are [from][to] in the order of `devices`; None on the diagonal and for what was not measured. Bandwidths are those of the
 largest size that was measured (`matrix_size_bytes`), in GB/s of 1e9 bytes; `bidirectional_gb_per_s` is the sum of both directions,
@@ -48,7 +48,7 @@ class Matrices(_Closed):
 
 
 class HostDevice(_Closed):
-    """Copies between a device and its host, by device."""
+    """Bandwidth of copies between each device and the memory of its host."""
 
     what: str
     size_bytes: int
@@ -154,7 +154,7 @@ class _Pairs:
 
 
 def measured(spec: LinkSpec, devices: Sequence[MeasuredDevice], ranks: Sequence[RankLinks | None]) -> dict[str, Any]:
-    """The parts of a LinksDocument that follow from what the ranks left; ranks that left nothing are None."""
+    """The parts of a LinksDocument that follow from the results of ranks; None: a rank without a result."""
     there = [rank for rank in ranks if rank is not None]
     names = {rank.rank: rank.device_name for rank in there}
     described = [
@@ -260,7 +260,7 @@ def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostDevic
 
 
 def with_models(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A links/1 document as it is stored, with the models that follow from it: what was measured is kept, fits are made anew."""
+    """A stored links/1 document with models fitted to its measurements."""
     curves = {kind: Curve.model_validate(curve) for kind, curve in document["curves"].items()}
     allreduce = document["allreduce"] and AllReduce.model_validate(document["allreduce"])
     return {**document, "model": _models(curves, allreduce).model_dump(mode="json")}

@@ -1,4 +1,4 @@
-"""Which links of a composition are slower than they should be. Pure.
+"""Links that are slower than expected for their kind. Pure.
 
 A pair of devices is held against the slowest link on its way, as the system file has it (one direction; times the scale where links
 are emulated). Where that has no number, against the median of the pairs of its kind in the same composition. What is compared is

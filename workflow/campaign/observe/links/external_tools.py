@@ -1,6 +1,6 @@
-"""Programs of others that measure links, run where they are installed and read by the parsers for their output.
+"""External programs that measure links (such as nccl-tests): run where they are installed, and parsed.
 
-Written from the programs' documentation and logs; not verified by running them: no machine with several GPUs was at hand.
+Written from the programs' documentation and logs, and not verified on a machine with several GPUs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Start:
 
 
 def starts(tool: str, ranks_by_host: Mapping[str, int], largest_bytes: int) -> Iterator[_Start]:
-    """The starts of a tool on these hosts: those that know one host only are started on each."""
+    """The starts of a tool on these hosts; a tool for a single host is started on each."""
     hosts, total = list(ranks_by_host), sum(ranks_by_host.values())
     if tool in ("p2pBandwidthLatencyTest", "nvbandwidth"):
         for host, count in ranks_by_host.items():
@@ -66,7 +66,7 @@ def _slots(ranks_by_host: Mapping[str, int]) -> tuple[str, ...]:
 def measure(
     launcher: Launcher, composition: Composition, settings: LinkMeasurement, directory: Path, marker: str, log: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """What each foreign tool of the settings printed, by tool and start, and a problem for each that gave nothing."""
+    """The output of each external tool by tool and start, and a problem for each that printed no result."""
     ranks_by_host = {host.name: len(host.devices) for host in composition.hosts if host.devices}
     found: dict[str, Any] = {}
     problems: list[str] = []

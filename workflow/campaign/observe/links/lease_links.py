@@ -23,7 +23,7 @@ When = Literal["before", "after"]
 
 
 def asked_of(campaign: Campaign) -> tuple[When, ...]:
-    """When a campaign has links measured: as it says, or before its runs where it trains, since PyTorch is there then."""
+    """When a campaign measures links: as configured, otherwise before its runs if it trains, since PyTorch is installed then."""
     if campaign.protocol.links.when is not None:
         return campaign.protocol.links.when
     return ("before",) if any(workload.needs_torch for workload in campaign.workloads.values()) else ()
@@ -40,9 +40,9 @@ class LinkStage:
     lease: str
 
     def look(self, launcher: Launcher, when: When, directory: Path, marker: str) -> tuple[str, tuple[str, ...]]:
-        """Hash of the document in shared/, and the flags of what is measured over these links.
+        """Hash of the document in shared/, and flags for records measured over these links.
 
-        What a former driver of this use has measured stands. LaunchError: the stage could not be run.
+        Links that an earlier driver of this use has measured are not measured again. LaunchError: nothing could be started.
         """
         kept = self.results.links / f"{self.obtained.use}.{when}.json"
         if not kept.exists():
@@ -51,7 +51,7 @@ class LinkStage:
             name = str(json.loads(kept.read_bytes())["document"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RecordError(
-                f"{kept}: cannot be read ({error}); move it away, the links are then measured again"
+                f"{kept}: cannot be read ({error}); move it away, and the links are measured again"
             ) from error
         system = self.campaign.system
         scale = system.emulation.scale if system.emulation and launcher.links and launcher.links["emulated"] else None
@@ -75,7 +75,7 @@ class LinkStage:
 
 
 def links_of_uses(results: Path, store: Store) -> list[dict[str, Any]]:
-    """What was measured, in the order of the files: lease_id, lease, when, and the document of each."""
+    """All link measurements of a results directory, by file name: lease_id, lease, when, and the document."""
     found = []
     for path in sorted(Results.at(results).links.glob("*.json")):
         try:

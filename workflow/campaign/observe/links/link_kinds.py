@@ -1,4 +1,4 @@
-"""Which links the way between two devices crosses, and what that kind of way is called. Pure.
+"""Kinds of link between two devices. Pure.
 
 Two local devices of a host: `local`. Any device behind the fabric: `fabric`. Different hosts: `network`, also where a device is
 behind the fabric: then the way is `fabric + network`, and its slowest link counts.

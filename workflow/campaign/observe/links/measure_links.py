@@ -1,4 +1,4 @@
-"""The links stage: one program on every device of a composition, once; what it left becomes one document (links/1)."""
+"""Measure the links of a composition: one process on every device, whose results become one document (links/1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank of the links stage does: takes its turn in every pair, size by size, for as long as the time lasts. Needs torch.
+"""The measurements of one rank: every pair in turn, size by size, within the time budget. Needs torch.
 
 One pair at a time: all other ranks wait for their turn, over gloo also where devices use NCCL, so that their devices are idle. Rank
 0 decides by its clock which sizes fit; every turn carries its decision, so that all ranks measure the same.
@@ -27,7 +27,7 @@ _ALL_OF_PAIRS = 2.0  # time of a size over that of its one-way messages, before 
 
 
 class Session:
-    """One rank. `run` measures; `result` is what there is, whatever ended it; then `leave_group`."""
+    """One rank. `run` measures; `result` gives what was measured, also after an error; then call `leave_group`."""
 
     def __init__(self, spec: LinkSpec, place: Place) -> None:
         self.spec = spec
@@ -44,7 +44,7 @@ class Session:
         self._share = _ALL_OF_PAIRS
 
     def run(self) -> None:
-        """The whole measurement; raises what torch raises."""
+        """Measure everything; raises what torch raises."""
         torch.set_num_threads(1)
         self.device = _device(self.spec.device, self.place.local_rank)
         self._join_group()
@@ -95,7 +95,7 @@ class Session:
             )
 
     def _agree(self, yes: bool) -> bool:
-        """Wait for all ranks, and do as rank 0 says."""
+        """Wait for all ranks; gives the decision of rank 0."""
         word = torch.tensor([int(yes and self.place.rank == 0)])
         dist.all_reduce(word)
         return bool(word.item())
@@ -111,7 +111,7 @@ class Session:
         return self._forecast.pass_s(size) * times <= self._left_s()
 
     def _in_memory(self, size: int) -> bool:
-        """Whether all ranks have room."""
+        """Whether all ranks have enough free memory."""
         if self.device.type == "cuda":
             free = torch.cuda.mem_get_info(self.device)[0]
         else:
@@ -130,7 +130,7 @@ class Session:
             self._left_out.append(LeftOut(size_bytes=size, why=why))
 
     def _scout(self, size: int) -> bool:
-        """One message of a size that does not count, for every pair, so that the next can be foreseen."""
+        """One message of an auxiliary size for every pair, to forecast the next size."""
         buffer = self._exchange.buffer(size)
         started_s = time.monotonic()
         for sender, receiver in permutations(range(self.place.world_size), 2):
@@ -142,7 +142,7 @@ class Session:
         return True
 
     def _round(self, size: int, first: bool) -> bool:
-        """Everything of one size; False when the time is over. The first size is measured in any case: it tells the latency."""
+        """All measurements of one size; False when the time is over. The first size is always measured: it gives the latency."""
         started_s = time.monotonic()
         if not self._one_way(size, first):
             return False

@@ -1,4 +1,4 @@
-"""What a rank of the links stage is told, and what it leaves behind (`<out>/rank<r>.json`, schema links-rank/1). Without torch."""
+"""Specification and result (`<out>/rank<r>.json`, schema links-rank/1) of a rank that measures links. Without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER_BYTES = 4  # of an fp32
 
 
 class LinkSpec(BaseModel):
-    """One measurement of links; hosts: by rank, those of its device."""
+    """One measurement of links. hosts: by rank."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,7 +34,7 @@ class LinkSpec(BaseModel):
 
 
 class PairTimes(BaseModel):
-    """Times of messages of one size with one peer, one entry a repeat."""
+    """Times of messages of one size with one peer, one entry per repeat."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,7 +44,7 @@ class PairTimes(BaseModel):
 
 
 class CollectiveTimes(BaseModel):
-    """Times of a collective over all ranks, by this rank's clock, one entry a repeat."""
+    """Times of a collective over all ranks, by this rank's clock, one entry per repeat."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -91,7 +91,7 @@ class RankLinks(BaseModel):
 
 
 def read_spec(path: Path) -> LinkSpec:
-    """ConfigError names the file and what is wrong in it."""
+    """Read a specification; ConfigError names the file and the problem."""
     try:
         return LinkSpec.model_validate_json(path.read_bytes())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which message sizes fit into the time of the links stage: how long a size will take, from those that were measured. Pure."""
+"""Which message sizes fit into the time budget: the time of a size, forecast from smaller ones. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _NUMBER_BYTES = 4
 def ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
     """Ascending sizes as (bytes, whether it counts).
 
-    Between two that are far apart come others that are only sent once. So no size is more than 16 times the one before, and the
-    first message over a slow link is never a surprise of minutes.
+    Auxiliary sizes, which are sent once and do not count, keep each size within 16 times the one before. So the first message over
+    a slow link never takes minutes.
     """
     before = None
     for size in sorted(set(sizes_bytes)):

@@ -1,5 +1,5 @@
-"""Telemetry: counters of devices and hosts, sampled beside every run by a process of its own on every host.
+"""Telemetry: counters of devices and hosts, sampled during every run by one process per host.
 
-`sampler` is that process, `sources` what it reads, `samples` how its file is read; `summary` makes a run's metrics of samples, by
-`window_statistics`; `beside` is what the driver holds open. This file imports nothing: the sampler is to start quickly.
+`sampler` is that process and `sources` are what it reads. `samples` reads its file, `run_metrics` computes metrics of a run from it,
+and `run_telemetry` is the driver's side. This file imports nothing, so that the sampler starts quickly.
 """

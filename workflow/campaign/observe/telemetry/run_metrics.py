@@ -1,4 +1,4 @@
-"""A run's metrics of the samples beside it: per quantity mean and peak over the window, of the devices and hosts used. Pure.
+"""Metrics of a run from its samples: mean and peak of each quantity over a window, for the devices and hosts used. Pure.
 
 A mean is that of one device or one host, a peak the highest of any; energy and events are of all together. What was not sampled
 from the window's start to its end gives no metric. A machine on which several hosts are emulated has one set of processors, memory
@@ -60,7 +60,7 @@ _NETWORK_RATES: Sequence[tuple[tuple[str, ...], str, str]] = (
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Devices of a run on a sampler's host: names of those that the host calls by name, and how many there are in all."""
+    """Devices of a run on a sampler's host. named: by the host's names, None for a device without one."""
 
     named: tuple[str | None, ...] = ()
 
@@ -97,9 +97,9 @@ def summary(
 
 
 def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tuple[list[_Device], list[str]]:
-    """Devices that the run used, and names of those that nobody saw.
+    """Devices that the run used, and names of those that no sampler saw.
 
-    Where a program says what it pretends to use, that stands for devices. Otherwise they are told by name, or else by number.
+    Gauges that a program publishes take the place of devices. Devices are found by name, or by number if they have none.
     """
     gauges = {part: _Device(host, part) for host in reversed(hosts) for part in host.parts("gauge")}
     if gauges:

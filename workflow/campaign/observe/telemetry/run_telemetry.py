@@ -1,4 +1,4 @@
-"""Telemetry of a driver's session: one sampler on every host, and of each run its samples, as a file and as metrics."""
+"""Telemetry of a driver: one sampler on every host, and the samples of each run as a file and as metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STARTS_S = 10.0  # a step of Slurm on many hosts begins within seconds
 
 @dataclass(frozen=True)
 class Summary:
-    """What telemetry has to say of one run. written: whether there is a file of its samples."""
+    """Telemetry of one run. written: whether a file of its samples was written."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
@@ -34,8 +34,8 @@ class Summary:
 
 
 class Telemetry:
-    """Samplers beside all runs of a launcher. interval_s: between samples, None for no telemetry at all; directory: for the
-    samplers' files and the programs' gauges; seen by all hosts, emptied at the start, and gone at the end."""
+    """Samplers during all runs of a launcher. interval_s: between samples, None for no telemetry; directory: for the files of
+    samplers and the gauges of programs, visible on all hosts, emptied at the start and removed at the end."""
 
     def __init__(self, launcher: Launcher, composition: Composition, interval_s: float | None, directory: Path) -> None:
         self._launcher, self._composition, self._interval_s, self._directory = (
@@ -50,7 +50,7 @@ class Telemetry:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What every step is to have in its environment, for programs that publish values of their own."""
+        """Variables for every step, for programs that publish their own values."""
         return {} if self._interval_s is None else {GAUGES: str(self._directory / "gauges")}
 
     def __enter__(self) -> Telemetry:
@@ -81,7 +81,7 @@ class Telemetry:
         out: Path,
         devices: Mapping[str, int] | None = None,
     ) -> Summary:
-        """What was sampled from `started` to `ended` (Unix seconds), summed up over `steady`, or over all of it.
+        """Write the samples from `started` to `ended` (Unix seconds), and compute metrics over `steady`, or over all of it.
 
         samples: that the run worked through in that window; out: the Parquet file, written once; devices: how many of each host's
         devices the run used, `{}` for none that a sampler could see; None: all of the composition. Nothing is raised.
@@ -132,7 +132,7 @@ class Telemetry:
 
 
 def write(out: Path, hosts: Sequence[HostSamples]) -> str:
-    """Write a run's samples as Parquet, all of them or nothing; a problem in words, which is no reason to lose the run."""
+    """Write a run's samples as one Parquet file. Returns the problem as text, since a run is not lost for it; empty: none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -29,7 +29,7 @@ _SHOWN_S = 1.0  # a shared file system shows what was written when the file is c
 
 
 class Turns:
-    """Whose turn it is: all probes where that is cheap, otherwise those unread for longest. clock, cpu: seconds."""
+    """Reads all probes if that is cheap, otherwise those that were not read for longest. clock, cpu: seconds."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Turns:
                     found.setdefault(part, {})[quantity] = value
             except Exception as error:  # one that breaks must not cost the others
                 print(
-                    f"{type(probe).__name__} is read no more: {type(error).__name__}: {error}",
+                    f"{type(probe).__name__} is not read any more: {type(error).__name__}: {error}",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -1,4 +1,4 @@
-"""What a sampler has left: its file read on while it grows, and the samples of one run as series. Pure but for the reading."""
+"""Reads the growing file of a sampler, and gives the samples of one run as series."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One sample. time: Unix seconds by the host's clock; monotonic: by the clock that nobody sets."""
+    """One sample. time: Unix seconds by the host's clock; monotonic: seconds of its monotonic clock."""
 
     time: float
     monotonic: float
@@ -71,7 +71,7 @@ class SampleFile:
         self._ticks: list[Tick] = []
 
     def read_on(self) -> None:
-        """Take in the lines that have become whole since the last time; what is torn or is no sample is passed over."""
+        """Read the lines that were completed since the last call; torn lines and lines of another form are skipped."""
         try:
             lines, self._offset = read_json_lines(self._path, self._offset)
         except OSError:
@@ -95,7 +95,7 @@ class SampleFile:
         return HostSamples(*who, interval_s, series, jumped_s)
 
     def forget(self, before: float) -> None:
-        """Samples that no later run can ask for."""
+        """Drop the samples before a time."""
         self._ticks = [tick for tick in self._ticks if tick.time > before]
 
 

@@ -1,7 +1,7 @@
 """Integrals, means and rates of sampled values over a window. Pure.
 
-Between samples a value is taken to change evenly (the trapezoid rule, exact for what does), before the first and after the last it
-is taken to stay; so integrals over windows that follow each other add up to that over both.
+Values are interpolated linearly between samples (trapezoid rule) and constant before the first and after the last one. So integrals
+over adjacent windows add up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LATE_SHARE, _LATE_S = 0.15, 1.5
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Unix seconds, by the clock of the host that is looked at."""
+    """Unix seconds, by the clock of the sampled host."""
 
     start: float
     end: float
