@@ -4,22 +4,26 @@ REQUIRES: plan/plan.json; manifests of all leases, records/, shared/, leases/, l
 PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/telemetry.parquet, tables/{leases,links,context,costs}.json
 """
 
+TABLES = {
+    "runs": f"{RESULTS}/tables/runs.parquet",
+    "runs_csv": f"{RESULTS}/tables/runs.csv",
+    "cells": f"{RESULTS}/tables/cells.parquet",
+    "cells_csv": f"{RESULTS}/tables/cells.csv",
+    "telemetry": f"{RESULTS}/tables/telemetry.parquet",
+    "leases": f"{RESULTS}/tables/leases.json",
+    "links": f"{RESULTS}/tables/links.json",
+    "context": f"{RESULTS}/tables/context.json",
+    "costs": f"{RESULTS}/tables/costs.json",
+}
+
 
 rule tables:
     input:
         # The names of the manifests say which runs there are.
         manifests=CAMPAIGN_DAG.manifests,
-        plan=rules.plan.output.json,
+        plan=PLAN,
     output:
-        runs=f"{RESULTS}/tables/runs.parquet",
-        runs_csv=f"{RESULTS}/tables/runs.csv",
-        cells=f"{RESULTS}/tables/cells.parquet",
-        cells_csv=f"{RESULTS}/tables/cells.csv",
-        telemetry=f"{RESULTS}/tables/telemetry.parquet",
-        leases=f"{RESULTS}/tables/leases.json",
-        links=f"{RESULTS}/tables/links.json",
-        context=f"{RESULTS}/tables/context.json",
-        costs=f"{RESULTS}/tables/costs.json",
+        **TABLES,
     log:
         f"{RESULTS}/logs/tables.log",
     conda:
@@ -29,4 +33,4 @@ rule tables:
     message:
         "Collect records into tables"
     shell:
-        "{resources.campaign} collect {input.plan:q}" + code_of()
+        "{resources.campaign} collect {input.plan:q}" f"{code_of()}"

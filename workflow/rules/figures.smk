@@ -5,27 +5,19 @@ PROVIDES: figures/{figure}.svg, .csv (its data), .json (caption, alt text, findi
 """
 
 FIGURES = sorted(path.stem for path in Path(SCRIPTS, "figures").glob("[a-z]*.py"))
+FIGURE_CODE = code_of(SCRIPTS / "figures", REPORTS / "style.mplstyle")
 
 
 rule figures:
     input:
-        runs=rules.tables.output.runs,
-        cells=rules.tables.output.cells,
-        telemetry=rules.tables.output.telemetry,
-        leases=rules.tables.output.leases,
-        links=rules.tables.output.links,
-        context=rules.tables.output.context,
+        **TABLES,
     output:
-        json=expand(f"{RESULTS}/figures/{{figure}}.json", figure=FIGURES),
+        json=figure_files("json"),
         svg=[
-            report(
-                f"{RESULTS}/figures/{figure}.svg",
-                category="Figures",
-                labels={"figure": figure.replace("_", " "), "campaign": NAME},
-            )
-            for figure in FIGURES
+            report(svg, category="Figures", labels={"figure": name, "campaign": NAME})
+            for name, svg in zip(FIGURES, figure_files("svg"))
         ],
-        csv=expand(f"{RESULTS}/figures/{{figure}}.csv", figure=FIGURES),
+        csv=figure_files("csv"),
     log:
         f"{RESULTS}/logs/figures.log",
     conda:
@@ -37,4 +29,4 @@ rule figures:
         "Draw the figures"
     shell:
         "{resources.campaign} figures {resources.results} --for report --output {resources.results}/figures"
-        + code_of(SCRIPTS / "figures", REPORTS / "style.mplstyle")
+        f"{FIGURE_CODE}"

@@ -9,14 +9,14 @@ are no output of this rule: whatever Snakemake remembers, they are not made agai
 
 rule measure:
     input:
-        rules.plan.output.json,
+        PLAN,
     output:
         f"{RESULTS}/manifests/{{lease}}/{{runs}}.json",
+    log:
+        f"{RESULTS}/logs/{{lease}}/measure.{{runs}}.log",
     wildcard_constraints:
         lease="[^/]+",
         runs=CAMPAIGN_DAG.to_measure,
-    log:
-        f"{RESULTS}/logs/{{lease}}/measure.{{runs}}.log",
     priority: order_of_lease
     conda:
         "../../envs/campaign.yaml"

@@ -1,7 +1,7 @@
 """Plan: writes down what will be measured, in which order and at what cost.
 
 REQUIRES: ASKED
-PROVIDES: CAMPAIGN_DAG (the plan and the paths of its manifests), RESULTS (directory), CORES; plan/plan.json, plan/plan.tsv; plan/leases/,
+PROVIDES: CAMPAIGN_DAG (the plan and the paths of its manifests), NAME, RESULTS (directory), PLAN (file), CORES; plan/plan.json, plan/plan.tsv; plan/leases/,
 with one document a lease, which are not Snakemake's to delete; plan/budget.json where a budget is given
 """
 
@@ -10,6 +10,8 @@ from campaign.plan.dag import open_dag
 CAMPAIGN_DAG = or_exit(open_dag, ASKED)
 NAME = CAMPAIGN_DAG.campaign.name
 RESULTS = str(CAMPAIGN_DAG.results.directory)
+# Rules name files by variables, not by `rules.x.output`, which another workflow's `use rule ... with` cannot follow.
+PLAN = f"{RESULTS}/plan/plan.json"
 # Not given where nothing is executed, as with --dag.
 CORES = workflow.resource_settings.cores or 1
 
@@ -18,7 +20,7 @@ rule plan:
     input:
         CAMPAIGN_DAG.files,
     output:
-        json=f"{RESULTS}/plan/plan.json",
+        json=PLAN,
         tsv=f"{RESULTS}/plan/plan.tsv",
     log:
         f"{RESULTS}/logs/plan.log",

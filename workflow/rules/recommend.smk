@@ -4,23 +4,20 @@ REQUIRES: tables/
 PROVIDES: recommendation/recommendation.json (answers and models), .svg and .csv (predicted against measured)
 """
 
+RECOMMENDATION = f"{RESULTS}/recommendation/recommendation"
+
 
 rule recommend:
     input:
-        runs=rules.tables.output.runs,
-        cells=rules.tables.output.cells,
-        telemetry=rules.tables.output.telemetry,
-        leases=rules.tables.output.leases,
-        links=rules.tables.output.links,
-        context=rules.tables.output.context,
+        **TABLES,
     output:
-        json=f"{RESULTS}/recommendation/recommendation.json",
+        json=f"{RECOMMENDATION}.json",
         svg=report(
-            f"{RESULTS}/recommendation/recommendation.svg",
+            f"{RECOMMENDATION}.svg",
             category="Recommendation",
             labels={"figure": "predicted against measured", "campaign": NAME},
         ),
-        csv=f"{RESULTS}/recommendation/recommendation.csv",
+        csv=f"{RECOMMENDATION}.csv",
     log:
         f"{RESULTS}/logs/recommend.log",
     conda:
@@ -32,4 +29,4 @@ rule recommend:
         "Recommend what to build"
     shell:
         "{resources.campaign} recommend {resources.results} --output {resources.results}/recommendation"
-        + code_of(REPORTS / "style.mplstyle")
+        f"{code_of(REPORTS / 'style.mplstyle')}"

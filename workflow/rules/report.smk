@@ -4,19 +4,18 @@ REQUIRES: tables/, figures/, recommendation/; reports/ (templates and style)
 PROVIDES: report.html
 """
 
+REPORT = f"{RESULTS}/report.html"
+
 
 rule report:
     input:
-        runs=rules.tables.output.runs,
-        cells=rules.tables.output.cells,
-        leases=rules.tables.output.leases,
-        context=rules.tables.output.context,
-        figures=rules.figures.output.json,
-        svg=rules.figures.output.svg,
-        recommendation=rules.recommend.output,
+        **TABLES,
+        figures=figure_files("json"),
+        svg=figure_files("svg"),
+        recommendation=multiext(RECOMMENDATION, ".json", ".svg", ".csv"),
     output:
         report(
-            f"{RESULTS}/report.html",
+            REPORT,
             category="Report",
             labels={"page": "report", "campaign": NAME},
         ),
@@ -31,4 +30,4 @@ rule report:
         "Write the report {output}"
     shell:
         "{resources.campaign} report {resources.results} --output {output:q}"
-        + code_of(REPORTS)
+        f"{code_of(REPORTS)}"

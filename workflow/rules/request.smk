@@ -2,7 +2,7 @@
 
 REQUIRES: --configfile CAMPAIGN or --config campaign=FILE, with further keys such as where=EXPRESSION or results=DIR; or --config
 archive=FILE; config/campaign.yaml otherwise
-PROVIDES: ASKED; CAMPAIGN, the command; code_of(), a hash of what makes a result
+PROVIDES: ASKED; CAMPAIGN, the command; code_of(), a hash of what makes a result; figure_files()
 """
 
 import os
@@ -49,17 +49,26 @@ def code_of(*files):
     return f"  # code {source_hash(*files)}"
 
 
-def has_profile():
-    given = any(argument.startswith("--profile") for argument in sys.argv)
-    return given or "SNAKEMAKE_PROFILE" in os.environ
+def figure_files(suffix):
+    return [f"{RESULTS}/figures/{figure}.{suffix}" for figure in FIGURES]
 
 
-if workflow.modifier.is_main_snakefile() and workflow.resource_settings.cores:
-    if not has_profile():
-        print(
-            "note: no profile; 'snakemake --profile local' has the options for this machine, --profile slurm those for a cluster",
-            file=sys.stderr,
-        )
+def lacks_profile():
+    given = [argument.split("=")[0] for argument in sys.argv]
+    by_hand = any(
+        argument[:2] in ("-c", "-j") or argument in ("--cores", "--jobs")
+        for argument in given
+    )
+    return (
+        by_hand and "--profile" not in given and "SNAKEMAKE_PROFILE" not in os.environ
+    )
+
+
+if lacks_profile() and workflow.modifier.is_main_snakefile():
+    print(
+        "note: no profile; 'snakemake --profile local' has the options for this machine, --profile slurm those for a cluster",
+        file=sys.stderr,
+    )
 
 
 def launcher_of_profile():

@@ -4,18 +4,20 @@ REQUIRES: plan/, manifests of all leases, tables/, figures/, recommendation/, re
 PROVIDES: summary.txt
 """
 
+SUMMARY = f"{RESULTS}/summary.txt"
+
 
 rule summary:
     input:
-        plan=rules.plan.output,
+        plan=PLAN,
         manifests=CAMPAIGN_DAG.manifests,
-        cells=rules.tables.output.cells,
-        report=rules.report.output,
-        figures=rules.report.input.figures,
-        recommendation=rules.recommend.output.json,
+        cells=TABLES["cells_csv"],
+        report=REPORT,
+        figures=figure_files("json"),
+        recommendation=f"{RECOMMENDATION}.json",
     output:
         report(
-            f"{RESULTS}/summary.txt",
+            SUMMARY,
             category="Report",
             labels={"page": "summary", "campaign": NAME},
         ),
