@@ -74,7 +74,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def test_a_site_that_is_as_its_file_says_is_ready(place: Place) -> None:
     done = place.fabric("check", "--yes")
     assert done.exit_code == 0, done.output
-    assert "4 cpu-rank, as the system file says" in done.output
+    assert "4 cpu-rank, as in the system file" in done.output
     assert re.search(r"composed cpu-rank onto host\d: fabric \d", done.output)
     assert "nothing is left" in done.output
     assert "unverified" in done.output
@@ -95,7 +95,7 @@ def test_a_pool_that_differs_from_the_file_is_told(place: Place) -> None:
     place.write()
     done = place.fabric("check", "--yes")
     assert done.exit_code == 1
-    assert "4 cpu-rank are there, the system file says 6" in done.output
+    assert "4 cpu-rank found, the system file lists 6" in done.output
     assert "nothing was changed" in done.output
     assert place.rack.changes == 0
 
@@ -239,7 +239,7 @@ def test_an_emulator_serves_a_person(tmp_path: Path) -> None:
             time.sleep(0.01)
         done = CliRunner().invoke(main, ["fabric", "check", str(path), "--yes", "--results", str(tmp_path / "results")])
         assert done.exit_code == 0, done.output
-        assert "3 cpu-rank, as the system file says" in done.output
+        assert "3 cpu-rank, as in the system file" in done.output
         with Site(read_system_file(str(path)), tmp_path).fabric() as fabric:
             assert len(fabric.inventory().devices) == 3
     finally:

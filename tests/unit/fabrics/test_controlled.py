@@ -311,7 +311,7 @@ def test_what_no_dialect_foresaw_is_the_fabrics_fault(error: type[Exception], tm
         def view(self) -> View:
             raise error("odd")
 
-    with pytest.raises(ProtocolViolation, match=f"cannot be understood.*{error.__name__}"):
+    with pytest.raises(ProtocolViolation, match=f"unexpected data.*{error.__name__}"):
         opened(tmp_path, Odd(hardware())).inventory()
 
 
@@ -328,7 +328,7 @@ def test_what_somebody_reserved_is_not_free_and_named(tmp_path: Path) -> None:
 
     fabric = opened(tmp_path, Reserving(hardware()))
     assert {d.fabric_id for d in fabric.inventory().devices if d.holder} == {"gpu1", "gpu2"}
-    with pytest.raises(Conflict, match="somebody who reserved it"):
+    with pytest.raises(Conflict, match="another client that reserved it"):
         fabric.select(asked(devices=3), fabric.inventory())
     composed(fabric, asked(devices=2))
 

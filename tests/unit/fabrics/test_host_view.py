@@ -88,7 +88,7 @@ def test_what_cannot_be_told_apart_is_not_taken_out_of_use(
 ) -> None:
     composed(fabric)
     (tmp_path / "memory.json").unlink()
-    with pytest.raises(HostBusy, match="which of its devices gpu1, gpu2 are is not known"):
+    with pytest.raises(HostBusy, match="which of its devices gpu1, gpu2 are is unknown"):
         fabric.release("one")
     assert not [line for line in plane.log if line.startswith(("drain", "detach"))]
 

@@ -113,7 +113,7 @@ def test_storage_is_the_hosts_own_or_the_pools(tmp_path: Path) -> None:
 
 def test_a_drive_or_network_card_never_stands_in_for_a_device(tmp_path: Path) -> None:
     fabric = system(tmp_path, 1, PoolSpec("nvme", "a100", 1), PoolSpec("nic", "a100", 1))
-    with pytest.raises(NoMatch, match="1 host with 1 pooled 'a100' is more than there is"):
+    with pytest.raises(NoMatch, match="1 host with 1 pooled 'a100' exceeds the system"):
         select(fabric, configuration())
 
 

@@ -194,8 +194,8 @@ def test_ids_are_of_parts_or_of_devices_or_numbers(tmp_path: Path) -> None:
 
 REFUSED: list[tuple[Any, Callable[[Path], Fabric]]] = [
     ("prefix or an environment", lambda at: opened(at, {"device": "a"}, hosts=(host("h", a=1),))),
-    ("no part of a device", lambda at: opened(at, {"device": "a", "fraction": "8/7", **VISIBLE}, hosts=(host("h", a=1),))),
-    ("no part of a device", lambda at: opened(at, {"device": "a", "fraction": "1/0", **VISIBLE}, hosts=(host("h", a=1),))),
+    ("not a valid fraction", lambda at: opened(at, {"device": "a", "fraction": "8/7", **VISIBLE}, hosts=(host("h", a=1),))),
+    ("not a valid fraction", lambda at: opened(at, {"device": "a", "fraction": "1/0", **VISIBLE}, hosts=(host("h", a=1),))),
     ("'{gpus}' is not known; there are: devices", lambda at: opened(at, {"device": "a", "prefix": ["x", "{gpus}"]})),
     ("Single '}'", lambda at: opened(at, {"device": "a", "prefix": ["}"]})),
     ("only plain names", lambda at: opened(at, {"device": "a", "prefix": ["{ids!r}"]})),
@@ -203,7 +203,7 @@ REFUSED: list[tuple[Any, Callable[[Path], Fabric]]] = [
     ("two entries for devices of the pool", lambda at: opened(at, {"device": "a", **VISIBLE}, {**LENT, "device": "a"})),
     ("neither a host nor the pool has 'a'", lambda at: opened(at, {"device": "a", **VISIBLE})),
     ("not the pool has 'a'", lambda at: opened(at, {"device": "a", "where": "pool", **VISIBLE}, hosts=(host("h", a=1),))),
-    ("ids: mars has none", lambda at: opened(at, {"device": "a", "ids": {"mars": ["1"]}, **VISIBLE}, hosts=(host("h", a=1),))),
+    ("ids: mars has no such", lambda at: opened(at, {"device": "a", "ids": {"mars": ["1"]}, **VISIBLE}, hosts=(host("h", a=1),))),
     ("nothing attaches 'b'", lambda at: opened(at, {"device": "a", **VISIBLE}, hosts=(host("h", a=1),),
                                                pool=(PoolSpec("gpu", "b", 1),))),
     ("h has 2 of them, and 1 'a'", lambda at: opened(at, {"device": "b", "of": "a", **VISIBLE}, hosts=(host("h", a=1, b=2),))),

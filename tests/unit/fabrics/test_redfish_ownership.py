@@ -120,6 +120,6 @@ def test_a_host_is_held_by_whoever_composed_or_reserved_it() -> None:
     mine = block("host1", kind="Compute", systems=("/s/1",), state="Composed")
     kept = block("host2", kind="Compute", reserved=True)
     shown = seen(mine, kept, systems=(system(1, OURS, "host1"),))
-    assert dict(shown.view.holders) == {"host1": "one", "host2": "somebody who reserved it"}
+    assert dict(shown.view.holders) == {"host1": "one", "host2": "another client that reserved it"}
     broken = seen(block("host1", kind="Compute", state="Failed"), block("host2", kind="Compute", systems=("/s/9",)))
     assert dict(broken.view.holders) == {"host1": "the fabric, which says that it is Failed", "host2": "system 9"}

@@ -39,7 +39,7 @@ def test_more_than_the_quota_is_refused_before_anything_is_asked() -> None:
 def test_only_allowed_hosts_are_asked_for() -> None:
     assert admitted(asked(), {}, ("host2",)).allowed_hosts == ("host2",)
     assert admitted(asked(hosts=("host2",)), {}, ("host1", "host2")).allowed_hosts == ("host2",)
-    with pytest.raises(Incompatible, match="host1 may not be composed; allowed are host2"):
+    with pytest.raises(Incompatible, match="host1 are not allowed; allowed are host2"):
         admitted(asked(hosts=("host1",)), {}, ("host2",))
 
 

@@ -199,7 +199,7 @@ def test_a_rule_of_the_fabric_is_not_waited_for(tmp_path: Path) -> None:
 def test_waiting_names_the_holder_and_gives_up_in_time(bench: Bench) -> None:
     bench.acquire("holder", configuration(hosts=2))
     told: list[str] = []
-    with pytest.raises(Conflict, match=r"held by holder; waited 0\.05 s in vain") as caught:
+    with pytest.raises(Conflict, match=r"held by holder; waited 0\.05 s without success") as caught:
         bench.acquire("waiter", wait_s=0.05, poll_s=0.01, on_wait=told.append)
     assert caught.value.holders == ("holder",)
     assert "holder" in told[0]

@@ -96,7 +96,7 @@ def exact(value: str | float) -> Fraction:
         part = Fraction(0)
     if not 0 < part <= 1:
         raise ValueError(
-            f"'{value}' is no part of a device: give a fraction such as 1/7, or 0.25, above 0 and at most 1"
+            f"'{value}' is not a valid fraction of a device: give one above 0 and at most 1, such as 1/7 or 0.25"
         )
     return part
 
@@ -107,7 +107,7 @@ def names_in(text: str) -> Iterator[str]:
         if name is not None:
             if name not in NAMES:
                 raise ValueError(
-                    f"'{{{name}}}' is not known; there are: {', '.join(NAMES)} (write {{{{ and }}}} for braces that are meant)"
+                    f"'{{{name}}}' is not known; there are: {', '.join(NAMES)} (write {{{{ and }}}} for literal braces)"
                 )
             yield name
 
@@ -121,7 +121,7 @@ def _parts(text: str) -> Iterator[tuple[str, str | None]]:
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:
-        raise ValueError(f"'{text}': {error}; write {{{{ and }}}} for braces that are meant") from error
+        raise ValueError(f"'{text}': {error}; write {{{{ and }}}} for literal braces") from error
     for literal, name, form, conversion in parts:
         if name is not None and (form or conversion):
             raise ValueError(f"'{text}': only plain names can stand in braces, without ':' or '!'")

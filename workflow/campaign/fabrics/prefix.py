@@ -93,7 +93,7 @@ class PrefixFabric(SimpleFabric):
                 taken[device.fabric_id] = device.holder
         if taken:
             what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
-            raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(str(each) for each in taken.values()))
+            raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(str(each) for each in taken.values()))
 
     def inventory_of(self, state: State) -> Inventory:
         devices = {device.fabric_id: device for device in (*self.own, *self.pool.values())}
@@ -145,7 +145,7 @@ def open_fabric(options: Options, hosts: Sequence[HostSpec], pool: Sequence[Pool
             raise ConfigError(f"launch: {where} has '{rule.device}'; correct the name, or list the devices")
         if unknown := sorted(set(rule.ids) - set(there)):
             raise ConfigError(
-                f"launch: {rule.device}: ids: {unknown[0]} has none of them; there are: {', '.join(there)}"
+                f"launch: {rule.device}: ids: {unknown[0]} has no such device; hosts and drawers that have: {', '.join(there)}"
             )
     local = tuple(device for name, counts in own.items() for device in devices_at(name, counts, options, local=True))
     remote = tuple(

@@ -89,7 +89,7 @@ class LaunchRule(BaseModel):
         texts = (*self.prefix, *self.environment.values())
         if not texts:
             raise ValueError(
-                f"{self.device}: give a prefix or an environment: without, a run would not know of the device"
+                f"{self.device}: give a prefix or an environment: without one, a run cannot reach the device"
             )
         if self.memory_mib is None and any("memory_mib" in names_in(text) for text in texts):
             raise ValueError(f"{self.device}: '{{memory_mib}}' is asked for; give memory_mib")

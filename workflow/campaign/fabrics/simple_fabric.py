@@ -35,7 +35,7 @@ class SimpleFabric(Fabric):
     """See `protocol.Fabric`.
 
     kind: names the state file. pool: devices that can be attached, such as `pool_devices(..)` of the system file's. own: those that
-    are built into hosts; default: as the system file says. banks: which hosts may hold which devices of the pool; default: every
+    are built into hosts; default: as in the system file. banks: which hosts may hold which devices of the pool; default: every
     host reaches all of them.
     atomic: nothing is attached, so that composing is one change of the state file. verified, note: see `Capabilities`.
     """

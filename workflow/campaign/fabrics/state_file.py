@@ -124,8 +124,8 @@ class StateFile:
             return State.model_validate_json(content)
         except ValidationError as error:
             raise ProtocolViolation(
-                f"{self.path}: not a whole fabric state ({error.error_count()} problems); "
-                "release what is held by hand, then remove the file"
+                f"{self.path}: not a valid fabric state ({error.error_count()} problems); "
+                "release held devices by hand, then remove the file"
             ) from error
 
     @contextmanager
@@ -146,7 +146,7 @@ class StateFile:
         with try_lock(path, lease_id) as mine:
             if not mine:
                 other = path.read_text()
-                raise Busy(f"the fabric works on lease {other or '(just starting)'}", (other,) if other else ())
+                raise Busy(f"the fabric is busy with lease {other or '(just starting)'}", (other,) if other else ())
             yield
 
 
@@ -165,7 +165,7 @@ def claim(state: State, selection: Selection) -> bool:
     if holding is not None:
         if (holding.campaign, holding.owner, holding.hosts) != (request.campaign, request.owner, hosts):
             raise Conflict(
-                f"{request.lease_id} holds devices already, for {holding.owner} (campaign {holding.campaign})",
+                f"{request.lease_id} already holds other devices, for {holding.owner} (campaign {holding.campaign})",
                 holders=(request.lease_id,),
             )
         return False
@@ -173,7 +173,7 @@ def claim(state: State, selection: Selection) -> bool:
     taken |= {name: lease for name in selection.ids if (lease := state.slot(name).lease) is not None}
     if taken:
         what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
-        raise Conflict(f"{request.lease_id}: held meanwhile: {what}", holders=dict.fromkeys(taken.values()))
+        raise Conflict(f"{request.lease_id}: no longer free: {what}", holders=dict.fromkeys(taken.values()))
     state.leases[request.lease_id] = Holding(
         campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=hosts
     )

@@ -30,7 +30,7 @@ def admitted(request: Request, quota: Mapping[str, int], allowed_hosts: tuple[st
         return request
     if outside := [name for name in request.allowed_hosts if name not in allowed_hosts]:
         raise Incompatible(
-            f"{request.lease_id}: {', '.join(outside)} may not be composed; allowed are {', '.join(allowed_hosts)} "
+            f"{request.lease_id}: {', '.join(outside)} are not allowed; allowed are {', '.join(allowed_hosts)} "
             "(system file: tenancy.allowed_hosts)",
             "tenancy.allowed_hosts",
         )

@@ -90,7 +90,7 @@ def check(site: Site) -> Iterator[Finding]:
             inventory = fabric.inventory()
             asked = f" in {fabric.controlled.requests} requests" if fabric.controlled else ""
             took = f"{(time.monotonic() - started) * 1e3:.0f} ms{asked}"
-            yield Finding("answer", "ok", f"signed in, and read {len(inventory.devices)} devices in {took}")
+            yield Finding("answer", "ok", f"signed in and read {len(inventory.devices)} devices in {took}")
             yield from _against(site.system, inventory)
             yield from _rules(fabric, inventory)
             yield from _holders(site, fabric, inventory)
@@ -102,7 +102,11 @@ def _transport(site: Site) -> Iterator[Finding]:
     options = {key: value for key, value in site.system.fabric.items() if key in ControlledOptions.model_fields}
     url = str(options.get("url", ""))
     if url.startswith("http://"):
-        yield Finding("transport", "problem", f"{url}: not encrypted; whoever listens can compose. Use https")
+        yield Finding(
+            "transport",
+            "problem",
+            f"{url}: not encrypted: anybody on the network can read the password; use https",
+        )
     elif url and options.get("verify_tls") is False:
         yield Finding(
             "transport", "problem", f"{url}: its certificate is not verified (verify_tls: false); give ca_file"
@@ -119,14 +123,14 @@ def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
     there = Counter(model for _, model in {(d.physical, d.model) for d in inventory.devices if not d.local})
     for model in sorted(expected | there):
         if there[model] == expected[model]:
-            yield Finding("pool", "ok", f"{there[model]} {model}, as the system file says")
+            yield Finding("pool", "ok", f"{there[model]} {model}, as in the system file")
         elif model not in expected:
             yield Finding(
-                "pool", "note", f"{there[model]} {model} that the system file does not name; no plan counts on them"
+                "pool", "note", f"{there[model]} {model} that the system file does not list; plans do not use them"
             )
         else:
-            words = f"{there[model]} {model} are there, the system file says {expected[model]}"
-            known = f"; the fabric has {', '.join(sorted(there))} (fabric: models gives the fabric's names ours)"
+            words = f"{there[model]} {model} found, the system file lists {expected[model]}"
+            known = f"; the fabric has {', '.join(sorted(there))} (map the fabric's names under `fabric: models`)"
             yield Finding("pool", "problem", words + (known if not there[model] else ""))
     for device in inventory.devices:
         if device.health != "ok" or device.state in ("failed", "unknown", "unavailable"):
@@ -155,7 +159,9 @@ def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     reachable = {name for bank in banks for name in bank.hosts}
     if lost := [host.name for host in inventory.hosts if host.name not in reachable]:
         yield Finding(
-            "hosts", "problem", f"the fabric reaches nothing from {', '.join(lost)} (fabric: hosts names them for it)"
+            "hosts",
+            "problem",
+            f"the fabric reaches no device from {', '.join(lost)} (map their names under `fabric: hosts`)",
         )
 
 
@@ -164,11 +170,11 @@ def _holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Findi
     for name, tag in sorted(tags.items()):
         lives = is_owned(site.journals, name) or is_kept(site.journals, name)
         words = f"{name} of {tag.owner} holds {', '.join(tag.devices) or 'hosts'}"
-        left = "" if lives else "; nobody here owns it: 'campaign fabric reconcile'"
+        left = "" if lives else "; no process here owns it: run 'campaign fabric reconcile'"
         yield Finding("holders", "ok" if lives else "note", words + left)
     foreign = Counter(d.holder for d in inventory.devices if d.holder is not None and d.holder not in tags)
     for holder, count in sorted(foreign.items(), key=str):
-        yield Finding("holders", "note", f"{holder} holds {count} devices; they are left alone")
+        yield Finding("holders", "note", f"{holder} holds {count} devices; they are not touched")
 
 
 def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
@@ -206,7 +212,7 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
     else:
         left = ", ".join(document["leaked"])
         yield Finding(
-            "trial", "problem", f"could not be released: {left}; 'campaign fabric reconcile --release' tries again"
+            "trial", "problem", f"could not be released: {left}; run 'campaign fabric reconcile --release' to try again"
         )
 
 
@@ -252,13 +258,15 @@ def restore(site: Site, document: dict[str, Any]) -> tuple[str, ...]:
 def readings(site: Site) -> list[dict[str, Any]]:
     """What the fabric tells of its links and parts."""
     with site.fabric() as fabric:
-        return [asdict(each) for each in _observed(site, fabric, "readings", "tell how its links are").readings()]
+        return [
+            asdict(each) for each in _observed(site, fabric, "readings", "report the state of its links").readings()
+        ]
 
 
 def events(site: Site, after: str | None = None) -> list[dict[str, Any]]:
     """The fabric's log, after a cursor."""
     with site.fabric() as fabric:
-        return [asdict(each) for each in _observed(site, fabric, "events", "tell its events").events(after)]
+        return [asdict(each) for each in _observed(site, fabric, "events", "report events").events(after)]
 
 
 def _portable(site: Site, fabric: Fabric) -> Portable:

@@ -29,7 +29,9 @@ class Turn:
     def wait(self, reason: Busy | Conflict) -> None:
         """Sleep once; raises the reason again, with the time waited, when the budget is spent."""
         if time.monotonic() >= self._until:
-            message = f"{reason}; waited {self.wait_s:g} s in vain: wait longer, or ask the holder to release it"
+            message = (
+                f"{reason}; waited {self.wait_s:g} s without success: wait longer, or ask the holder to release it"
+            )
             raise type(reason)(message, reason.holders) from reason
         if self._on_wait is not None:
             self._on_wait(str(reason))

@@ -47,13 +47,13 @@ def serve(
         say(f"{kind} at {server.url}, user {USER}, password {PASSWORD}, certificate {server.ca_file}\n")
         say(f"  campaign fabric check {system}")
         say(f"  campaign compose 1x1-fabric --campaign {campaign} --dry-run")
-        say(f"  snakemake --profile local --config campaign={campaign}\n\nCtrl-C ends it.")
+        say(f"  snakemake --profile local --config campaign={campaign}\n\nCtrl-C stops it.")
         end = until or threading.Event()
         if until is None:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: end.set())
         end.wait()
-        say(f"ended after {len(server.log)} requests, {len(server.changing())} of them changes")
+        say(f"stopped after {len(server.log)} requests, {len(server.changing())} of which were changes")
 
 
 def write_files(directory: Path, kind: str, server: Server, hardware: Rack, hosts: str) -> tuple[Path, Path]:
@@ -84,7 +84,7 @@ def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts:
         pool[device.kind, device.model] = pool.get((device.kind, device.model), 0) + 1
     return {
         "name": name,
-        "description": f"An emulated control plane of kind {kind}; there is no hardware behind it.",
+        "description": f"An emulated control plane of kind {kind}; it has no hardware.",
         "launcher": "local",
         "fabric": {
             "kind": kind,
@@ -101,7 +101,7 @@ def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts:
         "hosts": [{"name": hosts, "cores": 8, "memory_gib": 64}],
         "pool": [{"kind": k, "model": model, "count": count} for (k, model), count in pool.items()],
         "devices": {"cpu-rank": {"runs_on": "cpu"}},
-        "notes": ["The control plane is emulated: times of composing are not those of a real fabric."],
+        "notes": ["The control plane is emulated: composition times are not those of a real fabric."],
     }
 
 

@@ -84,7 +84,7 @@ class ControlledFabric(Fabric):
             return self.plane.view()
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ProtocolViolation(
-                f"{self.plane.client.base}: what it shows cannot be understood ({type(error).__name__}: {error})"
+                f"{self.plane.client.base}: unexpected data from the control plane ({type(error).__name__}: {error})"
             ) from error
 
     def _keep(self, step: str, view: View) -> None:
@@ -209,7 +209,9 @@ class ControlledFabric(Fabric):
             after = replace(look, view=self._view())
             stuck |= {device.fabric_id for device in after.attached(lease_id)} | after.doubtful(lease_id)
             if not stuck and lease_id in after.view.tags:
-                raise FabricError(f"{lease_id}: the fabric still carries its mark after it was released")
+                raise FabricError(
+                    f"{lease_id}: the fabric still shows its mark; run 'campaign fabric reconcile --release'"
+                )
             self._drop(lease_id, keeping=stuck)
             self._keep("release", after.view)
             if told is not None:

@@ -69,8 +69,8 @@ class HostView:
             return
         if unknown := [device.fabric_id for device in devices if not device.host_id and self._confusable(host, device)]:
             raise HostBusy(
-                f"{host}: which of its devices {', '.join(unknown)} are is not known: the fabric does not say, and how the host "
-                "was before is not in the state file; get them out of use by hand, and detach them with the fabric's own tools"
+                f"{host}: which of its devices {', '.join(unknown)} are is unknown: neither the fabric nor the state file tells; "
+                "stop their use by hand, then detach them with the fabric's own tools"
             )
         self._agent.detach(host, tuple(self._pairs(host, devices).values()), force=force)
 

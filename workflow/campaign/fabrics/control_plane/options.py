@@ -18,4 +18,6 @@ class Controlled(Connection):
         default_factory=dict,
         description="the system file's name of a device model, by what the fabric calls it (`NVIDIA A100-PCIE-40GB: a100-40gb`)",
     )
-    agent: AgentOptions = Field(default=AgentOptions(), description="who looks on the hosts")
+    agent: AgentOptions = Field(
+        default=AgentOptions(), description="how the devices of a host are listed and released there"
+    )

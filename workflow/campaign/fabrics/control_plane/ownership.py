@@ -48,7 +48,7 @@ class ClaimedView:
         if device.holder is None and device.attached_to is not None:
             return replace(device, holder=f"somebody, on {device.attached_to}")
         if device.holder is None and device.state == "reserved":
-            return replace(device, holder="somebody who reserved it")
+            return replace(device, holder="another client that reserved it")
         return device
 
     def attached(self, lease_id: str) -> list[Device]:
@@ -102,16 +102,16 @@ class ClaimedView:
         chosen = [devices[name] for name in selection.ids]
         if taken := [d for d in chosen if d.holder not in (None, lease_id)]:
             what = ", ".join(f"{d.fabric_id} by {d.holder}" for d in taken)
-            raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(str(d.holder) for d in taken))
+            raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(str(d.holder) for d in taken))
         if broken := [d.fabric_id for d in chosen if d.health == "critical"]:
-            raise Unhealthy(f"{lease_id}: broken meanwhile: {', '.join(broken)}", broken)
+            raise Unhealthy(f"{lease_id}: failed since they were selected: {', '.join(broken)}", broken)
         if odd := [d for d in chosen if d.holder is None and d.state != "free"]:
             what = ", ".join(f"{d.fabric_id} is {d.state}" for d in odd)
             raise Conflict(f"{lease_id}: not free on the fabric: {what}", ("the fabric",))
         holders = {host.host: self.view.holders.get(host.host, lease_id) for host in selection.hosts}
         if others := {name: holder for name, holder in holders.items() if holder != lease_id}:
             what = ", ".join(f"{name} by {holder}" for name, holder in others.items())
-            raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(others.values()))
+            raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(others.values()))
 
     def change(self, holding: Holding, tag: Tag) -> Change:
         """What composing a claimed lease changes."""

@@ -178,7 +178,7 @@ class _Detachment:
         try:
             return parse.usage(done.out)
         except FabricError as error:
-            raise FabricError(f"{self._name}: who uses it cannot be told: {error}; {done.err.strip()[:300]}") from error
+            raise FabricError(f"{self._name}: its users cannot be listed: {error}; {done.err.strip()[:300]}") from error
 
     def _computing(self, seen: Usage) -> tuple[str, ...]:
         return () if self._force or seen.draining else seen.computing

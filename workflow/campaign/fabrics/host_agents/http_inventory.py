@@ -28,7 +28,7 @@ def open_agent(options: AgentOptions) -> HttpInventory:
         )
     for name, url in (("url", options.url), ("rescan_url", options.rescan_url)):
         if url is not None and not (url.startswith(("http://", "https://")) and "{host}" in url):
-            raise ConfigError(f"agent: {name}: {url!r} is no http(s) address with {{host}} in it")
+            raise ConfigError(f"agent: {name}: {url!r} must be an http(s) address with {{host}} in it")
         if url is not None and "@" in urlsplit(url).netloc:
             raise ConfigError(
                 f"agent: {name}: an address cannot have a user or password in it; use one without a login"

@@ -14,7 +14,7 @@ class AgentOptions(Closed):
 
     kind: Literal["none", "local", "ssh", "http"] = Field(
         default="none",
-        description="`none`: nobody looks on the hosts; `local`: this machine is the host; `ssh`: by commands through ssh; "
+        description="`none`: hosts are not inspected; `local`: this machine is the host; `ssh`: by commands through ssh; "
         "`http`: an inventory service of the site tells what each host enumerates (looks only)",
     )
     command: tuple[str, ...] = Field(
@@ -31,8 +31,8 @@ class AgentOptions(Closed):
     )
     rescan_url: str | None = Field(
         default=None,
-        description="for `http`: address with `{host}` that is sent a POST to make the host look for devices again; "
-        "default: nobody is asked",
+        description="for `http`: address with `{host}`; a POST to it makes the host scan for devices again; "
+        "default: hosts are not asked to scan",
     )
     ca_file: str | None = Field(
         default=None,

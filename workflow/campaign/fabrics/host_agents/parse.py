@@ -20,14 +20,14 @@ _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7]
 _GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5, "64.0": 6}
 _NO_GPU = ("no devices were found", "couldn't communicate with the nvidia driver")
 _EVIDENT_STATE = "P0"
-_CUT_OFF = "its output ends in the midst; look at the host, and try again"
+_CUT_OFF = "its output is incomplete; check the host, and try again"
 
 
 def pci_address(text: str) -> str:
     """`0000:3b:00.0`, as sysfs writes it, from what any tool writes. Raises FabricError for what is no PCI address."""
     found = _ADDRESS.fullmatch(text.strip())
     if found is None:
-        raise FabricError(f"{text!r} is no PCI address; such as 0000:3b:00.0 is")
+        raise FabricError(f"{text!r} is not a PCI address such as 0000:3b:00.0")
     domain, bus, device, function = found.groups()
     return f"{(domain or '0')[-4:]:0>4}:{bus}:{device}.{function}".lower()
 

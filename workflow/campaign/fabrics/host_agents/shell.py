@@ -57,7 +57,7 @@ class Commands:
         try:
             return parse.devices(done.out)
         except (FabricError, ValueError) as error:
-            raise FabricError(f"{host}: its devices cannot be told: {error}; {done.err.strip()[:300]}") from error
+            raise FabricError(f"{host}: its devices cannot be listed: {error}; {done.err.strip()[:300]}") from error
 
     def rescan(self, host: str) -> None:
         file = f"{self._terms.root}/sys/bus/pci/rescan"
@@ -65,7 +65,7 @@ class Commands:
         done = self._run(host, command, self._terms.look_s)
         if done.code != 0:
             raise FabricError(
-                f"{host}: `echo 1 > {file}` ended with {done.code}: {done.words}; is `sudo` of the agent right?"
+                f"{host}: `echo 1 > {file}` ended with {done.code}: {done.words}; check `sudo` of the agent's options"
             )
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
@@ -96,7 +96,7 @@ def run_here(host: str, command: Sequence[str], timeout_s: float) -> Done:
         raise FabricError(f"{host}: {command[0]} cannot be run: {error.strerror or error}") from error
     if done.code == TIMED_OUT:
         raise FabricError(
-            f"{host}: `{_short(command)}` did not end within {timeout_s:g} s (look_s); look whether the host or a driver hangs"
+            f"{host}: `{_short(command)}` did not end within {timeout_s:g} s (look_s); check whether the host or a driver hangs"
         )
     return Done(*done)
 
@@ -107,7 +107,7 @@ def through(template: Sequence[str]) -> Run:
     def run(host: str, command: Sequence[str], timeout_s: float) -> Done:
         if not _HOST.fullmatch(host):
             raise FabricError(
-                f"host {host!r} is no name that ssh is given: letters, digits, and . _ - within it are allowed"
+                f"host {host!r} is not a valid name for ssh; allowed are letters, digits and, inside the name, . _ -"
             )
         words = [word.replace("{host}", host) for word in template]
         done = run_here(host, [*words, shlex.join(command)], timeout_s)

@@ -164,7 +164,7 @@ class Client:
             except Lost as error:
                 raise OutcomeUnknown(
                     self.scrub(
-                        f"{method} {self._address.url(target)}: it was sent, but then: {error}; only reading back tells its outcome"
+                        f"{method} {self._address.url(target)}: sent, and not answered ({error}); reading back tells its outcome"
                     )
                 ) from None
             except Unsent as error:
@@ -242,7 +242,7 @@ class Client:
         request = self._request(method, target, content, kind, headers or {})
         left_s = min(self.connection.request_s, self.left_s())
         if left_s <= 0:
-            raise Unsent(f"{self.connection.operation_s:g} s (operation_s) are over", permanent=True)
+            raise Unsent(f"{self.connection.operation_s:g} s (operation_s) have passed", permanent=True)
         self.requests += 1
         wire = self._wire  # made at the first request, and not within its time
         start, status = time.monotonic(), None
@@ -276,7 +276,7 @@ class Client:
             return h11.Request(method=method, target=target, headers=wire_headers(list(chosen.values())))
         except (h11.LocalProtocolError, ValueError) as error:
             raise ProtocolViolation(
-                self.scrub(f"{method} {self._address.url(target)}: cannot be asked: {error}")
+                self.scrub(f"{method} {self._address.url(target)}: not a valid request: {error}")
             ) from None
 
     def _shown(self, headers: Mapping[str, str]) -> dict[str, str]:

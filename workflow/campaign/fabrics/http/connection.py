@@ -82,7 +82,7 @@ class HttpConnection:
     @contextmanager
     def _turn(self, until: float) -> Iterator[None]:
         if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
-            raise Unsent("another request did not end in time")
+            raise Unsent("another request on this connection did not end in time")
         try:
             yield
         finally:
@@ -114,14 +114,14 @@ class HttpConnection:
         except ssl.SSLCertVerificationError as error:
             self._drop()
             raise Unsent(
-                f"its certificate is not to be believed: {error.verify_message}; give the certificate of the authority that signed "
-                "it as `ca_file` (or, knowing that anybody may then pose as it, set `verify_tls: false`)",
+                f"its certificate cannot be verified: {error.verify_message}; give the certificate of the authority that signed "
+                "it as `ca_file` (or set `verify_tls: false`; anybody can then impersonate it)",
                 permanent=True,
             ) from error
         except (OSError, ValueError) as error:
             self._drop()
-            hint = "; does it speak TLS at this port?" if isinstance(error, ssl.SSLError) else ""
-            raise Unsent(f"no TLS with it: {self._reason(error)}{hint}") from error
+            hint = "; check that this port serves TLS" if isinstance(error, ssl.SSLError) else ""
+            raise Unsent(f"TLS handshake failed: {self._reason(error)}{hint}") from error
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEADERS_MAX)
 
     def _connect(self, until: float) -> socket.socket:
@@ -175,7 +175,9 @@ class HttpConnection:
                 self._opened.settimeout(_left(until))
                 left = left[self._opened.send(left) :]
             except TimeoutError as error:
-                raise (Lost if sent_any else Unsent)(f"it could not be sent within {self._allowed_s:.3g} s") from error
+                raise (Lost if sent_any else Unsent)(
+                    f"the request could not be sent within {self._allowed_s:.3g} s"
+                ) from error
             except OSError as error:
                 if not sent_any:
                     raise Unsent(self._reason(error)) from error
@@ -196,7 +198,8 @@ class HttpConnection:
                     total += len(data)
                     if not data and head is None:
                         raise Lost(
-                            f"the connection ended {'amid' if total else 'without'} an answer", garbled=total > 0
+                            f"the connection was closed {'in the middle of' if total else 'before'} the answer",
+                            garbled=total > 0,
                         )
                     self._http.receive_data(data)
                 elif isinstance(event, h11.Response):
@@ -206,16 +209,16 @@ class HttpConnection:
                 elif isinstance(event, h11.EndOfMessage):
                     break
                 elif not isinstance(event, h11.InformationalResponse):
-                    raise Lost("the connection ended without an answer")
+                    raise Lost("the connection was closed before the answer")
                 # Framing counts too: chunks of one byte would hide the length of what has to be read.
                 if max(len(content), total // 16) > self._content_max:
-                    raise Lost(f"an answer of more than {self._content_max} bytes", garbled=True, permanent=True)
+                    raise Lost(f"the answer is larger than {self._content_max} bytes", garbled=True, permanent=True)
         except TimeoutError as error:
-            raise Lost(f"no whole answer within {self._allowed_s:.3g} s") from error
+            raise Lost(f"no complete answer within {self._allowed_s:.3g} s") from error
         except OSError as error:
             raise Lost(self._reason(error)) from error
         except h11.RemoteProtocolError as error:
-            raise Lost(f"a broken answer: {error}", garbled=True) from error
+            raise Lost(f"invalid HTTP in the answer: {error}", garbled=True) from error
         assert head is not None
         return Received(head.status_code, tuple(head.headers), bytes(content))
 
@@ -262,6 +265,6 @@ def wire_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]
     found = []
     for name, value in headers:
         if not isinstance(value, str) or not value.isascii() or any(ord(c) < 32 or ord(c) == 127 for c in value):
-            raise ValueError(f"the header {name} cannot carry what it is to have")
+            raise ValueError(f"the header {name} has a value that HTTP does not allow")
         found.append((name.encode("ascii"), value.strip().encode("ascii")))
     return found

@@ -53,7 +53,7 @@ class Connection(Closed):
         description="certificates of the authority that signed the control plane's; default: the machine's own",
     )
     verify_tls: bool = Field(
-        default=True, description="false: believe any certificate; `campaign fabric check` warns of it"
+        default=True, description="false: accept any certificate; `campaign fabric check` warns of it"
     )
     request_s: Annotated[float, Field(gt=0)] = Field(default=30.0, description="seconds that one request may take")
     operation_s: Annotated[float, Field(gt=0)] = Field(

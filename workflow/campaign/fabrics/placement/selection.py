@@ -125,11 +125,11 @@ def _why_not(
     well = Inventory(freed.hosts, tuple(replace(d, health="ok", state="free") for d in freed.devices))
     if _place(request, well, banks) is not None:
         broken = [d.fabric_id for d in inventory.devices if d.health == "critical"]
-        return Unhealthy(f"{asked} would need broken devices: {', '.join(broken)}", broken)
+        return Unhealthy(f"{asked} would need failed devices: {', '.join(broken)}", broken)
     rule = _forbidding_rule(request, well, banks)
     if rule is not None:
-        return Incompatible(f"{asked} is forbidden by a rule of the chassis ({rule})", rule)
-    return NoMatch(f"{asked} is more than there is: {_have(request, well)}")
+        return Incompatible(f"{asked} breaks a rule of the chassis ({rule})", rule)
+    return NoMatch(f"{asked} exceeds the system: {_have(request, well)}")
 
 
 def _forbidding_rule(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> str | None:

@@ -143,7 +143,7 @@ class SimulatedFabric(SimpleFabric):
 
     def _refuse_if_busy(self, lease_id: str) -> None:
         if self._faults.strike("busy", lease_id):
-            raise Busy(f"{lease_id}: the fabric is occupied", ("the fabric itself",))
+            raise Busy(f"{lease_id}: the fabric is busy", ("the fabric itself",))
 
     def attach(self, device: Device, host: str, lease_id: str) -> None:
         """Attach one device, or the one that the fabric mistakes for it."""

@@ -75,7 +75,7 @@ def banks(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> tuple
             found.extend(_drawer_banks(one.name, index, drawer, ports))
     names = [bank.name for bank in found]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(f"chassis: {', '.join(sorted(twice))} is there twice; names must be unique")
+        raise ConfigError(f"chassis: {', '.join(sorted(twice))} appears twice; names must be unique")
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from campaign.fabrics.state_file import StateFile
 from campaign.files import content_hash
 
 FaultKind = Literal[
-    "busy",  # compose or release is refused because the fabric is occupied; nothing changes
+    "busy",  # compose or release is refused because the fabric is busy; nothing changes
     "lost_request",  # compose never arrives, and the caller cannot know
     "unknown_outcome",  # compose is done, the reply is lost
     "unknown_release",  # release is done, the reply is lost

@@ -59,7 +59,7 @@ def plan(change: Change, snapshot: Snapshot, group: Raw | None) -> list[Part]:
                 taken[device.name] = holder
     if taken:
         what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
-        raise Conflict(f"{lease_id}: held meanwhile: {what}", dict.fromkeys(taken.values()))
+        raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(taken.values()))
     return parts
 
 

@@ -223,7 +223,7 @@ def _holders(reading: Reading, seats: Mapping[str, Seat]) -> Iterator[tuple[str,
         elif seat.block.systems:
             yield seat.host, f"system {seat.block.systems[0].rpartition('/')[2]}"
         elif state == "reserved":
-            yield seat.host, "somebody who reserved it"
+            yield seat.host, "another client that reserved it"
         elif state != "free":
             yield seat.host, f"the fabric, which says that it is {seat.block.state}"
 

@@ -55,7 +55,7 @@ class Reserving:
                 continue  # attached before
             try:
                 if block.reserved:
-                    raise Conflict(f"{block.id} is reserved by somebody else", ("somebody who reserved it",))
+                    raise Conflict(f"{block.id} is reserved by somebody else", ("another client that reserved it",))
                 self._mark(block)
             except (Busy, Conflict):
                 self._unmark(done)
