@@ -68,7 +68,7 @@ def _caption(every: list[Shown]) -> str:
         "Bus bandwidth, 2(n−1)/n × bytes / time, against the bytes that each device contributes (fp32); markers are medians of "
         f"{repeats} repeats or more of the slowest device's time. Lines are the ring model t = 2(n−1)α + 2(n−1)/n · S/B, fitted by "
         "least squares of relative residuals over the sizes (at least three); its 95 % intervals are in the table, and the "
-        "residual is how far times lie from the line, as a root mean square. A panel holds configurations with as many devices."
+        "residual is the root mean square distance of times from the line. Each panel has one number of devices."
     )
 
 

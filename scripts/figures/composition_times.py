@@ -39,8 +39,8 @@ def draw(data: FigureData) -> Drawing:
     )
     caption = (
         f"Mean time of each phase by configuration, {wording.plural(leases, 'lease')} in all; the line spans the shortest and the "
-        f"longest composition (no interval: leases are few and not repeated by design).{more} Leases that never got ready are "
-        "not in it."
+        f"longest composition (no interval: leases are few and not repeated by design).{more} Leases that never became "
+        "ready are excluded."
     )
     with plot.style(data.style):
         svg = _picture(rows.head(_MOST_BARS))

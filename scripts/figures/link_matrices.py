@@ -85,11 +85,11 @@ def _caption(every: list[Shown], drawn: list[Shown]) -> str:
     )
     cpu = any(each.document["runs_on"] == "cpu" for each in every)
     return (
-        f"Above, bandwidth of one direction at the largest message that fitted into the stage's time ({said}), from the send to "
-        f"the receiver's word that all had arrived; below, half a round trip of the smallest message. Medians of {repeats} repeats "
-        f"or more, one colour scale for all panels; lines part hosts, and F after a device is behind the fabric. Ways: {letters}."
+        f"Above, bandwidth of one direction at the largest message that fitted into the stage's time ({said}), from the send until "
+        f"the receiver confirms arrival; below, half a round trip of the smallest message. Medians of {repeats} repeats "
+        f"or more, one colour scale for all panels; lines separate hosts; F after a device: behind the fabric. Types: {letters}."
         f"{_untold(every)}"
-        f"{' Devices are CPU processes over gloo: what differs between them is emulated.' if cpu else ''}{more}"
+        f"{' Devices are CPU processes over gloo; differences between links are emulated.' if cpu else ''}{more}"
         f"{_problems(every)}"
     )
 

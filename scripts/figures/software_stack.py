@@ -67,7 +67,7 @@ def draw(data: FigureData) -> Drawing:
     more = f" {wording.plural(left_out, 'further package')} in the data." if left_out else ""
     hosts = wording.plural(len(_hosts(rows)), "host")
     caption = (
-        f"As found on {hosts} when runs were measured; versions are no samples, so there is no interval. What was not found out is "
+        f"As found on {hosts} when runs were measured; versions are no samples, so there is no interval. Unknown versions are "
         f"absent.{more} Protocol: {wording.protocol(data.protocol)}."
     )
     known = [each["host"] for each in (data.context.get("environments") or {}).values() if each.get("host")]

@@ -12,7 +12,7 @@ from campaign.statistics import comparable_cells, pairing, verdict
 TITLE = "Speed-up by batch"
 SECTION = (
     "Does a larger batch scale better? A larger batch computes longer between two exchanges of gradients, so it should, "
-    "until memory ends. The speed-up of each device count is against the smallest count at the same batch."
+    "until the memory is full. The speed-up of each device count is against the smallest count at the same batch."
 )
 PLACE = 20
 UNITS = {"efficiency_low": "pct", "efficiency_high": "pct"}

@@ -252,7 +252,7 @@ def test_a_prediction_whose_memory_nobody_tried_says_so() -> None:
     unknown = answer(tables, "throughput", "batch == 32 and ranks == 3 and not extrapolated")
     assert unknown.choice is not None
     assert unknown.choice.memory == "unknown"
-    assert "not known" in unknown.sentences[0]
+    assert "unknown" in unknown.sentences[0]
     assert answer(tables, "throughput", "batch == 32 and ranks == 3 and memory fits").choice is None
 
 

@@ -307,7 +307,7 @@ def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
 def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str) -> None:
     plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=2) if each.cell.workload == "bert"]
     drawing = FIGURES[name].draw(data(plan, list(synthetic.records(plan, noise=0.25))))
-    assert "Intervals wider than a picture are cut" in drawing.caption
+    assert "Very wide intervals are cut" in drawing.caption
 
 
 def test_the_range_drawn_holds_all_values_and_intervals_that_are_not_huge() -> None:

@@ -286,9 +286,7 @@ def test_workloads_of_unknown_size_are_named() -> None:
     drawing = MODULES["workload_characteristics"].draw(
         replace(whole, runs=whole.runs.assign(parameters=without), context=bare)
     )
-    assert drawing.findings[0] == (
-        "2 workloads, of 25.6 M (resnet50) parameters; the size of mobilenetv2 is not known."
-    )
+    assert drawing.findings[0] == ("2 workloads, of 25.6 M (resnet50) parameters; the size of mobilenetv2 is unknown.")
 
 
 def test_rates_far_below_their_unit_are_told_in_a_smaller_one() -> None:

@@ -40,7 +40,7 @@ def test_doubt_follows_from_the_adjusted_p_and_the_interval(
 
 def test_several_without_a_difference_are_said_together() -> None:
     rows = pd.DataFrame([row(0.4, 1.0, low=-1.0, high=0.5), row(0.2, 1.0, low=-0.2, high=2.26), row(NAN, NAN)])
-    words = "none of 2 cells is shown to differ, and no difference is larger than 2.3\u202f% (each at 95\u202f%)"
+    words = "no significant difference in 2 cells, and none larger than 2.3\u202f% (each at 95\u202f%)"
     assert verdict.together(rows, "low", "high") == words
     assert verdict.together(rows[:1], "low", "high") == ""
     assert verdict.together(rows.assign(p_holm=[0.01, 1.0, NAN]), "low", "high") == ""
@@ -57,7 +57,7 @@ def test_a_caption_counts_what_differs_and_how_it_was_compared() -> None:
     )
     said = verdict.counted(rows, {"order": "blocks"}, "fp32")
     assert said.startswith(
-        "1 of 2 cells are shown to differ from fp32 (log ratio of means, t paired by block: 1; log ratio of means, Welch t: 1;"
+        "1 of 2 cells differs significantly from fp32 (log ratio of means, t paired by block: 1; log ratio of means, Welch t: 1;"
     )
     assert "Holm" in said
     assert "difference of 1.5\u202f% in 80 of 100 cases" in said

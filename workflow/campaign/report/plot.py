@@ -125,7 +125,7 @@ class Panels:
 
     def sentence(self) -> str:
         """For the caption, after a space: what holds for all panels, and how many are in the table only; '' for neither."""
-        said = f" Everywhere: {self.common}." if self.common else ""
+        said = f" All panels: {self.common}." if self.common else ""
         more = f" {wording.plural(self.left_out, 'further panel')} in the data table only." if self.left_out else ""
         part = f" Drawn: {self.series}; the others are in the data table." if self.series else ""
         return said + more + part
@@ -254,7 +254,7 @@ def cut(rows: pd.DataFrame, columns: Columns) -> str:
     """For the caption: that some intervals are wider than the picture, where they are."""
     low, high = range_of(rows, columns)
     wider = bool((rows[columns.low] < low).any() or (rows[columns.high] > high).any())
-    return " Intervals wider than a picture are cut there and whole in the table." if wider else ""
+    return " Very wide intervals are cut in the picture; the table has them in full." if wider else ""
 
 
 def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look, hollow: bool = False) -> None:

@@ -163,7 +163,9 @@ def _reasons(pairs: dict[str, int], known: dict[str, float]) -> dict[str, str]:
         no = "no cell was run twice on one lease, so the spread of leases cannot be separated from that of runs"
         return dict.fromkeys((RUN, LEASE, HOST, TOGETHER), no)
     both = "every lease of a cell was on other hosts, so the spread of leases cannot be separated from that of hosts"
-    one = "every cell was measured on one lease: what a lease or its hosts do is in the cell's own throughput"
+    one = (
+        "every cell was measured on one lease only, so this spread cannot be separated from the throughput of the cell"
+    )
     confounded = both if TOGETHER in known else one
     return {
         RUN: "",

@@ -75,9 +75,7 @@ def together(rows: pd.DataFrame, low: str, high: str) -> str:
     if largest > _SAYS_NOTHING_PCT:
         return ""
     size = wording.percent(largest, _decimals(largest))
-    return (
-        f"none of {len(tested):,} cells is shown to differ, and no difference is larger than {size} (each at 95\u202f%)"
-    )
+    return f"no significant difference in {len(tested):,} cells, and none larger than {size} (each at 95\u202f%)"
 
 
 def p_value(p: float) -> str:
@@ -110,7 +108,7 @@ def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> 
     methods = tested["method"].str.removesuffix(", 95 %").value_counts(sort=False)
     made = "; ".join(f"{method}: {count:,}" for method, count in methods.items())
     said = (
-        f"{found:,} of {wording.plural(len(tested), 'cell')} {'is' if len(tested) == 1 else 'are'} shown to differ from {reference}"
+        f"{found:,} of {wording.plural(len(tested), 'cell')} {'differs' if found == 1 else 'differ'} significantly from {reference}"
         f" ({made}; 5\u202f% for all together, Holm)."
     )
     least = tested["least_detectable_pct"].replace(np.inf, np.nan).median()

@@ -133,23 +133,24 @@ def _questions(
 
 def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) -> tuple[str, ...]:
     if rows.empty:
-        return ("Nothing was measured, so that there is nothing to recommend.",)
+        return ("No cell was measured, so there is nothing to recommend.",)
     predicted = int((~rows["measured"]).sum())
     pool = (
-        f"{wording.plural(predicted, 'combination')} of a workload with a shape that the system’s hosts and pool allow by their "
-        "numbers were predicted beside what was measured; drawers and cabling are looked at when a campaign is planned."
+        f"{wording.plural(predicted, 'combination')} of a workload with a shape that the system’s hosts and pool allow by "
+        "number were predicted in addition; drawers and cabling are checked when a campaign is planned."
         if with_system
-        else "The system’s hosts and pool are not known here: only measured configurations are weighed."
+        else "The hosts and pool of the system are unknown here: only measured configurations are compared."
     )
     return (
-        "Answers weigh measured cells (mean of their runs) and predictions of a model of step time: compute linear in the batch, a "
-        "ring all-reduce by latency and bandwidth of its slowest kind of link, partly hidden behind compute, and what hosts, "
-        "attachment and storage add. Intervals are 95\u202f%; those of predictions hold the error of leaving configurations out.",
+        "Answers compare measured cells (mean of their runs) and predictions of a model of step time. The model has compute linear "
+        "in the batch, a ring all-reduce with the latency and bandwidth of its slowest type of link, partly hidden behind compute, "
+        "and the cost of hosts, attachment and storage. Intervals are 95\u202f%; those of predictions include the error on "
+        "configurations left out of the fit.",
         pool,
-        "What a test of logarithms (Welch’s t, Holm over all shapes of a question) does not tell from the best is called a tie; "
-        "of measured ties, the one with the fewest devices is named first. "
-        f"Predictions choose only where the model is within {TRUSTED_PCT:.0f}\u202f% (median) of configurations that it was not "
-        "shown, and never outside of what was measured.",
+        "A configuration ties with the best if a test of logarithms (Welch’s t, Holm over all shapes of a question) shows no "
+        "significant difference. Of measured ties, the one with the fewest devices is named first. "
+        f"Predictions choose only where the model is within {TRUSTED_PCT:.0f}\u202f% (median) on configurations left "
+        "out of the fit, and never outside of the measured range.",
     )
 
 
