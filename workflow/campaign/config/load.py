@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.import_file import ImportFile
-from campaign.config.published_file import path_of
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import Location, YamlFile, read_yaml
 from campaign.documents.fields import PATTERN_WORDS
@@ -79,8 +78,12 @@ def config_directories(campaign_path: Path) -> list[Path]:
 def files_of(campaign: CampaignFile, campaign_path: Path) -> list[Path]:
     """The campaign's own file, its system's, those of its workloads and of the published claims that it names."""
     workloads = [_find("workloads", name, campaign_path) for name in dict.fromkeys(campaign.axes.workload)]
-    references = [path_of(reference, campaign_path.parent) for reference in campaign.references]
-    return [campaign_path, _find("systems", campaign.system, campaign_path), *workloads, *references]
+    files = [campaign_path, _find("systems", campaign.system, campaign_path), *workloads]
+    if campaign.references:
+        from campaign.config.published_file import path_of
+
+        files += [path_of(reference, campaign_path.parent) for reference in campaign.references]
+    return files
 
 
 def _find(folder: str, name: str, campaign_path: Path) -> Path:

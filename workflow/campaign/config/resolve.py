@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from campaign.config.campaign_file import CampaignFile, Protocol
 from campaign.config.check import Sources, check
@@ -19,15 +19,15 @@ from campaign.config.load import (
     load_workload_file,
     validate,
 )
-from campaign.config.published_file import ReferenceSet
-from campaign.config.published_file import from_document as reference_set
-from campaign.config.published_file import load as load_reference
 from campaign.config.shapes import Impossible, expand_shapes
 from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
 from campaign.workloads.protocol import Workload
+
+if TYPE_CHECKING:
+    from campaign.config.published_file import ReferenceSet
 
 SCHEMA = "campaign-as-used/1"
 
@@ -110,7 +110,9 @@ def _read_workload(workloads: dict[str, Loaded[Workload]], name: str, path: Path
 
 
 def _read_reference(references: list[ReferenceSet], name: str, path: Path) -> None:
-    references.append(load_reference(name, path.parent))
+    from campaign.config.published_file import load  # few campaigns name claims, and its models take time to build
+
+    references.append(load(name, path.parent))
 
 
 def from_document(document: Mapping[str, Any]) -> Campaign:
@@ -135,7 +137,11 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         {key: typing.cast(Workload, validate(source, "workload")) for key, source in sources.workloads.items()},
         sources,
     )
-    references = (reference_set(each, f"{name}: references") for each in document.get("references", ()))
+    if not document.get("references"):
+        return campaign
+    from campaign.config.published_file import from_document as reference_set
+
+    references = (reference_set(each, f"{name}: references") for each in document["references"])
     return replace(campaign, references=tuple(references))
 
 
