@@ -1,4 +1,4 @@
-"""How runs come to devices that nothing attaches (`fabrics.prefix_options`), as far as cells and allocations depend on it. Pure.
+"""How runs come to devices that nothing attaches (`fabrics.prefix.options`), as far as cells and allocations depend on it. Pure.
 
 Identity is what reaches a run: prefix and environment as they are written, the part of a device, how many parts share one, and
 memory. Each of them changes what is measured (another wrapper is another program, another percentage another device), and a site
@@ -14,7 +14,7 @@ from typing import Any
 
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
-from campaign.fabrics.prefix_options import LaunchRule, Options
+from campaign.fabrics.prefix.options import LaunchRule, Options
 from campaign.workloads.protocol import Workload
 
 _KIND = "prefix"

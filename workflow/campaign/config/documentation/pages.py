@@ -154,14 +154,19 @@ def _page(blocks: Iterable[str]) -> str:
 def fabrics() -> str:
     """The status of all fabrics."""
     rows = (
-        (f"[`{name}`](configuration.md#{name})", sentence(adapter.summary), sentence(adapter.unverified))
+        (
+            f"[`{name}`](configuration.md#{name})",
+            sentence(adapter.summary),
+            sentence(adapter.tested),
+            sentence(adapter.unverified),
+        )
         for name, adapter in fabric_kinds().items()
     )
     return _page(
         [
             "# Fabrics",
             "No vendor's control plane has been tried yet. The last column states what is unverified.",
-            table(("`fabric.kind`", "Fabric", "Unverified"), rows),
+            table(("`fabric.kind`", "Fabric", "Tested with", "Unverified"), rows),
         ]
     )
 

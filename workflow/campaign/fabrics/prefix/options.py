@@ -1,4 +1,4 @@
-"""What a system file says of devices that nothing attaches, and the devices that there are by it. Pure."""
+"""Launch rules of a system file (`fabric: launch`), and the remote and partial devices that follow from them. Pure."""
 
 from __future__ import annotations
 

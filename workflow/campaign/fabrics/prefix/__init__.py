@@ -23,7 +23,7 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.errors import Conflict, Incompatible, Unhealthy
 from campaign.fabrics.hardware import Device, DeviceSpec, Host, HostSpec, Inventory, PoolSpec
 from campaign.fabrics.placement.devices import POOL
-from campaign.fabrics.prefix_options import Options, devices_at
+from campaign.fabrics.prefix.options import Options, devices_at
 from campaign.fabrics.protocol import Capabilities, Request, Selection
 from campaign.fabrics.registry import Example, FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric
@@ -159,7 +159,7 @@ FABRIC = FabricKind(
     Options,
     open_fabric,
     unverified="Bitfusion, whose product has ended; MIG and MPS are by NVIDIA's documentation",
-    tested="stand-in programs",
+    tested="the contract suite and stand-in programs",
     example=Example(
         {"launch": [{"device": "a100", "fraction": "1/2", "prefix": ["remote", "{devices}", "--"]}]},
         hosts=tuple(HostSpec(name, 8, 32.0, (DeviceSpec("nvme", "ssd", 1),)) for name in ("host1", "host2")),
