@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +38,21 @@ def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(main, [command, "--help"])
     assert result.exit_code == 0
     assert len(result.output.splitlines()) > 4
+
+
+def test_help_of_a_command_loads_no_other_command() -> None:
+    program = (
+        "import sys\nfrom campaign.cli.main import main\nmain(['plan', '--help'], standalone_mode=False)\n"
+        "print(sorted(name for name in sys.modules if name.startswith('campaign.cli.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = ["campaign.cli.main", "campaign.cli.options", "campaign.cli.plan"]
+    assert done.stdout.splitlines()[-1] == str(loaded)
+
+
+def test_an_unknown_command_is_an_error() -> None:
+    result = CliRunner().invoke(main, ["meassure"])
+    assert (result.exit_code, "No such command 'meassure'" in result.output) == (2, True)
 
 
 def test_plan_as_a_table_json_and_tsv_without_side_effects(run: Run, campaign: Path, tmp_path: Path) -> None:

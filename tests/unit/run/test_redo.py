@@ -1,4 +1,4 @@
-"""`--where "host == .."`: cells by the hosts that their runs touched, and measuring exactly these runs again."""
+"""`campaign redo`: measuring exactly the runs again that an expression over axes and hosts selects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign import files
-from campaign.cli import main
+from campaign.archive import opened, write_archive
+from campaign.archive.write import parts_of
+from campaign.cli import run as run_command
+from campaign.cli.main import main
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.documents.superseded import RecordedHosts, all_set_aside, set_aside
@@ -20,7 +23,8 @@ from campaign.errors import ConfigError, RecordError
 from campaign.paths import Results
 from campaign.plan.dag import Request, read_plan
 from campaign.plan.matrix import expand
-from campaign.run.redo import redo
+from campaign.run.redo import matching_runs
+from campaign.run.redo import redo as move
 from campaign.tables.collect import gather
 from campaign.tables.context import context_document
 from tests.campaign_files import load
@@ -42,6 +46,11 @@ def campaign(tmp_path: Path) -> Campaign:
 
 def results_of(campaign: Campaign, directory: Path) -> Results:
     return Results(directory / "results", campaign.name)
+
+
+def redo(campaign: Campaign, results: Results, where: str) -> None:
+    """`campaign redo`, without the question."""
+    move(results, where, matching_runs(campaign, results, where))
 
 
 def put(store: Store, run: tuple[str, int], *hosts: str) -> None:
@@ -87,7 +96,7 @@ def test_a_cell_without_a_run_is_selected_by_no_host(tmp_path: Path) -> None:
 
 def test_an_unknown_host_is_an_error_that_names_those_that_there_are(campaign: Campaign, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="hosts with records: host1, host2"):
-        redo(campaign, results_of(campaign, tmp_path), "host == 'host7'", dry_run=False)
+        redo(campaign, results_of(campaign, tmp_path), "host == 'host7'")
 
 
 def test_exactly_the_runs_of_the_host_are_set_aside(campaign: Campaign, tmp_path: Path) -> None:
@@ -95,8 +104,7 @@ def test_exactly_the_runs_of_the_host_are_set_aside(campaign: Campaign, tmp_path
     store = Store(results.directory)
     gone = {(cell_id, 2) for cell_id in batch_2(campaign)}
     before = {run: store.path(*run).read_bytes() for run in store.index()}
-    (said,) = redo(campaign, results, ON_2, dry_run=False)
-    assert f"{len(gone)} records of {len(gone)} cells" in said
+    redo(campaign, results, ON_2)
     assert store.index() == set(before) - gone
     (kept,) = all_set_aside(results.directory)
     assert {run: kept.path(run).read_bytes() for run in kept.runs} == {run: before[run] for run in gone}
@@ -105,33 +113,40 @@ def test_exactly_the_runs_of_the_host_are_set_aside(campaign: Campaign, tmp_path
     assert {cell.id for _, cell in plan.cells} == batch_2(campaign)
 
 
-def test_a_dry_run_says_it_and_changes_nothing(campaign: Campaign, tmp_path: Path) -> None:
+def test_the_command_says_what_it_moves_and_asks_first(campaign: Campaign, tmp_path: Path) -> None:
     results = results_of(campaign, tmp_path)
     before = Store(results.directory).index()
-    (said,) = redo(campaign, results, ON_2, dry_run=True)
-    assert said.startswith(f"would set aside {len(batch_2(campaign))} records")
-    assert Store(results.directory).index() == before
-    assert not (results.directory / "superseded").exists()
+    count = len(batch_2(campaign))
+    call = ["redo", str(campaign.path), "--results", str(results.root), "--where", ON_2]
+    dry = CliRunner().invoke(main, [*call, "--dry-run"])
+    assert dry.output == f"would move {count} records of {count} cells to {results.superseded}\n"
+    refused = CliRunner().invoke(main, call, input="n\n")
+    assert (refused.exit_code, Store(results.directory).index()) == (1, before)
+    assert not results.superseded.exists()
+    done = CliRunner().invoke(main, [*call, "--yes"])
+    assert done.output.startswith(f"moved {count} records of {count} cells to {results.superseded}; 'campaign run ")
+    assert len(Store(results.directory).index()) == len(before) - count
 
 
-def test_the_same_command_goes_on_until_everything_is_measured_again(campaign: Campaign, tmp_path: Path) -> None:
+def test_what_was_moved_and_not_measured_yet_is_no_record(campaign: Campaign, tmp_path: Path) -> None:
     results = results_of(campaign, tmp_path)
     store = Store(results.directory)
-    redo(campaign, results, ON_2, dry_run=False)
+    redo(campaign, results, ON_2)
     left = store.index()
-    (said,) = redo(campaign, results, ON_2, dry_run=False)
-    assert said.startswith("going on")
+    with pytest.raises(ConfigError, match="has a record; 'campaign run' measures"):
+        redo(campaign, results, ON_2)
     assert store.index() == left
     again(store, results, "host1")
-    assert "nothing is set aside" in redo(campaign, results, ON_2, dry_run=False)[0]
+    with pytest.raises(ConfigError, match="has a record"):
+        redo(campaign, results, ON_2)
     assert len(all_set_aside(results.directory)) == 1
 
 
 def test_runs_that_came_to_the_host_again_are_set_aside_again(campaign: Campaign, tmp_path: Path) -> None:
     results = results_of(campaign, tmp_path)
-    redo(campaign, results, ON_2, dry_run=False)
+    redo(campaign, results, ON_2)
     again(Store(results.directory), results, "host2")
-    redo(campaign, results, ON_2, dry_run=False)
+    redo(campaign, results, ON_2)
     first, second = all_set_aside(results.directory)
     assert set(first.runs) == set(second.runs)
 
@@ -151,10 +166,10 @@ def test_a_crash_while_moving_is_made_good(campaign: Campaign, tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", dies)
         with pytest.raises(KeyboardInterrupt):
-            redo(campaign, results, ON_2, dry_run=False)
+            redo(campaign, results, ON_2)
     gone = {(cell_id, 2) for cell_id in batch_2(campaign)}
     assert len(store.index() & gone) == len(gone) - 3
-    redo(campaign, results, ON_2, dry_run=False)
+    redo(campaign, results, ON_2)
     assert not store.index() & gone
 
 
@@ -163,12 +178,16 @@ def test_nothing_is_set_aside_under_a_running_lease(campaign: Campaign, tmp_path
     before = Store(results.directory).index()
     lease = expand(campaign).cells[0].configuration.name
     with files.lock(results.work(lease) / "driver.lock"), pytest.raises(ConfigError, match="is being measured now"):
-        redo(campaign, results, ON_2, dry_run=False)
+        redo(campaign, results, ON_2)
     assert Store(results.directory).index() == before
 
 
-def test_an_expression_over_axes_sets_nothing_aside(campaign: Campaign, tmp_path: Path) -> None:
-    assert redo(campaign, results_of(campaign, tmp_path), "batch == 2", dry_run=False) == []
+def test_an_expression_over_axes_selects_all_runs_of_the_cells(campaign: Campaign, tmp_path: Path) -> None:
+    results = results_of(campaign, tmp_path)
+    redo(campaign, results, "batch == 2")
+    (kept,) = all_set_aside(results.directory)
+    assert {cell for cell, _ in kept.runs} == batch_2(campaign)
+    assert not batch_2(campaign) & {cell for cell, _ in Store(results.directory).index()}
 
 
 def test_an_option_called_host_stays_an_axis(tmp_path: Path) -> None:
@@ -177,30 +196,50 @@ def test_an_option_called_host_stays_an_axis(tmp_path: Path) -> None:
     store = fill(campaign, tmp_path / "results")
     cells = expand(campaign, "host == 2", hosts=RecordedHosts(store)).cells
     assert {cell.options["host"] for cell in cells} == {2}
-    assert redo(campaign, results_of(campaign, tmp_path), "host == 2", dry_run=False) == []
+    results = Results(tmp_path, "results")
+    assert {cell for cell, _ in matching_runs(campaign, results, "host == 2")} == {cell.id for cell in cells}
 
 
 def test_the_report_says_what_was_set_aside(campaign: Campaign, tmp_path: Path) -> None:
     results = results_of(campaign, tmp_path)
-    redo(campaign, results, ON_2, dry_run=False)
+    redo(campaign, results, ON_2)
     (note,) = [n for n in context_document(gather(campaign, results.directory))["notes"] if "superseded/" in n]
     assert note.startswith(f"{len(batch_2(campaign))} records were set aside (runs with {ON_2})")
 
 
-def test_run_says_it_before_it_measures(tmp_path: Path, campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_moves_nothing_and_names_the_command_that_does(
+    tmp_path: Path, campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[Any] = []
 
     class Ended:
         returncode = 0
 
-    monkeypatch.setattr(main.subprocess, "run", lambda command, check: started.append(command) or Ended())
+    monkeypatch.setattr(run_command.subprocess, "run", lambda command, check: started.append(command) or Ended())
     call = ["run", str(campaign.path), "--results", str(tmp_path / "results"), "--where", ON_2]
-    dry = CliRunner().invoke(main.main, [*call, "--dry-run"])
-    assert "would set aside" in dry.output
-    real = CliRunner().invoke(main.main, call)
-    assert real.output.startswith("set aside")
+    assert f"campaign redo {campaign.path} --where" in CliRunner().invoke(main, call).output
     # Snakemake takes quotes away from the ends of a value.
-    assert f"where=({ON_2})" in started[1]
+    assert f"where=({ON_2})" in started[0]
+    assert not results_of(campaign, tmp_path).superseded.exists()
+
+
+def test_records_that_an_earlier_version_put_aside_are_known(campaign: Campaign, tmp_path: Path) -> None:
+    results = results_of(campaign, tmp_path)
+    store = Store(results.directory)
+    run_ = next(key for key in sorted(store.index()) if store.read(*key).hosts == ("host2",))
+    old = results.put_aside / "small.2x1.1" / store.path(*run_).name
+    old.parent.mkdir(parents=True)
+    content = store.path(*run_).read_bytes()
+    store.path(*run_).rename(old)
+    (kept,) = all_set_aside(results.directory)
+    assert (kept.runs, kept.path(run_)) == ((run_,), old)
+    assert "the composition broke" in kept.reason
+    assert RecordedHosts(store)(run_[0]) == {"host1", "host2"}
+    members = parts_of(results.directory)
+    assert members[f"superseded/small.2x1.1/records/{run_[0][:2]}/{old.name}"] == old
+    with opened(write_archive(campaign, results.directory, tmp_path / "old.zip").path) as archive:
+        (again_,) = all_set_aside(archive.directory)
+        assert (again_.runs, again_.path(run_).read_bytes()) == ((run_,), content)
 
 
 def test_damaged_files_are_named(campaign: Campaign, tmp_path: Path) -> None:
@@ -231,9 +270,9 @@ def test_no_record_is_ever_lost_or_doubled(
     touched = {run for run, hosts in zip(runs, placed, strict=True) if host in hosts}
     if not touched:
         with pytest.raises(ConfigError):
-            redo(campaign, results, f"host == '{host}'", dry_run=False)
+            redo(campaign, results, f"host == '{host}'")
         return
-    redo(campaign, results, f"host == '{host}'", dry_run=False)
+    redo(campaign, results, f"host == '{host}'")
     (aside,) = all_set_aside(results.directory)
     assert set(aside.runs) == touched
     assert store.index() == set(runs) - touched

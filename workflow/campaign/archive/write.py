@@ -36,6 +36,8 @@ from campaign.archive.read import Opened, unpack
 from campaign.archive.zip_file import Content, pack
 from campaign.config.published_file import is_set
 from campaign.config.resolve import Campaign
+from campaign.documents.record import Store
+from campaign.documents.superseded import put_aside
 from campaign.errors import ArchiveError
 from campaign.paths import ROOT
 from campaign.tables.collect import collect, gather
@@ -97,14 +99,19 @@ def write_archive(
 
 
 def parts_of(directory: Path, without: Sequence[str] = ()) -> dict[str, Content]:
-    """The files of a results directory that an archive holds, by name."""
-    return {
+    """The files of a results directory that an archive holds, by name; those in put-aside/ go to superseded/."""
+    found: dict[str, Content] = {
         path.relative_to(directory).as_posix(): path
         for part in PARTS
         if part not in without
         for path in sorted((directory / part).rglob("*"))
         if path.is_file() and not path.name.startswith(".")
     }
+    for old in put_aside(directory):
+        place = Path("superseded", old.when)
+        found[(place / "why.json").as_posix()] = old.document()
+        found |= {Store(place).path(*run).as_posix(): old.path(run) for run in old.runs}
+    return found
 
 
 def manifests_by_age(members: Mapping[str, Content]) -> tuple[str, ...]:

@@ -1,13 +1,96 @@
-"""Hosts, devices and compositions on the terminal."""
+"""`campaign compose`, `release`, `inventory` and `verify`: compositions by hand."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
+
+from campaign.cli.options import campaign_argument, campaign_option, name_option, results_option
+from campaign.errors import ConfigError
 
 if TYPE_CHECKING:
     from campaign.fabrics.hardware import Inventory
     from campaign.fabrics.protocol import Capabilities
+
+
+@click.command()
+@click.argument("configuration")
+@campaign_option
+@results_option
+@click.option("--hosts", metavar="HOST,HOST..", help="Only on these hosts. Default: any that fit.")
+@name_option
+@click.option(
+    "--dry-run", "-n", is_flag=True, help="Print the exact requests to the fabric, and send none that changes anything."
+)
+def compose(
+    configuration: str, campaign: Path, results: Path, hosts: str | None, name: str | None, dry_run: bool
+) -> None:
+    """Compose one CONFIGURATION by hand and keep it until 'campaign release'.
+
+    A campaign waits for devices that are kept so.
+    """
+    from campaign.lease.manual import compose as keep
+    from campaign.lease.manual import rehearse
+
+    allowed = tuple(filter(None, (hosts or "").split(",")))
+    if dry_run:
+        for line in rehearse(campaign, results, configuration, allowed, name):
+            click.echo(line)
+        return
+    show_composition(keep(campaign, results, configuration, allowed, name))
+
+
+@click.command()
+@click.argument("configuration", required=False)
+@campaign_option
+@results_option
+@click.option(
+    "--orphans", is_flag=True, help="Release the leases that dead processes left, instead of a configuration."
+)
+@click.option("--dry-run", "-n", is_flag=True, help="With --orphans: only list them.")
+@name_option
+def release(
+    configuration: str | None, campaign: Path, results: Path, orphans: bool, dry_run: bool, name: str | None
+) -> None:
+    """Release a CONFIGURATION that 'campaign compose' keeps, or what dead processes left (--orphans)."""
+    from campaign.lease.manual import release as give_back
+    from campaign.lease.manual import release_orphans
+
+    if orphans == (configuration is not None):
+        raise ConfigError("give either a configuration or --orphans")
+    if configuration is None:
+        for line in release_orphans(campaign, results, dry_run=dry_run) or ["no lease without an owner"]:
+            click.echo(line)
+        return
+    click.echo(give_back(campaign, results, configuration, name))
+
+
+@click.command()
+@campaign_argument
+@results_option
+def inventory(campaign: Path, results: Path) -> None:
+    """Show the system's hosts and devices, and who holds them."""
+    from campaign.lease.manual import read_inventory
+
+    show_inventory(*read_inventory(campaign, results))
+
+
+@click.command()
+@campaign_argument
+@results_option
+def verify(campaign: Path, results: Path) -> None:
+    """Read back every composition that is held, from the fabric and from the hosts, device by device.
+
+    Exits with 1 when a device is missing, broken, or not what was requested.
+    """
+    from campaign.lease.manual import verify as read_back
+
+    if not show_verification(read_back(campaign, results)):
+        sys.exit(1)
 
 
 def show_inventory(system: str, capabilities: Capabilities, inventory: Inventory) -> None:

@@ -1,12 +1,130 @@
-"""The plan on the terminal."""
+"""`campaign validate` and `campaign plan`: what would be measured, and at what cost."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from campaign.cli.options import (
+    budget_option,
+    campaign_argument,
+    format_option,
+    implied_option,
+    learn_option,
+    results_option,
+    where_option,
+)
+from campaign.errors import ConfigError
 
 if TYPE_CHECKING:
     from campaign.plan.cost.budget import Choice
     from campaign.plan.plan import Plan
+
+
+@click.command()
+@campaign_argument
+def validate(campaign: Path) -> None:
+    """Check a campaign file and everything it names."""
+    from campaign.plan.dag import Request, read_plan
+    from campaign.run.preflight import preflight
+
+    plan = read_plan(Request(campaign, Path("results")))
+    preflight(plan.campaign)
+    cells = sum(len(lease.cells) for lease in plan.leases)
+    click.echo(
+        f"{campaign}: valid; {cells} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system.name}"
+    )
+
+
+@click.command()
+@campaign_argument
+@where_option
+@implied_option
+@budget_option
+@learn_option
+@results_option
+@format_option("table", "json", "tsv")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Write plan.json and plan.tsv into this directory instead."
+)
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Write the plan into the results, with one document a lease in plan/leases/, which 'campaign measure' reads.",
+)
+@click.option("--launcher", type=click.Choice(["local", "slurm"]), help="Default: the system's.")
+@click.option("--slurm", metavar="JSON", help='Options of the allocations, such as \'{"partition": "gpu"}\'.')
+def plan(
+    campaign: Path,
+    where: str | None,
+    run_implied: bool,
+    budget: str | None,
+    learn_from: tuple[Path, ...],
+    results: Path,
+    style: str,
+    output: Path | None,
+    write: bool,
+    launcher: str | None,
+    slurm: str | None,
+) -> None:
+    """Show what would be measured, in which order, and at what cost. Without --write and --output, nothing is written.
+
+    Costs come with 95 % intervals, learned from the runs of all campaigns in the results directory. With --budget, it shows what
+    would be measured for it, what would be learned, and what is left out.
+
+    Exits with 1 when a configuration does not fit the system.
+    """
+    from campaign.plan.cost.budget import parse_budget
+    from campaign.plan.dag import Request, read_plan
+
+    paid = parse_budget(budget) if budget else None
+    asked = Request(
+        campaign,
+        results,
+        where,
+        launcher=launcher,
+        slurm=_slurm_options(slurm),
+        run_implied=run_implied,
+        budget=paid,
+        learn_from=learn_from,
+    )
+    planned = read_plan(asked, allow_unfit=not write)
+    if write or output:
+        from campaign.paths import Results
+        from campaign.plan.write import write_plan, write_tables
+
+        written = write_plan(planned, Results(results, planned.campaign.name)) if write else []
+        click.echo("\n".join(map(str, [*written, *(write_tables(planned, output) if output else [])])))
+    elif style == "table":
+        show_plan(planned)
+    else:
+        _echo_plan(planned, style)
+    if planned.unfit:
+        raise ConfigError(
+            f"{campaign}: {len(planned.unfit)} configurations do not fit the system; see 'does not fit' in the plan"
+        )
+
+
+def _slurm_options(text: str | None) -> Any:
+    from campaign.config.slurm_options import given_options
+
+    try:
+        return given_options(json.loads(text or "{}"))
+    except ValueError as error:
+        raise ConfigError(f"--slurm: '{text}' is not JSON ({error})") from error
+
+
+def _echo_plan(planned: Any, style: str) -> None:
+    from campaign.plan.plan_table import plan_document, plan_rows
+
+    if style == "json":
+        click.echo(json.dumps(plan_document(planned), indent=1))
+        return
+    for row in plan_rows(planned):
+        click.echo("\t".join(row))
 
 
 def show_plan(plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Progress of a campaign on the terminal."""
+"""`campaign status`: progress of a campaign."""
 
 from __future__ import annotations
 
@@ -6,9 +6,26 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
+from campaign.cli.options import campaign_argument, implied_option, results_option, where_option
+
 if TYPE_CHECKING:
     from campaign.paths import Results
     from campaign.plan.plan import Plan
+
+
+@click.command()
+@campaign_argument
+@where_option
+@implied_option
+@results_option
+def status(campaign: Path, where: str | None, run_implied: bool, results: Path) -> None:
+    """Show what is done, what is running, and what failed so far."""
+    from campaign.plan.dag import Request, read_plan
+
+    asked = Request(campaign, results, where, run_implied=run_implied)
+    show_status(read_plan(asked, allow_unfit=True), results)
 
 
 def show_status(plan: Plan, root: Path) -> None:

@@ -1,8 +1,8 @@
-"""Records that were set aside so that their runs are measured again, and the hosts that cells ran on. Nothing is deleted.
+"""Records whose runs are measured again, and the hosts that cells ran on. Nothing is deleted.
 
 Layout: `superseded/<when>/records/<first two digits>/<cell id>.<repetition>.json`, as they were, and `superseded/<when>/why.json`:
 the expression or the reason, and every run that was set aside. It is written first, so that a crash in between leaves nothing
-half known.
+half known. Earlier versions moved records whose composition broke to `put-aside/<use of the lease>/`; these are read too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.files import write_once
+from campaign.paths import Results
 
 SCHEMA = "superseded/1"
 Key = tuple[str, int]
@@ -33,8 +34,19 @@ class SetAside:
 
     @property
     def when(self) -> str:
-        """UTC."""
+        """UTC, or the use of a lease for records that an earlier version moved."""
         return self.directory.name
+
+    def document(self) -> bytes:
+        """Content of why.json."""
+        named = [f"{cell_id}.{repetition}" for cell_id, repetition in self.runs]
+        document = {
+            "schema_version": SCHEMA,
+            "where": self.where,
+            "runs": named,
+            **({"why": self.why} if self.why else {}),
+        }
+        return (json.dumps(document, indent=1) + "\n").encode()
 
     @property
     def reason(self) -> str:
@@ -42,7 +54,8 @@ class SetAside:
 
     def path(self, run: Key) -> Path:
         """Where the record of a run is now."""
-        return Store(self.directory).path(*run)
+        flat = self.directory / f"{run[0]}.{run[1]}.json"
+        return flat if flat.exists() else Store(self.directory).path(*run)
 
     def complete(self, store: Store) -> int:
         """Move what is not moved yet; gives how many records. RecordError when that is not possible."""
@@ -65,31 +78,41 @@ class SetAside:
 def set_aside(store: Store, runs: Sequence[Key], *, where: str = "", why: str = "") -> SetAside:
     """Move records out of the way, into a directory of its own; RecordError when that is not possible."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    directory = store.results / "superseded" / when
+    directory = Results.at(store.results).superseded / when
     number = 1
     while directory.exists():
         number += 1
         directory = directory.with_name(f"{when}-{number}")
-    named = [f"{cell_id}.{repetition}" for cell_id, repetition in runs]
-    document = {"schema_version": SCHEMA, "where": where, "runs": named, **({"why": why} if why else {})}
-    write_once(directory / "why.json", (json.dumps(document, indent=1) + "\n").encode())
     made = SetAside(directory, where, tuple(runs), why)
+    write_once(directory / "why.json", made.document())
     made.complete(store)
     return made
 
 
 def all_set_aside(results: Path) -> list[SetAside]:
     """Every time that records were set aside, in the order of time; RecordError names a damaged file."""
-    found = []
-    for path in sorted((results / "superseded").glob("*/why.json")):
+    found = [*put_aside(results)]
+    for path in sorted(Results.at(results).superseded.glob("*/why.json")):
         try:
             document = json.loads(path.read_bytes())
-            runs = [name.split(".") for name in document["runs"]]
-            keys = tuple((cell, int(n)) for cell, n in runs)
+            keys = tuple(_key(name) for name in document["runs"])
             found.append(SetAside(path.parent, str(document["where"]), keys, str(document.get("why", ""))))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path}: cannot be read ({error!r}); restore it from an archive") from error
     return found
+
+
+def put_aside(results: Path) -> Iterator[SetAside]:
+    """Records that earlier versions moved to put-aside/."""
+    for directory in sorted(Results.at(results).put_aside.glob("*")):
+        runs = tuple(_key(path.name.removesuffix(".json")) for path in sorted(directory.glob("*.json")))
+        if runs:
+            yield SetAside(directory, "", runs, f"{directory.name}: the composition broke while it was measured")
+
+
+def _key(name: str) -> Key:
+    cell_id, repetition = name.split(".")
+    return cell_id, int(repetition)
 
 
 class RecordedHosts:
@@ -106,7 +129,8 @@ class RecordedHosts:
     def __call__(self, cell_id: str) -> frozenset[str]:
         if self._files is None:
             self._files = {}
-            for directory in (self.store.records, *sorted((self.store.results / "superseded").glob("*/records"))):
+            paths = Results.at(self.store.results)
+            for directory in (self.store.records, *sorted(paths.superseded.glob("*/records")), paths.put_aside):
                 for path in _files(directory):
                     self._files.setdefault(path.name.split(".")[0], []).append(path)
         hosts = frozenset(host for path in self._files.get(cell_id, ()) for host in hosts_of(path))
