@@ -116,7 +116,7 @@ def test_a_missing_program_is_told_once_a_lease_and_measures_nothing(project: Pa
         "campaign.configurations": [{}],
     }
     lines = told(snakemake(project, changes=changes))
-    message = "error: workload program: command: 'no-such-program' is not a program on this machine; "
+    message = "error: workload program: command: 'no-such-program' was not found on this machine; "
     message += "install it, or give its full path"
     assert lines.count(message) == 1
     assert records(project) == before

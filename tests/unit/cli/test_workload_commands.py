@@ -133,9 +133,9 @@ def test_try_shows_which_lines_looked_near() -> None:
         (["try", "program", "--precision", "bf16"], "does not support 'bf16'; it does fp32, fp16"),
         (["try", "program", "--option", "extr=1"], "has no such option; did you mean 'extra'?"),
         (["try", "program", "--option", "extra"], "write KEY=VALUE"),
-        (["try", "program", "--option", "Extra=1"], "it has small letters"),
+        (["try", "program", "--option", "Extra=1"], "use lower-case letters"),
         (["try", "program", "--system", "no-such"], "no system 'no-such'"),
-        (["try", "tasks"], "srun starts ranks in a job of Slurm"),
+        (["try", "tasks"], "srun needs a Slurm job"),
         (["try", "packed"], "is no virtual environment"),
         (
             ["parse", "progam", "config/workloads/steps.yaml"],

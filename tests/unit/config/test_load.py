@@ -50,7 +50,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "wrong kind": (
         {"workloads.steps.kind": "syntetic"},
         "workloads/steps.yaml",
-        "'syntetic' is no kind of workload; did you mean 'synthetic'?",
+        "'syntetic' is not a kind of workload; did you mean 'synthetic'?",
     ),
     "text for a number": (
         {"campaign.protocol.repetitions": "3"},
@@ -119,41 +119,41 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "path as a name": (
         {"campaign.name": "../../etc"},
         "campaign.yaml",
-        "name: '../../etc' cannot stand here; it has letters",
+        "name: '../../etc' is not valid here; use letters",
     ),
     "path as a workload": (
         {"campaign.axes.workload": ["../steps"]},
         "campaign.yaml",
-        "axes.workload.0: '../steps' cannot stand here",
+        "axes.workload.0: '../steps' is not valid here",
     ),
     "absolute path as a system": (
         {"campaign.system": "/etc/passwd"},
         "campaign.yaml",
-        "system: '/etc/passwd' cannot stand here",
+        "system: '/etc/passwd' is not valid here",
     ),
     "dots as a name": (
         {"campaign.configurations.0.name": ".."},
         "campaign.yaml",
-        "configurations.0.name: '..' cannot stand here",
+        "configurations.0.name: '..' is not valid here",
     ),
     "joined name": (
         {"campaign.configurations.0.name": "a--b"},
         "campaign.yaml",
-        "configurations.0.name: 'a--b' cannot stand here",
+        "configurations.0.name: 'a--b' is not valid here",
     ),
-    "newline in a name": ({"campaign.name": "a\nb"}, "campaign.yaml", "name: 'a\\nb' cannot stand here"),
+    "newline in a name": ({"campaign.name": "a\nb"}, "campaign.yaml", "name: 'a\\nb' is not valid here"),
     "very long name": ({"campaign.name": "a" * 300}, "campaign.yaml", "name: string should have at most"),
     "path as a device": (
         {"system.hosts.0.devices.0.model": "a/b"},
         "systems/bench.yaml",
-        "hosts.0.devices.0.model: 'a/b' cannot stand here",
+        "hosts.0.devices.0.model: 'a/b' is not valid here",
     ),
     "no system": ({"campaign.system": "bensh"}, "campaign.yaml", "no system 'bensh' in "),
     "no workload": ({"campaign.axes.workload": ["step"]}, "campaign.yaml", "no workload 'step' in "),
     "another name inside": (
         {"system.name": "bank"},
         "systems/bench.yaml",
-        "name: 'bank' differs from the file's name 'bench'; rename one",
+        "name: 'bank' differs from the name of the file, 'bench'; rename one of them",
     ),
     "host twice": (
         {"system.hosts": [{"name": "h[1-3]"}, {"name": "h2"}]},
@@ -168,12 +168,12 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown fabric": (
         {"system.fabric.kind": "simulatd"},
         "systems/bench.yaml",
-        "fabric.kind: 'simulatd' is no fabric; did you mean 'simulated'?",
+        "fabric.kind: 'simulatd' is not a fabric; did you mean 'simulated'?",
     ),
     "no fabric kind": (
         {"system.fabric": {"attach_s": 1}},
         "systems/bench.yaml",
-        "fabric.kind: this key is missing; there are: ",
+        "fabric.kind: this key is missing; choose one of: ",
     ),
     "unknown option of the fabric": (
         {"system.fabric.atach_s": 1},

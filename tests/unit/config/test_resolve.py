@@ -22,7 +22,7 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no such baseline": (
         {"campaign.baseline": "1x2-lokal"},
         "campaign.yaml",
-        "baseline: no configuration '1x2-lokal'; did you mean '1x2-local'?",
+        "baseline: configuration '1x2-lokal' is not declared; did you mean '1x2-local'?",
     ),
     "baseline is not measured": (
         {"campaign.baseline": "1x2-local", "campaign.axes.configuration": ["1x1-local"]},
@@ -32,7 +32,7 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no such configuration": (
         {"campaign.axes.configuration": ["1x1-lokal"]},
         "campaign.yaml",
-        "axes.configuration.0: no configuration '1x1-lokal' is declared; did you mean '1x1-local'?",
+        "axes.configuration.0: configuration '1x1-lokal' is not declared; did you mean '1x1-local'?",
     ),
     "precision that nothing supports": (
         {"campaign.axes.precision": ["fp32", "fp16"]},
@@ -52,12 +52,12 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "axis with a taken name": (
         {"campaign.axes.options": {"ranks": [1]}},
         "campaign.yaml",
-        "axes.options.ranks: this name is taken by the campaign itself",
+        "axes.options.ranks: this name is reserved for the campaign",
     ),
     "option with a taken name": (
         {"workloads.steps.options": {"seed": 1}},
         "workloads/steps.yaml",
-        "options.seed: this name is taken by the campaign itself; choose another",
+        "options.seed: this name is reserved for the campaign; choose another",
     ),
     "exclusion that names no axis": (
         {"campaign.exclude": [{"when": "batsh == 1", "why": ""}]},
@@ -77,18 +77,18 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "zip of different lengths": (
         {"campaign.zip": [["batch", "configuration"]]},
         "campaign.yaml",
-        "zip: the lists must be equally long, but batch has 2, configuration has 4",
+        "zip: the lists must have the same length, but batch has 2, configuration has 4",
     ),
-    "zip of no axis": ({"campaign.zip": [["batch", "hosts"]]}, "campaign.yaml", "zip: 'hosts' is no axis here"),
+    "zip of no axis": ({"campaign.zip": [["batch", "hosts"]]}, "campaign.yaml", "zip: 'hosts' is not an axis here"),
     "zip of a shape": (
         {"campaign.configurations.0.zip": [["hosts", "devices_per_host"]]},
         "campaign.yaml",
-        "configurations.0: zip: the lists must be equally long",
+        "configurations.0: zip: the lists must have the same length",
     ),
     "one name for many": (
         {"campaign.configurations.0.name": "many"},
         "campaign.yaml",
-        "configurations.0.name: 'many' would name 4 configurations; remove it or the lists",
+        "configurations.0.name: 'many' would name 4 configurations; remove the name or the lists",
     ),
     "two names for one": (
         {"campaign.configurations": [{"name": "a"}, {"name": "b"}]},
@@ -98,17 +98,17 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "one name for two": (
         {"campaign.configurations": [{"name": "a"}, {"name": "a", "hosts": 2}]},
         "campaign.yaml",
-        "configurations: the name a stands for two different shapes; rename one",
+        "configurations: the name a names two different shapes; rename one",
     ),
     "name of a shape's own": (
         {"campaign.configurations": [{"name": "2x1-local"}, {"hosts": 2}]},
         "campaign.yaml",
-        "the name 2x1-local stands for two different shapes",
+        "the name 2x1-local names two different shapes",
     ),
     "no possible shape": (
         {"campaign.configurations": [{"attach": "hybrid"}]},
         "campaign.yaml",
-        "configurations: no shape is possible: 1x1-hybrid0: hybrid needs both kinds",
+        "configurations: no configuration is possible: 1x1-hybrid0: hybrid needs local and fabric devices",
     ),
     "no such device": (
         {"campaign.configurations.0.device": "cpu-rang"},
@@ -123,7 +123,7 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown device model": (
         {"system.devices": {"cpu-rnk": {"runs_on": "cpu"}}},
         "systems/bench.yaml",
-        "devices.cpu-rnk: neither a host nor the pool has this device; did you mean 'cpu-rank'?",
+        "devices.cpu-rnk: no host and no pool entry has this device; did you mean 'cpu-rank'?",
     ),
     "unknown model": (
         {**TRAIN, "workloads.nano.model": "bert-nanno"},
@@ -163,7 +163,7 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "format in braces": (
         {**PROGRAM, "workloads.program.command": ["echo", "{batch:03d}"]},
         "workloads/program.yaml",
-        "command.1: '{batch:03d}': only plain names can stand in braces",
+        "command.1: '{batch:03d}': only plain names are allowed in braces",
     ),
     "position in braces": (
         {**PROGRAM, "workloads.program.command": ["echo", "{}"]},
@@ -173,7 +173,7 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "lone brace": (
         {**PROGRAM, "workloads.program.command": ["echo", "{"]},
         "workloads/program.yaml",
-        "write {{ and }} for braces that are meant",
+        "write {{ and }} for literal braces",
     ),
     "relative program": (
         {**PROGRAM, "workloads.program.command": ["./run.sh"]},
@@ -188,22 +188,22 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "emulated fabric without a rate": (
         {**EMULATED, "system.links": NETWORK},
         "systems/bench.yaml",
-        "emulation: configurations attach devices through the fabric, and links.fabric gives no rate; add gb_per_s there",
+        "emulation: configurations attach devices through the fabric, but links.fabric has no rate; add gb_per_s there",
     ),
     "emulated network without a rate": (
         {**EMULATED, **SPREAD, "system.links": FABRIC},
         "systems/bench.yaml",
-        "emulation: configurations spread over hosts, and links.network gives no rate; add gb_per_s there",
+        "emulation: configurations spread over hosts, but links.network has no rate; add gb_per_s there",
     ),
     "emulated links that a machine cannot carry": (
         {**EMULATED, "system.emulation": {"scale": 0.2}, "system.links": FABRIC},
         "systems/bench.yaml",
-        "emulation.scale: links.fabric would be emulated at 16 Gbit/s, which a machine may not keep up with; at most 0.1",
+        "emulation.scale: links.fabric would be emulated at 16 Gbit/s, which one machine may not sustain; use at most 0.1",
     ),
     "GPUs on emulated hosts": (
         {**EMULATED, "system.links": FABRIC, "system.devices": {}},
         "systems/bench.yaml",
-        "say that 'cpu-rank' has `runs_on: cpu` under devices, or remove emulation",
+        "set `runs_on: cpu` for 'cpu-rank' under devices, or remove emulation",
     ),
     "too many combinations": (
         {"campaign.configurations": [{"hosts": list(range(1, 1100)), "devices_per_host": list(range(1, 1100))}]},
@@ -299,8 +299,8 @@ def test_impossible_shapes_of_a_product_are_told_not_dropped(tmp_path: Path) -> 
     possible = {"1x1-local", "1x1of2-local", "1x1of2-hybrid", "1x2-local", "1x2-hybrid"}
     assert {c.name for c in campaign.configurations} == possible
     assert {(i.shape, i.why) for i in campaign.impossible} == {
-        ("1x1-hybrid0", "hybrid needs both kinds, but 0 of 1 devices would be local"),
-        ("1x2of1-hybrid0", "hybrid needs both kinds, but 0 of 1 devices would be local"),
+        ("1x1-hybrid0", "hybrid needs local and fabric devices, but 0 of 1 devices would be local"),
+        ("1x2of1-hybrid0", "hybrid needs local and fabric devices, but 0 of 1 devices would be local"),
         ("1x2of1-local", "a run cannot use 2 of 1 devices of a host"),
     }
 

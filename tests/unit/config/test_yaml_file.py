@@ -33,8 +33,8 @@ def test_a_document_that_is_no_file_has_places_without_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3", "some.yaml:3: 'a' stands twice; remove one"),
-        ("a:\n  b: 1\n  b: 2", "some.yaml:3: 'b' stands twice; remove one"),
+        ("a: 1\nb: 2\na: 3", "some.yaml:3: 'a' is given twice; remove one"),
+        ("a:\n  b: 1\n  b: 2", "some.yaml:3: 'b' is given twice; remove one"),
         ("a: !!python/object/apply:os.system ['true']", "some.yaml:1: .*only plain YAML values are allowed, no tags"),
         ("a: 1\nb: !mine 2", "some.yaml:2: .*only plain YAML values are allowed, no tags"),
         ("a: !!binary aGVsbG8=", "is no plain YAML value"),

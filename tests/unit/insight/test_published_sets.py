@@ -94,7 +94,7 @@ def test_a_set_of_ones_own_is_read_by_its_path(tmp_path: Path) -> None:
             {"here": {"compute": "throughput_ratio", "models": ["AlexNet"]}},
             "own.one: models that the set does not list",
         ),
-        ({"here": {"compute": "throughput_ratio", "vary": ["colour"]}}, "own.one: no axes: colour"),
+        ({"here": {"compute": "throughput_ratio", "vary": ["colour"]}}, "own.one: not axes: colour"),
     ],
 )
 def test_what_is_wrong_in_a_set_is_named(changes: dict[str, Any], words: str) -> None:
@@ -106,7 +106,7 @@ def test_what_is_wrong_in_a_set_is_named(changes: dict[str, Any], words: str) ->
 def test_claims_that_stand_twice_are_named() -> None:
     twice = _set()
     twice["claims"] *= 2
-    with pytest.raises(ConfigError, match=r"stand twice: own\.one"):
+    with pytest.raises(ConfigError, match=r"duplicate claims: own\.one"):
         published_file.from_document(twice, "own")
 
 

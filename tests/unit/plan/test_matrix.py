@@ -221,9 +221,9 @@ def test_product_has_every_combination_once(axes: dict[str, list[int]], data: st
 @pytest.mark.parametrize(
     ("zips", "message"),
     [
-        ([["a", "z"]], "'z' is no axis here"),
-        ([["a", "b"]], "must be equally long, but a has 2, b has 3"),
-        ([["a", "c"], ["c", "d"]], "'c' stands in two zips"),
+        ([["a", "z"]], "'z' is not an axis here"),
+        ([["a", "b"]], "must have the same length, but a has 2, b has 3"),
+        ([["a", "c"], ["c", "d"]], "'c' is in two zips"),
     ],
 )
 def test_zip_that_cannot_be(zips: list[list[str]], message: str) -> None:

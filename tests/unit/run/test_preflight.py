@@ -23,7 +23,7 @@ def test_what_is_there_passes(tmp_path: Path, program: str) -> None:
 
 @pytest.mark.parametrize("program", ["no-such-program", "/no/such/program", "/etc/passwd"])
 def test_a_missing_program_is_told_before_anything_is_composed(tmp_path: Path, program: str) -> None:
-    with pytest.raises(ConfigError, match=f"workload program: command: '{program}' is not a program on this machine"):
+    with pytest.raises(ConfigError, match=f"workload program: command: '{program}' was not found on this machine"):
         preflight(load(tmp_path, {**PROGRAM, "workloads.program.command": [program]}))
 
 

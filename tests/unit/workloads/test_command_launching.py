@@ -166,7 +166,7 @@ def test_ranks_on_cores_have_one_thread_unless_the_workload_says_more(tmp_path: 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"parser": "nccl_test"}, "'nccl_test' is no parser; did you mean 'nccl_tests'?"),
+        ({"parser": "nccl_test"}, "'nccl_test' is not a parser; did you mean 'nccl_tests'?"),
         ({"parser": "hpl", "parsers": [{"metric": "loss", "regex": "(.)"}]}, "either 'parser' or 'parsers'"),
         ({"launch_options": ["-v"]}, "'launch: once' uses none; remove them"),
         ({"mpi": "pmix"}, "'mpi' goes with 'launch: srun' or 'launch: mpirun'"),
@@ -176,10 +176,10 @@ def test_ranks_on_cores_have_one_thread_unless_the_workload_says_more(tmp_path: 
         ({"software": {}}, "exactly one of"),
         ({"software": {"conda": "--help"}}, "pattern"),
         ({"software": {"modules": ["a b"]}}, "pattern"),
-        ({"precision_arguments": {"tf32": []}}, "names tf32, which is none of 'precisions'"),
+        ({"precision_arguments": {"tf32": []}}, "names tf32, which is not in 'precisions'"),
         ({"precision_environment": {"bf16": {}}}, "names bf16"),
-        ({"at_least": {"gflops": "least"}}, "'least', which is no option"),
-        ({"at_least": {"gflops": "least"}, "options": {"least": "much"}}, "no number"),
+        ({"at_least": {"gflops": "least"}}, "'least', which is not an option"),
+        ({"at_least": {"gflops": "least"}, "options": {"least": "much"}}, "not a number"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_what_to_do(keys: Any, message: str) -> None:
@@ -206,7 +206,7 @@ def test_names_in_braces_are_known_before_anything_runs(changes: Any, place: str
 
 def test_srun_is_refused_where_runs_are_started_without_slurm(tmp_path: Path) -> None:
     changes = {"campaign.axes.workload": ["program"], "workloads.program.launch": "srun"}
-    with pytest.raises(ConfigError, match=r"launch: srun starts ranks in a job of Slurm, .*`launch: per_rank`"):
+    with pytest.raises(ConfigError, match=r"launch: srun needs a Slurm job, .*`launch: per_rank`"):
         load(tmp_path, changes)
     assert load(tmp_path, {**changes, "system.launcher": "slurm"}).configurations
 

@@ -74,9 +74,9 @@ def _configurations(
     for index, name in enumerate(file.axes.configuration or ()):
         if name not in names:
             where = place("axes", "configuration", index)
-            yield f"{where}: no configuration '{name}' is declared; {nearest(name, names)}"
+            yield f"{where}: configuration '{name}' is not declared; {nearest(name, names)}"
     if file.baseline and file.baseline not in names:
-        yield f"{place('baseline')}: no configuration '{file.baseline}'; {nearest(file.baseline, names)}"
+        yield f"{place('baseline')}: configuration '{file.baseline}' is not declared; {nearest(file.baseline, names)}"
     elif file.baseline and file.baseline not in chosen:
         yield f"{place('baseline')}: '{file.baseline}' is not measured; add it to axes.configuration"
 
@@ -89,7 +89,7 @@ def _devices(system: SystemFile, source: YamlFile) -> Iterator[str]:
     for model in system.devices:
         if model not in known:
             where = source.place("devices", model)
-            yield f"{where}: neither a host nor the pool has this device; {nearest(model, known)}"
+            yield f"{where}: no host and no pool entry has this device; {nearest(model, known)}"
 
 
 def _emulation(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
     for model in sorted({configuration.device for configuration in configurations}):
         if system.devices.get(model, DeviceModel()).runs_on != "cpu":
             yield (
-                f"{where}: GPUs of one machine reach each other past emulated links; say that '{model}' has `runs_on: cpu` under "
+                f"{where}: GPUs of one machine would bypass emulated links; set `runs_on: cpu` for '{model}' under "
                 "devices, or remove emulation"
             )
     needed = {
@@ -110,12 +110,12 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
         link: Link | None = getattr(system.links, name)
         if asked and link is None:
             meaning = "spread over hosts" if name == "network" else "attach devices through the fabric"
-            yield f"{where}: configurations {meaning}, and links.{name} gives no rate; add gb_per_s there"
+            yield f"{where}: configurations {meaning}, but links.{name} has no rate; add gb_per_s there"
         elif link is not None and (rate := link.gb_per_s * 8 * system.emulation.scale) > FASTEST_GBIT_PER_S:
             most = FASTEST_GBIT_PER_S / 8 / link.gb_per_s
             yield (
-                f"{source.place('emulation', 'scale')}: links.{name} would be emulated at {rate:.3g} Gbit/s, which a machine may "
-                f"not keep up with; at most {most:.2g}"
+                f"{source.place('emulation', 'scale')}: links.{name} would be emulated at {rate:.3g} Gbit/s, which one "
+                f"machine may not sustain; use at most {most:.2g}"
             )
 
 
@@ -125,10 +125,10 @@ def _launching(system: SystemFile, configurations: Sequence[Configuration], sour
         return
     if system.slurm.strategy == "dynamic":
         where = source.place("slurm", "strategy")
-        yield f"{where}: hosts need no new registration for devices that nothing attaches; use static"
+        yield f"{where}: devices that are not attached need no new registration of hosts; use static"
     if system.slurm.placement == "scheduler":
         where = source.place("slurm", "placement")
-        yield f"{where}: devices are known by host (fabric.launch), so that the fabric chooses; use pinned"
+        yield f"{where}: fabric.launch names devices by host, so the fabric has to choose the hosts; use pinned"
 
 
 def _precisions(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
@@ -150,18 +150,18 @@ def _options(file: CampaignFile, workloads: Mapping[str, Workload], sources: Sou
         for option in workload.options:
             if option in RESERVED:
                 where = sources.workload(name).place("options", option)
-                yield f"{where}: this name is taken by the campaign itself; choose another"
+                yield f"{where}: this name is reserved for the campaign; choose another"
     for option in file.axes.options:
         where = sources.campaign.place("axes", "options", option)
         if option in RESERVED:
-            yield f"{where}: this name is taken by the campaign itself; choose another"
+            yield f"{where}: this name is reserved for the campaign; choose another"
             continue
         for name, workload in workloads.items():
             known = workload.variable_options
             if option not in known:
                 yield (
                     f"{where}: workload '{name}' has no such option; {nearest(option, known)} "
-                    f"(an axis varies options that the workload file gives a default, and those that every `train` workload has)"
+                    "(an axis varies options with a default in the workload file, and options that every workload of its kind has)"
                 )
 
 

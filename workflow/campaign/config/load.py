@@ -139,7 +139,9 @@ def _model_of(noun: str, source: YamlFile) -> type[BaseModel]:
 def _check_name(source: YamlFile, name: str) -> None:
     inside = source.data.get("name", name)
     if inside != name:
-        raise ConfigError(f"{source.place('name')}: '{inside}' differs from the file's name '{name}'; rename one")
+        raise ConfigError(
+            f"{source.place('name')}: '{inside}' differs from the name of the file, '{name}'; rename one of them"
+        )
 
 
 def _check_fabric(source: YamlFile) -> None:
@@ -150,9 +152,9 @@ def _check_fabric(source: YamlFile) -> None:
     known = FABRICS if kind in FABRICS else fabric_modules()
     if not isinstance(kind, str) or kind not in known:
         raise ConfigError(
-            f"{source.place('fabric', 'kind')}: {kind!r} is no fabric; {nearest(str(kind), known)}"
+            f"{source.place('fabric', 'kind')}: {kind!r} is not a fabric; {nearest(str(kind), known)}"
             if "kind" in fabric
-            else f"{source.place('fabric', 'kind')}: this key is missing; there are: {', '.join(known)}"
+            else f"{source.place('fabric', 'kind')}: this key is missing; choose one of: {', '.join(known)}"
         )
     model = fabric_kind(kind).options
     options = {key: value for key, value in fabric.items() if key != "kind"}
@@ -199,7 +201,7 @@ def _message(
         case "too_short":
             return f"{where}: is empty; give it at least one value"
         case "string_pattern_mismatch" if context["pattern"] in PATTERN_WORDS:
-            return f"{where}: {_short(problem['input'])} cannot stand here; it has {PATTERN_WORDS[context['pattern']]}"
+            return f"{where}: {_short(problem['input'])} is not valid here; use {PATTERN_WORDS[context['pattern']]}"
         case "string_pattern_mismatch":
             return f"{where}: {_short(problem['input'])} does not match the pattern {context['pattern']}"
         case "finite_number":
@@ -239,15 +241,7 @@ def _keys_at(model: Any, location: Location, data: Any) -> list[str]:
         candidates = [inner for inner in _models_in(model) if isinstance(part, int) or part in inner.model_fields]
         if isinstance(part, str) and candidates:
             model = candidates[0].model_fields[part].annotation
-    models = _models_in(model)
-    if isinstance(data, dict) and "kind" in data:
-        models = [inner for inner in models if data["kind"] in _kinds(inner)] or models
-    return sorted({name for inner in models for name in inner.model_fields})
-
-
-def _kinds(model: type[BaseModel]) -> tuple[Any, ...]:
-    field = model.model_fields.get("kind")
-    return typing.get_args(field.annotation) if field else ()
+    return sorted({name for inner in _models_in(model) for name in inner.model_fields})
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -152,7 +152,7 @@ class Claim(_Closed):
     @model_validator(mode="after")
     def _one_of_both(self) -> Claim:
         if (self.here is None) != bool(self.not_here):
-            raise ValueError("either `here` or `not_here` has to say what a campaign makes of it")
+            raise ValueError("give either `here` or `not_here`: how a campaign is compared with it, or why not")
         return self
 
 
@@ -190,10 +190,10 @@ class ReferenceSet(_Closed):
     def _whole(self) -> ReferenceSet:
         ids = [claim.id for claim in self.claims]
         if twice := sorted({name for name in ids if ids.count(name) > 1}):
-            raise ValueError(f"claims stand twice: {', '.join(twice)}")
+            raise ValueError(f"duplicate claims: {', '.join(twice)}")
         named = {name for check in self.checks for name in (*check.over, check.within)}
         if unknown := sorted(named.difference(ids)):
-            raise ValueError(f"checks name claims that are not there: {', '.join(unknown)}")
+            raise ValueError(f"checks name unknown claims: {', '.join(unknown)}")
         for claim in self.claims:
             if claim.here is not None:
                 self._check(claim.id, claim.here)
@@ -205,7 +205,7 @@ class ReferenceSet(_Closed):
             raise ValueError(f"{name}: models that the set does not list: {', '.join(unknown)}")
         axes = self.axes
         if unknown := sorted({*here.vary, *here.under, *here.keep}.difference(axes)):
-            raise ValueError(f"{name}: no axes: {', '.join(unknown)}; there are: {', '.join(sorted(axes))}")
+            raise ValueError(f"{name}: not axes: {', '.join(unknown)}; there are: {', '.join(sorted(axes))}")
         for text in filter(None, (here.of, here.against)):
             try:
                 parse(text, axes, name)
@@ -252,7 +252,7 @@ def load(reference: str, beside: Path | None = None) -> ReferenceSet:
     path = path_of(reference, beside)
     if not path.is_file():
         raise ConfigError(
-            f"{reference}: no set of published claims; there are: {', '.join(names())}, or give the path of a YAML file"
+            f"{reference}: not a set of published claims; choose from: {', '.join(names())}, or give the path of a YAML file"
         )
     return from_document(dict(read_yaml(path).data), str(path))
 
@@ -263,7 +263,7 @@ def from_document(document: Mapping[str, object], name: str) -> ReferenceSet:
         return ReferenceSet.model_validate_json(json.dumps(document), strict=True)
     except (ValidationError, TypeError, ValueError) as error:
         if not isinstance(error, ValidationError):
-            raise ConfigError(f"{name}: is no set of published claims ({error})") from error
+            raise ConfigError(f"{name}: not a set of published claims ({error})") from error
         problems = [
             f"{name}: {'.'.join(str(part) for part in problem['loc']) or 'set'}: {problem['msg'].removeprefix('Value error, ')}"
             for problem in error.errors(include_url=False)[:10]

@@ -119,7 +119,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
     """The campaign that `Campaign.document` describes; ConfigError for one of another schema version."""
     if document.get("schema_version") != SCHEMA:
         raise ConfigError(
-            f"campaign as used has schema {document.get('schema_version')!r}; this version reads {SCHEMA}"
+            f"the stored campaign has schema {document.get('schema_version')!r}; this version reads {SCHEMA}"
         )
     try:
         name = Path(document["campaign"]["name"])
@@ -129,7 +129,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"campaign as used is damaged ({error!r}); restore it from an archive") from error
+        raise ConfigError(f"the stored campaign is damaged ({error!r}); restore it from an archive") from error
     campaign = resolve(
         name,
         typing.cast(CampaignFile, validate(sources.campaign, "campaign")),

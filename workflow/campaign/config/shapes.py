@@ -28,14 +28,14 @@ def product(axes: Mapping[str, Sequence[Any]], zips: Sequence[Sequence[str]], wh
     for names in zips:
         for name in names:
             if name not in axes:
-                raise ConfigError(f"{where}: zip: '{name}' is no axis here; there are: {', '.join(axes)}")
+                raise ConfigError(f"{where}: zip: '{name}' is not an axis here; choose from: {', '.join(axes)}")
             if name in zipped:
-                raise ConfigError(f"{where}: zip: '{name}' stands in two zips")
+                raise ConfigError(f"{where}: zip: '{name}' is in two zips; remove one of them")
             zipped.add(name)
         lengths = {name: len(axes[name]) for name in names}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise ConfigError(f"{where}: zip: the lists must be equally long, but {told}")
+            raise ConfigError(f"{where}: zip: the lists must have the same length, but {told}")
     done: set[str] = set()
     for name, values in axes.items():
         if name in done:
@@ -108,7 +108,7 @@ class _Found:
         where = self.source.place("configurations")
         if not self.by_shape:
             why = "; ".join(f"{impossible.shape}: {impossible.why}" for impossible in self.impossible)
-            raise ConfigError(f"{where}: no shape is possible: {why}")
+            raise ConfigError(f"{where}: no configuration is possible: {why}")
         models = {configuration.device for configuration in self.by_shape.values()}
         result = tuple(
             configuration if key in self.named else replace(configuration, name=_name(configuration, len(models) > 1))
@@ -116,7 +116,7 @@ class _Found:
         )
         twice = [name for name, count in Counter(configuration.name for configuration in result).items() if count > 1]
         if twice:
-            raise ConfigError(f"{where}: the name {', '.join(twice)} stands for two different shapes; rename one")
+            raise ConfigError(f"{where}: the name {', '.join(twice)} names two different shapes; rename one")
         return result
 
 
@@ -141,7 +141,7 @@ def _expanded(shape: Shape, system: SystemFile, source: YamlFile, index: int) ->
     expanded = list(_expand(shape, shape.device or tuple(known), place()))
     if shape.name and len(expanded) > 1:
         raise ConfigError(
-            f"{place('name')}: '{shape.name}' would name {len(expanded)} configurations; remove it or the lists"
+            f"{place('name')}: '{shape.name}' would name {len(expanded)} configurations; remove the name or the lists"
         )
     return expanded
 
@@ -184,7 +184,7 @@ def _local_devices(attach: Attach, count: int, asked: int | None) -> int | str:
         return count if attach == "local" else 0
     local = count // 2 if asked is None else asked
     if not 0 < local < count:
-        return f"hybrid needs both kinds, but {local} of {count} devices would be local"
+        return f"hybrid needs local and fabric devices, but {local} of {count} devices would be local"
     return local
 
 

@@ -133,7 +133,7 @@ def _walk(node: yaml.Node, location: Location, lines: dict[Location, int], path:
             if not isinstance(key, yaml.ScalarNode):
                 raise ConfigError(f"{path}:{key.start_mark.line + 1}: a key must be a plain text")
             if key.value in seen:
-                raise ConfigError(f"{path}:{key.start_mark.line + 1}: '{key.value}' stands twice; remove one")
+                raise ConfigError(f"{path}:{key.start_mark.line + 1}: '{key.value}' is given twice; remove one")
             seen.add(key.value)
             lines[(*location, key.value)] = key.start_mark.line + 1
             _walk(value, (*location, key.value), lines, path, left)

@@ -20,13 +20,13 @@ TEXT_PATTERN = r"^[^\x00]*$"  # the operating system takes no NUL in arguments
 OPERAND_PATTERN = r"^[^\x00-][^\x00]*$"
 MODULE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+/@:=-]*$"
 PATTERN_WORDS = {
-    NAME_PATTERN: "letters, digits, '.', '_' and single '-', and begins with a letter or digit",
-    HOSTS_PATTERN: "letters, digits, '.', '_' and '-', with a range such as [1-4] at its end where several are meant",
-    AXIS_PATTERN: "small letters, digits and '_', and begins with a letter",
-    VARIABLE_PATTERN: "letters, digits and '_', and begins with a letter or '_'",
-    TEXT_PATTERN: "any characters but NUL",
-    OPERAND_PATTERN: "any characters but NUL, and does not begin with '-'",
-    MODULE_PATTERN: "letters, digits and . _ + / @ : = -, and begins with a letter or digit",
+    NAME_PATTERN: "letters, digits, '.', '_' and single '-', starting with a letter or digit",
+    HOSTS_PATTERN: "letters, digits, '.', '_' and '-', with a range such as [1-4] at its end for several hosts",
+    AXIS_PATTERN: "lower-case letters, digits and '_', starting with a letter",
+    VARIABLE_PATTERN: "letters, digits and '_', starting with a letter or '_'",
+    TEXT_PATTERN: "any characters except NUL",
+    OPERAND_PATTERN: "any characters except NUL, not starting with '-'",
+    MODULE_PATTERN: "letters, digits and . _ + / @ : = -, starting with a letter or digit",
 }
 """What a text with that pattern consists of, for messages."""
 

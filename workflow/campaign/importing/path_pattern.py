@@ -40,7 +40,7 @@ def pattern(text: str, names: Collection[str], words: Mapping[str, Collection[st
             (literal, name, form, conversion) for literal, name, form, conversion in string.Formatter().parse(text)
         ]
     except ValueError as error:
-        raise ConfigError(f"{where}: '{text}': {error}; write {{{{ and }}}} for braces that are meant") from error
+        raise ConfigError(f"{where}: '{text}': {error}; write {{{{ and }}}} for literal braces") from error
     strict, loose, seen = "", "", set[str]()
     for literal, name, form, conversion in parts:
         plain = _literal(literal)

@@ -23,5 +23,5 @@ WORKLOADS: dict[str, str] = {
 def workload_class(kind: str) -> type[Workload]:
     """The class of a kind; ConfigError for one that is not in the table."""
     if kind not in WORKLOADS:
-        raise ConfigError(f"'{kind}' is no kind of workload; {nearest(kind, WORKLOADS)}")
+        raise ConfigError(f"'{kind}' is not a kind of workload; {nearest(kind, WORKLOADS)}")
     return cast(type[Workload], pkgutil.resolve_name(WORKLOADS[kind]))

@@ -17,7 +17,7 @@ from campaign.documents.fields import AXIS_PATTERN, Argument, AxisName, Precisio
 from campaign.documents.record import Failure
 from campaign.errors import problems_of
 from campaign.workloads import software as environments
-from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill
+from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, texts
 from campaign.workloads.logs import Log
 from campaign.workloads.parsers import ParserName, Reading, Scope, read_log
 from campaign.workloads.parsers.expressions import Parser, parse
@@ -26,6 +26,7 @@ from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings,
 from campaign.workloads.rank_launchers import Job, Launch, command_line, exported
 from campaign.workloads.software import Software, filled, search_path
 
+_FILLED_PER_RUN = {"command", "launch_options", "environment", "precision_arguments", "precision_environment"}
 _INTRODUCTION = """\
 Any program, started once per run or once per device. `{name}` in the command or in an environment variable is replaced by a value
 of the run; literal braces are written `{{` and `}}`. `parser` names a built-in parser for the output, and `parsers` defines one's
@@ -96,13 +97,15 @@ class CommandWorkload(Workload):
             raise ValueError("horovodrun cannot start containers on other hosts; use 'launch: mpirun' with an image")
         for key in ("precision_arguments", "precision_environment"):
             if more := [precision for precision in getattr(self, key) if precision not in self.precisions]:
-                raise ValueError(f"'{key}' names {more[0]}, which is none of 'precisions'; add it there or remove it")
+                raise ValueError(
+                    f"'{key}' names {more[0]}, which is not in 'precisions'; add it there or remove it here"
+                )
         if unknown := [option for option in self.at_least.values() if option not in self.options]:
             raise ValueError(
-                f"'at_least' names '{unknown[0]}', which is no option; add it to 'options' with its number"
+                f"'at_least' names '{unknown[0]}', which is not an option; add it to 'options' with its number"
             )
         if words := [option for option in self.at_least.values() if isinstance(self.options[option], str | bool)]:
-            raise ValueError(f"'at_least' names the option '{words[0]}', which is no number; give it one")
+            raise ValueError(f"'at_least' names the option '{words[0]}', which is not a number; give it one")
         return self
 
     @classmethod
@@ -139,39 +142,29 @@ class CommandWorkload(Workload):
 
     def problems(self, around: Surroundings) -> Iterator[str]:
         known = RESERVED | set(self.options)
-        for place, text in self._templates():
+        for place, text in texts(self.model_dump(include=_FILLED_PER_RUN)):
             yield from problems_of(check_template, text, known, around.place(*place))
         if self.software is not None:
-            for place, text in self.software.templates():
+            for place, text in texts(self.software.model_dump(include={"conda", "venv", "apptainer"})):
                 # The same for every cell of an option's value, so that it is looked at once.
                 yield from problems_of(check_template, text, self.options, around.place("software", *place))
         program = self.command[0]
         if "/" in program and not program.startswith(("/", "{")):
             yield (
-                f"{around.place('command', 0)}: '{program}' is a relative path, but every run starts in a directory of its own; "
+                f"{around.place('command', 0)}: '{program}' is a relative path, but every run starts in its own directory; "
                 "give the full path, or a program on the PATH"
             )
         if self.needs_slurm and around.launcher == "local":
             yield (
-                f"{around.place('launch')}: srun starts ranks in a job of Slurm, and on '{around.system}' runs are started with "
+                f"{around.place('launch')}: srun needs a Slurm job, but system '{around.system}' starts runs with "
                 "`launcher: local`; use a system (or a profile) with `launcher: slurm`, or `launch: per_rank`, mpirun or torchrun"
             )
-
-    def _templates(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Place and text of whatever is filled in with the values of a run."""
-        yield from ((("command", index), text) for index, text in enumerate(self.command))
-        yield from ((("launch_options", index), text) for index, text in enumerate(self.launch_options))
-        yield from ((("environment", name), text) for name, text in self.environment.items())
-        for precision, arguments in self.precision_arguments.items():
-            yield from ((("precision_arguments", precision, index), text) for index, text in enumerate(arguments))
-        for precision, variables in self.precision_environment.items():
-            yield from ((("precision_environment", precision, name), text) for name, text in variables.items())
 
     def missing(self) -> str | None:
         program = self.command[0]
         if "{" in program or shutil.which(program):
             return None
-        return f"command: '{program}' is not a program on this machine; install it, or give its full path"
+        return f"command: '{program}' was not found on this machine; install it, or give its full path"
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
         software = self._software(options)

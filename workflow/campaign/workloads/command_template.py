@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from campaign.documents.cell import AXES, Scalar
 from campaign.errors import ConfigError, nearest
@@ -33,17 +34,29 @@ def check_template(text: str, known: Collection[str], where: str) -> None:
         pass
 
 
+def texts(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Place and value of every text in a document."""
+    if isinstance(document, str):
+        yield place, document
+    elif isinstance(document, Mapping):
+        for key, value in document.items():
+            yield from texts(value, (*place, key))
+    elif isinstance(document, Sequence):
+        for index, value in enumerate(document):
+            yield from texts(value, (*place, index))
+
+
 def _parts(text: str, known: Collection[str], where: str) -> Iterator[tuple[str, str | None]]:
     # Plain names only: format fields could otherwise reach into attributes.
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:
-        raise ConfigError(f"{where}: '{text}': {error}; write {{{{ and }}}} for braces that are meant") from error
+        raise ConfigError(f"{where}: '{text}': {error}; write {{{{ and }}}} for literal braces") from error
     for literal, name, form, conversion in parts:
         if name is not None and (form or conversion):
-            raise ConfigError(f"{where}: '{text}': only plain names can stand in braces, without ':' or '!'")
+            raise ConfigError(f"{where}: '{text}': only plain names are allowed in braces, without ':' or '!'")
         if name is not None and name not in known:
             raise ConfigError(
-                f"{where}: '{{{name}}}' is not known; {nearest(name, known)} (write {{{{ and }}}} for braces that are meant)"
+                f"{where}: '{{{name}}}' is not known; {nearest(name, known)} (write {{{{ and }}}} for literal braces)"
             )
         yield literal, name

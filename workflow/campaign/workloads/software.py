@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -74,13 +74,6 @@ class Software(Model):
         if sum(value is not None for value in (self.conda, self.apptainer, self.modules, self.venv)) != 1:
             raise ValueError("give exactly one of 'conda', 'apptainer', 'modules' and 'venv'")
         return self
-
-    def templates(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Place and text of what is filled in with the options of the workload."""
-        yield from (((name,), text) for name in ("conda", "venv") if (text := getattr(self, name)) is not None)
-        if self.apptainer is not None:
-            yield ("apptainer", "image"), self.apptainer.image
-            yield from ((("apptainer", "binds", index), text) for index, text in enumerate(self.apptainer.binds))
 
 
 def software_words(software: Software | None, *, cuda: bool) -> list[str]:

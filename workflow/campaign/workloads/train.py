@@ -138,7 +138,7 @@ class TrainWorkload(Workload):
 
     def objection(self, cell: Cell, runs_on: str) -> str | None:
         if runs_on == "cpu" and cell.precision == "tf32":
-            return "tf32 is a format of GPU tensor cores; this device is a CPU process"
+            return "tf32 is a format of GPU tensor cores; this device is a CPU"
         options = self._options(cell)
         hosts = cell.configuration.hosts
         if options["parallel"] == "dp" and hosts > 1:
@@ -197,7 +197,7 @@ def _storage(run: Run, readers: int) -> dict[str, Any]:
     if run.storage is None:
         kind = run.cell.configuration.storage
         raise ConfigError(
-            f"option input: storage needs a place; add `storage: {{{kind}: {{path: ...}}}}` to the system's file"
+            f"option input: storage needs a directory; add `storage: {{{kind}: {{path: ...}}}}` to the system file"
         )
     return {
         "storage_dir": str(run.storage.path),

@@ -33,7 +33,7 @@ PARSERS: Mapping[str, str] = {
 
 def _known(name: str) -> str:
     if name not in PARSERS:
-        raise ValueError(f"'{name}' is no parser; {nearest(name, PARSERS)}")
+        raise ValueError(f"'{name}' is not a parser; {nearest(name, PARSERS)}")
     return name
 
 

@@ -14,6 +14,10 @@ and on stdout:
 `codes` by rank, negative for a signal; `killed`: ranks that the parent ended itself; `exit_hang`: those of them whose result was
 there (a rank can measure well and then hang in its exit). Ranks of one run share a process group of their own. The end of stdin
 ends every rank; a parent that is killed takes its ranks along. The parent has one thread, so that forking is safe.
+
+The forkserver of multiprocessing, with its preload list, does not fit. It ignores an import that fails, so each rank would report a
+missing torch by itself. Every child imports the driver's main module again. There is one server per process, which a launcher
+cannot end with its own ranks. Namespaces, log, process group, death with the parent and the wait for hanging ranks would stay here.
 """
 
 from __future__ import annotations
