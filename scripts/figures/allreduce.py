@@ -52,14 +52,7 @@ def draw(data: FigureData) -> Drawing:
     )
     measured = [each["lease_id"] for each in data.links if each["document"]["allreduce"]]
     covered = coverage_of_leases(data.leases, measured, "had all-reduce measured")
-    return Drawing(
-        svg=svg,
-        caption=_caption(every),
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=_caption(every), findings=findings, data=rows, coverage=covered, **table)
 
 
 def _caption(every: list[Shown]) -> str:

@@ -64,14 +64,7 @@ def draw(data: FigureData) -> Drawing:
     )
     ready = data.leases["compose_s"].notna()
     covered = coverage_of_leases(data.leases, data.leases.loc[ready, "lease_id"], "became ready")
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:

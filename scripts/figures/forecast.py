@@ -68,14 +68,7 @@ def draw(data: FigureData) -> Drawing:
     )
     leases = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
     covered = coverage_of_leases(leases, rows["lease"], "were measured with a forecast")
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:

@@ -61,14 +61,7 @@ def draw(data: FigureData) -> Drawing:
     )
     measured = [each["lease_id"] for each in data.links if each["document"]["matrices"]]
     covered = coverage_of_leases(data.leases, measured, "had their links measured")
-    return Drawing(
-        svg=svg,
-        caption=_caption(every, drawn),
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=_caption(every, drawn), findings=findings, data=rows, coverage=covered, **table)
 
 
 def _caption(every: list[Shown], drawn: list[Shown]) -> str:

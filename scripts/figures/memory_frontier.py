@@ -59,14 +59,7 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     covered = coverage_of_cells(data.cells)
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _by(cells: pd.DataFrame) -> list[str]:

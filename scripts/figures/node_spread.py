@@ -74,14 +74,7 @@ def draw(data: FigureData) -> Drawing:
             "hosts",
         )
     )
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _findings(rows: pd.DataFrame, by: list[str], found: Spread) -> tuple[str, ...]:

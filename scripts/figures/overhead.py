@@ -75,14 +75,7 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     covered = coverage_of_cells(rows, kept.loc[kept["overhead_pct"].notna(), "cell_id"])
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=kept,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=kept, coverage=covered, **table)
 
 
 def _treatment(row: Any) -> str:

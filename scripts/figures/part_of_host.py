@@ -57,14 +57,7 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     covered = coverage_of_cells(_planned(data.cells))
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _planned(cells: pd.DataFrame) -> pd.DataFrame:

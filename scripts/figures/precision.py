@@ -60,14 +60,7 @@ def draw(data: FigureData) -> Drawing:
             "precision",
         )
     )
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.DataFrame:

@@ -76,14 +76,7 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     covered = coverage_of_cells(rows)
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _with_runs(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:

@@ -70,14 +70,7 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     covered = coverage_of_cells(_planned(data.cells)[0])
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _rows(cells: pd.DataFrame, blocks: pd.DataFrame | None) -> pd.DataFrame:

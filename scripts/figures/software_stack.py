@@ -72,14 +72,7 @@ def draw(data: FigureData) -> Drawing:
     )
     known = [each["host"] for each in (data.context.get("environments") or {}).values() if each.get("host")]
     covered = coverage_of_hosts(data.runs, known, "reported their software")
-    return Drawing(
-        svg=None,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=None, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _short(version: str) -> str:

@@ -58,14 +58,7 @@ def draw(data: FigureData) -> Drawing:
     )
     series = comparable_cells.scaling(data.cells)
     covered = coverage_of_cells(comparable_cells.varied(series[series["compact"]], [*by, "ranks"], "batch"))
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _interval(rows: pd.DataFrame) -> str:

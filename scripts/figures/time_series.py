@@ -81,14 +81,7 @@ def draw(data: FigureData) -> Drawing:
     ]
     words = {"headings": _HEADINGS, "rows": tuple(said)}
     covered = coverage_of_cells(data.cells, rows["cell_id"])
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **words,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **words)
 
 
 def _rows(data: FigureData) -> pd.DataFrame:

@@ -67,14 +67,7 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     covered = coverage_of_cells(data.cells)
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _parts(found: Spread) -> pd.DataFrame:

@@ -56,14 +56,7 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     covered = coverage_of_cells(data.cells, rows["cell_id"])
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _rows(data: FigureData) -> pd.DataFrame:

@@ -77,14 +77,7 @@ def draw(data: FigureData) -> Drawing:
         f"batch. Layers: as their authors count them. Protocol: {wording.protocol(data.protocol)}."
     )
     covered = coverage_of_cells(data.cells)
-    return Drawing(
-        svg=None,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=None, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def _millions(parameters: float) -> str:

@@ -128,14 +128,7 @@ def drawing(
         },
     )
     covered = coverage_of_cells(data.cells, rows["cell_id"])
-    return Drawing(
-        svg=svg,
-        caption=caption,
-        findings=findings,
-        data=rows,
-        coverage=covered,
-        **table,
-    )
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
 def first_configurations(rows: pd.DataFrame) -> pd.DataFrame:
