@@ -14,6 +14,7 @@ import yaml
 
 from campaign.paths import ROOT, SNAKEFILE
 
+DATA = Path(__file__).parents[1] / "data"
 GOLDEN = Path(__file__).parents[1] / "golden" / "commands.txt"
 SYSTEM = {
     "name": "bench",
@@ -150,6 +151,14 @@ def test_the_slurm_profile_launches_in_slurm_whatever_config_file_is_given(tmp_p
     (tmp_path / "slurm").symlink_to(ROOT / "slurm")
     arguments = ["-s", str(SNAKEFILE), "--profile", "slurm", "--configfile", "config/campaign.yaml"]
     assert " --launcher=slurm " in snakemake(tmp_path, *arguments, "-n", "-p", "--until", "plan")
+
+
+def test_an_archive_is_reported_by_its_command(tmp_path: Path) -> None:
+    archive = tmp_path / "an archive.zip"
+    archive.write_bytes((DATA / "archives" / "archive-2.zip").read_bytes())
+    arguments = ["-s", str(SNAKEFILE), "-n", "-p", "--config", f"archive={archive.name}", "where=batch >= 2"]
+    command = "report 'an archive.zip' --where 'batch >= 2' --output 'results/archives/an archive/report.html'"
+    assert command in snakemake(tmp_path, *arguments)
 
 
 def plain(command: str) -> str:

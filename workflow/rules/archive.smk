@@ -8,17 +8,19 @@ if not ASKED.archive.is_file():
     sys.exit(f"error: {ASKED.archive}: no such archive; 'campaign archive' makes one")
 
 
+REPORT = f"{ASKED.results}/archives/{ASKED.archive.stem}/report.html"
+
+
 rule report:
-    default_target: True
     input:
         ASKED.archive,
     output:
         report(
-            f"{ASKED.results}/archives/{ASKED.archive.stem}/report.html",
+            REPORT,
             category="Report",
         ),
     log:
-        f"{ASKED.results}/archives/{ASKED.archive.stem}/report.html.log",
+        f"{REPORT}.log",
     conda:
         "../../envs/campaign.yaml"
     resources:
