@@ -1,8 +1,8 @@
-"""What was asked for, and how its rules call the command `campaign`.
+"""Request: reads Snakemake's configuration, and says how rules call the command `campaign`.
 
 REQUIRES: --configfile CAMPAIGN or --config campaign=FILE, with further keys such as where=EXPRESSION or results=DIR; or --config
 archive=FILE; config/campaign.yaml otherwise
-PROVIDES: ASKED; CAMPAIGN, the command; code_of(), a hash of what makes a result; figure_files()
+PROVIDES: ASKED (the request), CAMPAIGN (the command), code_of() (hash of what makes an output), figure_files() (paths)
 """
 
 import os
@@ -28,7 +28,7 @@ def or_exit(read, *given):
 
 
 def campaign_command():
-    """The command `campaign` of this very Python, quoted for a shell: short where a shell finds it by its name."""
+    """The command `campaign` of the running Python, quoted for a shell; its bare name where that is what PATH finds."""
     checkout = Path(ROOT, "workflow")
     if (
         workflow.deployment_settings.deployment_method
@@ -43,8 +43,10 @@ def campaign_command():
 
 
 def code_of(*files):
-    """Ends a command. When the package's analysis or one of the files changes, the text of the command does, and Snakemake's
-    trigger `code` makes its results again. (A value of `params:` would do the same, but loads pandas: half a second each time.)
+    """A comment to end a command with: a hash of the package's analysis code and of `files`.
+
+    When it changes, Snakemake's trigger `code` runs the rule again. A value of `params:` would do the same, but Snakemake imports
+    pandas for it, which takes half a second.
     """
     return f"  # code {source_hash(*files)}"
 

@@ -21,8 +21,8 @@ from campaign.errors import ConfigError
     default="page",
     show_default=True,
     help="page: SVG in the page's colours. paper: PDF and SVG on white, 3.4 in (one column) or 7.1 in (both) wide, fonts "
-    "embedded, and figures.tex with their captions and with tables (booktabs). report: of a results directory, all that "
-    "'campaign report' needs of figures: SVG, data and captions, also of figures without data.",
+    "embedded, and figures.tex with their captions and with tables (booktabs). report: every "
+    "figure as 'campaign report' reads it (SVG, CSV, JSON); the source must then be a results directory.",
 )
 @click.option("--only", metavar="NAME,NAME..", help="Only these, by file name or anchor. Default: all that have data.")
 @click.option(
