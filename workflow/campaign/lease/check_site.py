@@ -54,7 +54,7 @@ class Site:
 
     @property
     def journals(self) -> Path:
-        return self.state / "leases"
+        return Results(self.root, "").journals(self.system.name)
 
     @contextmanager
     def fabric(self) -> Iterator[Fabric]:

@@ -33,7 +33,7 @@ def lease_of(results: Results, name: str) -> str | None:
 
 
 def journals(results: Results, system: str) -> Path:
-    return results.system_state(system) / "leases"
+    return results.journals(system)
 
 
 def request(
@@ -85,7 +85,7 @@ def reconcile_orphans(
 
     A lease kept by hand has no owner on purpose, and one whose driver is still at work will be taken over.
     """
-    directory = Results(root, "").system_state(system) / "leases"
+    directory = Results(root, "").journals(system)
 
     def is_alive(name: str) -> bool:
         return name in skip or is_owned(directory, name) or is_kept(directory, name) or _is_driven(name)
@@ -94,9 +94,7 @@ def reconcile_orphans(
         campaign = str(Journal(directory, name).document()["campaign"])
         results = Results(root, campaign)
         lease = lease_of(results, name)
-        return lease is not None and (
-            files.is_locked(results.work(lease) / "driver.lock") or jobs.is_expected(results, lease)
-        )
+        return lease is not None and (files.is_locked(results.driver_lock(lease)) or jobs.is_expected(results, lease))
 
     return reconcile(fabric, directory, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s)
 

@@ -252,7 +252,7 @@ class Dag:
         """Changes when what is planned does, but not with what is expected of it; also when documents of leases are gone."""
         budget = self.plan.budget and self.plan.budget.budget
         planned = [(lease.name, lease.digest) for lease in self.plan.leases]
-        written = not (self.results.plan / "plan.json").exists() or all(
+        written = not self.results.plan_document.exists() or all(
             Path(self.lease_plan(name)).exists() for name in self.leases
         )
         return content_hash([self._names.campaign_hash, self.plan.where, budget, planned, written])

@@ -34,7 +34,7 @@ class Driver:
         done = DriverResult()
         try:
             jobs.check_restart(results, lease)
-            with files.lock(results.work(lease) / "driver.lock"):
+            with files.lock(results.driver_lock(lease)):
                 Session(self.request, done).run()
         except CampaignError as failure:
             done.error = failure

@@ -57,7 +57,7 @@ def measure(plan: LeasePlan, results: Results, say: Callable[[str], None] = prin
         with (
             interruptible(),
             files.lock(
-                results.work(plan.lease) / "measure.lock",
+                results.measure_lock(plan.lease),
                 lambda who: say(f"{plan.lease}: waiting for {who}, which measures it already"),
             ),
         ):
@@ -80,9 +80,7 @@ class _Measuring:
         self.problems: list[str] = []
         self.forecast: dict[str, Any] | None = None
         self.submitter = open_submitter(self.campaign, results, Driver, self.tell)
-        self.strategy: Strategy = open_strategy(
-            self.campaign.system, Slurm(results.slurm / "commands.jsonl"), self.tell
-        )
+        self.strategy: Strategy = open_strategy(self.campaign.system, Slurm(results.slurm_calls), self.tell)
         self.excluded = ExcludedHosts(results.slurm)
         self.changed = ChangedHosts(results.slurm)
         # The driver reads the same document, wherever this process has it from.

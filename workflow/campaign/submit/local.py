@@ -56,7 +56,7 @@ class LocalSubmitter:
         return None
 
     def fate(self, submission: Submission) -> Fate:
-        lock = self.results.work(submission.lease) / "driver.lock"
+        lock = self.results.driver_lock(submission.lease)
         return Fate(files.is_locked(lock) or bool(_starting_or_running(_folder(self.results, submission.lease))))
 
     def stop(self, lease: str) -> None:

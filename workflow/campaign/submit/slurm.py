@@ -61,7 +61,7 @@ class SlurmSubmitter:
         self.results = results
         self.say = say
         self.directory = results.slurm.resolve()
-        self.slurm = Slurm(self.directory / "commands.jsonl")
+        self.slurm = Slurm(results.slurm_calls.resolve())
         self.poll = Poll(self.directory, self.slurm, self.settings.poll_s)
         self.batches = Batches(results, self.directory, self.slurm, self.poll)
         self.requests = Requests(self.directory, self.settings.poll_s)
@@ -141,7 +141,7 @@ class SlurmSubmitter:
         """What is asked for, by what can be one array."""
         alike: dict[str, list[Asked]] = defaultdict(list)
         for lease, asked in self.requests.open():
-            asker_lives = files.is_locked(self.results.work(lease) / "measure.lock")
+            asker_lives = files.is_locked(self.results.measure_lock(lease))
             if asked is None or not asker_lives or self._submitted(lease) is not None:
                 self.requests.withdraw(lease)
             else:
