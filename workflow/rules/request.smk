@@ -45,8 +45,8 @@ def campaign_command():
 def code_of(*files):
     """A comment to end a command with: a hash of the package's analysis code and of `files`.
 
-    When it changes, Snakemake's trigger `code` runs the rule again. A value of `params:` would do the same, but Snakemake imports
-    pandas for it, which takes half a second.
+    When it changes, Snakemake's trigger `code` makes the output again. So would a value in `params`, but Snakemake imports pandas
+    for that, which takes half a second.
     """
     return f"  # code {source_hash(*files)}"
 
