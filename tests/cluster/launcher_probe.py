@@ -134,7 +134,7 @@ def failing(directory: Path) -> dict[str, Any]:
     bench = Bench(directory, (1, 0), (1, 0))
     absent, forbidden = bench.errors("no-such-program"), bench.errors("/etc/passwd")
     stopped = bench.python("import time; time.sleep(60)", limits=Limits(0.5))
-    keeper = int(bench.launcher._places.of(Step((), {}, {"host1": 1}))[0].namespace_paths[-1].split("/")[2])
+    keeper = int(bench.launcher._places.of(Step((), {}, {"host1": 1}))[0].namespaces[-1].split("/")[2])
     os.kill(keeper, signal.SIGKILL)
     os.waitpid(keeper, 0)
     gone = bench.errors("true")

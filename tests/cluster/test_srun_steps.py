@@ -78,7 +78,7 @@ DEVICES = {f"host{host}/{device}": {"power_w": POWER_W} for host in (1, 2) for d
 # A program of the host's: what it publishes is seen by the sampler beside it, and its power is known.
 KNOWN = f"""
 import json, time
-from campaign.workloads.synthetic import published
+from campaign.workloads.synthetic_program import published
 with published({DEVICES!r}):
     started = time.time()
     time.sleep(1.5)

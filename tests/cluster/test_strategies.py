@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -279,18 +280,19 @@ def killed_before(step: int, call: Callable[[], None]) -> bool:
     child = os.fork()
     if child:
         return os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 9
-    real, count = subprocess.run, 0
+    count = 0
 
-    def counted(argv: Collection[str], **options: object) -> object:
-        nonlocal count
-        words = list(argv)
-        if words[0] == "sh" or (words[0] == "scontrol" and words[1] != "show"):
-            count += 1
-            if count > step:
-                os._exit(9)
-        return real(argv, **options)  # type: ignore[call-overload]
+    class Counted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, argv: Collection[str], *rest: Any, **options: Any) -> None:
+            nonlocal count
+            words = list(argv)
+            if words[0] == "sh" or (words[0] == "scontrol" and words[1] != "show"):
+                count += 1
+                if count > step:
+                    os._exit(9)
+            super().__init__(argv, *rest, **options)
 
-    subprocess.run = counted  # type: ignore[assignment]
+    subprocess.Popen = Counted  # type: ignore[assignment,misc]
     try:
         call()
     except BaseException as error:
