@@ -301,7 +301,7 @@ def test_the_last_one_taken_by_somebody_is_waited_for(tmp_path: Path) -> None:
             attach(*change)
 
         fabric.plane.attach = taken  # type: ignore[method-assign]
-        with pytest.raises(Conflict, match="somebody took it meanwhile"):
+        with pytest.raises(Conflict, match="another client took it"):
             fabric.compose(selection)
         assert fabric.held() == {}
 
@@ -347,7 +347,7 @@ def test_a_token_is_renewed_before_it_ends_and_when_it_is_refused(tmp_path: Path
 def test_a_wrong_password_is_named_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as (fabric, _, _server):
         monkeypatch.setenv("CDI_PASSWORD", "not-the-password")
-        with pytest.raises(FabricError, match="realm cdi gives no token") as caught:
+        with pytest.raises(FabricError, match="realm cdi issues no token") as caught:
             fabric.inventory()
         assert "not-the-password" not in str(caught.value)
         monkeypatch.delenv("CDI_PASSWORD")

@@ -175,7 +175,7 @@ def test_a_device_that_only_one_list_has_is_unknown() -> None:
 
 def test_two_devices_of_one_name_are_not_guessed_at() -> None:
     listed = sample("predevice").data
-    with pytest.raises(ProtocolViolation, match="two devices of the name gpu1"):
+    with pytest.raises(ProtocolViolation, match="two devices named gpu1"):
         assemble((), {}, (*listed, listed[2]), {}, {}, HOSTS)
 
 

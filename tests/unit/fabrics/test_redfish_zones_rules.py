@@ -126,7 +126,7 @@ def test_the_port_of_a_host_is_named_as_a_person_would(build: Build, options: di
     ("options", "says"),
     [
         ({"hosts": {"host1": "H7"}}, "no host port H7 .* there are: H1, H2"),
-        ({"ports": {"host1": ["H1"], "host2": ["H1"]}}, "H1 is named for host1 and for host2"),
+        ({"ports": {"host1": ["H1"], "host2": ["H1"]}}, "H1 is assigned to host1 and to host2"),
         ({"fabric": "CXL"}, "no fabric CXL; there are: PCIe"),
     ],
 )

@@ -96,7 +96,7 @@ class Plane(ControlPlane):
                 machine = next((one for one in whole if one.uuid == machine.uuid), machine)
             host = names.get(machine.uuid) or names.get(machine.name)
             if host in found:
-                raise FabricError(f"{self.client.base}: two machines are {host}; name its UUID in `hosts`")
+                raise FabricError(f"{self.client.base}: two machines have the name {host}; give its UUID in `hosts`")
             found[host or (machine.uuid if machine.name in found else machine.name)] = machine
         return found
 
@@ -220,7 +220,7 @@ class Plane(ControlPlane):
         machine = self._machine(host)
         type_, model = self._units[unit]
         if not self._names(machine, machine.fabric, type_, model, set()):
-            return Conflict(f"{what}; the fabric has no {model} left: somebody took it meanwhile", ("the fabric",))
+            return Conflict(f"{what}; the fabric has no {model} left: another client took it", ("the fabric",))
         return Incompatible(what, f"the fabric refuses it: {what}")
 
     def detach(self, change: Change) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ class Plane(ControlPlane):
     def _machine(self, host: str) -> Machine:
         machine = self._known.machines.get(host)
         if machine is None:
-            rule = f"machines: there is no machine of host {host}; name it in `hosts`"
+            rule = f"machines: host {host} has no machine; name it in `hosts`"
             raise Incompatible(rule, rule)
         return machine
 

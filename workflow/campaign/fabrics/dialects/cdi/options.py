@@ -30,5 +30,5 @@ class Options(Controlled):
     )
     settle_s: Annotated[float, Field(ge=0)] = Field(
         default=60.0,
-        description="seconds that a request whose answer was lost may still be under way, before nothing more is expected of it",
+        description="seconds for which a request without an answer may still take effect",
     )

@@ -44,7 +44,7 @@ class Tokens:
         token = answer.body.get("access_token") if isinstance(answer.body, dict) else None
         if not answer.ok or not isinstance(token, str) or not token:
             raise FabricError(
-                f"{self._client.base}: realm {self._options.realm} gives no token (HTTP {answer.status}); see `credentials`, "
+                f"{self._client.base}: realm {self._options.realm} issues no token (HTTP {answer.status}); see `credentials`, "
                 "`client_id` and `client_secret_env`"
             )
         self._client.authorization = {"Authorization": f"Bearer {token}"}

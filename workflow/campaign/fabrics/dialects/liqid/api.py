@@ -111,7 +111,7 @@ class Api:
             self._login()
             answer = send()
         if _unknown_session(answer):
-            raise FabricError(f"{self.client.base}: logged in, and still refused ({answer.words()})")
+            raise FabricError(f"{self.client.base}: refused after a successful login ({answer.words()})")
         return answer
 
     def _pause(self, turn: int) -> None:

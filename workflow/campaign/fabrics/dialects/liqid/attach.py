@@ -147,7 +147,7 @@ class Attachment:
             return body
         found = Snapshot({}, self.api.get("group")).group(self.options.group)
         if found is None:
-            raise ProtocolViolation(f"the Matrix made group {self.options.group}, and does not list it")
+            raise ProtocolViolation(f"the Matrix made group {self.options.group}, but does not list it")
         return found
 
     def _machine(self, part: Part, mach_id: int, where: Place, group: Raw) -> None:
@@ -211,7 +211,7 @@ class Attachment:
         listed = self.api.get("machine", mach_id=member(part.machine, "mach_id"))
         found = next((each for each in listed if member(each, "mach_name") == part.name), None)
         if found is None:
-            raise ProtocolViolation(f"the Matrix made machine {part.name}, and does not list it")
+            raise ProtocolViolation(f"the Matrix made machine {part.name}, but does not list it")
         return found  # type: ignore[no-any-return]
 
 

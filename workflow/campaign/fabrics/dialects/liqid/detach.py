@@ -156,5 +156,7 @@ class Detachment:
         try:
             listed = self.api.get("predevice")
         except FabricError as error:
-            raise OutcomeUnknown(f"{self.change.tag.lease_id}: released, and not seen to be: {error}") from error
+            raise OutcomeUnknown(
+                f"{self.change.tag.lease_id}: released, but this could not be confirmed: {error}"
+            ) from error
         return {device.name: device for each in listed if (device := seen(each, None)) is not None}

@@ -52,7 +52,7 @@ def machine_edit(api: Api, machine: Raw) -> Iterator[None]:
         api.change("POST", "fabric/reprogram", machine)
     except Refused as error:
         api.quietly("POST", "fabric/edit/cancel", machine)
-        raise OutcomeUnknown(f"{error}; what is connected now is not known") from error
+        raise OutcomeUnknown(f"{error}; which devices are connected now is unknown") from error
 
 
 def _begin(api: Api, begin: str, cancel: str, body: Any, takes_over: Any) -> None:

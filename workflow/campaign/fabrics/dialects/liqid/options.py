@@ -25,7 +25,7 @@ class Options(Controlled):
         description="label of the session (digest); logging in ends an older session of the same label",
     )
     poll_s: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="seconds between two looks at what the Matrix does by and by"
+        default=1.0, description="seconds between two polls of an operation that the Matrix has not finished"
     )
     attach_mode: AttachMode = Field(
         default="hot",

@@ -129,7 +129,7 @@ def assemble(
         if bare is None:
             continue
         if bare.name in devices:
-            raise ProtocolViolation(f"the Matrix lists two devices of the name {bare.name}")
+            raise ProtocolViolation(f"the Matrix lists two devices named {bare.name}")
         devices[bare.name] = seen(each, by_name.get(bare.path, {}).get(bare.name)) or bare
     whole = tuple(group for group in groups if isinstance(group, Mapping))
     return Snapshot(devices, whole, machines, _odd(devices, machines, details), hosts)

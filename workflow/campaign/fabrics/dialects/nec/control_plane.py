@@ -157,7 +157,7 @@ class Plane(ControlPlane):
             try:
                 status = self._read(f"/layout-apply/{number}")
             except FabricError as error:
-                raise OutcomeUnknown(f"apply {number}: how it went cannot be read ({error})") from error
+                raise OutcomeUnknown(f"apply {number}: its result cannot be read ({error})") from error
             if not self._runs(status):
                 return status
             if self.client.left_s() <= self._options.poll_s:
@@ -175,7 +175,7 @@ class Plane(ControlPlane):
         words = f"apply {number}: {status.get('status')}"
         rollback = status.get("rollbackStatus")
         if rollback == "COMPLETED":
-            raise Conflict(f"{words} by somebody, and rolled back: nothing was changed", ("CDIM",))
+            raise Conflict(f"{words} by another client, and rolled back: nothing was changed", ("CDIM",))
         attached = {device.fabric_id: device.attached_to is not None for device in self.view().devices}
         destination = ENDS[self._options.api][2]
         done = [s[destination] for s in steps if attached.get(s[destination], False) == (s["operation"] == "connect")]

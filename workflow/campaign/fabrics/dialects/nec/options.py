@@ -28,5 +28,5 @@ class Options(Controlled):
         "for the host",
     )
     poll_s: Annotated[float, Field(gt=0)] = Field(
-        default=10.0, description="seconds between two looks at an apply that is under way"
+        default=10.0, description="seconds between two polls of an apply that has not finished"
     )

@@ -114,24 +114,24 @@ def refusal(answer: Answer, what: str) -> FabricError:
         holders = dict.fromkeys(argument for message in messages for argument in message.arguments[1:])
         return Conflict(text, holders)
     if answer.status >= 500:
-        return OutcomeUnknown(f"{text} (whether it was done is told only by reading back)")
+        return OutcomeUnknown(f"{text} (reading back will show whether it was done)")
     return _refused(answer.status, tokens, text)
 
 
 def _refused(status: int, tokens: set[str], text: str) -> FabricError:
     if tokens & _LOGIN or status in (401, 403, 407):
-        return FabricError(f"{text} (the account may not do this: see its role, or the credentials of the fabric)")
+        return FabricError(f"{text} (the account lacks the right; check its role and the fabric's `credentials`)")
     if tokens & _NO_MATCH:
         return NoMatch(text)
     if tokens & _MISSING or status in (404, 410):
         return Missing(text)
     if status == 412:
-        return Stale(f"{text} (changed by somebody since it was read)")
+        return Stale(f"{text} (another client changed it since it was read)")
     if status in (409, 423, 425, 429):
         return Busy(text)
     if 400 <= status < 500:
         return Incompatible(text, "the fabric refuses it: " + text)
-    return FabricError(f"{text} (neither done nor refused: is the url of the fabric right?)")
+    return FabricError(f"{text} (neither done nor refused; check the fabric's `url`)")
 
 
 def task_failure(task: Mapping[str, Any], what: str) -> FabricError:

@@ -31,5 +31,5 @@ class Options(Controlled):
         description="mark blocks as `Reserved` while they are held, for other clients to see; two requests more a device",
     )
     poll_s: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="seconds between two looks at a task or a power state, where the service does not say"
+        default=1.0, description="seconds between two polls of a task or a power state, where the service does not say"
     )

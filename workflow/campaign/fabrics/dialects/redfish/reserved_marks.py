@@ -55,7 +55,7 @@ class Reserving:
                 continue  # attached before
             try:
                 if block.reserved:
-                    raise Conflict(f"{block.id} is reserved by somebody else", ("another client that reserved it",))
+                    raise Conflict(f"{block.id} is reserved by another client", ("another client that reserved it",))
                 self._mark(block)
             except (Busy, Conflict):
                 self._unmark(done)
@@ -72,7 +72,7 @@ class Reserving:
         except Stale:
             now = read_block(self._service.get(block.uri))
             if now.reserved or now.systems:
-                raise Conflict(f"{block.id} was taken by somebody else meanwhile", ("somebody",)) from None
+                raise Conflict(f"{block.id} was taken by another client", ("somebody",)) from None
             self._set(block, True)
 
     def _set(self, block: Block, value: bool) -> None:

@@ -180,7 +180,7 @@ class Service:
         """Follow a task to its end. The operation was accepted, so that whatever is lost from here on is OutcomeUnknown."""
         monitor = task_of(accepted)
         if monitor is None:
-            raise OutcomeUnknown(f"{what}: accepted (202), and nothing says where its task is")
+            raise OutcomeUnknown(f"{what}: accepted (202), but the answer does not say where its task is")
         answer = accepted
         while True:
             pause_s = retry_after_s(answer, self._poll_s)

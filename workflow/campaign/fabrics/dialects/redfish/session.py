@@ -63,7 +63,7 @@ class Session:
     def _refused(self, answer: Answer) -> FabricError:
         what = f"{self._client.base}: logging in as a session"
         if answer.ok:
-            return FabricError(f"{what}: no X-Auth-Token came back; try `auth: basic`")
+            return FabricError(f"{what}: the answer has no X-Auth-Token; try `auth: basic`")
         if answer.status in (401, 403):
             return FabricError(f"{what}: user or password is refused (HTTP {answer.status}); see `credentials`")
         error = refusal(answer, what)

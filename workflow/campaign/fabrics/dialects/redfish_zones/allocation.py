@@ -95,14 +95,14 @@ def _differing(layout: Layout, saved: Allocation) -> list[HostPort]:
     known = {end.id for end in layout.pooled}
     gone = sorted({name for zone in saved.zones.values() for name in zone.devices} - known)
     if unknown := [*(f"host port {label}" for label in saved.zones if label not in ports), *gone]:
-        raise NoMatch(f"no longer there: {', '.join(unknown)}")
+        raise NoMatch(f"no longer present: {', '.join(unknown)}")
     found = [ports[label] for label in saved.zones if _differs(layout, ports[label], saved)]
     foreign = [port for port in found if port.devices and decode(port.zone.description) is None]
     moved = {name for port in found for name in saved.zones[port.label].devices}
     foreign += [p for p in layout.ports if p not in found and p not in foreign and moved & set(_ids(layout, p))]
     if foreign:
         words = [f"{port.words} ({', '.join(_ids(layout, port))})" for port in foreign]
-        raise Conflict(f"not ours to change: {'; '.join(words)}", [port.words for port in foreign])
+        raise Conflict(f"held by others: {'; '.join(words)}", [port.words for port in foreign])
     _obey(layout, saved)
     return found
 
@@ -130,7 +130,7 @@ def _step(layout: Layout, zones: Zones, port: HostPort, wanted: SavedZone, *, ad
     """Take away what does not belong into a zone, or add what is missing together with its description; in words, what was done."""
     now = zones.read(port)
     if set(now.devices) != set(port.devices) and not adding:
-        raise Conflict(f"{port.words} was changed meanwhile", (port.words,))
+        raise Conflict(f"{port.words} was changed by another client", (port.words,))
     there, ids = list(now.devices), {end.path: end.id for end in layout.pooled}
     paths = [end.path for name in wanted.devices if (end := layout.by_id(name)) is not None]
     kept = [path for path in there if path in paths]

@@ -217,7 +217,7 @@ def host_ports(
                 raise ConfigError(f"{host.name}: no host port {name} on the chassis; there are: {there} (see `ports`)")
             if here is not None and owners.setdefault(here, host.name) != host.name:
                 raise ConfigError(
-                    f"host port {name} is named for {owners[here]} and for {host.name}; a port has one host"
+                    f"host port {name} is assigned to {owners[here]} and to {host.name}; a port has one host"
                 )
     ports = (HostPort(end.labels[0], path, owners.get(path), one) for path, (end, one) in found.items())
     return tuple(sorted(ports, key=lambda port: (len(port.label), port.label)))

@@ -41,5 +41,5 @@ class Options(Controlled):
         "the report tells of errors",
     )
     poll_s: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="seconds between two looks at a task, where the chassis does not say"
+        default=1.0, description="seconds between two polls of a task, where the chassis does not say"
     )

@@ -64,7 +64,7 @@ class Reader:
             return self._fabric
         where, path = self._service.client.base, uri(self._service.root().get("Fabrics"))
         if path is None:
-            raise FabricError(f"{where}: the service has no Fabrics; is the url that of the chassis?")
+            raise FabricError(f"{where}: the service has no Fabrics; check that `url` is that of the chassis")
         fabrics = {str(one.get("Id")): one for one in self._service.members(path)}
         name = self._options.fabric or (next(iter(fabrics)) if len(fabrics) == 1 else None)
         if name not in fabrics:

@@ -84,7 +84,7 @@ def foreign(port: HostPort, ours: Collection[str], tag: Tag) -> None:
     others = [path.rpartition("/")[2] for path in port.devices if path not in ours]
     if marked is None and others:
         raise Conflict(
-            f"{tag.lease_id}: the zone of {port.words} has {', '.join(others)}, which no campaign put there",
+            f"{tag.lease_id}: the zone of {port.words} has {', '.join(others)}, which no campaign attached",
             (port.words,),
         )
 

@@ -57,7 +57,7 @@ class Plane(ControlPlane):
     def capabilities(self) -> Capabilities:
         return Capabilities(
             max_devices_per_host=max(1, len(self._shown.targets)),
-            note="follows the Sunfish reference server; no agent with hardware was met. It tells a device's UUID or serial only "
+            note="follows the Sunfish reference server; not run against an agent with hardware. UUIDs and serials are told only "
             "where the agent does",
         )
 
