@@ -14,7 +14,8 @@ from campaign.errors import RecordError
 from campaign.launch.emulated_links import links_document
 from campaign.launch.emulation.topology import LinkRates
 from campaign.slurm.hosts import ExcludedHosts
-from campaign.tables.collect import Collected, collect, gather
+from campaign.tables.collect import collect, gather
+from campaign.tables.collected import Collected
 from campaign.tables.context import baseline, context_document
 from tests.campaign_files import load
 from tests.campaign_records import fill, write

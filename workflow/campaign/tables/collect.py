@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,35 +19,14 @@ from campaign.plan.cost.budget import kept_choice
 from campaign.plan.cost.costs import costs_of
 from campaign.plan.cost.history import COSTS
 from campaign.plan.matrix import Matrix, expand
-from campaign.plan.missing_runs import Known, read_known
+from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Key, lease_name
 from campaign.slurm.hosts import ExcludedHosts
+from campaign.tables.collected import Collected
 from campaign.tables.context import context_document
 
 if TYPE_CHECKING:  # it brings pandas
     from campaign.tables.io import Tables
-    from campaign.tables.leases import Busy
-
-
-@dataclass(frozen=True)
-class Collected:
-    """Everything right of the record, before tables are made."""
-
-    campaign: Campaign
-    matrix: Matrix
-    records: list[Record]
-    leases: list[dict[str, Any]]
-    reasons: Mapping[str, str]
-    """Why a lease's runs have no record, by lease."""
-    store: Store
-    beside: Sequence[Busy] = ()
-    """What else the leases of these records were busy with: runs of cells that are not asked for."""
-    links: Sequence[Mapping[str, Any]] = ()
-    """What was measured of the links of these leases (`campaign.observe.links.lease_links`), with the configuration of each."""
-    known: Known = field(default_factory=Known)
-    """What has a record, and what ended cells before their most repetitions."""
-    hosts_left_out: Mapping[str, str] = field(default_factory=dict)
-    """Why a host that failed is not asked for any more, by host."""
 
 
 def gather(campaign: Campaign, directory: Path, where: str | None = None, store: Store | None = None) -> Collected:

@@ -23,7 +23,7 @@ from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often
 
 if TYPE_CHECKING:
-    from campaign.tables.collect import Collected
+    from campaign.tables.collected import Collected
 
 FLAGS = {
     "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",

@@ -1,0 +1,36 @@
+"""What was read of a campaign's results directory, before tables are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from campaign.config.resolve import Campaign
+from campaign.documents.record import Record, Store
+from campaign.plan.matrix import Matrix
+from campaign.plan.missing_runs import Known
+
+if TYPE_CHECKING:  # it brings pandas
+    from campaign.tables.leases import Busy
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Records of a campaign with everything that its tables and its report need."""
+
+    campaign: Campaign
+    matrix: Matrix
+    records: list[Record]
+    leases: list[dict[str, Any]]
+    reasons: Mapping[str, str]
+    """Why a lease's runs have no record, by lease."""
+    store: Store
+    beside: Sequence[Busy] = ()
+    """What else the leases of these records were busy with: runs of cells that are not asked for."""
+    links: Sequence[Mapping[str, Any]] = ()
+    """What was measured of the links of these leases (`campaign.observe.links.lease_links`), with the configuration of each."""
+    known: Known = field(default_factory=Known)
+    """What has a record, and what ended cells before their most repetitions."""
+    hosts_left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why a host that failed is not asked for any more, by host."""
