@@ -30,7 +30,25 @@ YAML = [block for page in PAGES for block in blocks(page, "yaml")]
 SHELL = [block for page in PAGES for block in blocks(page, "bash", "console", "sh")]
 RUN = sorted({block.page for block in SHELL if "run" in block.words} - {TUTORIAL})
 # Programs of others, whose options are theirs.
-FOREIGN = frozenset(("cd", "cp", "echo", "export", "git", "mkdir", "pip", "python3", "source", "squeue", "ssh", "sudo"))
+FOREIGN = frozenset(
+    (
+        "cd",
+        "cp",
+        "echo",
+        "export",
+        "git",
+        "head",
+        "ls",
+        "mkdir",
+        "pip",
+        "python3",
+        "source",
+        "squeue",
+        "ssh",
+        "sudo",
+        "xargs",
+    )
+)
 
 
 @pytest.mark.parametrize("block", YAML, ids=str)
@@ -150,7 +168,7 @@ def _run(block: Block, directory: Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=480,
     )
     expected = 1 if "fails" in block.words else 0
     assert done.returncode == expected, f"{block}: exit code {done.returncode}\n{done.stdout}"
@@ -172,10 +190,12 @@ def _alike(line: str) -> str:
     return re.sub(r"\d+(?:[.,]\d+)*", "0", " ".join(line.split()))
 
 
+@pytest.mark.slow
 def test_the_tutorial_can_be_followed(tutorial: Path) -> None:
     assert (tutorial / "results" / "first" / "report.html").stat().st_size > 50_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_a_guide_can_be_followed(page: Path, tutorial: Path, tmp_path: Path) -> None:
     """Guides go on from where the tutorial ends."""
@@ -184,6 +204,7 @@ def test_a_guide_can_be_followed(page: Path, tutorial: Path, tmp_path: Path) -> 
     follow(page, directory)
 
 
+@pytest.mark.slow
 def test_the_figure_of_the_guide_is_drawn(tutorial: Path, tmp_path: Path) -> None:
     (block,) = blocks(DOCS / "how-to" / "own-figure.md", "python")
     (tmp_path / "scripts" / "figures").mkdir(parents=True)
