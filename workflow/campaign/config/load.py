@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -31,6 +31,7 @@ NOUNS: dict[str, type[BaseModel]] = {
 }
 
 _M = TypeVar("_M")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -54,19 +55,19 @@ def read_system(name: str, campaign_path: Path) -> SystemFile:
 def load_campaign_file(path: Path) -> Loaded[CampaignFile]:
     """Read and validate a campaign file."""
     source = read_yaml(path)
-    return Loaded(typing.cast(CampaignFile, validate(source, "campaign")), source)
+    return Loaded(cast(CampaignFile, validate(source, "campaign")), source)
 
 
 def load_system_file(name: str, campaign_path: Path) -> Loaded[SystemFile]:
     """Find, read and validate the system file `name` for a campaign."""
     source = read_yaml(_find("systems", name, campaign_path))
-    return Loaded(typing.cast(SystemFile, validate(source, "system", name)), source)
+    return Loaded(cast(SystemFile, validate(source, "system", name)), source)
 
 
 def load_workload_file(name: str, campaign_path: Path) -> Loaded[Workload]:
     """Find, read and validate the workload file `name` for a campaign."""
     source = read_yaml(_find("workloads", name, campaign_path))
-    return Loaded(typing.cast(Workload, validate(source, "workload", name)), source)
+    return Loaded(cast(Workload, validate(source, "workload", name)), source)
 
 
 def config_directories(campaign_path: Path) -> list[Path]:
@@ -97,16 +98,18 @@ def _find(folder: str, name: str, campaign_path: Path) -> Path:
     raise ConfigError(f"{campaign_path}: no {folder[:-1]} '{name}' in {looked}; {nearest(name, available)}")
 
 
-def gathered(checks: Iterable[Callable[[], object]]) -> None:
-    """Run checks that raise ConfigError; one ConfigError with all their messages, each once, at the end."""
+def gathered(calls: Iterable[Callable[[], _R]]) -> list[_R]:
+    """The results of all calls; one ConfigError with the messages of all that raise one, each once."""
     problems: list[str] = []
-    for check in checks:
+    results: list[_R] = []
+    for call in calls:
         try:
-            check()
+            results.append(call())
         except ConfigError as error:
             problems += str(error).split("\n")
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
+    return results
 
 
 def validate(source: YamlFile, noun: str, name: str | None = None) -> BaseModel:
@@ -114,14 +117,12 @@ def validate(source: YamlFile, noun: str, name: str | None = None) -> BaseModel:
 
     name: what the document has to call itself, for a file that is found by its name.
     """
-    valid: list[BaseModel] = []
-    checks: list[Callable[[], object]] = [lambda: valid.append(_valid(_model_of(noun, source), source, noun))]
+    calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(noun, source), source, noun)]
     if noun == "system":
-        checks.append(lambda: _check_fabric(source))
+        calls.append(lambda: _check_fabric(source))
     if name is not None:
-        checks.append(lambda: _check_name(source, name))
-    gathered(checks)
-    return valid[0]
+        calls.append(lambda: _check_name(source, name))
+    return cast(BaseModel, gathered(calls)[0])
 
 
 def _model_of(noun: str, source: YamlFile) -> type[BaseModel]:
@@ -228,7 +229,7 @@ def _in_document(loc: tuple[str | int, ...], data: Any) -> Location:
             isinstance(data, list) and isinstance(part, int) and part < len(data)
         ):
             location.append(part)
-            data = typing.cast(Any, data)[part]
+            data = cast(Any, data)[part]
         elif last and isinstance(data, dict) and isinstance(part, str):
             location.append(part)
     return tuple(location)
@@ -237,7 +238,7 @@ def _in_document(loc: tuple[str | int, ...], data: Any) -> Location:
 def _keys_at(model: Any, location: Location, data: Any) -> list[str]:
     """Keys that a model allows at a place, for 'did you mean'."""
     for part in location:
-        data = typing.cast(Any, data)[part]
+        data = cast(Any, data)[part]
         candidates = [inner for inner in _models_in(model) if isinstance(part, int) or part in inner.model_fields]
         if isinstance(part, str) and candidates:
             model = candidates[0].model_fields[part].annotation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -80,18 +80,15 @@ def load_campaign(
     of Slurm, likewise; run_implied: what a smaller batch implies is run all the same.
     """
     campaign = load_campaign_file(path)
-    systems: list[Loaded[SystemFile]] = []
-    workloads: dict[str, Loaded[Workload]] = {}
-    references: list[ReferenceSet] = []
-    named = campaign.model.axes.workload
-    gathered(
-        [
-            lambda: systems.append(load_system_file(campaign.model.system, path)),
-            *(partial(_read_workload, workloads, name, path) for name in dict.fromkeys(named)),
-            *(partial(_read_reference, references, name, path) for name in dict.fromkeys(campaign.model.references)),
-        ]
-    )
-    system = systems[0]
+    named = list(dict.fromkeys(campaign.model.axes.workload))
+    calls: list[Callable[[], Any]] = [
+        partial(load_system_file, campaign.model.system, path),
+        *(partial(load_workload_file, name, path) for name in named),
+        *(partial(_read_reference, name, path) for name in dict.fromkeys(campaign.model.references)),
+    ]
+    system, *others = gathered(calls)
+    workloads: dict[str, Loaded[Workload]] = dict(zip(named, others, strict=False))
+    references: list[ReferenceSet] = others[len(named) :]
     file = campaign.model
     if run_implied:
         file = file.model_copy(update={"protocol": file.protocol.model_copy(update={"skip_implied": False})})
@@ -105,14 +102,10 @@ def load_campaign(
     return replace(campaign_as_used, person=person or SlurmOptions(), references=tuple(references))
 
 
-def _read_workload(workloads: dict[str, Loaded[Workload]], name: str, path: Path) -> None:
-    workloads[name] = load_workload_file(name, path)
-
-
-def _read_reference(references: list[ReferenceSet], name: str, path: Path) -> None:
+def _read_reference(name: str, path: Path) -> ReferenceSet:
     from campaign.config.published_file import load  # few campaigns name claims, and its models take time to build
 
-    references.append(load(name, path.parent))
+    return load(name, path.parent)
 
 
 def from_document(document: Mapping[str, Any]) -> Campaign:

@@ -68,11 +68,7 @@ def expand_shapes(
 
     source: the campaign's document, for places in messages. ConfigError lists every shape that cannot be read.
     """
-    expanded: list[list[Configuration | Impossible]] = []
-    gathered(
-        partial(lambda index, shape: expanded.append(_expanded(shape, system, source, index)), index, shape)
-        for index, shape in enumerate(shapes)
-    )
+    expanded = gathered(partial(_expanded, shape, system, source, index) for index, shape in enumerate(shapes))
     found = _Found(source)
     for index, (shape, configurations) in enumerate(zip(shapes, expanded, strict=True)):
         for configuration in configurations:

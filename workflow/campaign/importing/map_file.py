@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -40,8 +41,8 @@ def read_map(path: Path) -> Map:
     configurations, impossible = expand_shapes(said.configurations, system, source)
     if impossible:
         raise ConfigError(f"{source.place('configurations')}: {impossible[0].shape}: {impossible[0].why}")
-    workloads: dict[str, Workload] = {}
-    gathered((lambda name=name: workloads.update({name: _workload(said, name, source)})) for name in said.workloads)  # type: ignore[misc]
+    models = gathered(partial(_workload, said, name, source) for name in said.workloads)
+    workloads = dict(zip(said.workloads, models, strict=True))
     for name in said.references:
         load_reference(name, path.parent)
     known = Known(configurations, workloads)

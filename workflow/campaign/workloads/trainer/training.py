@@ -50,7 +50,7 @@ class Session:
         # Before any tensor work: OpenMP's pool is made at the first, and a rank stands for one core.
         torch.set_num_threads(1)
         self.device = self._choose_device()
-        if reason := self._unsupported():
+        if reason := unsupported_reason(self.spec, self.place.world_size, self.device):
             return self._result("unsupported", reason=reason)
         precision.switch_on(self.spec.precision)
         if self.device.type == "cuda":
@@ -133,9 +133,6 @@ class Session:
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
         return device
-
-    def _unsupported(self) -> str | None:
-        return unsupported_reason(self.spec, self.place.world_size, self.device)
 
     def _join_group(self) -> None:
         if self.place.world_size == 1:
