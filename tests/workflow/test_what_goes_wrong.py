@@ -17,11 +17,13 @@ import pytest
 
 from campaign.archive import report_from
 from campaign.config.resolve import load_campaign
+from campaign.documents.driver import DriverResult
 from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.fabrics.simulated.faults import FaultKind
 from campaign.plan.dag import Request
 from campaign.run import measure as measuring
+from campaign.run.driver import Driver
 from tests.campaign_records import write
 from tests.planned_leases import measured_here
 from tests.workflow.checkout_twin import Project
@@ -238,7 +240,7 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
             with monkeypatch.context() as patch:
                 patch.setattr("campaign.run.driver._leave_terminal", lambda: None)
                 patch.setattr(Store, "write", write)
-                self.driven = driver()
+                self.driven = DriverResult.of(Driver(driver)())
             self.lease = driver.lease
 
         def result(self) -> Any:

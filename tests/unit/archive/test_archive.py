@@ -179,13 +179,13 @@ def test_every_damage_is_named(
 def test_what_is_no_archive_says_so(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.zip"
     path.write_bytes(content)
-    with pytest.raises(ArchiveError, match="is not a whole archive"):
+    with pytest.raises(ArchiveError, match="is not a complete archive"):
         report_from_archive(path, tmp_path / "page.html")
 
 
 def test_a_truncated_archive_says_so(archive: Path, tmp_path: Path) -> None:
     archive.write_bytes(archive.read_bytes()[:-200])
-    with pytest.raises(ArchiveError, match="is not a whole archive"):
+    with pytest.raises(ArchiveError, match="is not a complete archive"):
         report_from_archive(archive, tmp_path / "page.html")
 
 

@@ -120,7 +120,7 @@ def test_a_damaged_or_foreign_file_is_not_written_over(
     campaign: Campaign, results: Path, there: Path, tmp_path: Path
 ) -> None:
     there.write_bytes(there.read_bytes()[:1000])
-    with pytest.raises(ArchiveError, match=r"is not a whole archive.*Nothing was written"):
+    with pytest.raises(ArchiveError, match=r"is not a complete archive.*Nothing was written"):
         write_archive(campaign, results, there)
     assert there.stat().st_size == 1000
     there.unlink()

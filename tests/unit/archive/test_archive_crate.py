@@ -187,7 +187,7 @@ def test_it_goes_on_as_a_results_directory_with_its_config(made: tuple[Campaign,
     assert again.document() == campaign.document()
     write_archive(again, directory, tmp_path / "b.zip", wishes=Wishes("CC-BY-4.0", "Ada Lovelace"))
     assert (tmp_path / "b.zip").read_bytes() == path.read_bytes()
-    with pytest.raises(ArchiveError, match="is there already"):
+    with pytest.raises(ArchiveError, match="already exists and is not replaced"):
         extract(path, tmp_path / "results")
     assert [each.name for each in (tmp_path / "results").iterdir()] == ["small"]
 

@@ -119,7 +119,7 @@ def test_the_merged_archive_may_take_the_place_of_a_part(make: Make, tmp_path: P
     first, second = make("first", change=without(2)), make("second", change=without(1))
     assert merge(first, [first, second]).records == 31
     other = make("other")
-    with pytest.raises(ArchiveError, match="is there already, and is none of the archives"):
+    with pytest.raises(ArchiveError, match="already exists and is not one of the archives"):
         merge(other, [first, second])
 
 
@@ -281,7 +281,7 @@ def test_other_campaigns_are_refused_with_what_differs(
 def test_a_part_that_is_damaged_is_named(make: Make, tmp_path: Path) -> None:
     good, bad = make("good"), make("bad")
     bad.write_bytes(bad.read_bytes()[:-100])
-    with pytest.raises(ArchiveError, match=r"bad\.zip: is not a whole archive"):
+    with pytest.raises(ArchiveError, match=r"bad\.zip: is not a complete archive"):
         merge(tmp_path / "m.zip", [good, bad])
 
 

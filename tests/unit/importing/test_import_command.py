@@ -164,13 +164,13 @@ def test_every_file_that_is_not_read_is_listed_with_the_reason() -> None:
         "notes.txt": "no pattern of the map fits",
         "9x9/resnet50-b8-amp-r1.log": "no configuration '9x9' in the map",
         "1x4/alexnet-b8-amp-r1.log": "no workload 'alexnet' in the map",
-        "1x4/resnet50-b8-half-r1.log": "'half' is no precision",
+        "1x4/resnet50-b8-half-r1.log": "'half' is not a precision",
         "1x4/resnet50-b8-amp-r0.log": "repetitions count from 1",
         "1x4/resnet50-b8-amp-r1.log": "is empty",
-        "1x4/resnet50-b8-amp-r2.log": "is no text",
-        "1x4/resnet50-b8-amp-r5.log": "is no text",
+        "1x4/resnet50-b8-amp-r2.log": "is not a text file",
+        "1x4/resnet50-b8-amp-r5.log": "is not a text file",
         "1x4/resnet50-b8-amp-r3.log": "the time 'yesterday' is not written as iso",
-        "1x4/resnet50-b8-amp-r4.log": "the apparatus failed, which is no result",
+        "1x4/resnet50-b8-amp-r4.log": "host, network or scheduler failed",
     }.items():
         assert words in why(document, log)
     # The run that the apparatus ended belongs to a cell: it is missing there.
@@ -333,7 +333,7 @@ def test_nothing_of_an_imported_campaign_is_measured() -> None:
     ("changes", "words"),
     [
         ({"protocol": {"warmup_steps": 1}}, ["protocol.measured_steps", "this key is missing"]),
-        ({"logs": [{"path": "{configuration}/{workloda}.log"}]}, ["'{workloda}' is no name", "'workload'"]),
+        ({"logs": [{"path": "{configuration}/{workloda}.log"}]}, ["'{workloda}' is not a name", "'workload'"]),
         ({"logs": [{"path": "../{configuration}.log"}]}, ["stays in it"]),
         ({"logs": [{"path": "*.log", "read": {"batch": "x"}}]}, ["has 0 groups"]),
         ({"logs": [{"path": "*.log", "values": {"bach": 1}}]}, ["'bach' can be said of no log", "'batch'"]),
@@ -357,4 +357,4 @@ def test_a_wrong_map_is_told_where_and_why(changes: dict[str, Any], words: list[
 def test_a_directory_that_is_none_is_told() -> None:
     result = CliRunner().invoke(main, ["import", "nowhere", "--map", "map.yaml"])
     assert result.exit_code == 1
-    assert "nowhere: is no directory" in result.output
+    assert "nowhere: is not a directory" in result.output

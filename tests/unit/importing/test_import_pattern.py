@@ -47,7 +47,7 @@ def test_words_that_are_known_decide_between_two_readings() -> None:
 
 
 def test_a_pattern_names_what_it_cannot_give() -> None:
-    with pytest.raises(ConfigError, match=r"map:3: '\{bacth\}' is no name .* 'batch'"):
+    with pytest.raises(ConfigError, match=r"map:3: '\{bacth\}' is not a name .* 'batch'"):
         pattern("{bacth}.log", NAMES, {}, "map:3")
     with pytest.raises(ConfigError, match="literal braces"):
         pattern("{batch.log", NAMES, {}, "map:3")

@@ -51,7 +51,7 @@ def merge(out: Path, archives: Sequence[Path], on_conflict: OnConflict = "error"
     """
     if out.exists() and not any(out.samefile(path) for path in archives if path.exists()):
         raise ArchiveError(
-            f"{out}: is there already, and is none of the archives to merge; name it among them, or another file"
+            f"{out}: already exists and is not one of the archives to merge; give another file, or add it to the archives"
         )
     with ExitStack() as stack:
         parts = [stack.enter_context(opened(path)) for path in archives]

@@ -57,15 +57,15 @@ def united(campaigns: Sequence[Campaign], names: Sequence[str]) -> tuple[Campaig
             f"{path} ({', '.join(_short(value) for value in values)})" for path, values in sorted(differ.items())
         )
         raise ArchiveError(
-            f"{' and '.join(names)}: are different campaigns, so their records are not put together: {told}. Only configurations, "
-            "values of axes, workloads, exclusions and repetitions may differ; 'campaign compare' shows both beside each other"
+            f"{' and '.join(names)}: are archives of different campaigns and cannot be merged: {told}. Only configurations, "
+            "values of axes, workloads, exclusions and repetitions may differ; 'campaign compare' compares them"
         )
     taken = tuple(path for path, _ in _differences(documents) if path in _FREE)
     document = _put_together(campaigns, documents)
     try:
         return _without_new_cells(document, campaigns, names), taken
     except ConfigError as error:
-        raise ArchiveError(f"{' and '.join(names)}: cannot be put together: {error}") from error
+        raise ArchiveError(f"{' and '.join(names)}: cannot be merged: {error}") from error
 
 
 def _differences(documents: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Any]]]:
@@ -114,7 +114,7 @@ def _put_together(campaigns: Sequence[Campaign], documents: Sequence[Mapping[str
     for name in dict.fromkeys(name for each in files for name in each["axes"]["options"]):
         if any(name not in each["axes"]["options"] for each in files):
             raise ArchiveError(
-                f"axis '{name}' is an axis of some of the campaigns only; their cells cannot be told apart by it"
+                f"axis '{name}' is an axis of some of the campaigns only; it must be an axis of all or of none"
             )
         axes["options"][name] = _in_order([each["axes"]["options"][name] for each in files])
     if any(each["axes"]["configuration"] for each in files):
@@ -151,7 +151,7 @@ def _without_new_cells(document: dict[str, Any], campaigns: Sequence[Campaign], 
             same = found.get(identity)
             if same is None:
                 raise ArchiveError(
-                    f"{name}: its cell {cell.label()} has no place among those of the others; keep the archives apart"
+                    f"{name}: its cell {cell.label()} does not exist in the merged campaign; do not merge these archives"
                 )
             if same.configuration.name != cell.configuration.name:
                 raise ArchiveError(
@@ -159,7 +159,7 @@ def _without_new_cells(document: dict[str, Any], campaigns: Sequence[Campaign], 
                 )
     if set(found) - wanted:
         raise ArchiveError(
-            f"{' and '.join(names)}: together they ask for cells that none of them has; keep the archives apart"
+            f"{' and '.join(names)}: the merged campaign would have cells that none of them has; do not merge these archives"
         )
     return campaign
 

@@ -76,7 +76,7 @@ def unpack(path: Path, directory: Path) -> Opened:
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError) as error:
         if getattr(error, "errno", None) in _NO_ROOM:
             raise ArchiveError(f"{path}: could not be unpacked into {directory} ({error}); {_ROOM}") from error
-        raise ArchiveError(f"{path}: is not a whole archive ({error}); {_AGAIN}") from error
+        raise ArchiveError(f"{path}: is not a complete archive ({error}); {_AGAIN}") from error
     _set_order(directory, index.order)
     try:
         campaign = from_document(json.loads((directory / CAMPAIGN).read_bytes()))
@@ -101,7 +101,7 @@ def extract(path: Path, root: Path) -> Path:
         archive = unpack(path, scratch)
         target = root / archive.campaign.name
         if target.exists():
-            raise ArchiveError(f"{target}: is there already, and nothing of it is replaced; give another --into")
+            raise ArchiveError(f"{target}: already exists and is not replaced; give another --into")
         scratch.chmod(0o755)
         scratch.rename(target)
     except BaseException:

@@ -31,7 +31,7 @@ def tables_from(source: Path, results: Path = Path("results"), where: str | None
             raise ConfigError(f"{source}: --where needs a campaign file or an archive, not a directory of results")
         return read(Results.at(source).tables)
     raise ConfigError(
-        f"{source}: is no source of measurements; give a campaign file (.yaml), an archive (.zip), or a campaign's results "
+        f"{source}: is not a source of measurements; give a campaign file (.yaml), an archive (.zip), or a campaign's results "
         "directory, which holds tables/"
     )
 

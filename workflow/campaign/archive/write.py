@@ -150,7 +150,7 @@ def _earlier(out: Path, campaign: Campaign, scratch: Path) -> Opened:
     if (old.campaign.name, old.campaign.system.name) != (campaign.name, campaign.system.name):
         raise ArchiveError(
             f"{out}: is the archive of campaign '{old.campaign.name}' on {old.campaign.system.name}, not of '{campaign.name}' on "
-            f"{campaign.system.name}; give another --output, or put both together by 'campaign archive merge'"
+            f"{campaign.system.name}; give another --output, or merge both with 'campaign archive merge'"
         )
     return old
 
@@ -202,7 +202,7 @@ def pack_crate(campaign: Campaign, members: Mapping[str, Content], out: Path, in
         )  # fmt: skip
         document = crate_document(described, dict(written), told.actions())
         if wrong := problems(document, dict(written)):
-            raise ArchiveError(f"{out}: would be no sound RO-Crate: {'; '.join(wrong[:3])}; nothing was written")
+            raise ArchiveError(f"{out}: would not be a valid RO-Crate: {'; '.join(wrong[:3])}; nothing was written")
         crate = dumped(document)
         yield CRATE, crate
         sums = {name: facts.sha256 for name, facts in written.items()}

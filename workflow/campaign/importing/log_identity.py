@@ -72,7 +72,9 @@ def identify(known: Known, pattern: LogPattern, path: Mapping[str, str], found: 
         raise Unread(f"no workload '{workload}' in the map; {nearest(workload, known.workloads)}")
     precision = str(_needed(said, "precision"))
     if precision not in PRECISIONS:
-        raise Unread(f"'{precision}' is no precision; there are: {', '.join(PRECISIONS)} (the map's 'words' translate)")
+        raise Unread(
+            f"'{precision}' is not a precision; there are: {', '.join(PRECISIONS)} (the map's 'words' translate)"
+        )
     file = known.workloads[workload]
     options = tuple(
         (name, _option(name, said[name], file.options[name]) if name in said else file.options[name])
@@ -81,7 +83,7 @@ def identify(known: Known, pattern: LogPattern, path: Mapping[str, str], found: 
     )
     repetition = said.get("repetition")
     if repetition is not None and not 1 <= int(repetition) <= 999_999:
-        raise Unread(f"repetition {repetition}: repetitions count from 1; number the others from 1 too")
+        raise Unread(f"repetition {repetition}: repetitions count from 1; number all of them from 1")
     hosts = tuple(filter(None, re.split(r"[+,\s]+", str(said.get("host", "")))))
     if hosts and len(set(hosts)) != configuration.hosts:
         raise Unread(f"hosts {', '.join(hosts)}: configuration '{configuration.name}' has {configuration.hosts}")
@@ -108,13 +110,13 @@ def _whole(name: str, value: Scalar) -> int:
     try:
         return int(value)
     except ValueError:
-        raise Unread(f"{name} is '{value}', which is no whole number") from None
+        raise Unread(f"{name} is '{value}', which is not an integer") from None
 
 
 def _needed(said: Mapping[str, Scalar], name: str) -> Scalar:
     if name not in said:
         raise Unread(
-            f"nothing says its {name}; put {{{name}}} into the pattern's path, or give it under 'read' or 'values'"
+            f"its {name} is unknown; put {{{name}}} into the pattern's path, or give it under 'read' or 'values'"
         )
     return said[name]
 

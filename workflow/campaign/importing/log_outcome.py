@@ -25,7 +25,7 @@ def digest(path: Path) -> str:
             if not head.strip():
                 raise Unread("is empty")
             if b"\0" in head or head.startswith(b"\x1f\x8b"):
-                raise Unread("is no text; unpack it where it is compressed")
+                raise Unread("is not a text file; decompress it first")
             file.seek(0)
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
@@ -47,7 +47,7 @@ def outcome_of(campaign: Campaign, cell: Cell, path: Path, found: Found) -> Outc
         cause = classify(log, (None,), timed_out=False, killed_by_us=False)
     except LaunchError as error:
         told = str(error).partition("; run the same command")[0]
-        raise Unread(f"the apparatus failed, which is no result: {told}") from error
+        raise Unread(f"host, network or scheduler failed, so the log has no result: {told}") from error
     if cause is None or cause[1].evidence.startswith("exit codes by rank"):
         return outcome
     return replace(outcome, status=cause[0], failure=cause[1])

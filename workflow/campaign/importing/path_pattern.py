@@ -48,7 +48,7 @@ def pattern(text: str, names: Collection[str], words: Mapping[str, Collection[st
         if name is None:
             continue
         if form or conversion or name not in names:
-            raise ConfigError(f"{where}: '{{{name}}}' is no name that a path can give; {nearest(name, names)}")
+            raise ConfigError(f"{where}: '{{{name}}}' is not a name that a path can contain; {nearest(name, names)}")
         if name in seen:
             strict, loose = strict + f"(?P={name})", loose + f"(?P={name})"
             continue

@@ -83,7 +83,7 @@ def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> Survey
 
 def _files(directory: Path, ignored: Iterable[re.Pattern[str]]) -> Iterator[Path]:
     if not directory.is_dir():
-        raise ConfigError(f"{directory}: is no directory; give the one that the logs are in")
+        raise ConfigError(f"{directory}: is not a directory; give the directory of the logs")
     for path in sorted(directory.rglob("*"), key=lambda path: _natural(path.relative_to(directory).as_posix())):
         name = path.relative_to(directory).as_posix()
         if path.is_file() and not any(each.fullmatch(name) for each in ignored):
