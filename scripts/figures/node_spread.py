@@ -8,6 +8,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import plot
+from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 from campaign.statistics.spread import COULD, MAY, NOT, Spread, spread
@@ -115,7 +116,7 @@ def _explained(row: Any, found: Spread) -> str:
 
 def _picture(panels: plot.Panels) -> str:
     hosts = sorted({count for panel in panels.shown for count in panel.rows["hosts"]})
-    bars = plot.Bars({count: wording.axis("hosts", count) for count in hosts})
+    bars = Bars({count: wording.axis("hosts", count) for count in hosts})
     figure, axes = plot.grid(len(panels.shown), height_in=2.7)
     for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.title(only, panel.label)

@@ -6,6 +6,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import plot
+from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
@@ -106,7 +107,7 @@ def _against_smallest(rows: pd.DataFrame, by: list[str]) -> str:
 
 def _picture(panels: plot.Panels) -> str:
     sizes = sorted({size for panel in panels.shown for size in panel.rows["devices_per_host"]})
-    bars = plot.Bars({size: f"of {size} composed" for size in sizes})
+    bars = Bars({size: f"of {size} composed" for size in sizes})
     figure, axes = plot.grid(len(panels.shown), height_in=2.7)
     for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.title(only, panel.label)

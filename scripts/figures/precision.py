@@ -6,6 +6,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import plot
+from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
@@ -95,7 +96,7 @@ def _picture(panels: plot.Panels) -> str:
     names = sorted(
         {name for panel in panels.shown for name in panel.rows["precision"]}, key=comparable_cells.precision_rank
     )
-    bars = plot.Bars({name: name for name in names})
+    bars = Bars({name: name for name in names})
     figure, axes = plot.grid(len(panels.shown), height_in=2.7)
     for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.title(only, panel.label)

@@ -6,6 +6,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.report import bars, plot
+from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
@@ -144,7 +145,7 @@ def _picture(panels: plot.Panels) -> str:
     variants: dict[str, int] = {}
     for panel in panels.shown:
         variants |= dict(zip(panel.rows["variant"], panel.rows["variant_place"], strict=True))
-    bars = plot.Bars({name: name for name in sorted(variants, key=variants.__getitem__)})
+    bars = Bars({name: name for name in sorted(variants, key=variants.__getitem__)})
     longest = max(len(name) for panel in panels.shown for name in panel.rows["configuration"])
     figure, axes = plot.grid(len(panels.shown), height_in=2.6 + 0.055 * min(longest, 30))
     for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):

@@ -7,6 +7,7 @@ import pandas as pd
 
 from campaign import statistics, wording
 from campaign.report import plot
+from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import verdict
 from campaign.statistics.slow_hosts import WITH_LEASES, HostResult
@@ -200,7 +201,7 @@ def _picture(parts: pd.DataFrame, hosts: pd.DataFrame) -> str:
     figure, axes = plot.grid(2 if len(drawn) else 1, height_in=3.0)
     ((left,), *others) = axes
     series = [name for name in _SERIES if (parts["what"] == name).any()]
-    bars = plot.Bars({name: name for name in series})
+    bars = Bars({name: name for name in series})
     known = parts["value_pct"].notna()
     cells = parts.assign(
         mean=parts["value_pct"], ci_low=parts["low_pct"], ci_high=parts["high_pct"], n_ok=known.astype(int)

@@ -1,24 +1,33 @@
-"""What was sampled beside runs, summed up by cell and drawn as bars: the same for utilisation, transfer rates and energy.
+"""Grouped bars, and telemetry summed up by cell as bars: the same for utilisation, transfer rates and energy.
 
-One row a quantity and cell: mean over the cell's believed runs, with its interval. Drawn is, of each workload, the batch, precision
+One row a quantity and cell: mean over the cell's valid runs, with its interval. Drawn is, of each workload, the batch, precision
 and options that were sampled on the most configurations; everything is in the data.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MplFigure
+from matplotlib.patches import Patch
 
 from campaign import statistics, wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, page_table
 from campaign.statistics import comparable_cells
+
+# In one panel, words above more bars than this, or labels below more groups, would cover each other.
+_LEGIBLE_BARS = 60
+_LEGIBLE_LABELS = 30
+_PT_PER_IN = 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ _CELL = ("cell_id", "configuration", "workload", "batch", "precision", "state", 
 
 
 def rows_of(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
-    """One row a quantity and cell that has a believed run with a value, in the order of quantities, then of the plan.
+    """One row a quantity and cell that has a valid run with a value, in the order of quantities, then of the plan.
 
     Columns: those of the cell, `n_ok` (runs with a value), `mean`, `sd`, `ci_low`, `ci_high`, `quantity` and `unit`. A value that
     is missing is absent, never zero. Empty without any.
@@ -178,7 +187,7 @@ def picture(rows: pd.DataFrame, style: Path) -> str:
     with plot.style(style):
         workloads = list(rows["workload"].unique())
         configurations = list(rows["configuration"].unique())
-        bars = plot.Bars({name: name for name in workloads})
+        bars = Bars({name: name for name in workloads})
         panels = list(rows.groupby("quantity", sort=False))[: plot.MOST_PANELS]
         longest = max(len(name) for name in configurations)
         figure, axes = plot.grid(len(panels), height_in=2.1 + 0.055 * min(longest, 30))
@@ -199,3 +208,65 @@ def picture(rows: pd.DataFrame, style: Path) -> str:
         if len(workloads) > 1:
             bars.legend(figure)
         return plot.to_svg(figure)
+
+
+def _top(row: Any) -> float:
+    """Where a bar with its interval ends; 0 without a value."""
+    return float(max((each for each in (row["mean"], row["ci_high"]) if each == each), default=0.0))
+
+
+class Bars:
+    """Grouped bars of throughput: one look for each series over all panels, intervals, words above, gaps named."""
+
+    def __init__(self, series: Mapping[Any, str]) -> None:
+        self.series = dict(series)
+        self.looks = {key: plot.look(position) for position, key in enumerate(series)}
+
+    def _how(self, key: Any) -> dict[str, Any]:
+        each = self.looks[key]
+        return {"facecolor": each.colour, "hatch": each.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
+
+    def draw(self, axes: Axes, groups: Sequence[tuple[str, Sequence[tuple[Any, Any]]]], words: Any) -> None:
+        """Each group is its label and its (series, cell) pairs; `words(cell)` goes above the bar."""
+        width = 0.84 / max(len(pairs) for _, pairs in groups)
+        legible = sum(len(pairs) for _, pairs in groups) <= _LEGIBLE_BARS
+        drawn = pd.DataFrame([row for _, pairs in groups for _, row in pairs])
+        highest = plot.range_of(drawn, plot.RATE)[1]
+        written = 0
+        # Words wider than a bar would stand on the intervals beside it.
+        size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
+        narrow = size_pt * width / (len(groups) + 0.2) < 1.5 * plot.small_pt()
+        bars: dict[Any, list[tuple[float, float, float, float]]] = {}
+        for position, (_, pairs) in enumerate(groups):
+            for index, (key, row) in enumerate(pairs):
+                x = position + (index - (len(pairs) - 1) / 2) * width
+                if not row["n_ok"]:
+                    plot.gap(axes, x, plot.why_not(row))
+                    continue
+                below, above = plot.errors(row, "mean", "ci_low", "ci_high")
+                bars.setdefault(key, []).append((x, row["mean"], below, above))
+                if legible and (said := words(row)):
+                    beside = [pairs[at][1] for at in (index - 1, index, index + 1) if 0 <= at < len(pairs)]
+                    self._above(axes, x, max(map(_top, beside)) if narrow else _top(row), highest, said)
+                    written = max(written, len(said))
+        # A series at once: matplotlib takes as long for one bar as for hundreds.
+        for key, numbers in bars.items():
+            at, height, *interval = np.array(numbers).T
+            how: dict[str, Any] = {**self._how(key), "ecolor": plot.INK, "error_kw": {"elinewidth": 1.0}}
+            axes.bar(at, height, width * 0.94, yerr=interval, **how)
+        step = math.ceil(len(groups) / _LEGIBLE_LABELS)
+        axes.set_xticks(range(0, len(groups), step), [label for label, _ in groups[::step]])
+        axes.set_xlim(-0.6, len(groups) - 0.4)
+        if highest > 0:
+            # Room for what is written upright above the tallest bar.
+            axes.set_ylim(0, 1.05 * highest * (1.0 + 0.045 * written))
+
+    @staticmethod
+    def _above(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
+        # An interval that leaves the picture has no end to write above: the words go beside it.
+        aside = 5 if top > highest else 0
+        how: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": plot.small_pt()}
+        axes.annotate(words, (x, min(top, highest)), xytext=(aside, 3), textcoords="offset points", **how)
+
+    def legend(self, figure: MplFigure) -> None:
+        plot.legend(figure, [Patch(label=label, **self._how(key)) for key, label in self.series.items()])

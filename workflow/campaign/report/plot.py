@@ -23,7 +23,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MplFigure
-from matplotlib.patches import Patch
 
 from campaign import wording
 from campaign.report import svg
@@ -40,12 +39,9 @@ HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 MOST_PANELS = 12
 # Lines or groups of one panel that a reader can still tell apart: as many as there are colours.
 MOST_SERIES = len(COLOURS)
-# In one panel, words above more bars than this, or labels below more groups, would cover each other.
-_LEGIBLE_BARS = 60
-_LEGIBLE_LABELS = 30
 _COLUMNS = 3
-_TITLE_CHARACTERS = 36
 _PT_PER_IN = 72
+_TITLE_CHARACTERS = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,65 +299,3 @@ def _settle(figure: MplFigure) -> None:
     for axes in figure.axes:
         left, bottom, width, height = (round(number, 4) for number in axes.get_position().bounds)
         axes.set_position((left, bottom, width, height))
-
-
-def _top(row: Any) -> float:
-    """Where a bar with its interval ends; 0 without a value."""
-    return float(max((each for each in (row["mean"], row["ci_high"]) if each == each), default=0.0))
-
-
-class Bars:
-    """Grouped bars of throughput: one look for each series over all panels, intervals, words above, gaps named."""
-
-    def __init__(self, series: Mapping[Any, str]) -> None:
-        self.series = dict(series)
-        self.looks = {key: look(position) for position, key in enumerate(series)}
-
-    def _how(self, key: Any) -> dict[str, Any]:
-        each = self.looks[key]
-        return {"facecolor": each.colour, "hatch": each.hatch, "edgecolor": INK, "linewidth": 0.7}
-
-    def draw(self, axes: Axes, groups: Sequence[tuple[str, Sequence[tuple[Any, Any]]]], words: Any) -> None:
-        """Each group is its label and its (series, cell) pairs; `words(cell)` goes above the bar."""
-        width = 0.84 / max(len(pairs) for _, pairs in groups)
-        legible = sum(len(pairs) for _, pairs in groups) <= _LEGIBLE_BARS
-        drawn = pd.DataFrame([row for _, pairs in groups for _, row in pairs])
-        highest = range_of(drawn, RATE)[1]
-        written = 0
-        # Words wider than a bar would stand on the intervals beside it.
-        size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
-        narrow = size_pt * width / (len(groups) + 0.2) < 1.5 * small_pt()
-        bars: dict[Any, list[tuple[float, float, float, float]]] = {}
-        for position, (_, pairs) in enumerate(groups):
-            for index, (key, row) in enumerate(pairs):
-                x = position + (index - (len(pairs) - 1) / 2) * width
-                if not row["n_ok"]:
-                    gap(axes, x, why_not(row))
-                    continue
-                below, above = errors(row, "mean", "ci_low", "ci_high")
-                bars.setdefault(key, []).append((x, row["mean"], below, above))
-                if legible and (said := words(row)):
-                    beside = [pairs[at][1] for at in (index - 1, index, index + 1) if 0 <= at < len(pairs)]
-                    self._above(axes, x, max(map(_top, beside)) if narrow else _top(row), highest, said)
-                    written = max(written, len(said))
-        # A series at once: matplotlib takes as long for one bar as for hundreds.
-        for key, numbers in bars.items():
-            at, height, *interval = np.array(numbers).T
-            how: dict[str, Any] = {**self._how(key), "ecolor": INK, "error_kw": {"elinewidth": 1.0}}
-            axes.bar(at, height, width * 0.94, yerr=interval, **how)
-        step = math.ceil(len(groups) / _LEGIBLE_LABELS)
-        axes.set_xticks(range(0, len(groups), step), [label for label, _ in groups[::step]])
-        axes.set_xlim(-0.6, len(groups) - 0.4)
-        if highest > 0:
-            # Room for what is written upright above the tallest bar.
-            axes.set_ylim(0, 1.05 * highest * (1.0 + 0.045 * written))
-
-    @staticmethod
-    def _above(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
-        # An interval that leaves the picture has no end to write above: the words go beside it.
-        aside = 5 if top > highest else 0
-        how: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": small_pt()}
-        axes.annotate(words, (x, min(top, highest)), xytext=(aside, 3), textcoords="offset points", **how)
-
-    def legend(self, figure: MplFigure) -> None:
-        legend(figure, [Patch(label=label, **self._how(key)) for key, label in self.series.items()])

@@ -98,7 +98,9 @@ class _Guard:
         if self._token is None:
             host = request.headers.get("host", "").rsplit(":", 1)
             name = host[0] if len(host) == 1 or host[1].isdecimal() else ":".join(host)
-            return None if name in _OURS else PlainTextResponse("only for this machine: ask for localhost\n", 421)
+            return (
+                None if name in _OURS else PlainTextResponse("this server answers requests for localhost only\n", 421)
+            )
         given = request.query_params.get("token")
         if given is not None and _same(given, self._token):
             # Out of the address bar, its history, and what a person copies from it.
@@ -107,7 +109,7 @@ class _Guard:
             return answer
         if _same(request.cookies.get(_COOKIE, ""), self._token):
             return None
-        return PlainTextResponse("a token is needed: open the address that 'campaign serve' printed\n", 403)
+        return PlainTextResponse("this server needs a token: open the address that 'campaign serve' printed\n", 403)
 
 
 def _same(given: str, token: str) -> bool:
@@ -170,7 +172,7 @@ class _Site:
 
     def picture(self, request: Request) -> Response:
         _, figure, drawing, _ = self._asked(request)
-        why = "a table, which its page shows" if drawing.rows else f"left out because {drawing.empty_reason}"
+        why = "see its table" if drawing.rows else f"left out because {drawing.empty_reason}"
         svg = drawing.svg or notice(figure.anchor, f"{figure.title}: {why}")
         end = svg.index(">") + 1
         headers = {"Content-Security-Policy": _ALONE}
@@ -184,7 +186,7 @@ class _Site:
         shelved = self._found(request)
         name = request.path_params["table"]
         if name not in ("runs", "cells"):
-            raise HTTPException(404, "there are the tables runs and cells")
+            raise HTTPException(404, "no such table; there are: runs, cells")
         shown = pages.filtered(self._tables(shelved), Filter.of(request.query_params.multi_items()))
         text = getattr(shown, name).to_csv(index=False, lineterminator="\n")
         return _csv(text, f"{shelved.name}-{name}.csv")
@@ -192,9 +194,7 @@ class _Site:
     def report(self, request: Request) -> Response:
         path = self._found(request).results.report
         if not path.is_file():
-            raise HTTPException(
-                404, "there is no report yet; the end of a campaign writes it, and so does 'campaign report'"
-            )
+            raise HTTPException(404, "no report yet: it is written at the end of the campaign, or by 'campaign report'")
         return FileResponse(path, headers={"Content-Security-Policy": _ALONE}, media_type="text/html")
 
     def compare(self, request: Request) -> Response:
@@ -225,7 +225,7 @@ class _Site:
         return self._problem(str(error), 422)
 
     def broken(self, request: Request, error: Exception) -> Response:
-        return self._problem(f"{type(error).__name__}: {error}; what it was is where 'campaign serve' runs", 500)
+        return self._problem(f"{type(error).__name__}: {error}; see the terminal of 'campaign serve' for details", 500)
 
     def _problem(self, words: str, status: int) -> Response:
         page = self._page("problem.html.j2", words=words, live=False)

@@ -10,7 +10,7 @@ scaling, the ideal speed-up). p_holm: the same, adjusted by Holm over all rows t
 how many comparisons these are.
 least_detectable_pct: how large an effect had to be to be found in 80 of 100 campaigns like this one.
 
-A planned cell without a believed run keeps its row, with nan, so that a figure can show the gap. Pairs come from the
+A planned cell without a valid run keeps its row, with nan, so that a figure can show the gap. Pairs come from the
 shape of the hardware alone, never from the names of configurations.
 """
 

@@ -37,7 +37,7 @@ class Ratios:
 
 
 def blocks(runs: pd.DataFrame, protocol: Mapping[str, Any]) -> pd.DataFrame | None:
-    """The believed runs that stand in blocks; None where the campaign has its runs in another order.
+    """The valid runs that stand in blocks; None where the campaign has its runs in another order.
 
     protocol: the campaign's, as the report's document has it. Runs without a lease stand in no block.
     """

@@ -87,7 +87,7 @@ def compare_hosts(
 ) -> tuple[HostResult, ...]:
     """Every host against the others, those that are slow first, then by name.
 
-    throughput: of believed runs, positive. hosts: of each run. lease_variance: of the logarithm, from so many independent
+    throughput: of valid runs, positive. hosts: of each run. lease_variance: of the logarithm, from so many independent
     differences; None where it cannot be told.
     """
     judged = _Judged(throughput, cell, lease, hosts, lease_variance or 0.0, lease_freedom)

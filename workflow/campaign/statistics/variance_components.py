@@ -102,7 +102,7 @@ def codes(labels: npt.ArrayLike) -> Codes:
 def components(
     throughput: npt.ArrayLike, cell: npt.ArrayLike, lease: npt.ArrayLike, hosts: npt.ArrayLike
 ) -> Components:
-    """The components of believed runs. cell, lease, hosts: a label for each run; hosts names the whole set of them.
+    """The components of valid runs. cell, lease, hosts: a label for each run; hosts names the whole set of them.
 
     Raises ValueError for a throughput that is not positive.
     """

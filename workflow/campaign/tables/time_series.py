@@ -111,7 +111,7 @@ def sampled(
 
 
 def _chosen(records: Iterable[Record], results: Path, cells: Sequence[str]) -> list[Record]:
-    """First believed run of a cell that was sampled; of too many cells, some of every configuration and workload."""
+    """First valid run of a cell that was sampled; of too many cells, some of every configuration and workload."""
     first: dict[str, Record] = {}
     for record in records:
         if record.status == "ok" and record.telemetry:

@@ -211,7 +211,7 @@ def _broken(
 
 
 def _metric(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
-    """Mean, sd and number of a metric by cell, over believed runs. ConfigError: there is no such metric."""
+    """Mean, sd and number of a metric by cell, over valid runs. ConfigError: there is no such metric."""
     numeric = [str(name) for name in runs.select_dtypes("number").columns if _is_metric(str(name))]
     if rule.quantity not in numeric:
         near = difflib.get_close_matches(rule.quantity, [THROUGHPUT, STATE, *numeric], n=1)

@@ -2,7 +2,7 @@
 
 Intervals of several values of one claim hold together at 95 % (Bonferroni), so that no claim fails by its number of cells.
 throughput_drop_pct, throughput_gain_pct, throughput_ratio: mean throughput of a cell over that of the cell it is held against.
-time_ratio, time_increase_pct: the inverse, as equal work takes that much longer. metric, metric_ratio: mean over believed runs.
+time_ratio, time_increase_pct: the inverse, as equal work takes that much longer. metric, metric_ratio: mean over valid runs.
 spread_cv_pct: sd over mean of the cells' mean throughputs; with `against_models`, minus theirs. near_linear_up_to: the smallest
 efficiency up to the claim's number of devices. link_..: medians over pairs of devices, with their range in place of an interval.
 """
@@ -119,7 +119,7 @@ _SAID: Mapping[str, _Said] = {
 
 
 def _metric(here: Here, runs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """_mean, _sd and _n of the metric over believed runs, by cell. NotHere: no run has it."""
+    """_mean, _sd and _n of the metric over valid runs, by cell. NotHere: no run has it."""
     if lacking := [name for name in here.columns if name not in runs.columns]:
         raise NotHere(f"no run has the metric '{lacking[0]}'")
     ids = pd.concat([rows["cell_id"], *([rows["against_cell_id"]] if "against_cell_id" in rows else [])])

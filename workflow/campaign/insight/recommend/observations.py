@@ -122,7 +122,7 @@ def observed(
 
 
 def _metrics(runs: pd.DataFrame) -> pd.DataFrame:
-    """By cell: bytes of a step, seconds of bare all-reduces, watts of a device; nan where no believed run tells."""
+    """By cell: bytes of a step, seconds of bare all-reduces, watts of a device; nan where no valid run tells."""
     ok = runs[runs["status"] == "ok"]
     size = pd.Series(np.nan, index=ok.index)
     for name, scale in _BYTES:

@@ -55,7 +55,7 @@ def coverage(cells: pd.DataFrame) -> dict[str, Any]:
 
 
 def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
-    """Every run of a planned cell that is not believed, and where its log is, in the order of the plan."""
+    """Every run of a planned cell that is not valid, and where its log is, in the order of the plan."""
     axes = naming_columns(cells)
     words = {row["cell_id"]: wording.describe(row, axes) for row in cells.to_dict("records")}
     places = {name: place for place, name in enumerate(words)}
