@@ -114,7 +114,7 @@ def test_the_same_input_gives_the_same_bytes(name: str, campaign: FigureData, dr
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_every_figure_says_how_much_of_what_it_is_about_was_measured(name: str, drawn: dict[str, Drawing]) -> None:
-    assert re.match(r"\d+ of \d+ (planned cells? measured|leases? (got|had))", drawn[name].coverage)
+    assert re.match(r"\d+ of \d+ (planned cells? measured|leases? (became|had))", drawn[name].coverage)
 
 
 @pytest.mark.parametrize("name", ["scaling", "speedup_by_batch", "node_spread", "part_of_host", "variance", "precision",

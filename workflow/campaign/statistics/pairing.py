@@ -43,8 +43,8 @@ def blocks(runs: pd.DataFrame, protocol: Mapping[str, Any]) -> pd.DataFrame | No
     """
     if protocol.get("order") == "sequential":
         return None
-    believed = runs[(runs["status"] == "ok") & runs["throughput_per_s"].notna() & (runs["lease_id"] != "")]
-    return believed[["cell_id", "lease_id", "repetition", "throughput_per_s"]]
+    valid = runs[(runs["status"] == "ok") & runs["throughput_per_s"].notna() & (runs["lease_id"] != "")]
+    return valid[["cell_id", "lease_id", "repetition", "throughput_per_s"]]
 
 
 def ratios(of: pd.DataFrame, to: pd.DataFrame, runs: pd.DataFrame | None = None) -> Ratios:

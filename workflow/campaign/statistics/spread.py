@@ -55,7 +55,7 @@ class Spread:
         return 0.0 if parts is None else parts.lease.variance + parts.host.variance + parts.together.variance
 
 
-def believed(runs: pd.DataFrame) -> pd.DataFrame:
+def valid_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs that can be compared: ok, with a throughput and a lease."""
     positive = (runs["status"] == "ok") & (runs["throughput_per_s"] > 0)
     return runs[positive & (runs["lease_id"] != "")]
@@ -63,7 +63,7 @@ def believed(runs: pd.DataFrame) -> pd.DataFrame:
 
 def spread(runs: pd.DataFrame) -> Spread:
     """Components of each workload's runs, and all hosts against each other over all workloads."""
-    rows = believed(runs)
+    rows = valid_runs(runs)
     of = _Numbered(rows)
     workloads = rows["workload"].to_numpy(dtype=str)
     parts = {str(name): of.components(workloads == name) for name in np.unique(workloads)}

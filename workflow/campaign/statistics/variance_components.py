@@ -108,7 +108,7 @@ def components(
     """
     rate = np.asarray(throughput, dtype=np.float64)
     if not (rate > 0).all():
-        raise ValueError("a throughput is not positive; leave runs without a believed one out")
+        raise ValueError("a throughput is not positive; leave runs without a valid one out")
     order = np.argsort(codes(cell), kind="stable")
     runs = _Runs(np.log(rate)[order], codes(cell)[order], codes(lease)[order], codes(hosts)[order])
     squares, pairs = _mean_squares(runs)

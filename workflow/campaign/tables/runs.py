@@ -40,7 +40,7 @@ def runs_table(records: Iterable[Record], others: Iterable[Busy] = ()) -> pd.Dat
 def _run_row(record: Record) -> dict[str, Any]:
     cell = record.cell
     ranks = cell.hosts * cell.devices_used
-    believed = record.status == "ok"
+    valid = record.status == "ok"
     rate = record.throughput_per_s
     return {
         "cell_id": record.cell_id,
@@ -52,9 +52,9 @@ def _run_row(record: Record) -> dict[str, Any]:
         **{f"option_{name}": value for name, value in cell.options.items()},
         "status": record.status,
         "failure_reason": record.failure.reason if record.failure else "",
-        "throughput_per_s": rate if believed else None,
-        "throughput_per_device_per_s": rate / ranks if believed and rate is not None else None,
-        "throughput_printed_per_s": None if believed else rate,
+        "throughput_per_s": rate if valid else None,
+        "throughput_per_device_per_s": rate / ranks if valid and rate is not None else None,
+        "throughput_printed_per_s": None if valid else rate,
         "wall_s": None if record.source is not None and not record.source.timed else record.ended - record.started,
         "started": record.started,
         "ended": record.ended,
