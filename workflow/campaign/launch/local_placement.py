@@ -153,7 +153,7 @@ def _for_all_ranks(step: Step) -> dict[str, str]:
 
 def _ranks(step: Step) -> Iterator[tuple[str, int, dict[str, str]]]:
     """Of each rank: its host, its number there, and the part of its environment that does not depend on its place."""
-    world, port, rank = sum(step.ranks_by_host.values()), str(_free_port()), 0
+    world, port, rank = sum(step.ranks_by_host.values()), str(free_port()), 0
     for host, count in step.ranks_by_host.items():
         for local in range(count):
             yield (
@@ -170,8 +170,9 @@ def _ranks(step: Step) -> Iterator[tuple[str, int, dict[str, str]]]:
             rank += 1
 
 
-def _free_port() -> int:
+def free_port(address: str = "127.0.0.1") -> int:
+    """A TCP port that is free now; address: an empty one means every interface."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import Composition
 from campaign.launch.emulation.slurm_cluster import find_from_environment
+from campaign.launch.local_placement import free_port
 from campaign.launch.protocol import Limits
 from campaign.launch.sidecar import slurm_sidecar
 from campaign.launch.slurm_placement import SlurmPlacement
@@ -56,7 +56,7 @@ class SrunLauncher:
         return self._hosts.links
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
-        placement = self._hosts.of(step, _free_port())
+        placement = self._hosts.of(step, free_port(""))
         script = directory / "rank.sh"
         argv = step_argv(
             step,
@@ -244,13 +244,6 @@ class _Running:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self.log_start, size - _TAIL_BYTES))
             return file.read().decode(errors="replace")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _cpus_per_task(configured: int | None) -> int | None:

@@ -8,7 +8,6 @@ interface is visible outside; through it, Slurm's commands reach the controller 
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,10 +17,12 @@ from pathlib import Path
 from campaign.errors import LaunchError
 from campaign.launch.emulation.namespaces import end, tool
 from campaign.launch.emulation.slurm_cluster import DESCRIPTION, Cluster, ClusterSpec, environment
+from campaign.processes.command import TIMED_OUT, run_command
 from campaign.testbed.slurm import cluster_directory, daemons, network
 from campaign.testbed.slurm.requirements import check
 
 _SLURMDBD_PORT = 6819
+_DATABASE_S = 120.0
 _READY = frozenset({"idle", "mixed", "allocated", "completing"})
 
 Say = Callable[[str], None]
@@ -196,9 +197,9 @@ def _start(cluster: Cluster, say: Say) -> None:
 def _make_database(cluster: Cluster) -> None:
     argv = [tool("mariadb-install-db"), f"--defaults-file={cluster.directory}/etc/my.cnf"]
     options = ["--user=root", "--auth-root-authentication-method=normal", "--skip-test-db"]
-    done = subprocess.run([*argv, *options], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise LaunchError(f"the database could not be made: {(done.stderr or done.stdout).strip()[-400:]}")
+    done = run_command([*argv, *options], _DATABASE_S)
+    if done.code:
+        raise LaunchError(f"the database could not be created: {(done.err or done.out).strip()[-400:]}")
 
 
 def _pings(cluster: Cluster) -> bool:
@@ -234,8 +235,5 @@ def parse_squeue(text: str) -> tuple[JobStatus, ...]:
 
 def _slurm(cluster: Cluster, *argv: str) -> str:
     """What one of Slurm's commands prints; nothing when it fails: a controller that does not answer is a state, not an error."""
-    surroundings = {**os.environ, **environment(cluster)}
-    with suppress(subprocess.TimeoutExpired):
-        done = subprocess.run(argv, capture_output=True, text=True, env=surroundings, timeout=10, check=False)
-        return done.stdout
-    return ""
+    done = run_command(argv, 10.0, {**os.environ, **environment(cluster)})
+    return "" if done.code == TIMED_OUT else done.out

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from campaign.processes.command import run_command
+
+_RELEASE_S = 600.0
 _NOTES = Path("state/compositions/jobs")
 
 
@@ -23,8 +25,8 @@ class OnDemand:
         """Release it; says what became of it."""
         argv = [self.python, "-m", "campaign.cli.main", "release", self.configuration, "--campaign", self.campaign]
         argv += ["--results", self.results, "--name", f"job-{self.job_id}"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return (done.stdout if done.returncode == 0 else done.stderr).strip()
+        done = run_command(argv, _RELEASE_S)
+        return (done.err if done.code else done.out).strip()
 
 
 def on_demand(directory: Path) -> tuple[OnDemand, ...]:
