@@ -43,7 +43,7 @@ def campaign_command():
 
 
 def code_of(*files):
-    """A comment to end a command with: a hash of the package's analysis code and of `files`.
+    """A comment to end a command with: a hash of the package and of `files`.
 
     When it changes, Snakemake's trigger `code` makes the output again. So would a value in `params`, but Snakemake imports pandas
     for that, which takes half a second.

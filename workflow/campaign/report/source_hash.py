@@ -1,23 +1,34 @@
-"""What results are made by: a hash of the code, templates and styles right of the records."""
+"""What results are made by: a hash of the package, and of the figures, templates and styles that a stage uses."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-ANALYSIS = ("documents", "statistics", "tables", "insight", "report", "wording.py")
-"""Rooms and modules of the package that turn records into tables, figures and pages."""
 
 
 def source_hash(*further: Path) -> str:
-    """Hash of the content of the package's analysis code and of `further` files and directories; OSError if one is missing."""
-    digest = hashlib.sha256()
-    for path in (*(_PACKAGE / name for name in ANALYSIS), *further):
-        for file in _files(path):
-            digest.update(f"{file.relative_to(path.parent)}\0".encode() + file.read_bytes() + b"\0")
+    """Hash of the content of the package's code and of `further` files and directories; OSError if one is missing."""
+    digest = hashlib.sha256(_package())
+    for path in further:
+        _add(digest, path.parent, _files(path))
     return digest.hexdigest()[:12]
+
+
+@cache
+def _package() -> bytes:
+    digest = hashlib.sha256()
+    # In an installed wheel, _shipped/ has a copy of what `further` names.
+    _add(digest, _PACKAGE, (file for file in _files(_PACKAGE) if file.relative_to(_PACKAGE).parts[0] != "_shipped"))
+    return digest.digest()
+
+
+def _add(digest: hashlib._Hash, root: Path, files: Iterable[Path]) -> None:
+    for file in files:
+        digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
 
 
 def _files(path: Path) -> Iterable[Path]:
