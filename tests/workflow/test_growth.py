@@ -108,6 +108,18 @@ def test_a_deleted_record_is_measured_again_alone(project: Project) -> None:
     assert {run for run, count in project.started().items() if count != 1} == {victim.stem for victim in victims}
 
 
+def test_the_plan_is_written_again_when_it_is_another_or_its_documents_are_gone(project: Project) -> None:
+    project.campaign(batch=[1, 2])
+    project.run("tables")
+    assert "Nothing to be done" in project.run("-n", "tables")
+    shutil.rmtree(project.results().lease_plans)
+    assert jobs(project.run("-n", "tables")) == {"plan": 1, "tables": 1}
+    # Also where Snakemake remembers nothing.
+    shutil.rmtree(project.directory / ".snakemake")
+    project.campaign(batch=[1, 2, 4])
+    assert jobs(project.run("-n", "tables")) == {"plan": 1, "measure": 1, "tables": 1}
+
+
 def test_a_subset_is_measured_first_and_not_again(project: Project) -> None:
     project.campaign(batch=[1, 2, 4], repetitions=2)
     project.measure(where="batch >= 2 and batch < 4")

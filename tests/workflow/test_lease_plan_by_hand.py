@@ -81,6 +81,18 @@ def test_in_a_copied_results_directory_it_measures_there_and_only_what_is_missin
     assert len(project.record_files()) == len(elsewhere.record_files()) == 2
 
 
+def test_a_program_that_other_leases_need_may_be_missing(project: Project) -> None:
+    project.workload("other")
+    absent = project.campaigns / "workloads" / "other.yaml"
+    absent.write_text(absent.read_text().replace("- sh\n", "- no-such-program\n", 1))
+    project.campaign(workload=["logged", "other"], lease_per="workload")
+    campaign(project, "plan", "campaigns/c.yaml", "--write")
+    mine, others = (next(project.results().lease_plans.glob(f"*--{name}.*")) for name in ("logged", "other"))
+    campaign(project, "measure", str(mine))
+    assert len(project.records()) == 1
+    assert "'no-such-program' is not a program on this machine" in campaign(project, "measure", str(others), expect=1)
+
+
 def test_snakemake_goes_on_where_a_lease_was_measured_by_hand(project: Project) -> None:
     project.campaign(batch=[1, 2])
     campaign(project, "measure", str(planned(project)))

@@ -1,6 +1,6 @@
 """Collect: from records to tables.
 
-REQUIRES: plan/plan.json; manifests of all leases, records/, shared/, leases/, links/
+REQUIRES: plan/plan.{digest}.{n}.json; manifests of all leases, records/, shared/, leases/, links/
 PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/telemetry.parquet, tables/{leases,links,context,costs}.json
 """
 

@@ -1,8 +1,9 @@
 """Plan: writes down what will be measured, in which order and at what cost.
 
 REQUIRES: ASKED
-PROVIDES: CAMPAIGN_DAG (the plan and the paths of its manifests), NAME, RESULTS (directory), PLAN (file), CORES; plan/plan.json, plan/plan.tsv; plan/leases/,
-with one document a lease, which are not Snakemake's to delete; plan/budget.json where a budget is given
+PROVIDES: CAMPAIGN_DAG (the plan and the paths of its manifests), NAME, RESULTS (directory), PLAN (file), CORES; plan/plan.{digest}.{n}.json, its only declared
+output, so that it is written when there is none of what is planned now; plan/plan.json and plan/plan.tsv for people; plan/leases/, with
+one document a lease; plan/budget.json where a budget is given
 """
 
 from campaign.plan.dag import open_dag
@@ -11,17 +12,17 @@ CAMPAIGN_DAG = or_exit(open_dag, ASKED)
 NAME = CAMPAIGN_DAG.campaign.name
 RESULTS = str(CAMPAIGN_DAG.results.directory)
 # Rules name files by variables, not by `rules.x.output`, which another workflow's `use rule ... with` cannot follow.
-PLAN = f"{RESULTS}/plan/plan.json"
+PLAN = CAMPAIGN_DAG.plan_file
 # Not given where nothing is executed, as with --dag.
 CORES = workflow.resource_settings.cores or 1
 
 
 rule plan:
     input:
+        # Newer than the results, they make Snakemake look for missing records also without what it remembers.
         CAMPAIGN_DAG.files,
     output:
-        json=PLAN,
-        tsv=f"{RESULTS}/plan/plan.tsv",
+        PLAN,
     log:
         f"{RESULTS}/logs/plan.log",
     conda:
@@ -29,9 +30,8 @@ rule plan:
     resources:
         campaign=CAMPAIGN,
         asked=shlex.join(CAMPAIGN_DAG.asked.arguments()),
+        plan=f"{RESULTS}/plan/plan.json",
     message:
         "Plan: write down cells, leases and costs"
     shell:
-        # The plan is written again when its digest changes.
-        "{resources.campaign} plan {resources.asked} --write > {log:q}"
-        f"  # {CAMPAIGN_DAG.digest}"
+        "{resources.campaign} plan {resources.asked} --write > {log:q} && cp {resources.plan:q} {output:q}"

@@ -163,6 +163,8 @@ class PlanDocument(_Closed):
     """Name of the campaign."""
     campaign_hash: str
     """Hash of the campaign as used; its name in shared/ of the results."""
+    digest: str
+    """Hash of what is planned, without what is expected of it."""
     system: str
     """Name of the system."""
     where: str | None

@@ -19,13 +19,13 @@ from campaign.documents.cell import Configuration
 from campaign.documents.record import Store
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError
-from campaign.files import content_hash
+from campaign.files import read_json
 from campaign.paths import Results
 from campaign.plan.cost.budget import Budget, Choice, choose, kept_choice, parse_budget
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.history import document_of, read_costs
 from campaign.plan.cost.ranking import Offer
-from campaign.plan.lease_plans import DocumentNames
+from campaign.plan.lease_plans import DocumentNames, plan_digest
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import Known, implied_cells, read_known
 from campaign.plan.oom_frontier import campaign_frontier
@@ -248,19 +248,22 @@ class Dag:
         return str(self.results.lease_plans / self._names(self.leases[lease]))
 
     @property
-    def digest(self) -> str:
-        """Changes when what is planned does, but not with what is expected of it; also when documents of leases are gone."""
-        budget = self.plan.budget and self.plan.budget.budget
-        planned = [(lease.name, lease.digest) for lease in self.plan.leases]
-        written = not self.results.plan_document.exists() or all(
-            Path(self.lease_plan(name)).exists() for name in self.leases
-        )
-        return content_hash([self._names.campaign_hash, self.plan.where, budget, planned, written])
-
-    @property
     def files(self) -> list[str]:
         """The YAML files that the plan was made from."""
         return [str(path) for path in files_of(self.campaign.file, self.asked.campaign)]
+
+    @cached_property
+    def plan_file(self) -> str:
+        """Path of the plan's document: of the one that is there, or of the one to be made.
+
+        The name follows from what is planned, and from how often another plan took its place since.
+        """
+        digest, last, number = plan_digest(self.plan), None, 1
+        while (path := self.results.plan / f"plan.{digest}.{number}.json").exists():
+            last, number = path, number + 1
+        current = read_json(self.results.plan_document).get("digest") == digest
+        written = current and all(Path(self.lease_plan(name)).exists() for name in self.leases)
+        return str(last if last and written else path)
 
     @property
     def scarce(self) -> dict[str, int]:

@@ -39,6 +39,13 @@ class DocumentNames:
         return self._slurm[configuration.name]
 
 
+def plan_digest(plan: Plan) -> str:
+    """Changes when what is planned does, and not with what is expected of it."""
+    name = DocumentNames(plan.campaign)
+    budget = plan.budget and plan.budget.budget
+    return files.content_hash([plan.where, budget, *map(name, plan.leases)], 12)
+
+
 def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
     """The documents of all leases, in the order of the plan."""
     campaign = plan.campaign

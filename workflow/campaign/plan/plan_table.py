@@ -19,7 +19,7 @@ from campaign.documents.plan import (
     Totals,
 )
 from campaign.plan.cost.budget import Choice
-from campaign.plan.lease_plans import DocumentNames
+from campaign.plan.lease_plans import DocumentNames, plan_digest
 from campaign.plan.plan import Plan, isolation
 from campaign.plan.repetitions import said
 
@@ -52,6 +52,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     document = PlanDocument(
         campaign=plan.campaign.name,
         campaign_hash=name.campaign_hash,
+        digest=plan_digest(plan),
         system=plan.campaign.system.name,
         where=plan.where,
         totals=Totals(

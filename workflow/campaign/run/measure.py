@@ -10,11 +10,13 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from campaign import files
 from campaign.config.fabric import fabric_of
+from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.lease_plan import LeasePlan
 from campaign.documents.record import Record, Store
@@ -95,7 +97,7 @@ class _Measuring:
         self.keep_last_use()
         self.record_implied()
         if self.missing():
-            preflight(self.campaign)
+            preflight(self.of_lease())
             if remark := not_emulated(self.campaign):
                 self.tell(remark)
             forecast = self.plan.forecast.model_dump() if self.plan.forecast else None
@@ -108,6 +110,12 @@ class _Measuring:
             with self.fabric() as fabric:
                 self.end_orphans(fabric)
         return self.manifest()
+
+    def of_lease(self) -> Campaign:
+        """The campaign without what the lease does not need: this machine may lack it."""
+        named = {cell.workload for cell in self.plan.cells}
+        workloads = {name: workload for name, workload in self.campaign.workloads.items() if name in named}
+        return replace(self.campaign, configurations=(self.plan.configuration,), workloads=workloads)
 
     def fabric(self) -> AbstractContextManager[Fabric]:
         return fabric_of(self.campaign.system, self.results.system_state(self.campaign.system.name))
