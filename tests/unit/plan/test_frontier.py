@@ -203,9 +203,9 @@ def test_the_figure_shows_the_frontier_and_tells_a_contradiction() -> None:
     assert drawing.svg
     assert [row[1:5] for row in drawing.rows] == [("2", "4", "device", "8, 16"), ("4", "8", "device", "16")]
     assert records[2].cell_id in drawing.rows[0][5]
-    assert "3 cells with larger batches not run" in drawing.alt
+    assert any("3 cells with larger batches not run" in finding for finding in drawing.findings)
     assert drawing.findings[0] == "Memory runs out at batch 4 (fp32), and as late as at batch 8 (fp16)."
-    assert "Contradiction" not in drawing.alt
+    assert not any("Contradiction" in finding for finding in drawing.findings)
 
     records[4] = ran(plan[4].cell, "ok")
     drawing = memory_frontier.draw(data(plan, records))
