@@ -42,7 +42,7 @@ format: $(VENV)/.dev  ## Put everything into shape
 
 docs: $(VENV)/.dev  ## Regenerate reference pages and schemas, and build the site into build/docs
 	python -m campaign.config.documentation
-	python -m campaign.report.counterparts
+	python -m campaign.report.literature_index
 	python -m docs.generate
 	python -m sphinx --fail-on-warning --quiet docs build/docs
 	@python -c 'from pathlib import Path; print("Open it:", Path("build/docs/index.html").absolute().as_uri())'

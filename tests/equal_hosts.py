@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from campaign.launch.emulation.slurm_cluster import ClusterHost, Registration
+from campaign.launch.emulation.cluster_spec import ClusterHost, Registration
 
 
 def equal_hosts(

@@ -14,7 +14,7 @@ from campaign.plan.dag import Request, read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import expand
 from campaign.plan.plan import build_plan
-from campaign.run.measure import measure
+from campaign.run.measure_lease import measure
 
 
 def plans_of(campaign: Campaign) -> dict[str, LeasePlan]:

@@ -11,7 +11,7 @@ from campaign import wording
 from campaign.observe.links.link_kinds import KINDS
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table
-from campaign.report.links import Shown, shown, size_words
+from campaign.report.link_selection import Shown, shown, size_words
 
 TITLE = "Links between devices"
 SECTION = (

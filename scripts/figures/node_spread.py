@@ -11,7 +11,7 @@ from campaign.report import plot
 from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
-from campaign.statistics.spread import COULD, MAY, NOT, Spread, spread
+from campaign.statistics.spread_sources import COULD, MAY, NOT, Spread, spread
 
 TITLE = "Node spread"
 SECTION = (

@@ -12,7 +12,7 @@ from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, scaling_curves, verdict
 from campaign.statistics.scaling_models import LEAST_DIP_PCT
-from campaign.statistics.spread import spread
+from campaign.statistics.spread_sources import spread
 
 TITLE = "Scaling"
 SECTION = (

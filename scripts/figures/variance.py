@@ -11,7 +11,7 @@ from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
 from campaign.statistics import verdict
 from campaign.statistics.slow_hosts import WITH_LEASES, HostResult
-from campaign.statistics.spread import Spread, spread
+from campaign.statistics.spread_sources import Spread, spread
 from campaign.statistics.variance_components import HOST, LEASE, RUN, TOGETHER, Component
 
 TITLE = "Variance and slow hosts"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.config.resolve import load_campaign
-from campaign.documents.driver import DriverRequest, DriverResult
+from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.paths import Results
 from campaign.run.driver import Driver

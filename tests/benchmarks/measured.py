@@ -11,7 +11,7 @@ from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell, Store
 from campaign.plan.dag import Dag, Request, open_dag
 from campaign.plan.matrix import specification
-from campaign.run.measure import MANIFEST
+from campaign.run.measure_lease import MANIFEST
 
 _STARTED_S = 1_700_000_000.0
 _STEPS = 20

@@ -22,7 +22,7 @@ _MIB = 150
 _READ = """
 import sys, time
 from pathlib import Path
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import Scope, read_log
 from campaign.workloads.parsers.expressions import parse
 from campaign.workloads.parsers.expressions import Parser

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from campaign.documents.record import Record
 from campaign.errors import LaunchError
-from campaign.launch.emulation.slurm_cluster import ClusterSpec
+from campaign.launch.emulation.cluster_spec import ClusterSpec
 from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.requirements import check
 from tests.benchmarks import floors
@@ -150,7 +150,7 @@ def _waiting(project: Project, here: ClusterProject) -> Iterator[Figure]:
         if running.poll() is None:
             here.kill()
             running.wait()
-    program = (sys.executable, "-c", "import campaign.run.measure, campaign.submit.slurm")
+    program = (sys.executable, "-c", "import campaign.run.measure_lease, campaign.submit.slurm")
     imports = least(lambda: project.run(*program), _TIMES)
     floor = floors.import_pydantic_s(project)
     yield Figure("a waiting `measure`: start with its imports", imports.wall_s, "s", 1.0, floor, "import pydantic")

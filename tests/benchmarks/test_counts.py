@@ -78,7 +78,7 @@ def test_a_driver_loads_nothing_that_makes_tables_or_figures(project: Project) -
 
 def test_a_process_that_waits_for_slurm_loads_nothing_that_submits_or_makes_tables(project: Project) -> None:
     more = (*DISPENSABLE, "submitit", "numpy", "jinja2")
-    program = "import sys, campaign.run.measure, campaign.submit.slurm, campaign.slurm.strategies\n"
+    program = "import sys, campaign.run.measure_lease, campaign.submit.slurm, campaign.slurm.strategies\n"
     assert python(project, "-c", f"{program}print([name for name in {more!r} if name in sys.modules])") == "[]\n"
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from campaign.workloads.trainer import training
+from campaign.workloads.trainer import training_session
 from campaign.workloads.trainer.rank_process import Place
 from campaign.workloads.trainer.run_spec import TrainSpec
 from campaign.workloads.trainer.timed_steps import CpuClock
@@ -56,18 +56,18 @@ def window(
 ) -> list[Any]:
     """What `look` makes of a session's window, which it is given the function and the arguments of."""
     found: list[Any] = []
-    original = training.measure
+    original = training_session.measure
 
     def measure(step: Callable[[], torch.Tensor], steps: int, clock: Any, barrier: Callable[[], None]) -> Any:
         found.extend(look(original, step, steps, barrier))
         raise Stop
 
-    monkeypatch.setattr(training, "measure", measure)
+    monkeypatch.setattr(training_session, "measure", measure)
     place = Place(0, 1, 0, directory / "spec.json", directory, 1)
     threads = torch.get_num_threads()
     try:
         with pytest.raises(Stop):
-            training.Session(spec, place, 0.0).run()
+            training_session.Session(spec, place, 0.0).run()
     finally:
         torch.set_num_threads(threads)
     return found

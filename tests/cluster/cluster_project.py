@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.launch.emulation.slurm_cluster import Cluster, environment
+from campaign.launch.emulation.cluster_spec import Cluster, environment
 from tests.workflow.checkout_twin import Project
 
 SLURM = {"poll_s": 2, "latency_s": 5}

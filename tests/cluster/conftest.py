@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from campaign import files
+from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec
 from campaign.launch.emulation.network import availability
-from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec
 from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.requirements import PACKAGES, missing_programs
 from tests.equal_hosts import equal_hosts

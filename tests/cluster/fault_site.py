@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from campaign import files
-from campaign.launch.emulation.slurm_cluster import Cluster
+from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.lease.journal import Journal, journaled
 from campaign.testbed.slurm import daemons
 from campaign.testbed.slurm.daemons import Daemon

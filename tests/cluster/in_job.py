@@ -21,7 +21,7 @@ from typing import Any
 from campaign.config.system_file import SystemFile
 from campaign.errors import CampaignError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.launch.emulation.slurm_cluster import Cluster, environment
+from campaign.launch.emulation.cluster_spec import Cluster, environment
 from campaign.launch.protocol import Limits
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.workloads.protocol import Ended, Step
@@ -173,12 +173,12 @@ def _kept(telemetry: Telemetry, ended: Ended, log: Path) -> Summary:
 def main(file: Path) -> None:
     """Do the work. USR1 interrupts the run under way, as a driver is told to stop; the next one follows."""
     from campaign.launch import open_launcher
-    from campaign.slurm import steps
+    from campaign.slurm import run_on_hosts
     from campaign.slurm.verify_devices import verify
 
     work: Work = pickle.loads(file.read_bytes())
     if work.taken_s is not None:
-        steps._TAKEN_S = work.taken_s
+        run_on_hosts._TAKEN_S = work.taken_s
     results: dict[str, Ended | CampaignError] = {}
     verified = None
     signal.signal(signal.SIGUSR1, _interrupt)

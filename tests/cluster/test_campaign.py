@@ -12,7 +12,7 @@ import yaml
 
 from campaign.config.load import read_system
 from campaign.documents.record import Store
-from campaign.launch.emulation.slurm_cluster import Cluster
+from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests.cluster.cluster_project import SLURM, ClusterProject

@@ -15,8 +15,8 @@ from campaign.cli.main import main
 from campaign.config.load import read_system
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, LaunchError
-from campaign.launch.emulation import slurm_cluster
-from campaign.launch.emulation.slurm_cluster import Cluster, environment
+from campaign.launch.emulation import cluster_spec
+from campaign.launch.emulation.cluster_spec import Cluster, environment
 from campaign.testbed.slurm.cluster import down
 from campaign.testbed.slurm.granted_devices import granted
 from campaign.testbed.slurm.spec_from_system import cluster_of
@@ -166,16 +166,16 @@ def test_a_system_that_is_not_there() -> None:
 
 def test_the_environment_finds_a_cluster_and_no_other_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_CONF", raising=False)
-    assert slurm_cluster.find_from_environment() is None
+    assert cluster_spec.find_from_environment() is None
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "etc" / "slurm.conf"))
-    assert slurm_cluster.find_from_environment() is None
+    assert cluster_spec.find_from_environment() is None
 
 
 def test_the_environment_finds_the_cluster(
     up: tuple[Path, str], shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", shell["SLURM_CONF"])
-    found = slurm_cluster.find_from_environment()
+    found = cluster_spec.find_from_environment()
     assert found is not None
     assert found.directory == up[0]
     assert environment(found) == shell

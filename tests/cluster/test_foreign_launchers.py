@@ -13,7 +13,7 @@ import pytest
 
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Cell, Configuration, Settings
-from campaign.launch.emulation.slurm_cluster import Cluster
+from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.launch.protocol import Limits
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.protocol import Ended, Step

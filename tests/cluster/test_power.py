@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from campaign.config.load import read_system
-from campaign.launch.emulation.slurm_cluster import Cluster, environment
+from campaign.launch.emulation.cluster_spec import Cluster, environment
 from campaign.lease.manual import verify
 from campaign.testbed.slurm.cluster import down, status, up
 from campaign.testbed.slurm.spec_from_system import cluster_of

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import LaunchError
-from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, environment
+from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.testbed.slurm import daemons, requirements
 from campaign.testbed.slurm.cluster import HostStatus, down, find, parse_sinfo, register, status, up
 from tests.equal_hosts import equal_hosts
@@ -329,7 +329,7 @@ _CALLER = """
 import sys, time
 from pathlib import Path
 from campaign.testbed.slurm.cluster import up
-from campaign.launch.emulation.slurm_cluster import ClusterSpec
+from campaign.launch.emulation.cluster_spec import ClusterSpec
 def say(line):
     print(line, flush=True)
     if line.startswith(sys.argv[3]):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.launch.emulation.slurm_cluster import Cluster, ClusterSpec
+from campaign.launch.emulation.cluster_spec import Cluster, ClusterSpec
 from campaign.testbed.slurm import daemons
 from campaign.testbed.slurm.cluster import down, up
 from tests.cluster.fault_site import DEVICES, GATED, HOSTS, FaultSite

@@ -12,7 +12,7 @@ import pytest
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import CampaignError, HostFailed, LaunchError
-from campaign.launch.emulation.slurm_cluster import Cluster
+from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.launch.protocol import Limits
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE
 from campaign.processes.marked import marked

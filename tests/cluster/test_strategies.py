@@ -22,7 +22,7 @@ from campaign.config.load import read_system
 from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec, environment
+from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.lease.fabric_calls import ATTEMPTS
 from campaign.lease.manual import verify
 from campaign.slurm.commands import Answer, Slurm

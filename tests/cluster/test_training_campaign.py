@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from campaign.documents.record import Record, Store
-from campaign.launch.emulation.slurm_cluster import Cluster
+from campaign.launch.emulation.cluster_spec import Cluster
 from tests.cluster.cluster_project import ClusterProject
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")

@@ -26,7 +26,7 @@ from campaign.launch import open_launcher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.processes.marked import marked
 from campaign.workloads import WORKLOADS, workload_class
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Workload
 from tests.campaign_files import one_cell, one_run
 from tests.unit.launch.compositions import composition, system

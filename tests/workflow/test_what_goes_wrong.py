@@ -17,12 +17,12 @@ import pytest
 
 from campaign.archive import report_from
 from campaign.config.resolve import load_campaign
-from campaign.documents.driver import DriverResult
+from campaign.documents.driver_messages import DriverResult
 from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.fabrics.simulated.faults import FaultKind
 from campaign.plan.dag import Request
-from campaign.run import measure as measuring
+from campaign.run import measure_lease as measuring
 from campaign.run.driver import Driver
 from tests.campaign_records import write
 from tests.planned_leases import measured_here

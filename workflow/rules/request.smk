@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 
-from campaign.config.snakemake_config import with_campaign_path
+from campaign.config.snakemake_configfile import with_campaign_path
 from campaign.errors import CampaignError
 from campaign.paths import REPORTS, ROOT, SCRIPTS
 from campaign.plan.dag import request

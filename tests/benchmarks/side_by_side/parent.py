@@ -29,7 +29,12 @@ def by_turns(original: Callable[..., Any]) -> Callable[..., Any]:
         place = Place.from_environment(os.environ)
         training = step.__self__  # type: ignore[attr-defined]
         # On the very same weights: where a copy of them lies in memory makes a difference of a percent.
-        bare = Bare(training.model, training.strategy.optimizer, training.feed(), training.spec.precision)
+        bare = Bare(
+            training.model,
+            training.strategy.optimizer,
+            training.feed(),
+            training.spec.precision,
+        )
 
         def ours_s() -> list[float]:
             return list(original(step, steps, CpuClock(), barrier, **more).step_times_s)
@@ -53,9 +58,9 @@ def by_turns(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def main() -> int:
     """See `campaign.workloads.trainer.forkserver`."""
-    from campaign.workloads.trainer import training
+    from campaign.workloads.trainer import training_session
 
-    training.measure = by_turns(training.measure)  # type: ignore[assignment]
+    training_session.measure = by_turns(training_session.measure)  # type: ignore[assignment]
     return forkserver.main()
 
 

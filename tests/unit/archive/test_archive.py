@@ -16,7 +16,7 @@ from campaign.documents.record import Record, RecordedCell, Store
 from campaign.errors import ArchiveError
 from campaign.plan.matrix import expand, specification
 from campaign.report import figure
-from campaign.slurm.hosts import ExcludedHosts
+from campaign.slurm.excluded_hosts import ExcludedHosts
 from tests import campaign_files
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from campaign.archive import READABLE, SCHEMA, check, opened, report_from_archive
-from campaign.archive.sources import tables_from
+from campaign.archive.open_results import tables_from
 from campaign.report import figure
 from tests.unit.archive.archive_data import ARCHIVES
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign.archive import check, merge, merge_archives, opened, write_archive
-from campaign.archive.merge_campaigns import WHY_LEFT_OUT, united
-from campaign.archive.sources import tables_from
+from campaign.archive.campaign_union import WHY_LEFT_OUT, united
+from campaign.archive.open_results import tables_from
 from campaign.config.resolve import Campaign, from_document
 from campaign.documents.record import Record, Store
 from campaign.errors import ArchiveError

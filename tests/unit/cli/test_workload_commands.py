@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from campaign.cli.main import main
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.suggestions import hints
 
 PROGRAM = """\

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from campaign.config.resolve import Campaign
-from campaign.documents.driver import DriverRequest, DriverResult
+from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.documents.lease_plan import LeasePlan, read_lease_plan
 from campaign.errors import CampaignError, ConfigError, FabricError, HostFailed, LaunchError
 from campaign.fabrics.errors import Busy

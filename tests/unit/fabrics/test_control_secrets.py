@@ -11,7 +11,7 @@ import pytest
 
 from campaign.fabrics.errors import ProtocolViolation
 from campaign.fabrics.http.client import Client
-from campaign.fabrics.http.secrets import Hidden
+from campaign.fabrics.http.redaction import Hidden
 from tests.unit.fabrics.raw_server import OK, RawServer, client, impatient, reply, says
 
 __all__ = ["impatient"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.fabrics.http.credentials import Login, login, needed_login, withheld
+from campaign.fabrics.http.login import Login, login, needed_login, withheld
 from campaign.fabrics.http.options import Connection
 
 URL = "https://Fabric.example:8443/api"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from campaign.config.fabric import fabric_of
 from campaign.config.load import read_system
+from campaign.config.open_fabric import fabric_of
 from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
@@ -15,7 +15,7 @@ from campaign.fabrics.errors import Conflict, Incompatible
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.protocol import Request
 from campaign.fabrics.tenancy import Tenant, admitted
-from campaign.lease.names import request
+from campaign.lease.campaign_leases import request
 from campaign.paths import Results
 from tests.campaign_files import write_files
 from tests.contract.fabric_fixtures import configuration

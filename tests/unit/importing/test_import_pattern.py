@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from campaign.documents.expression import parse
 from campaign.errors import ConfigError
-from campaign.importing.exclusions import others
+from campaign.importing.exclusion_rules import others
 from campaign.importing.path_pattern import pattern, plain
 
 NAMES = ("configuration", "workload", "batch", "precision", "repetition")

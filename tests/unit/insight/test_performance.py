@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from campaign.documents.cell import Configuration
 from campaign.insight.recommend.fit import Checked, Fitted, check, fit, predict
 from campaign.insight.recommend.model import Model, Rows, Structure
-from campaign.insight.recommend.observations import LinkStart, Observed, link_starts, observed, way_of, with_ways
+from campaign.insight.recommend.observations import (
+    LinkStart,
+    Observed,
+    link_starts,
+    observed,
+    way_of,
+    with_ways,
+)
 from campaign.tables.io import Tables
 from tests.unit.insight import model_data
 from tests.unit.observe.links import links_data

@@ -18,7 +18,7 @@ from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, RecordError
 from campaign.insight.recommend import advise, asked
 from campaign.insight.recommend.document import Answer, RecommendationDocument
-from campaign.insight.recommend.shapes import Pool, pool_of, possible
+from campaign.insight.recommend.shape_enumeration import Pool, pool_of, possible
 from campaign.report import page as report
 from campaign.report.sections.recommendation import read_recommendation, recommended
 from campaign.report.write import write_recommendation

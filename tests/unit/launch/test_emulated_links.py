@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from campaign.config.system_file import Emulation, Link, Links
-from campaign.launch.emulated_links import FLAGS, emulation_of, hosts_of, links_document, rates_of, sentence
+from campaign.launch.emulation_plan import FLAGS, emulation_of, hosts_of, links_document, rates_of, sentence
 from tests.unit.launch.compositions import composition
 
 LINKS = Links(fabric=Link(gb_per_s=10), network=Link(gb_per_s=20))

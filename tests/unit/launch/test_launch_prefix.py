@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from campaign.config.remote_devices import devices_to_ask
+from campaign.config.launch_prefix_rules import devices_to_ask
 from campaign.config.resolve import Campaign
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.launch_prefix import Launch
-from campaign.launch.device_masks import UsedDevices
 from campaign.launch.local import LocalLauncher, open_launcher
 from campaign.launch.protocol import Limits
+from campaign.launch.rank_devices import UsedDevices
 from campaign.launch.slurm_placement import SlurmPlacement
 from campaign.launch.srun_result import objection, read_ends
 from campaign.launch.srun_script import rank_script, step_argv

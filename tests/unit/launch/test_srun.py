@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.launch.emulated_links import NOT_CROSSED
+from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec
 from campaign.launch.emulation.namespaces import Held
-from campaign.launch.emulation.slurm_cluster import Cluster, ClusterHost, ClusterSpec
+from campaign.launch.emulation_plan import NOT_CROSSED
 from campaign.launch.protocol import Limits
 from campaign.launch.slurm_placement import SlurmPlacement
 from campaign.launch.srun import open_launcher

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import LaunchError
+from campaign.lease.campaign_leases import lease_id, obtained_on_demand
 from campaign.lease.manual import compose, release
-from campaign.lease.names import lease_id, obtained_on_demand
 from campaign.paths import Results
 from tests.campaign_files import write_files
 

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from campaign.cli.main import main
 from campaign.documents.cell import Cell, Configuration
 from campaign.errors import ConfigError
-from campaign.plan.cost.budget import Budget, Choice, choose, from_document, kept_choice, limited, parse_budget
+from campaign.plan.cost.budget import (
+    Budget,
+    Choice,
+    choose,
+    from_document,
+    kept_choice,
+    limited,
+    parse_budget,
+)
 from campaign.plan.cost.forecast import Prices, Work
 from campaign.plan.cost.ranking import Offer
 from campaign.plan.dag import Dag, Request, read_plan, request

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.config import shapes as combinations
+from campaign.config import expand_shapes as combinations
 from campaign.config.resolve import from_document
 from campaign.errors import ConfigError
 from campaign.plan import matrix

@@ -12,7 +12,7 @@ import pytest
 
 from campaign.errors import RecordError
 from campaign.paths import REPORTS, SCRIPTS
-from campaign.report import counterparts, figure, write
+from campaign.report import figure, literature_index, write
 from campaign.tables import io
 from campaign.tables.cells import cells_table
 from campaign.tables.runs import runs_table
@@ -69,4 +69,4 @@ def test_a_file_that_is_no_figure_is_one_error(scripts: Path) -> None:
 
 
 def test_the_readme_of_reports_lists_what_figures_declare() -> None:
-    assert (REPORTS / "README.md").read_text() == counterparts.written(), "run 'make docs'"
+    assert (REPORTS / "README.md").read_text() == literature_index.written(), "run 'make docs'"

@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from campaign.report.context_schema import ForecastSaid
 from campaign.report.figure import FigureData, load_figure, page_document
-from campaign.report.page_document import ForecastSaid
 from campaign.tables.leases import leases_table
 from tests.unit.report.figure_columns import without_unit
 

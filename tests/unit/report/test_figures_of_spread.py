@@ -12,7 +12,7 @@ import pytest
 from campaign import wording
 from campaign.report.figure import Drawing, FigureData, data_of, load_figure
 from campaign.statistics import variance_components
-from campaign.statistics.spread import COULD, MAY, NOT, UNKNOWN, spread
+from campaign.statistics.spread_sources import COULD, MAY, NOT, UNKNOWN, spread
 from campaign.tables.cells import PlannedCell, cells_table
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import runs_table

@@ -26,7 +26,7 @@ from campaign.plan.matrix import expand
 from campaign.run.redo import matching_runs
 from campaign.run.redo import redo as move
 from campaign.tables.collect import gather
-from campaign.tables.context import context_document
+from campaign.tables.report_context import context_document
 from tests.campaign_files import load
 from tests.campaign_records import fill
 

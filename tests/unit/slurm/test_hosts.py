@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.documents.driver import DriverResult
+from campaign.documents.driver_messages import DriverResult
 from campaign.errors import FabricError, HostFailed
-from campaign.slurm.hosts import ExcludedHosts
+from campaign.slurm.excluded_hosts import ExcludedHosts
 from tests.unit.slurm.test_options import system
 
 

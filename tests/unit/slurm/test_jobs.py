@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from campaign import files
 from campaign.paths import Results
-from campaign.slurm import jobs
-from campaign.slurm.jobs import Submitted
+from campaign.slurm import submitted_jobs
+from campaign.slurm.submitted_jobs import Submitted
 from tests.fake_slurm import FakeSlurm
 
 
@@ -26,19 +26,19 @@ def test_reading_gives_what_was_written(
 ) -> None:
     results = Results(tmp_path_factory.mktemp("r"), "study")
     job = Submitted("1x2-local", job_id, folder, time_s)
-    jobs.write(results, job)
-    assert jobs.read(results, "1x2-local") == job
+    submitted_jobs.write(results, job)
+    assert submitted_jobs.read(results, "1x2-local") == job
 
 
 def test_only_what_was_written_and_not_removed_is_there(results: Results) -> None:
-    assert jobs.read(results, "one") is None
-    jobs.write(results, Submitted("one", "1", "f", 1.0))
-    jobs.write(results, Submitted("one", "2", "f", 2.0))
-    assert jobs.read(results, "two") is None
-    assert jobs.read(results, "one") == Submitted("one", "2", "f", 2.0)
-    jobs.remove(results, "one")
-    jobs.remove(results, "one")
-    assert jobs.read(results, "one") is None
+    assert submitted_jobs.read(results, "one") is None
+    submitted_jobs.write(results, Submitted("one", "1", "f", 1.0))
+    submitted_jobs.write(results, Submitted("one", "2", "f", 2.0))
+    assert submitted_jobs.read(results, "two") is None
+    assert submitted_jobs.read(results, "one") == Submitted("one", "2", "f", 2.0)
+    submitted_jobs.remove(results, "one")
+    submitted_jobs.remove(results, "one")
+    assert submitted_jobs.read(results, "one") is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"lease": "one"}', '{"more": 1}'])
@@ -46,44 +46,44 @@ def test_a_damaged_file_is_no_job(results: Results, content: str) -> None:
     path = results.work("one") / "job.json"
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    assert jobs.read(results, "one") is None
+    assert submitted_jobs.read(results, "one") is None
 
 
 def test_a_file_that_cannot_be_written_leaves_the_former_one(results: Results) -> None:
-    jobs.write(results, Submitted("one", "1", "f", 1.0))
+    submitted_jobs.write(results, Submitted("one", "1", "f", 1.0))
     with pytest.raises(TypeError):
         files.write_json(results.work("one") / "job.json", {"job_id": object()})
     assert [path.name for path in results.work("one").iterdir()] == ["job.json"]
-    assert jobs.read(results, "one") == Submitted("one", "1", "f", 1.0)
+    assert submitted_jobs.read(results, "one") == Submitted("one", "1", "f", 1.0)
 
 
 def test_a_lease_is_expected_while_it_is_not_known_what_became_of_its_batch(results: Results) -> None:
     intent = results.slurm / "batches" / "a1.json"
     files.write_json(intent, {"leases": ["one", "two"], "time_s": 1.0})
-    assert jobs.is_expected(results, "one")
-    assert not jobs.is_expected(results, "three")
+    assert submitted_jobs.is_expected(results, "one")
+    assert not submitted_jobs.is_expected(results, "three")
     files.write_json(intent, {"leases": ["one", "two"], "time_s": 1.0, "written": ["7_0", "7_1"]})
-    assert not jobs.is_expected(results, "one")
+    assert not submitted_jobs.is_expected(results, "one")
     intent.write_text("{")
-    assert not jobs.is_begun(results, "one")
+    assert not submitted_jobs.is_begun(results, "one")
 
 
 def test_a_job_is_expected_for_as_long_as_it_is_queued(results: Results, fake_slurm: FakeSlurm) -> None:
-    assert not jobs.is_expected(results, "one")
+    assert not submitted_jobs.is_expected(results, "one")
     job_id = fake_slurm.add("study/one")
-    jobs.write(results, Submitted("one", job_id, "f", 1.0))
-    assert jobs.is_expected(results, "one")
+    submitted_jobs.write(results, Submitted("one", job_id, "f", 1.0))
+    assert submitted_jobs.is_expected(results, "one")
     fake_slurm.set(job_id, state="COMPLETED")
-    assert not jobs.is_expected(results, "one")
+    assert not submitted_jobs.is_expected(results, "one")
     fake_slurm.forget(job_id)
-    assert not jobs.is_expected(results, "one")
+    assert not submitted_jobs.is_expected(results, "one")
 
 
 def test_a_job_is_expected_while_nobody_can_tell(
     results: Results, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs.write(results, Submitted("one", "12", "f", 1.0))
+    submitted_jobs.write(results, Submitted("one", "12", "f", 1.0))
     fake_slurm.reachable(False)
-    assert jobs.is_expected(results, "one")
+    assert submitted_jobs.is_expected(results, "one")
     monkeypatch.setenv("PATH", "")
-    assert jobs.is_expected(results, "one")
+    assert submitted_jobs.is_expected(results, "one")

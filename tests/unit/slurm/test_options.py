@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.config.slurm_options import given_options, options_of
+from campaign.config.resolve_slurm_options import given_options, options_of
 from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError

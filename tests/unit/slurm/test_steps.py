@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.slurm.steps import Patience, ask_hosts, over, step_environment, understood, worth_waiting_s
+from campaign.slurm.run_on_hosts import (
+    Patience,
+    ask_hosts,
+    over,
+    step_environment,
+    understood,
+    worth_waiting_s,
+)
 
 HOSTS = ("host1", "host2")
 WHOLE = "a banner: of the site\ncampaign:host2:two: words\ncampaign:host1:\ncampaign:host2.\ncampaign:host1:one\ncampaign:host1.\n"

@@ -13,8 +13,16 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.slurm import verify_devices
-from campaign.slurm.steps import Answers
-from campaign.slurm.verify_devices import NVIDIA, DevicesDiffer, Seen, checked, devices_script, parse_device, verify
+from campaign.slurm.run_on_hosts import Answers
+from campaign.slurm.verify_devices import (
+    NVIDIA,
+    DevicesDiffer,
+    Seen,
+    checked,
+    devices_script,
+    parse_device,
+    verify,
+)
 
 UUID = "GPU-5f6b2f1c-0e0f-3c1f-8d3e-{:012d}"
 A100 = "NVIDIA A100-PCIE-40GB"

@@ -16,18 +16,18 @@ from typing import Any
 from campaign import files
 from campaign.config.resolve import load_campaign
 from campaign.config.system_file import SlurmOptions
-from campaign.documents.driver import DriverRequest
+from campaign.documents.driver_messages import DriverRequest
 from campaign.fabrics.hardware import ComposedHost, Composition
 from campaign.files import write_atomic
-from campaign.lease.names import lease_id
+from campaign.lease.campaign_leases import lease_id
 from campaign.paths import Results
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
 from campaign.run.driver import Driver
 from campaign.slurm import poll
 from campaign.submit import batches, slurm
+from campaign.submit.allocation_requests import Asked
 from campaign.submit.protocol import Submission
-from campaign.submit.requests import Asked
 from tests.campaign_files import write_files
 from tests.planned_leases import plans_of
 

@@ -16,10 +16,10 @@ import pytest
 from campaign import files
 from campaign.errors import ConfigError, LaunchError
 from campaign.run.driver import Driver
-from campaign.slurm import jobs
+from campaign.slurm import submitted_jobs
 from campaign.submit import slurm as module
+from campaign.submit.allocation_requests import Asked, Requests
 from campaign.submit.protocol import Submission, request_in
-from campaign.submit.requests import Asked, Requests
 from tests.fake_slurm import ENDED, FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, login
 
@@ -65,7 +65,7 @@ def test_a_submission_is_found_by_its_job(tmp_path: Path, fake_slurm: FakeSlurm)
     lease = here.leases()[0]
     found = here.submit(lease)
     assert found.job_id == "1"
-    job = jobs.read(here.results, lease)
+    job = submitted_jobs.read(here.results, lease)
     assert job is not None
     assert (job.job_id, job.folder) == ("1", str(found.folder))
     assert found.request() == here.request(lease)
@@ -182,7 +182,7 @@ def test_a_thousand_cells_in_twenty_compositions_take_twenty_calls_at_most(
         here.submit(first)
     assert len(fake_slurm.calls("sbatch")) <= 20
     assert len(fake_slurm.jobs()) == len(others) + 1
-    assert all(jobs.read(here.results, lease) for lease in here.leases())
+    assert all(submitted_jobs.read(here.results, lease) for lease in here.leases())
 
 
 WAITS = "max_jobs is 2, and so many jobs are queued; waiting until some have ended"
@@ -278,7 +278,7 @@ def test_an_array_that_is_too_many_jobs_goes_in_parts(tmp_path: Path, fake_slurm
         done.set()
         ending.join()
     assert len(fake_slurm.jobs()) == 8
-    assert len({jobs.read(here.results, lease).job_id for lease in [first, *others]}) == 8  # type: ignore[union-attr]
+    assert len({submitted_jobs.read(here.results, lease).job_id for lease in [first, *others]}) == 8  # type: ignore[union-attr]
 
 
 def test_a_mistake_is_named_with_what_is_allowed(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
@@ -338,7 +338,7 @@ def test_a_request_of_the_dead_is_dropped(tmp_path: Path, fake_slurm: FakeSlurm)
     here.ask(dead)
     here.submit(alive)
     assert len(fake_slurm.jobs()) == 1
-    assert jobs.read(here.results, dead) is None
+    assert submitted_jobs.read(here.results, dead) is None
     assert not list((here.results.slurm / "requests").iterdir())
 
 
@@ -370,7 +370,7 @@ def test_what_a_process_asked_before_it_died_is_not_submitted_for_its_successor(
     with here.measuring(mine):
         assert here.submitter().find(mine) is None
         here.submit(other)
-        assert jobs.read(here.results, mine) is None
+        assert submitted_jobs.read(here.results, mine) is None
         found = here.submitter().submit(here.request(mine, use=2))
     assert found.request() == here.request(mine, use=2)
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from campaign import files
-from campaign.documents.driver import DriverResult
-from campaign.slurm import jobs
+from campaign.documents.driver_messages import DriverResult
+from campaign.slurm import submitted_jobs
 from campaign.submit import batches, slurm
 from campaign.submit.protocol import Submission, request_in
 from tests.fake_slurm import FakeSlurm
@@ -52,7 +52,7 @@ def test_death_between_sbatch_and_journal_loses_no_job_and_doubles_none(tmp_path
     fake_slurm.answer(taken=True, kill=True)
     killed(here, lease)
     assert left_undone(here) == [[lease]]
-    assert jobs.read(here.results, lease) is None
+    assert submitted_jobs.read(here.results, lease) is None
     found = here.submitter().find(lease)
     assert found is not None
     assert found.job_id == "1"
@@ -86,11 +86,11 @@ def test_the_others_of_an_array_find_their_jobs_when_its_submitter_died(tmp_path
         found = {
             lease: here.submitter().submit(here.request(lease))
             for lease in others
-            if not jobs.read(here.results, lease)
+            if not submitted_jobs.read(here.results, lease)
         }
     assert len(found) == 1, "the first of them recovers all"
     for lease in (dead, *others):
-        job = jobs.read(here.results, lease)
+        job = submitted_jobs.read(here.results, lease)
         assert job is not None
         assert request_in(Path(job.folder) / f"{job.job_id}_submitted.pkl") == here.request(lease)
     assert len(fake_slurm.calls("sbatch")) == 1
@@ -106,16 +106,16 @@ def test_an_array_that_was_written_down_in_part_is_finished(
     with here.measuring(*others):
         here.ask(*others)
         here.submit(first)
-    before = {lease: jobs.read(here.results, lease) for lease in leases}
+    before = {lease: submitted_jobs.read(here.results, lease) for lease in leases}
     for lease in leases[written:]:
-        jobs.remove(here.results, lease)
+        submitted_jobs.remove(here.results, lease)
     (intent,) = (here.results.slurm / "batches").glob("*.json")
     document = json.loads(intent.read_text())
     intent.write_text(json.dumps({name: document[name] for name in ("leases", "time_s")}))
     for number, path in enumerate(sorted(intent.with_suffix("").glob("*_submitted.pkl"))[renamed:]):
         path.rename(path.with_name(f"{number}abc.pkl"))
     assert here.submitter().find(first) is not None
-    assert {lease: jobs.read(here.results, lease) for lease in leases} == before
+    assert {lease: submitted_jobs.read(here.results, lease) for lease in leases} == before
     for lease, job in before.items():
         assert job is not None
         assert request_in(Path(job.folder) / f"{job.job_id}_submitted.pkl") == here.request(lease)
@@ -159,7 +159,7 @@ def test_a_job_that_has_left_the_queue_is_known_by_its_log(tmp_path: Path, fake_
     (folder / "1_0_log.out").touch()
     fake_slurm.forget("1")
     here.submitter().stop("another lease")
-    job = jobs.read(here.results, lease)
+    job = submitted_jobs.read(here.results, lease)
     assert job is not None
     assert job.job_id == "1"
 
@@ -221,7 +221,7 @@ def test_a_job_that_ended_without_a_result_is_not_found_for_ever(tmp_path: Path,
     here.submit(lease)
     fake_slurm.set("1", state="FAILED")
     assert here.submitter().find(lease) is None
-    assert jobs.read(here.results, lease) is None
+    assert submitted_jobs.read(here.results, lease) is None
     assert here.submit(lease).job_id == "2"
 
 
@@ -335,7 +335,7 @@ def test_stopping_cancels_the_job_and_forgets_it(tmp_path: Path, fake_slurm: Fak
     here.submitter().stop(lease)
     assert fake_slurm.calls("scancel") == [["1"]]
     assert fake_slurm.jobs()["1"]["state"] == "CANCELLED"
-    assert jobs.read(here.results, lease) is None
+    assert submitted_jobs.read(here.results, lease) is None
 
 
 def test_stopping_ends_what_was_submitted_by_a_process_that_was_killed(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
@@ -366,7 +366,7 @@ def test_a_driver_that_has_ended_is_not_cancelled(tmp_path: Path, fake_slurm: Fa
     finish(here.submit(lease))
     here.submitter().stop(lease)
     assert fake_slurm.calls("scancel") == []
-    assert jobs.read(here.results, lease) is None
+    assert submitted_jobs.read(here.results, lease) is None
 
 
 def test_a_job_that_cannot_be_cancelled_is_not_forgotten(
@@ -379,7 +379,7 @@ def test_a_job_that_cannot_be_cancelled_is_not_forgotten(
     fake_slurm.reachable(False)
     here.submitter().stop(lease)
     assert here.said == ["job 1 is still there after 0.5 s; 'scancel 1' ends it"]
-    assert jobs.read(here.results, lease) is not None
+    assert submitted_jobs.read(here.results, lease) is not None
     fake_slurm.reachable(True)
     here.submitter().stop(lease)
     assert fake_slurm.jobs()["1"]["state"] == "CANCELLED"

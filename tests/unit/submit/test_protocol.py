@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.driver import DriverResult
+from campaign.documents.driver_messages import DriverResult
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.launch import LAUNCHERS
 from campaign.run.driver import Driver

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from campaign.config.system_file import SlurmOptions
-from campaign.lease.names import lease_id
-from campaign.slurm.hosts import ExcludedHosts
+from campaign.lease.campaign_leases import lease_id
+from campaign.slurm.excluded_hosts import ExcludedHosts
 from tests.fake_slurm import FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, login
 

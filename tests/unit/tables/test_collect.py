@@ -11,12 +11,12 @@ import pytest
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.errors import RecordError
-from campaign.launch.emulated_links import links_document
 from campaign.launch.emulation.topology import LinkRates
-from campaign.slurm.hosts import ExcludedHosts
+from campaign.launch.emulation_plan import links_document
+from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.collect import collect, gather
-from campaign.tables.collected import Collected
-from campaign.tables.context import baseline, context_document
+from campaign.tables.collected_records import Collected
+from campaign.tables.report_context import baseline, context_document
 from tests.campaign_files import load
 from tests.campaign_records import fill, write
 

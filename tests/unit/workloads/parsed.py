@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import Reading, Scope, read_log
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from campaign.errors import ConfigError
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.command_template import RESERVED, check_template, fill
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from tests.campaign_files import one_cell, one_run
 

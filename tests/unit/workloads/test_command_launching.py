@@ -20,7 +20,7 @@ from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
 from campaign.launch.srun_script import step_argv
 from campaign.workloads.command import CommandWorkload
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Step
 from campaign.workloads.software import Software, software_words
 from tests.campaign_files import load, one_cell, one_run

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from campaign.workloads import logs
+from campaign.workloads import log_reader
 from campaign.workloads.failures import SIGNS, classify
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from tests.unit.workloads import test_failures
 
 BARS = "".join(f"{number:3d}%|###       | {number}/100 [00:01<00:02]\r" for number in range(100))
@@ -55,7 +55,7 @@ def test_where_a_chunk_ends_is_not_seen(text: str, size: int, needles: tuple[byt
     """The lines are those of the whole text, wherever it is cut for reading; a cut between CR and LF is none."""
     with pytest.MonkeyPatch.context() as patch:
         whole = list(Log.of(text).lines(needles))
-        patch.setattr(logs, "_CHUNK_BYTES", size)
+        patch.setattr(log_reader, "_CHUNK_BYTES", size)
         assert [line for line in Log.of(text).lines(needles) if line] == [line for line in whole if line]
         assert b"".join(Log.of(text).chunks()) == text.encode()
 
@@ -64,7 +64,7 @@ def test_where_a_chunk_ends_is_not_seen(text: str, size: int, needles: tuple[byt
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything a sixty-fourth of what it is, so that a few megabytes are a long log."""
     for name in ("_CHUNK_BYTES", "_WHOLE_BYTES", "_LINE_BYTES", "_TAIL_BYTES"):
-        monkeypatch.setattr(logs, name, getattr(logs, name) >> 6)
+        monkeypatch.setattr(log_reader, name, getattr(log_reader, name) >> 6)
 
 
 @pytest.mark.usefixtures("small")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, Reading, Scope, format_of, read_log
 from tests.unit.workloads.parsed import LOGS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import Scope, read_log
 from tests.unit.workloads.parsed import flagged, read
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.driver import DriverRequest, DriverResult
+from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.documents.record import Store
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition

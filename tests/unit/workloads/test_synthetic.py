@@ -10,7 +10,7 @@ import pytest
 
 from campaign.documents.cell import Configuration
 from campaign.plan.matrix import expand
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.synthetic import SyntheticWorkload, true_step_s
 from campaign.workloads.synthetic_program import published, run_program

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.rank_result import RankResult, write_result

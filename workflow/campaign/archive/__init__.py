@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from campaign.archive.layout import PARTS, READABLE, SCHEMA
 from campaign.archive.merge_archives import Merged, merge
+from campaign.archive.open_results import report_from, report_from_archive
 from campaign.archive.read import Opened, check, extract, opened
-from campaign.archive.sources import report_from, report_from_archive
 from campaign.archive.write import Wishes, Written, write_archive
 
 __all__ = [

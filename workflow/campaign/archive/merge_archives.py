@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from campaign.archive.campaign_union import united
 from campaign.archive.layout import DERIVED, Index, part_of
-from campaign.archive.merge_campaigns import united
 from campaign.archive.read import Opened, opened
 from campaign.archive.write import aside, manifests_by_age, pack_crate, remade
 from campaign.archive.zip_file import Content

@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from campaign.config.system_file import SystemFile
-    from campaign.launch.emulation.slurm_cluster import Cluster
+    from campaign.launch.emulation.cluster_spec import Cluster
     from campaign.testbed.slurm.cluster import Status
 
 _Command = Callable[..., Any]
@@ -67,7 +67,7 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
 def down(directory: Path | None) -> None:
     """Stop the cluster and its jobs, and remove everything except its logs."""
     from campaign.testbed.slurm.cluster import down as bring_down
-    from campaign.testbed.slurm.resumed_compositions import on_demand
+    from campaign.testbed.slurm.on_demand_compositions import on_demand
 
     where = _where(directory)
     composed = on_demand(where)
@@ -160,7 +160,7 @@ def devices(directory: Path | None) -> None:
 
 
 def _where(directory: Path | None) -> Path:
-    from campaign.launch.emulation.slurm_cluster import find_from_environment
+    from campaign.launch.emulation.cluster_spec import find_from_environment
 
     if directory is not None:
         return directory
@@ -170,7 +170,7 @@ def _where(directory: Path | None) -> Path:
 
 def _find(directory: Path | None, host: str | None = None) -> Cluster:
     from campaign.errors import ConfigError
-    from campaign.launch.emulation.slurm_cluster import find_from_environment
+    from campaign.launch.emulation.cluster_spec import find_from_environment
     from campaign.testbed.slurm.cluster import find
 
     # In a job the environment suffices: whoever asks runs in the cluster.

@@ -77,7 +77,7 @@ def compare(
 
 def _compared(text: str, results: Path) -> tuple[Tables] | ReferenceSet:
     """The tables of a source, or the set of published claims that a text names."""
-    from campaign.archive.sources import tables_from
+    from campaign.archive.open_results import tables_from
     from campaign.config.published_file import is_set, load
     from campaign.config.yaml_file import read_yaml
 
@@ -201,7 +201,7 @@ def _show_claims(said: Mapping[str, Any]) -> None:
     """Print published claims beside what was measured here, and how many were not measured."""
     from campaign.cli.terminal import show_rows
     from campaign.insight.published import NOT_HERE
-    from campaign.report.page_document import PublishedSaid
+    from campaign.report.context_schema import PublishedSaid
     from campaign.report.sections.published import OTHER, verdict_of
 
     claims = PublishedSaid.model_validate(said).claims

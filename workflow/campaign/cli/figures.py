@@ -46,7 +46,7 @@ def figures(source: Path, results: Path, where: str | None, medium: str, only: s
             )
         draw_figures(source / "tables", output or source / "figures")
         return
-    from campaign.archive.sources import tables_from
+    from campaign.archive.open_results import tables_from
     from campaign.report.paper import draw
 
     out = output or Path("paper" if medium == "paper" else "figures")

@@ -60,8 +60,8 @@ def _measure(plan: LeasePlan, results: Results, manifest: Path, log: Path) -> No
     """Measure, telling the terminal and the log; the manifest is written whole or not at all."""
     from campaign.errors import CampaignError
     from campaign.processes.signals import Interrupted
-    from campaign.run.measure import measure
-    from campaign.run.supervisor import Left
+    from campaign.run.driver_supervisor import Left
+    from campaign.run.measure_lease import measure
 
     def say(message: str) -> None:
         # A closed terminal or a full disk must not end what is measured: words are not worth it.

@@ -109,7 +109,7 @@ def plan(
 
 
 def _slurm_options(text: str | None) -> Any:
-    from campaign.config.slurm_options import given_options
+    from campaign.config.resolve_slurm_options import given_options
 
     try:
         return given_options(json.loads(text or "{}"))

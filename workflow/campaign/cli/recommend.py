@@ -69,7 +69,7 @@ def recommend(
             )
         write_recommendation(source / "tables", output)
         return
-    from campaign.archive.sources import tables_from
+    from campaign.archive.open_results import tables_from
     from campaign.insight.recommend import advise, asked
     from campaign.statistics.comparable_cells import option_columns
 

@@ -79,8 +79,8 @@ def summary(directory: Path, output: Path | None) -> None:
 
     Exits with 1 when planned runs have no record, and says why.
     """
-    from campaign.report.summary import missing_reasons
-    from campaign.report.summary import summary as summarise
+    from campaign.report.campaign_summary import missing_reasons
+    from campaign.report.campaign_summary import summary as summarise
 
     text = summarise(directory)
     click.echo(text)

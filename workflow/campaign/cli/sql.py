@@ -45,7 +45,7 @@ def sql(
     campaign sql "select campaign, avg(compose_s) from leases group by campaign" before.zip after.zip
     campaign sql --tables
     """
-    from campaign.archive.sources import tables_from
+    from campaign.archive.open_results import tables_from
     from campaign.tables.sql import Database, no_tables
 
     if tables and query is not None:

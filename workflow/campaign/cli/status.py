@@ -34,11 +34,11 @@ def show_status(plan: Plan, root: Path) -> None:
     from campaign.documents.record import Store
     from campaign.paths import Results
     from campaign.plan.missing_runs import read_known
-    from campaign.slurm import jobs
-    from campaign.slurm.hosts import ExcludedHosts
+    from campaign.slurm import submitted_jobs
+    from campaign.slurm.excluded_hosts import ExcludedHosts
 
     results = Results(root, plan.campaign.name)
-    queued = {lease.name: job.job_id for lease in plan.leases if (job := jobs.read(results, lease.name))}
+    queued = {lease.name: job.job_id for lease in plan.leases if (job := submitted_jobs.read(results, lease.name))}
     in_slurm = _queue(results) if queued else {}
     rows = []
     for lease in plan.leases:

@@ -109,7 +109,7 @@ def following(name: str, log: Path) -> Iterator[None]:
 
 
 def _last_line(log: Path) -> str:
-    from campaign.workloads.logs import plain
+    from campaign.workloads.log_reader import plain
 
     try:
         with log.open("rb") as file:

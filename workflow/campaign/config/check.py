@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from campaign.config.campaign_file import CampaignFile
-from campaign.config.remote_devices import rules_of
-from campaign.config.shapes import device_models, product
+from campaign.config.expand_shapes import device_models, product
+from campaign.config.launch_prefix_rules import rules_of
 from campaign.config.system_file import DeviceModel, Link, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import AXES, SHAPE_AXES, Configuration

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from campaign.config.campaign_file import CampaignFile, Protocol
 from campaign.config.check import Sources, check
+from campaign.config.expand_shapes import Impossible, expand_shapes
 from campaign.config.load import (
     Loaded,
     gathered,
@@ -19,7 +20,6 @@ from campaign.config.load import (
     load_workload_file,
     validate,
 )
-from campaign.config.shapes import Impossible, expand_shapes
 from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration

@@ -7,7 +7,7 @@ from typing import Any
 
 from campaign.config.import_file import ImportFile
 from campaign.documents.cell import Scalar
-from campaign.importing.exclusions import either, others
+from campaign.importing.exclusion_rules import either, others
 from campaign.importing.log_identity import PRECISIONS, Point
 from campaign.workloads.protocol import Workload
 

@@ -11,7 +11,7 @@ from campaign.config.import_file import LogPattern
 from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar
 from campaign.documents.fields import Precision
 from campaign.errors import nearest
-from campaign.importing.log_text import Found
+from campaign.importing.log_facts import Found
 from campaign.importing.path_pattern import NUMBERS
 from campaign.workloads.protocol import Workload
 

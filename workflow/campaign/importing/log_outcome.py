@@ -10,10 +10,10 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition
+from campaign.importing.log_facts import Found
 from campaign.importing.log_identity import Unread
-from campaign.importing.log_text import Found
 from campaign.workloads.failures import classify
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run
 
 

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from campaign.config.expand_shapes import expand_shapes
 from campaign.config.import_file import ImportFile, LogPattern
 from campaign.config.load import Loaded, gathered, load_workload_file, validate
 from campaign.config.published_file import load as load_reference
-from campaign.config.shapes import expand_shapes
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile, read_yaml
 from campaign.errors import ConfigError

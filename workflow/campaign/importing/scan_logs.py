@@ -18,12 +18,12 @@ from campaign.documents.cell import Cell
 from campaign.documents.record import Record
 from campaign.errors import ConfigError
 from campaign.importing.campaign_files import campaign_document, system_document
+from campaign.importing.log_facts import Found, look
 from campaign.importing.log_identity import Copy, Known, LogIdentity, Point, Unread, identify
 from campaign.importing.log_outcome import digest, outcome_of
-from campaign.importing.log_text import Found, look
 from campaign.importing.map_file import Map, unsaved_file
 from campaign.plan.matrix import expand
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome
 
 Fate = Literal["new", "present", "unread"]

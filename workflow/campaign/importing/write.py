@@ -16,7 +16,7 @@ from campaign.documents.record import IMPORTED, Record, RecordedCell, Source, St
 from campaign.errors import ConfigError, RecordError, unwritable
 from campaign.files import write_atomic
 from campaign.importing.campaign_files import system_document
-from campaign.importing.log_text import span
+from campaign.importing.log_facts import span
 from campaign.importing.map_file import Map
 from campaign.importing.scan_logs import Entry, Survey
 from campaign.paths import Results

@@ -19,9 +19,9 @@ from typing import IO, Any
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
-from campaign.launch.device_masks import UsedDevices
 from campaign.launch.local_placement import LocalPlacement, RankPlace, open_placement
 from campaign.launch.protocol import Limits
+from campaign.launch.rank_devices import UsedDevices
 from campaign.launch.sidecar import local_sidecar
 from campaign.processes.marked import MARK, adopt_orphans, children, end_run, kill_marked, marked, memory_mib
 from campaign.processes.namespaces import enter, opened

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
-from campaign.launch.emulated_links import NOT_CROSSED, emulation_of, links_document, rates_of
 from campaign.launch.emulation.namespaces import EmulationUnavailable
 from campaign.launch.emulation.network import Emulation, emulated
 from campaign.launch.emulation.topology import INTERFACE
+from campaign.launch.emulation_plan import NOT_CROSSED, emulation_of, links_document, rates_of
 from campaign.workloads.protocol import Step
 
 

@@ -24,7 +24,7 @@ class Launcher(Protocol):
 
     @property
     def links(self) -> Mapping[str, Any] | None:
-        """The document of `campaign.launch.emulated_links`; None where the system emulates no links."""
+        """The document of `campaign.launch.emulation_plan`; None where the system emulates no links."""
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
         """Run a step to its end or to its limits, and append its output to `log`. LaunchError: it could not be started.

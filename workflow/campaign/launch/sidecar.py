@@ -15,7 +15,7 @@ from pathlib import Path
 from campaign.errors import CampaignError
 from campaign.launch.local_placement import LocalPlacement, RankPlace
 from campaign.processes.namespaces import enter, opened
-from campaign.slurm.steps import call, over
+from campaign.slurm.run_on_hosts import call, over
 from campaign.workloads.protocol import Step
 
 _HOST = "{host}"

@@ -8,10 +8,10 @@ from typing import Any
 from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition, Device
-from campaign.launch.device_masks import UsedDevices
-from campaign.launch.emulated_links import NOT_CROSSED, links_document, rates_of
-from campaign.launch.emulation.slurm_cluster import Cluster
+from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.launch.emulation.topology import INTERFACE, far_side
+from campaign.launch.emulation_plan import NOT_CROSSED, links_document, rates_of
+from campaign.launch.rank_devices import UsedDevices
 from campaign.launch.srun_script import StepPlacement
 from campaign.workloads.protocol import Step
 

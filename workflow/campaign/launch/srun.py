@@ -19,14 +19,14 @@ from typing import Any, Literal
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import Composition
-from campaign.launch.emulation.slurm_cluster import find_from_environment
+from campaign.launch.emulation.cluster_spec import find_from_environment
 from campaign.launch.local_placement import free_port
 from campaign.launch.protocol import Limits
 from campaign.launch.sidecar import slurm_sidecar
 from campaign.launch.slurm_placement import SlurmPlacement
 from campaign.launch.srun_result import codes_of, objection, read_ends, some_rank_failed
 from campaign.launch.srun_script import rank_script, step_argv, sweep_script
-from campaign.slurm.steps import Answers, Patience, ask_hosts, call, launch_failures, step_environment
+from campaign.slurm.run_on_hosts import Answers, Patience, ask_hosts, call, launch_failures, step_environment
 from campaign.workloads.failures import MEMORY_ENDED
 from campaign.workloads.protocol import Ended, Step
 

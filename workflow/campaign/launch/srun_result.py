@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.errors import HostFailed, LaunchError
-from campaign.slurm.steps import last_complaint, launch_failures
+from campaign.slurm.run_on_hosts import last_complaint, launch_failures
 from campaign.workloads.failures import MEMORY_ENDED
 
 _FAILED_TASKS = re.compile(r"srun: error: [^\s:]+: tasks? ([\d,-]+): (?!Terminated)([^\n]+)")

@@ -10,7 +10,7 @@ from pathlib import Path
 from campaign.fabrics.launch_prefix import Given
 from campaign.launch.protocol import Limits
 from campaign.processes.marked import MARK
-from campaign.slurm.steps import over
+from campaign.slurm.run_on_hosts import over
 from campaign.workloads.protocol import Step
 
 RANK_MARK = f"{MARK}_RANK"

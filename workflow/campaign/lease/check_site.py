@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from campaign.config.fabric import fabric_of, owner
+from campaign.config.open_fabric import fabric_of, owner
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import CampaignError, ConfigError, FabricError
@@ -23,9 +23,9 @@ from campaign.fabrics.errors import Conflict
 from campaign.fabrics.hardware import Inventory
 from campaign.fabrics.protocol import Controlled, Fabric, Observed, Portable, Request
 from campaign.fabrics.registry import Offer, fabric_kind, offering
+from campaign.lease.campaign_leases import is_kept
 from campaign.lease.journal import is_owned
 from campaign.lease.lifecycle import acquire, release
-from campaign.lease.names import is_kept
 from campaign.lease.reconcile import Orphan, reconcile
 from campaign.paths import Results
 

@@ -7,17 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.config.fabric import fabric_of
+from campaign.config.open_fabric import fabric_of
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.cell import Configuration
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Composition, Inventory
 from campaign.fabrics.protocol import Capabilities
+from campaign.lease.campaign_leases import (
+    is_kept,
+    journals,
+    keep_mark,
+    kept_name,
+    lease_id,
+    reconcile_orphans,
+    request,
+)
 from campaign.lease.fabric_calls import Turn
 from campaign.lease.journal import Journal, Ownership, is_owned
 from campaign.lease.lifecycle import acquire
-from campaign.lease.names import is_kept, journals, keep_mark, kept_name, lease_id, reconcile_orphans, request
 from campaign.lease.reconcile import reconcile
 from campaign.paths import Results
 from campaign.plan.lease_plans import campaign_of

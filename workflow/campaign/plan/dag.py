@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from campaign.config.fabric import fabric_of, unfit
 from campaign.config.load import files_of
+from campaign.config.open_fabric import fabric_of, unfit
 from campaign.config.resolve import Campaign, load_campaign
-from campaign.config.slurm_options import given_options
+from campaign.config.resolve_slurm_options import given_options
 from campaign.config.system_file import SlurmOptions
 from campaign.documents.cell import Configuration
 from campaign.documents.record import Store

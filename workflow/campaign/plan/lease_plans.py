@@ -8,7 +8,7 @@ from typing import Any
 
 from campaign import files
 from campaign.config.resolve import Campaign, from_document
-from campaign.config.slurm_options import given_options, options_of
+from campaign.config.resolve_slurm_options import given_options, options_of
 from campaign.documents.cell import Configuration
 from campaign.documents.lease_plan import HASHED_PARTS, LeaseForecast, LeasePlan, PlannedCell, document_digest
 from campaign.documents.record import Store

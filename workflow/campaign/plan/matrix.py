@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from campaign.config.remote_devices import launch_identity, objection
+from campaign.config.expand_shapes import MAX_COMBINATIONS, product
+from campaign.config.launch_prefix_rules import launch_identity, objection
 from campaign.config.resolve import Campaign
-from campaign.config.shapes import MAX_COMBINATIONS, product
 from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar, Settings
 from campaign.documents.expression import Expression, parse
 from campaign.errors import ConfigError

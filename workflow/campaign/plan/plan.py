@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from campaign.config.campaign_file import Protocol
+from campaign.config.expand_shapes import Impossible
 from campaign.config.resolve import Campaign
-from campaign.config.shapes import Impossible
 from campaign.documents.cell import Cell, Configuration
 from campaign.plan.cost.budget import Choice
 from campaign.plan.cost.forecast import NOTHING, Expected, Forecast, Forecaster, Work

@@ -12,7 +12,7 @@ from campaign import wording
 from campaign.insight.compare.comparison import Comparison
 from campaign.insight.compare.matching import NAMES
 from campaign.paths import REPORTS
-from campaign.report.page_document import PublishedSaid
+from campaign.report.context_schema import PublishedSaid
 from campaign.report.sections.published import published
 from campaign.report.svg import adapted
 from campaign.report.templates import filled, inline

@@ -57,7 +57,7 @@ _RATES = ("median", "median_low", "median_high", "min", "max", "against_mean", "
 @dataclass(frozen=True)
 class FigureData:
     """Everything a figure may read. Frames as made in campaign.tables; `leases` is leases_table's, `telemetry` that of
-    `campaign.tables.time_series`; context: the report's document (`campaign.report.page_document`)."""
+    `campaign.tables.time_series`; context: the report's document (`campaign.report.context_schema`)."""
 
     runs: pd.DataFrame
     cells: pd.DataFrame

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from campaign import files
-from campaign.documents.driver import DriverRequest, DriverResult
+from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.errors import CampaignError, LaunchError, unwritable
-from campaign.run.session import Session
-from campaign.slurm import jobs
+from campaign.run.run_loop import Session
+from campaign.slurm import submitted_jobs
 
 
 class Stopped(BaseException):
@@ -33,7 +33,7 @@ class Driver:
         results, lease = self.request.results, self.request.lease
         done = DriverResult()
         try:
-            jobs.check_restart(results, lease)
+            submitted_jobs.check_restart(results, lease)
             with files.lock(results.driver_lock(lease)):
                 Session(self.request, done).run()
         except CampaignError as failure:
@@ -52,7 +52,7 @@ class Driver:
         from submitit.helpers import DelayedSubmission
 
         # submitit counts the time limits of a job; preemptions without end are not for it to stop.
-        jobs.check_restart_allowed()
+        submitted_jobs.check_restart_allowed()
         return DelayedSubmission(self)
 
 

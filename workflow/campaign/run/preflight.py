@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from campaign.config.resolve import Campaign
-from campaign.config.slurm_options import options_of
+from campaign.config.resolve_slurm_options import options_of
 from campaign.errors import ConfigError
 from campaign.launch.emulation.network import availability
 from campaign.slurm.options import sbatch_parameters

@@ -25,7 +25,7 @@ from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
 from campaign.plan.matrix import expand
 from campaign.workloads.failures import classify
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, Reading, Scope, read_log
 from campaign.workloads.parsers.suggestions import hints
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from campaign.config.remote_devices import devices_to_ask
+from campaign.config.launch_prefix_rules import devices_to_ask
 from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError

@@ -15,7 +15,7 @@ from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.host_agents.pairing import normal
-from campaign.slurm.steps import ask_hosts
+from campaign.slurm.run_on_hosts import ask_hosts
 
 NVIDIA = ("nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader")
 _DEVICE, _END = "device ", "exit "

@@ -18,7 +18,7 @@ import pandas as pd
 from campaign import wording
 from campaign.statistics import scaling_models
 from campaign.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, Curves, Fit
-from campaign.statistics.spread import Spread
+from campaign.statistics.spread_sources import Spread
 
 # Columns of each model's parameters, with the factor from the model's unit; each has _low and _high beside it.
 PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {

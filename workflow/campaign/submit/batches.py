@@ -22,7 +22,7 @@ from campaign import files
 from campaign.errors import LaunchError
 from campaign.files import read_json
 from campaign.paths import Results
-from campaign.slurm import jobs
+from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.poll import Poll, Snapshot
 from campaign.slurm.refusal import Refusal, parse_refusal
@@ -116,7 +116,7 @@ class Batches:
         document = json.loads(intent.read_bytes())
         for lease, job_id in zip(document["leases"], job_ids, strict=True):
             self.poll.watch(job_id)
-            jobs.write(self.results, jobs.Submitted(lease, job_id, str(folder), document["time_s"]))
+            submitted_jobs.write(self.results, submitted_jobs.Submitted(lease, job_id, str(folder), document["time_s"]))
         files.write_json(intent, {**document, "written": list(job_ids), "written_s": time.time()})
 
     def _discard(self, folder: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from campaign import files
 from campaign.config.resolve import Campaign
-from campaign.documents.driver import DriverRequest
+from campaign.documents.driver_messages import DriverRequest
 from campaign.paths import Results
 from campaign.processes.marked import kill_marked
 from campaign.submit.protocol import Fate, MakeDriver, Submission

@@ -17,29 +17,29 @@ from typing import Any
 
 from campaign import files
 from campaign.config.resolve import Campaign
-from campaign.config.slurm_options import given_options
+from campaign.config.resolve_slurm_options import given_options
 from campaign.config.system_file import SystemFile
-from campaign.documents.driver import DriverRequest
+from campaign.documents.driver_messages import DriverRequest
 from campaign.documents.lease_plan import LeaseForecast, read_lease_plan
 from campaign.documents.record import Store
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
-from campaign.lease.names import lease_id
+from campaign.lease.campaign_leases import lease_id
 from campaign.paths import Results
 from campaign.plan.cost.forecast import ASSUMED_RUN_S
 from campaign.plan.missing_runs import read_known
-from campaign.slurm import jobs
+from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
-from campaign.slurm.hosts import ExcludedHosts
+from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.slurm.job_state import QUEUED, Verdict, judge
 from campaign.slurm.options import is_pinned, sbatch_parameters, time_limit_min
 from campaign.slurm.parse import HOST_FORMAT, Host, parse_show_config, parse_sinfo
 from campaign.slurm.poll import Poll, Snapshot
 from campaign.slurm.refusal import Refusal
 from campaign.slurm.strategies import open_strategy
+from campaign.submit.allocation_requests import MANY, Asked, Requests
 from campaign.submit.batches import Batches, Unanswered
 from campaign.submit.protocol import Fate, MakeDriver, Submission
-from campaign.submit.requests import MANY, Asked, Requests
 
 _GATHER_S = 0.5  # for others that ask at the same time
 _ASK_S = 0.1
@@ -235,7 +235,7 @@ class SlurmSubmitter:
     def find(self, lease: str) -> Submission | None:
         told = ""
         # Nobody is kept from asking while somebody submits, or what is asked for at one time would not be one array.
-        while self.requests.is_open(lease) or jobs.is_begun(self.results, lease):
+        while self.requests.is_open(lease) or submitted_jobs.is_begun(self.results, lease):
             try:
                 with files.lock(self.directory / "submit.lock"):
                     # Of a process that died asking: for another use of the lease, perhaps.
@@ -256,14 +256,14 @@ class SlurmSubmitter:
         return None
 
     def _submitted(self, lease: str) -> Submission | None:
-        job = jobs.read(self.results, lease)
+        job = submitted_jobs.read(self.results, lease)
         return Submission(lease, job.job_id, Path(job.folder)) if job else None
 
     # -- watching and ending -----------------------------------------------------------------------------------------------
 
     def _verdict(self, submission: Submission, *, fresh: bool = False) -> Verdict:
         snapshot = self.poll.snapshot(fresh=fresh)
-        job = jobs.read(self.results, submission.lease)
+        job = submitted_jobs.read(self.results, submission.lease)
         verdict = judge(
             submission.job_id,
             snapshot,
@@ -353,7 +353,7 @@ class SlurmSubmitter:
         found = self._submitted(lease)
         if found is not None:
             self.poll.forget(found.job_id)
-            jobs.remove(self.results, lease)
+            submitted_jobs.remove(self.results, lease)
 
 
 def _complaint(host: Host) -> str:

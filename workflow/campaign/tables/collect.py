@@ -21,9 +21,9 @@ from campaign.plan.cost.history import COSTS
 from campaign.plan.matrix import Matrix, expand
 from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Key, lease_name
-from campaign.slurm.hosts import ExcludedHosts
-from campaign.tables.collected import Collected
-from campaign.tables.context import context_document
+from campaign.slurm.excluded_hosts import ExcludedHosts
+from campaign.tables.collected_records import Collected
+from campaign.tables.report_context import context_document
 
 if TYPE_CHECKING:  # it brings pandas
     from campaign.tables.io import Tables

@@ -18,7 +18,7 @@ from campaign.documents.record import Failure
 from campaign.errors import problems_of
 from campaign.workloads import software as environments
 from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, texts
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import ParserName, Reading, Scope, read_log
 from campaign.workloads.parsers.expressions import Parser, parse
 from campaign.workloads.parsers.suggestions import hints

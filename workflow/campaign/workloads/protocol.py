@@ -15,7 +15,7 @@ from campaign.documents.fields import AxisName, Model, Name, Precision
 from campaign.documents.record import Failure, Status
 from campaign.fabrics.hardware import Composition
 from campaign.workloads.failures import classify
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 
 
 @dataclass(frozen=True)

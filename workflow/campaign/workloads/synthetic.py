@@ -15,7 +15,7 @@ from campaign.documents.expression import parse
 from campaign.documents.fields import Model
 from campaign.documents.record import Failure
 from campaign.errors import problems_of
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Workload
 
 

@@ -1,7 +1,7 @@
 """The program of the synthetic workload: `python synthetic_program.py SPEC.json` takes, or pretends to take, the steps of its file.
 
 Only the standard library is imported. It publishes the power, memory and utilisation that its devices are to have
-(`campaign.observe.telemetry.sources.gauges`).
+(`campaign.observe.telemetry.sources.program_gauges`).
 """
 
 import json

@@ -12,7 +12,7 @@ from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
 from campaign.errors import ConfigError, missing_extra, nearest
 from campaign.workloads.failures import classify
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
 from campaign.workloads.trainer.efficiency import efficiency
 from campaign.workloads.trainer.model_catalog import MODELS, model_info, resolve_options

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from campaign.report.figure import Drawing, FigureData, load_figure
-from campaign.report.links import shown, size_words
+from campaign.report.link_selection import shown, size_words
 from tests.unit.observe.links import links_data
 
 

@@ -19,7 +19,7 @@ from campaign.launch.protocol import Launcher, Limits
 from campaign.observe.telemetry import run_telemetry
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.synthetic import SyntheticWorkload
 from tests.campaign_files import one_cell, one_run

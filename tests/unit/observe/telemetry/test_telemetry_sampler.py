@@ -18,7 +18,7 @@ import pytest
 from campaign.observe.telemetry.sampler import SHARE, Output, Turns, next_tick
 from campaign.observe.telemetry.samples import SampleFile
 from campaign.observe.telemetry.sources import Asked, Reading
-from campaign.observe.telemetry.sources.gauges import machine, open_probes, started_ticks
+from campaign.observe.telemetry.sources.program_gauges import machine, open_probes, started_ticks
 
 ARGV = (sys.executable, "-m", "campaign.observe.telemetry.sampler", "--host", "h", "--interval", "0.1")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.slurm.strategies.controller_state import (
+from campaign.slurm.strategies.controller_queries import (
     NODES,
     Job,
     Reservation,

@@ -14,7 +14,7 @@ from campaign.workloads.trainer.models import build
 from campaign.workloads.trainer.rank_process import Place
 from campaign.workloads.trainer.run_spec import TrainSpec
 from campaign.workloads.trainer.timed_steps import CpuClock, Training, measure
-from campaign.workloads.trainer.training import Session
+from campaign.workloads.trainer.training_session import Session
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.model_catalog import model_info

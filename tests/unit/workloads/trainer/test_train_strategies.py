@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from campaign.workloads.trainer import models
 from campaign.workloads.trainer.rank_process import Place
-from campaign.workloads.trainer.training import Session
+from campaign.workloads.trainer.training_session import Session
 from campaign.workloads.trainer.run_spec import TrainSpec
 
 torch.set_num_threads(1)

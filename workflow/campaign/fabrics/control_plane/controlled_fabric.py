@@ -22,7 +22,17 @@ from campaign.fabrics.hardware import Composition, Host, HostSpec, Inventory, Po
 from campaign.fabrics.host_agents.protocol import HostAgent
 from campaign.fabrics.placement.devices import own_devices, pool_devices
 from campaign.fabrics.placement.selection import select
-from campaign.fabrics.protocol import Capabilities, Fabric, Observed, Portable, Reading, Request, Selection, Sent, Tag
+from campaign.fabrics.protocol import (
+    Capabilities,
+    Fabric,
+    Observed,
+    Portable,
+    Reading,
+    Request,
+    Selection,
+    Sent,
+    Tag,
+)
 from campaign.fabrics.state_file import HeldHost, Holding, State, StateFile, claim
 
 _RECENT_S = 1.0

@@ -24,8 +24,8 @@ from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http.address import Address
 from campaign.fabrics.http.connection import HttpConnection, Lost, Unsent, wire_headers
 from campaign.fabrics.http.options import Connection
+from campaign.fabrics.http.redaction import AUTHENTICATING, MASK, Hidden
 from campaign.fabrics.http.response import Answer, Headers, parsed, printable, shallow
-from campaign.fabrics.http.secrets import AUTHENTICATING, MASK, Hidden
 from campaign.fabrics.protocol import Sent
 
 __all__ = ["Answer", "Client", "Traced"]

@@ -22,7 +22,7 @@ from campaign.fabrics.placement.devices import own_devices
 from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric
-from campaign.fabrics.simulated.chassis import ChassisOptions, banks, fill, ports_of
+from campaign.fabrics.simulated.chassis_topology import ChassisOptions, banks, fill, ports_of
 from campaign.fabrics.simulated.device_state import LANES, host_id, pooled, present, visible
 from campaign.fabrics.simulated.faults import Fault, FaultKind, Faults
 from campaign.fabrics.state_file import Slot, State

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from campaign.fabrics.hardware import Device, DeviceState, Link
-from campaign.fabrics.simulated.chassis import Slotted
+from campaign.fabrics.simulated.chassis_topology import Slotted
 from campaign.fabrics.state_file import Slot, State
 
 # A Falcon-4016-like host adapter and slot: PCIe 4.0, 16 lanes.

@@ -21,7 +21,7 @@ class Difference:
 
 
 def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Difference]:
-    """What differs between the contexts of two campaigns (`campaign.report.page_document`)."""
+    """What differs between the contexts of two campaigns (`campaign.report.context_schema`)."""
     one, two = _flat(base), _flat(other)
     for what in dict.fromkeys([*one, *two]):
         a, b = sorted(one.get(what, {})), sorted(two.get(what, {}))

@@ -11,7 +11,7 @@ from typing import Any
 from campaign import wording
 from campaign.config.published_file import Claim, Here, ReferenceSet, from_document
 from campaign.insight.published import NOT_HERE
-from campaign.insight.published.conditions import conditions
+from campaign.insight.published.condition_wording import conditions
 from campaign.insight.published.judgement import judge, others
 from campaign.insight.published.quantities import Found, Value, found
 from campaign.insight.published.selection import NotHere, only_the_program

@@ -11,14 +11,14 @@ import pandas as pd
 from campaign import wording
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import SHAPE_AXES
-from campaign.insight.recommend.answers import Question, answer
 from campaign.insight.recommend.candidates import TRUSTED_PCT, Modelled, candidates, modelled
+from campaign.insight.recommend.choice import Question, answer
 from campaign.insight.recommend.document import ModelSaid, Parameter, RecommendationDocument
 from campaign.insight.recommend.fit import Checked, Fitted
-from campaign.insight.recommend.mixtures import mixed
 from campaign.insight.recommend.objectives import DEFAULT, MIX, PER_JOULE, PREDICTIONS, Asked, Objective
 from campaign.insight.recommend.observations import LinkStart, link_starts
-from campaign.insight.recommend.shapes import pool_of, system_of
+from campaign.insight.recommend.shape_enumeration import pool_of, system_of
+from campaign.insight.recommend.workload_mix import mixed
 from campaign.statistics.comparable_cells import option_columns
 from campaign.tables.io import Tables
 

@@ -18,7 +18,7 @@ import pandas as pd
 from campaign.insight.recommend.fit import Checked, Fitted, fit, predict
 from campaign.insight.recommend.fit import check as check_model
 from campaign.insight.recommend.observations import LinkStart, Observed, observed, with_ways
-from campaign.insight.recommend.shapes import COLUMNS, Pool, name, possible
+from campaign.insight.recommend.shape_enumeration import COLUMNS, Pool, name, possible
 from campaign.statistics import student_quantile
 
 TRUSTED_PCT = 10.0

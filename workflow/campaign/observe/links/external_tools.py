@@ -13,7 +13,7 @@ from typing import Any
 from campaign.config.campaign_file import LinkMeasurement
 from campaign.fabrics.hardware import Composition
 from campaign.launch.protocol import Launcher, Limits
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import Scope, read_log
 from campaign.workloads.protocol import Step
 

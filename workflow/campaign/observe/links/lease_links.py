@@ -12,7 +12,7 @@ from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.files import write_once
 from campaign.launch.protocol import Launcher
-from campaign.lease.names import Obtained
+from campaign.lease.campaign_leases import Obtained
 from campaign.observe.links.document import with_models
 from campaign.observe.links.expectation import flags
 from campaign.observe.links.measure_links import measure_links

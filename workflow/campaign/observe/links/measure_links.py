@@ -14,8 +14,8 @@ from typing import Any, Literal
 from campaign.config.campaign_file import LinkMeasurement
 from campaign.errors import RecordError
 from campaign.fabrics.hardware import Composition
-from campaign.launch.device_masks import UsedDevices
 from campaign.launch.protocol import Launcher, Limits
+from campaign.launch.rank_devices import UsedDevices
 from campaign.observe.links import external_tools
 from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
 from campaign.observe.links.spec import LinkSpec, RankLinks, read_links

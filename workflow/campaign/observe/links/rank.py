@@ -39,7 +39,7 @@ def _run(environment: Mapping[str, str]) -> int:
     if place.world_size > 1 and place.local_ranks is not None:
         # Without an interface gloo resolves the host's name, which need not lead to this host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    from campaign.observe.links.rank_schedule import Session
+    from campaign.observe.links.rank_measurement import Session
 
     session = Session(spec, place)
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from campaign.launch.protocol import Launcher
 
 GAUGES = "CAMPAIGN_GAUGES"
-"""Variable with the directory in which programs publish values of their own (`campaign.observe.telemetry.sources.gauges`)."""
+"""Variable with the directory in which programs publish values of their own (`sources.program_gauges`)."""
 _STARTS_S = 10.0  # a step of Slurm on many hosts begins within seconds
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.observe.telemetry.sources import Asked, Probe, open_probes
-from campaign.observe.telemetry.sources.gauges import machine
+from campaign.observe.telemetry.sources.program_gauges import machine
 
 SCHEMA = "telemetry/1"
 SHARE = 0.006

@@ -24,7 +24,15 @@ from typing import Any, TypeVar
 
 from campaign.documents.cell import Cell, Configuration
 from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs
-from campaign.plan.cost.log_linear import Effects, Part, Predicted, fitted, lease_features, run_features, summed
+from campaign.plan.cost.log_linear import (
+    Effects,
+    Part,
+    Predicted,
+    fitted,
+    lease_features,
+    run_features,
+    summed,
+)
 
 _T = TypeVar("_T")
 

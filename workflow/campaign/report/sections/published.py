@@ -7,7 +7,7 @@ from typing import Any
 
 from campaign import wording
 from campaign.insight.published import NOT_HERE
-from campaign.report.page_document import PublishedClaim, PublishedDocument, PublishedSaid
+from campaign.report.context_schema import PublishedClaim, PublishedDocument, PublishedSaid
 
 OTHER = "other conditions"
 OTHER_PROGRAM = "with another program"

@@ -17,7 +17,7 @@ from campaign.files import content_hash
 from campaign.processes.command import TIMED_OUT
 from campaign.slurm.commands import Answer, Slurm
 from campaign.slurm.refusal import parse_refusal
-from campaign.slurm.strategies.controller_state import (
+from campaign.slurm.strategies.controller_queries import (
     JOBS,
     NODES,
     RESERVATIONS,

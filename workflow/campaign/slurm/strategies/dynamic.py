@@ -19,7 +19,7 @@ from campaign.errors import ConfigError, HostFailed
 from campaign.fabrics.hardware import Composition
 from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies.controller import Controller, reservation_name
-from campaign.slurm.strategies.controller_state import Node
+from campaign.slurm.strategies.controller_queries import Node
 
 _COMMAND_S = 300.0
 _AT_ONCE = 16

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.errors import LaunchError
+from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster, ClusterSpec, environment
 from campaign.launch.emulation.namespaces import end, tool
-from campaign.launch.emulation.slurm_cluster import DESCRIPTION, Cluster, ClusterSpec, environment
 from campaign.processes.command import TIMED_OUT, run_command
-from campaign.testbed.slurm import cluster_directory, daemons, network
+from campaign.testbed.slurm import cluster_directory, daemons, emulated_hosts
 from campaign.testbed.slurm.requirements import check
 
 _SLURMDBD_PORT = 6819
@@ -70,7 +70,7 @@ def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Clus
     lock = cluster_directory.lock(directory)
     try:
         cluster_directory.prepare(directory)
-        keeper, cluster = network.hosts(directory, spec, lock)
+        keeper, cluster = emulated_hosts.hosts(directory, spec, lock)
         try:
             os.pwrite(lock, f"{keeper.held.pid}\n".encode(), 0)
             say(f"hosts: {', '.join(host.name for host in spec.hosts)}; controller at {cluster.control_address}")
@@ -80,7 +80,7 @@ def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Clus
             keeper.keep()
         except BaseException:
             keeper.close()
-            network.unlinked(cluster.interface)
+            emulated_hosts.unlinked(cluster.interface)
             cluster_directory.clear(directory)
             raise
     finally:
@@ -99,7 +99,7 @@ def down(directory: Path) -> bool:
     if pid is not None:
         end(pid)
         with suppress(FileNotFoundError):
-            network.unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text()).interface)
+            emulated_hosts.unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text()).interface)
     cluster_directory.clear(directory)
     return pid is not None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from campaign.errors import LaunchError
 from campaign.files import acquire_lock, is_locked
-from campaign.launch.emulation.slurm_cluster import DESCRIPTION, Cluster
+from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster
 from campaign.testbed.slurm.config_files import PROGRAMS, render
 
 _LOCK = "keeper.lock"

@@ -7,7 +7,7 @@ import sys
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from campaign.launch.emulation.slurm_cluster import Cluster
+from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.paths import ROOT
 
 TEMPLATES = ROOT / "envs" / "cluster"

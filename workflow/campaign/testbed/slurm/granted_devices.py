@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from campaign.errors import LaunchError
-from campaign.launch.emulation.slurm_cluster import Cluster
+from campaign.launch.emulation.cluster_spec import Cluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request
-from campaign.launch.emulated_links import rates_of
-from campaign.launch.emulation.slurm_cluster import ClusterHost, ClusterSpec, Registration
+from campaign.launch.emulation.cluster_spec import ClusterHost, ClusterSpec, Registration
 from campaign.launch.emulation.topology import LinkRates
+from campaign.launch.emulation_plan import rates_of
 
 _REGISTRATIONS: dict[str, Registration] = {
     "static": "static",

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from campaign.errors import nearest
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.reading import Curve, Format, Matrix, Reader, Reading, Scope
 
 __all__ = ["PARSERS", "Curve", "Format", "Matrix", "ParserName", "Reader", "Reading", "Scope", "format_of", "read_log"]

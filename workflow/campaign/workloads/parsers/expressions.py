@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from campaign.documents.fields import AxisName, Model
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 
 _PLAIN = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, Scope, format_of, read_log
 from campaign.workloads.parsers.expressions import Parser, needle
 

@@ -281,9 +281,9 @@ def _prepare() -> None:
     torch.set_num_threads(1)
     for name in (
         "campaign.observe.links.rank",
-        "campaign.observe.links.rank_schedule",
+        "campaign.observe.links.rank_measurement",
         "campaign.workloads.trainer.rank",
-        "campaign.workloads.trainer.training",
+        "campaign.workloads.trainer.training_session",
     ):
         importlib.import_module(name)  # for the forks
 

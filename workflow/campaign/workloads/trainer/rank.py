@@ -29,7 +29,7 @@ from campaign.workloads.trainer.rank_result import result_path, write_result
 from campaign.workloads.trainer.run_spec import TrainSpec
 
 if TYPE_CHECKING:
-    from campaign.workloads.trainer.training import Session
+    from campaign.workloads.trainer.training_session import Session
 
 _EVIDENCE_CHARACTERS = 500
 
@@ -63,10 +63,10 @@ def _run(environment: Mapping[str, str]) -> int:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # A fork of the parent has torch already; a process of its own pays for it here.
     started_s = time.perf_counter()
-    from campaign.workloads.trainer import training
+    from campaign.workloads.trainer import training_session
 
     import_s = time.perf_counter() - started_s
-    current = training.Session(spec, place, import_s)
+    current = training_session.Session(spec, place, import_s)
     try:
         result = current.run()
     except Exception as error:

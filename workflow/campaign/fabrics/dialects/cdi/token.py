@@ -14,7 +14,7 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.dialects.cdi.options import Options
 from campaign.fabrics.errors import OutcomeUnknown
 from campaign.fabrics.http.client import Client
-from campaign.fabrics.http.credentials import needed_login
+from campaign.fabrics.http.login import needed_login
 
 LEEWAY_S = 30.0
 

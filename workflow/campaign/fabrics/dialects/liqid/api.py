@@ -16,7 +16,7 @@ from campaign.fabrics.dialects.liqid import parse
 from campaign.fabrics.dialects.liqid.options import Options
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http.client import Answer, Client
-from campaign.fabrics.http.credentials import Login, login, needed_login
+from campaign.fabrics.http.login import Login, login, needed_login
 
 BASE = "/liqid/api/v2"
 _LOGINS = 6

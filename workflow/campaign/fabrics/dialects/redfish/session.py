@@ -12,7 +12,7 @@ from campaign.errors import FabricError
 from campaign.fabrics.dialects.redfish.error_messages import refusal
 from campaign.fabrics.errors import OutcomeUnknown
 from campaign.fabrics.http.client import Answer, Client
-from campaign.fabrics.http.credentials import login
+from campaign.fabrics.http.login import login
 
 Authentication = Literal["session", "basic", "none"]
 SESSIONS = "/redfish/v1/SessionService/Sessions"

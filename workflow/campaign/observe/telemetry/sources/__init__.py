@@ -15,7 +15,7 @@ SOURCES: dict[str, str] = {
     "host": "campaign.observe.telemetry.sources.host",
     "nvidia": "campaign.observe.telemetry.sources.nvidia",
     "amd": "campaign.observe.telemetry.sources.amd",
-    "gauges": "campaign.observe.telemetry.sources.gauges",
+    "gauges": "campaign.observe.telemetry.sources.program_gauges",
 }
 
 Reading = tuple[str, str, float]

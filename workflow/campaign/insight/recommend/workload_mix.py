@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign.insight.recommend.answers import fastest_rate, usable
-from campaign.insight.recommend.shapes import COLUMNS
+from campaign.insight.recommend.choice import fastest_rate, usable
+from campaign.insight.recommend.shape_enumeration import COLUMNS
 
 _SHAPE = ["shape", *COLUMNS, "configuration", "ranks", "devices", "way"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign import files
-from campaign.config.fabric import fabric_of
+from campaign.config.open_fabric import fabric_of
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.lease_plan import LeasePlan
@@ -24,9 +24,17 @@ from campaign.documents.superseded import set_aside
 from campaign.errors import FabricError, HostFailed, LaunchError, unwritable
 from campaign.fabrics.protocol import Fabric
 from campaign.files import write_once
+from campaign.lease.campaign_leases import (
+    journals,
+    lease_document,
+    lease_id,
+    lease_of,
+    reconcile_orphans,
+    request,
+    use_number,
+)
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
-from campaign.lease.names import journals, lease_document, lease_id, lease_of, reconcile_orphans, request, use_number
 from campaign.paths import Results, machine_lock
 from campaign.plan.cost import history
 from campaign.plan.cost.costs import actual_s, costs_measured
@@ -36,11 +44,11 @@ from campaign.plan.missing_runs import Known, read_known, record_implied
 from campaign.plan.plan import isolation
 from campaign.processes.signals import deferred, interruptible
 from campaign.run.driver import Driver
+from campaign.run.driver_supervisor import Left, Supervisor
 from campaign.run.preflight import not_emulated, preflight
 from campaign.run.progress import note
-from campaign.run.supervisor import Left, Supervisor
 from campaign.slurm.commands import Slurm
-from campaign.slurm.hosts import ChangedHosts, ExcludedHosts
+from campaign.slurm.excluded_hosts import ChangedHosts, ExcludedHosts
 from campaign.slurm.strategies import Strategy, open_strategy
 from campaign.submit import open_submitter
 

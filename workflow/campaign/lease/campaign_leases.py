@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign import files
-from campaign.config.fabric import request_of
+from campaign.config.open_fabric import request_of
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Configuration
 from campaign.errors import LaunchError
@@ -18,7 +18,7 @@ from campaign.files import content_hash
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.reconcile import Orphan, reconcile
 from campaign.paths import Results
-from campaign.slurm import jobs
+from campaign.slurm import submitted_jobs
 
 
 def lease_id(results: Results, lease: str) -> str:
@@ -94,7 +94,9 @@ def reconcile_orphans(
         campaign = str(Journal(directory, name).document()["campaign"])
         results = Results(root, campaign)
         lease = lease_of(results, name)
-        return lease is not None and (files.is_locked(results.driver_lock(lease)) or jobs.is_expected(results, lease))
+        return lease is not None and (
+            files.is_locked(results.driver_lock(lease)) or submitted_jobs.is_expected(results, lease)
+        )
 
     return reconcile(fabric, directory, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from campaign import files
 from campaign.config.resolve import Campaign
-from campaign.documents.driver import DriverRequest, DriverResult
+from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.documents.record import Store, is_full
 from campaign.errors import HostFailed, LaunchError, RecordError
-from campaign.fabrics.http.credentials import withheld
+from campaign.fabrics.http.login import withheld
 from campaign.lease.lifecycle import Lease
 from campaign.paths import Results
 from campaign.plan.cost.costs import Span

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from zoneinfo import ZoneInfo
 
 from campaign.config.import_file import LogPattern, LogTimes
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 
 
 @dataclass(frozen=True)

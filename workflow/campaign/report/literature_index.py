@@ -1,6 +1,6 @@
 """Write the table of reports/README.md: figures and tables of published studies, and the figures here that show the same.
 
-`python -m campaign.report.counterparts [--check]`. Rows come from `COUNTERPARTS` of each figure:
+`python -m campaign.report.literature_index [--check]`. Rows come from `COUNTERPARTS` of each figure:
 'study: figure there' -> what it shows.
 """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.documents.driver import DriverRequest
+from campaign.documents.driver_messages import DriverRequest
 from campaign.errors import ConfigError, LaunchError
 from campaign.files import read_json, write_json
 

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from campaign.config import remote_devices
+from campaign.config import launch_prefix_rules
 from campaign.config.resolve import Campaign
 from campaign.documents.record import IMPORTED
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
 from campaign.documents.superseded import all_set_aside
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
-from campaign.launch.emulated_links import FLAGS as LINK_FLAGS
-from campaign.launch.emulated_links import sentence
+from campaign.launch.emulation_plan import FLAGS as LINK_FLAGS
+from campaign.launch.emulation_plan import sentence
 from campaign.plan.cost.history import measured_forecasts
 from campaign.plan.matrix import Matrix
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often
 
 if TYPE_CHECKING:
-    from campaign.tables.collected import Collected
+    from campaign.tables.collected_records import Collected
 
 FLAGS = {
     "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
@@ -40,7 +40,7 @@ _PROTOCOL = ("warmup_steps", "measured_steps", "repetitions", "order", "seed")
 
 
 def context_document(collected: Collected) -> dict[str, Any]:
-    """JSON-serialisable; its form is `campaign.report.page_document.ContextDocument`."""
+    """JSON-serialisable; its form is `campaign.report.context_schema.ContextDocument`."""
     campaign, records = collected.campaign, collected.records
     shared = {name for record in records for name in (record.environment, record.software) if name}
     environments = {name: collected.store.shared_document(name) for name in sorted(shared)}
@@ -75,7 +75,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "notes": [
             *campaign.system.notes,
             *_unverified(campaign),
-            *remote_devices.said(campaign.system, campaign.configurations),
+            *launch_prefix_rules.said(campaign.system, campaign.configurations),
             *_emulation(campaign),
             *_links(collected),
             *_emulated_links(collected),

@@ -19,7 +19,12 @@ import torch.distributed as dist
 from campaign.errors import ConfigError
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 from campaign.observe.links.time_budget import Forecast, ladder
-from campaign.observe.links.transfer_timing import LARGEST_COPY_BYTES, LARGEST_COPY_ON_CPU_BYTES, Exchange, copies_s
+from campaign.observe.links.transfer_timing import (
+    LARGEST_COPY_BYTES,
+    LARGEST_COPY_ON_CPU_BYTES,
+    Exchange,
+    copies_s,
+)
 from campaign.workloads.trainer.rank_process import Place
 
 _BUFFERS = 3  # of one size that a rank holds at most

@@ -22,7 +22,7 @@ from campaign.insight.recommend.objectives import (
     TIME,
     Objective,
 )
-from campaign.insight.recommend.shapes import COLUMNS
+from campaign.insight.recommend.shape_enumeration import COLUMNS
 from campaign.statistics import SIGNIFICANT, holm, student_quantile
 
 TIED_SHOWN = 6

@@ -12,16 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from campaign.documents.cell import Cell
-from campaign.documents.driver import DriverRequest, DriverResult
+from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.record import Failure, Record, RecordedCell, Store, is_full
 from campaign.errors import LaunchError, RecordError
 from campaign.fabrics.hardware import Composition
 from campaign.files import content_hash
 from campaign.launch import open_launcher
-from campaign.launch.emulated_links import NOT_EMULATED
+from campaign.launch.emulation_plan import NOT_EMULATED
 from campaign.launch.protocol import Launcher, Limits
-from campaign.lease.names import Obtained, obtained_on_demand
+from campaign.lease.campaign_leases import Obtained, obtained_on_demand
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.plan.lease_plans import campaign_of, lease_frontier
@@ -34,7 +34,7 @@ from campaign.processes.signals import deferred
 from campaign.run.environment import environment_document
 from campaign.run.progress import note
 from campaign.slurm.options import is_pinned
-from campaign.workloads.logs import Log
+from campaign.workloads.log_reader import Log
 from campaign.workloads.peak_rates import peak_tflops
 from campaign.workloads.protocol import Ended, Outcome, Run, Storage
 
