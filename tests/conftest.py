@@ -79,6 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of the same name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, so that no worker is left alone with one; a file stays together for what it shares."""
     order = {name: number for number, name in enumerate(_LONGEST_FIRST)}
