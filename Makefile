@@ -17,10 +17,10 @@ demo: $(VENV)/.demo  ## Run the default campaign and write its report (a few min
 
 # Most of the time of a test is waiting for daemons: more workers than cores.
 test: $(VENV)/.dev  ## All tests (ten minutes)
-	pytest --numprocesses=4 --dist=loadgroup --no-loadscope-reorder
+	pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute; needs no root)
-	pytest --numprocesses=2 --dist=loadgroup -m "not slow and not browser" tests/unit tests/contract
+	pytest --numprocesses=2 --dist=loadfile -m "not slow and not browser" tests/unit tests/contract
 
 check: $(VENV)/.dev  ## Style, types, architecture
 	ruff check .

@@ -79,15 +79,26 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of the same name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, so that no worker is left alone with one; a file stays together for what it shares."""
+    """The longest files first, so that no worker is left alone with one."""
     order = {name: number for number, name in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if item.path.stem in _SPREAD else str(item.path)))
         if item.path.stem in _SLOW_FILES or _SLOW_DIRECTORIES & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file stays on one worker, because its tests share a cluster or a process; those of _SPREAD share nothing."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if Path(file).stem in _SPREAD else file
+
+    return Scheduling(config, log)
 
 
 BROWSER, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
