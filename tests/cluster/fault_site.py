@@ -64,7 +64,7 @@ class FaultSite(ClusterProject):
         directory = self.results().slurm
         with files.lock(directory / "submit.lock"):
             process = self.start("--until", "measure")
-            self.until(lambda: len(list(directory.glob("requests/*.pkl"))) == leases or process.poll() is not None)
+            self.until(lambda: len(list(directory.glob("requests/*.json"))) == leases or process.poll() is not None)
         return process
 
     def begin_array(self, leases: int, running: int = 0) -> subprocess.Popen[str]:

@@ -105,4 +105,4 @@ def test_the_command_draws_from_a_directory_of_results(tables: Tables, tmp_path:
     assert {path.name for path in out.iterdir()} == {"scaling.pdf", "scaling.svg", "scaling.csv", "figures.tex"}
     done = CliRunner().invoke(main, ["figures", str(out)])
     assert done.exit_code == 1
-    assert "is no source of measurements" in done.output
+    assert "is not a source of measurements" in done.output

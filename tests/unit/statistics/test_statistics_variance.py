@@ -81,7 +81,7 @@ def test_what_the_design_cannot_tell_apart_is_said() -> None:
     assert "on one lease" in one_lease.host.why
     confounded = components(*simulated(random, leases=6, hosts=6))
     assert confounded.together.known
-    assert "cannot be told" in confounded.lease.why
+    assert "cannot be separated" in confounded.lease.why
     assert not confounded.host.known
     same_hosts = components(*simulated(random, hosts=1))
     assert same_hosts.lease.known

@@ -158,7 +158,7 @@ def test_what_is_wrong_is_one_message_for_the_person(made: Tables) -> None:
 def test_a_query_or_tables_has_to_be_asked_for(made: Tables) -> None:
     assert sql().exit_code == 1
     assert "give a query" in sql().output
-    assert "is no source of measurements" in sql("select 1", "nowhere").output
+    assert "is not a source of measurements" in sql("select 1", "nowhere").output
 
 
 def test_links_are_rows(made: Tables) -> None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
     """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
-    import statsmodels.stats.multitest  # noqa: F401 - once for all processes
-
     from campaign.report.figure import all_figures, data_of
     from campaign.tables.io import read
 

@@ -12,12 +12,13 @@ def holm(p: npt.ArrayLike) -> Floats:
     """Adjusted p-values of one family of tests, in the order given and of its shape; nan is no test and stays nan.
 
     Holm (1979), "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6(2): it assumes
-    nothing about the dependence of the tests, which share a reference here.
+    nothing about the dependence of the tests, which share a reference here. Written out: multipletests of statsmodels collects
+    garbage in every call, 75 ms each in a process of ours.
     """
-    from statsmodels.stats.multitest import multipletests  # loads slowly
-
     adjusted = np.array(p, dtype=np.float64)
     tested = np.isfinite(adjusted)
-    if tested.any():
-        adjusted[tested] = multipletests(adjusted[tested], method="holm")[1]
+    known = adjusted[tested]
+    order = np.argsort(known, kind="stable")
+    known[order] = np.minimum(np.maximum.accumulate(known[order] * np.arange(known.size, 0, -1)), 1.0)
+    adjusted[tested] = known
     return adjusted

@@ -170,7 +170,7 @@ class Ranking:
             order.append(self.places[number])
             spent += float(self.price[number])
             self._take(number)
-            if spent > amount:
+            if spent > amount * (1 + 1e-9):  # sums in another order differ in their last digits
                 break
         return order
 
