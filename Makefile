@@ -25,7 +25,7 @@ test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute; needs no root)
 check: $(VENV)/.dev  ## Style, types, architecture
 	ruff check .
 	ruff format --check .
-	snakefmt --check workflow/Snakefile workflow/rules
+	snakefmt --check Snakefile workflow/Snakefile workflow/rules
 	mypy
 	lint-imports
 	python -m campaign.config.documentation --check
@@ -38,7 +38,7 @@ bench: $(VENV)/.dev  ## Figures of speed, as a table (about twenty minutes; thos
 format: $(VENV)/.dev  ## Put everything into shape
 	ruff check --fix .
 	ruff format .
-	snakefmt workflow/Snakefile workflow/rules
+	snakefmt Snakefile workflow/Snakefile workflow/rules
 
 docs: $(VENV)/.dev  ## Regenerate reference pages and schemas, and build the site into build/docs
 	python -m campaign.config.documentation
