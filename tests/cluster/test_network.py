@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -115,9 +116,10 @@ def test_a_rank_has_the_address_under_which_others_reach_it() -> None:
             emulation.address(6)
 
 
-def outside() -> tuple[str, str, list[str]]:
-    """What a process outside can see of network and mounts."""
-    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+def outside() -> tuple[list[str], str, list[str]]:
+    """What a process outside can see of network and mounts; without the interfaces of clusters that other tests bring up meanwhile."""
+    shown = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+    links = [line for line in shown.splitlines() if not re.match(r"\d+: campaign\d", line)]
     here = [path.name for path in Path("/run").glob("netns")]
     return links, Path("/proc/self/mounts").read_text(), here
 
