@@ -117,7 +117,7 @@ def test_a_rank_has_the_address_under_which_others_reach_it() -> None:
 
 
 def outside() -> tuple[list[str], str, list[str]]:
-    """What a process outside can see of network and mounts; without the interfaces of clusters that other tests bring up meanwhile."""
+    """What a process outside can see of network and mounts; without the interfaces of other tests' clusters."""
     shown = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
     links = [line for line in shown.splitlines() if not re.match(r"\d+: campaign\d", line)]
     here = [path.name for path in Path("/run").glob("netns")]
