@@ -16,11 +16,11 @@ demo: $(VENV)/.demo  ## Run the default campaign and write its report (a few min
 	@python -c 'from pathlib import Path; print("Open it:", Path("results/demo/report.html").absolute().as_uri())'
 
 # Most of the time of a test is waiting for daemons: more workers than cores.
-test: $(VENV)/.dev  ## All tests (ten minutes)
+test: $(VENV)/.dev  ## All tests (a quarter of an hour on two cores)
 	pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute; needs no root)
-	pytest --numprocesses=2 --dist=loadfile -m "not slow and not browser" tests/unit tests/contract
+	pytest --numprocesses=2 --dist=loadfile -m "not slow and not browser" tests/unit
 
 check: $(VENV)/.dev  ## Style, types, architecture
 	ruff check .

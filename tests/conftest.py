@@ -41,14 +41,17 @@ _SPREAD = frozenset(
     }
 )
 """Files whose tests share nothing that is costly to make: each of their tests may go to another worker."""
-_SLOW_DIRECTORIES = frozenset({"cluster", "workflow", "benchmarks", "trainer"})
+_SLOW_DIRECTORIES = frozenset({"cluster", "workflow", "benchmarks", "trainer", "contract"})
 _SLOW_FILES = frozenset(
     {
         "test_agents_detach",
+        "test_agents_drives",
         "test_archive",
+        "test_archive_merge",
         "test_asking",
         "test_compare",
         "test_comparison",
+        "test_control_http",
         "test_documentation",
         "test_figures",
         "test_figures_of_metrics",
@@ -64,6 +67,7 @@ _SLOW_FILES = frozenset(
         "test_recommendation",
         "test_report",
         "test_same_bytes",
+        "test_serve_application",
         "test_serve_command",
         "test_statistics_pairs",
     }

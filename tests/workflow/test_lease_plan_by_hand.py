@@ -90,7 +90,7 @@ def test_a_program_that_other_leases_need_may_be_missing(project: Project) -> No
     mine, others = (next(project.results().lease_plans.glob(f"*--{name}.*")) for name in ("logged", "other"))
     campaign(project, "measure", str(mine))
     assert len(project.records()) == 1
-    assert "'no-such-program' is not a program on this machine" in campaign(project, "measure", str(others), expect=1)
+    assert "'no-such-program' was not found on this machine" in campaign(project, "measure", str(others), expect=1)
 
 
 def test_snakemake_goes_on_where_a_lease_was_measured_by_hand(project: Project) -> None:
