@@ -115,18 +115,18 @@ class Supervisor:
                 self.tell(words)
             if fate.alive:
                 self.exclude(fate.failed_hosts)
-            if not fate.alive and is_full(self.results.directory):
+                time.sleep(self.submitter.look_s)
+            elif is_full(self.results.directory):
                 raise RecordError(
                     f"{self.results.directory}: the disk is full, which ended the driver of {self.lease}; free space, "
                     "then run the same command again: finished records are kept"
                 )
-            if not fate.alive:
+            else:
                 raise HostFailed(
                     f"the driver of {self.lease} is gone without a result{f' ({fate.words})' if fate.words else ''} "
                     f"(log: {submitted.log_file})",
                     fate.failed_hosts,
                 )
-            time.sleep(self.submitter.look_s)
 
     def cancelled(self, interrupted: Interrupted) -> bool:
         """Whether the jobs are to be ended: only by a second Ctrl-C, and the first one to be asked speaks for all."""

@@ -17,7 +17,8 @@ PACKAGES = ("torch", "numpy", "snakemake", "submitit", "pydantic", "transformers
 
 def environment_document() -> dict[str, Any]:
     """Host, processor, memory, kernel, Python, packages and GPUs; what cannot be found out is absent."""
-    document: dict[str, Any] = {
+    gpus = _gpus()
+    return {
         "schema_version": "environment/1",
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
@@ -27,11 +28,8 @@ def environment_document() -> dict[str, Any]:
         "cpus_usable": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        **({"gpus": gpus} if gpus else {}),
     }
-    gpus = _gpus()
-    if gpus:
-        document["gpus"] = gpus
-    return document
 
 
 def _version(package: str) -> str | None:
@@ -53,12 +51,9 @@ def _gpus() -> list[str]:
     """One line a GPU from nvidia-smi, where there is one."""
     if not shutil.which("nvidia-smi"):
         return []
-    query = [
-        "nvidia-smi",
-        "--query-gpu=index,uuid,name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max",
-    ]
+    query = "--query-gpu=index,uuid,name,memory.total,driver_version,pcie.link.gen.max,pcie.link.width.max"
     try:
-        answer = run_command([*query, "--format=csv,noheader"], timeout_s=30)
+        answer = run_command(["nvidia-smi", query, "--format=csv,noheader"], timeout_s=30)
     except OSError:
         return []
     return answer.out.strip().splitlines() if answer.code == 0 else []

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from campaign import files
@@ -85,14 +84,13 @@ class _Measuring:
         self.results = results
         self.say = say
         self.store = Store(results.directory)
-        self.skip_implied = self.campaign.protocol.skip_implied
         self.uses: list[str] = []
         self.problems: list[str] = []
         self.forecast: dict[str, Any] | None = None
         self.submitter = open_submitter(self.campaign, results, Driver, self.tell)
         self.strategy: Strategy = open_strategy(self.campaign.system, Slurm(results.slurm_calls), self.tell)
-        self.excluded = ExcludedHosts(results.slurm)
-        self.changed = ChangedHosts(results.slurm)
+        self.excluded, self.changed = ExcludedHosts(results.slurm), ChangedHosts(results.slurm)
+        self.leases = journals(results, self.campaign.system.name)
         # The driver reads the same document, wherever this process has it from.
         path = results.lease_plans / f"{plan.lease}.{plan.digest}.json"
         write_once(path, plan.text().encode())
@@ -145,10 +143,6 @@ class _Measuring:
         self.strategy.end(hosts, name)
         self.changed.remove(name)
 
-    @property
-    def leases(self) -> Path:
-        return journals(self.results, self.campaign.system.name)
-
     def journal(self, name: str) -> Journal:
         return Journal(self.leases, name)
 
@@ -168,7 +162,7 @@ class _Measuring:
         self.say(f"{self.plan.lease}: {message}")
 
     def known(self) -> Known:
-        return read_known(self.store, skip_implied=self.skip_implied)
+        return read_known(self.store, skip_implied=self.campaign.protocol.skip_implied)
 
     def missing(self) -> list[tuple[Cell, int]]:
         return self.known().missing(self.plan.work)
@@ -181,7 +175,7 @@ class _Measuring:
             recorded.append(record)
             note(self.results, self.plan.lease, cell, record, cell_done=cell_done)
 
-        frontier = lease_frontier(self.plan, self.store, skip=self.skip_implied)
+        frontier = lease_frontier(self.plan, self.store, skip=self.campaign.protocol.skip_implied)
         record_implied(frontier, self.missing(), self.plan.specification, self.plan.campaign_hash, tell)
         if recorded:
             self.tell(
@@ -189,14 +183,11 @@ class _Measuring:
                 "('--config skip_implied=no' starts them)"
             )
 
-    def isolated(self) -> Any:
+    def isolated(self) -> AbstractContextManager[None]:
         """Alone on the machine where leases would disturb each other, also against other campaigns."""
         if isolation(self.campaign) != "machine":
             return nullcontext()
-        return files.lock(
-            machine_lock(),
-            lambda who: self.tell(f"waiting for {who}, which measures on this machine"),
-        )
+        return files.lock(machine_lock(), lambda who: self.tell(f"waiting for {who}, which measures on this machine"))
 
     def persist(self) -> None:
         """Try until nothing is missing, or the apparatus has failed too often."""
@@ -228,13 +219,8 @@ class _Measuring:
     def attempt(self) -> None:
         """Compose, measure, release: once."""
         with self.fabric() as fabric:
-            mine = request(
-                self.campaign,
-                self.results,
-                self.plan.lease,
-                self.plan.configuration,
-                self.excluded.remaining(self.campaign.system),
-            )
+            hosts = self.excluded.remaining(self.campaign.system)
+            mine = request(self.campaign, self.results, self.plan.lease, self.plan.configuration, hosts)
             self.end_orphans(fabric, but=(mine.lease_id,))
             if self.strategy.composed_by_slurm:
                 self.drive_on_demand()
@@ -268,11 +254,11 @@ class _Measuring:
         finally:
             if use := self.supervisor.use:
                 self.uses.append(use)
-                journal = self.journal(use.rpartition(".")[0])
+                name = use.rpartition(".")[0]
                 until = time.monotonic() + _POWER_DOWN_S
-                while Journal(self.leases, journal.lease_id).state != "RELEASED" and time.monotonic() < until:
+                while self.journal(name).state != "RELEASED" and time.monotonic() < until:
                     time.sleep(self.submitter.look_s)
-                self.keep(self.plan.lease, Journal(self.leases, journal.lease_id))
+                self.keep(self.plan.lease, self.journal(name))
 
     def use(self, fabric: Fabric, lease: Lease) -> None:
         """Measure on a composition, and release it; left as it is for the next invocation when the driver goes on alone."""
@@ -290,10 +276,8 @@ class _Measuring:
         except BaseException as error:
             try:
                 if isinstance(error, LaunchError):
-                    words = self.portable(str(error))
-                    lease.journal.note(
-                        fault={"operation": "allocation", "error": type(error).__name__, "message": words}
-                    )
+                    fault = {"operation": "allocation", "error": type(error).__name__}
+                    lease.journal.note(fault={**fault, "message": self.portable(str(error))})
             finally:
                 self.release(fabric, lease, hosts)
             raise

@@ -10,7 +10,7 @@ from campaign.documents.superseded import Key, RecordedHosts, all_set_aside, hos
 from campaign.errors import ConfigError
 from campaign.files import is_locked
 from campaign.paths import Results
-from campaign.plan.matrix import Matrix, expand
+from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
 from campaign.plan.selection import HOST, host_expression
 
@@ -35,7 +35,13 @@ def matching_runs(campaign: Campaign, results: Results, where: str) -> list[Key]
     ]
     if not runs:
         raise ConfigError(f"--where: no run with {where} has a record; 'campaign run' measures what has none")
-    _refuse_while_measured(campaign, results, matrix, {cell_id for cell_id, _ in runs})
+    cells = {cell_id for cell_id, _ in runs}
+    for lease in sorted({lease_name(campaign.protocol, cell) for cell in matrix.cells if cell.id in cells}):
+        if is_locked(results.measure_lock(lease)) or is_locked(results.driver_lock(lease)):
+            raise ConfigError(
+                f"--where: {lease} is being measured now, and its records cannot be moved. Wait until 'campaign status' shows it "
+                "as complete, then run the same command again"
+            )
     return runs
 
 
@@ -47,12 +53,3 @@ def redo(results: Results, where: str, runs: Sequence[Key]) -> None:
             earlier.complete(store)
     if left := [run for run in runs if store.path(*run).exists()]:
         set_aside(store, left, where=where)
-
-
-def _refuse_while_measured(campaign: Campaign, results: Results, matrix: Matrix, cells: set[str]) -> None:
-    for lease in sorted({lease_name(campaign.protocol, cell) for cell in matrix.cells if cell.id in cells}):
-        if is_locked(results.measure_lock(lease)) or is_locked(results.driver_lock(lease)):
-            raise ConfigError(
-                f"--where: {lease} is being measured now, and its records cannot be moved. Wait until 'campaign status' shows it "
-                "as complete, then run the same command again"
-            )

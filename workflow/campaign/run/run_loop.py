@@ -6,8 +6,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,7 +73,9 @@ class Session:
         document = {"schema_version": "composition/1", **self.obtained.composition.document(), **links}
         self.composition = self.store.share(document)
         try:
-            with self.watching(launcher) as self.telemetry:
+            interval_s = self.campaign.protocol.telemetry_s
+            directory = self.work / "telemetry"
+            with Telemetry(launcher, self.obtained.composition, interval_s, directory) as self.telemetry:
                 self.links, self.link_flags = self.look_at_links(launcher, "before", todo)
                 for cell, repetition in todo:
                     if self.repetitions.is_over(cell):
@@ -89,13 +90,6 @@ class Session:
                 self.look_at_links(launcher, "after", todo)
         finally:
             launcher.close()
-
-    def watching(self, launcher: Launcher) -> AbstractContextManager[Telemetry | None]:
-        """Samplers on every host, for as long as runs are measured."""
-        interval_s = self.campaign.protocol.telemetry_s
-        if interval_s is None:
-            return nullcontext()
-        return Telemetry(launcher, self.obtained.composition, interval_s, self.work / "telemetry")
 
     def look_at_links(self, launcher: Launcher, when: When, todo: Sequence[object]) -> tuple[str, tuple[str, ...]]:
         """Measure the composition's links, where that is asked for and not done yet: hash of the document, flags of its runs."""
@@ -136,13 +130,14 @@ class Session:
         log = self.results.logs / self.lease / f"{name}.log"
         directory = self.work / "runs" / name
         directory.mkdir(parents=True, exist_ok=True)
+        place = self.campaign.system.storage.get(cell.configuration.storage)
         run = Run(
             cell,
             repetition,
             self.obtained.composition,
             directory,
             runs_on,
-            storage=self._storage(cell),
+            storage=Storage(Path(place.path), place.emulated_gb_per_s) if place else None,
             peak_tflops=self._peak_tflops(cell),
             launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
         )
@@ -156,8 +151,7 @@ class Session:
                 self._software(cell)
                 limits = Limits(cell.settings.time_limit_s, self.campaign.protocol.memory_limit_mib)
                 step = workload.step(run)
-                if self.telemetry is not None:
-                    step = replace(step, environment={**self.telemetry.environment, **step.environment})
+                step = replace(step, environment={**self.telemetry.environment, **step.environment})
                 ended = launcher.run(step, f"{self.mark}{name}", log, directory, limits)
                 outcome = workload.read(run, ended, Log(log))
         except LaunchError as error:
@@ -181,28 +175,23 @@ class Session:
             self.software[key] = "" if document is None else self.store.share(document)
         return self.software[key]
 
-    def _storage(self, cell: Cell) -> Storage | None:
-        place = self.campaign.system.storage.get(cell.configuration.storage)
-        return None if place is None else Storage(Path(place.path), place.emulated_gb_per_s)
-
     def _peak_tflops(self, cell: Cell) -> float | None:
         model = cell.configuration.device
         device = self.campaign.device(model)
-        own: Mapping[str, float] = {str(name): peak for name, peak in device.peak_tflops.items()}
+        own: dict[str, float] = {str(name): peak for name, peak in device.peak_tflops.items()}
         if cell.precision in own or device.runs_on == "cpu":  # one that is emulated has only the name of a device
             return own.get(cell.precision)
         return peak_tflops(model, device.reported_as, cell.precision)
 
     def _samples(self, run: Run, ended: Ended, outcome: Outcome) -> Summary:
         """What the hosts' samplers saw of the run; kept beside its record."""
-        if self.telemetry is None or not ended.codes:
-            return Summary({}, (), False)
+        if not ended.codes:
+            return Summary()
         rate = outcome.throughput_per_s if outcome.status == "ok" else None
         samples = rate * (outcome.steady[1] - outcome.steady[0]) if rate and outcome.steady else None
         out = self.results.telemetry(run.cell.id, run.repetition)
-        devices = (
-            run.ranks_by_host if run.runs_on == "cuda" else {}
-        )  # beside cores that stand for devices there may be real ones
+        # Beside cores that stand for devices there may be real ones.
+        devices = run.ranks_by_host if run.runs_on == "cuda" else {}
         return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices)
 
     def keep(self, cell: Cell, record: Record) -> Record:
@@ -236,12 +225,8 @@ class Session:
     def _record(self, run: Run, ended: Ended, outcome: Outcome, log: Path, samples: Summary) -> Record:
         cell = run.cell
         out = self.results.telemetry(cell.id, run.repetition)
-        flags = [
-            *outcome.flags,
-            *ended.flags,
-            *samples.flags,
-            *(f"composition: {mismatch}" for mismatch in self.obtained.mismatches),
-        ]
+        flags = [*outcome.flags, *ended.flags, *samples.flags]
+        flags += [f"composition: {mismatch}" for mismatch in self.obtained.mismatches]
         flags += self.link_flags
         if self.emulated_links is not None and self.emulated_links["emulated"] is None:
             flags.append(NOT_EMULATED)

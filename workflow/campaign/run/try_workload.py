@@ -94,11 +94,7 @@ def campaign_of(
             "precision": [precision],
             "options": {name: [value] for name, value in wish.options.items()},
         },
-        "protocol": {
-            "warmup_steps": wish.warmup_steps,
-            "measured_steps": wish.measured_steps,
-            "time_limit_s": wish.time_limit_s,
-        },
+        "protocol": {name: getattr(wish, name) for name in ("warmup_steps", "measured_steps", "time_limit_s")},
     }
     source = YamlFile(Path("once"), document, {})
     asked = cast(CampaignFile, validate(source, "campaign"))
@@ -162,14 +158,8 @@ def _steps(outcome: Outcome) -> dict[str, float]:
     steps = [step for rank in outcome.step_times_s for step in rank]
     if not steps:
         return {}
-    measured = max(map(len, outcome.step_times_s))
-    return {
-        "ranks": len(outcome.step_times_s),
-        "measured": measured,
-        "median_s": statistics.median(steps),
-        "shortest_s": min(steps),
-        "longest_s": max(steps),
-    }
+    counts = {"ranks": len(outcome.step_times_s), "measured": max(map(len, outcome.step_times_s))}
+    return {**counts, "median_s": statistics.median(steps), "shortest_s": min(steps), "longest_s": max(steps)}
 
 
 def run_once(workload: Loaded[Workload], wish: Wish, system: SystemFile | None, log: Path) -> Found:
@@ -245,10 +235,10 @@ def _read_by_parser(workload: str, parser: str, text: Log, log: Path, scope: Sco
         flags=reading.flags,
     )
     told: list[str] = []
-    if reading.status != "ok":
-        # Its exit code was not saved: only what the log itself says of a failure counts.
-        cause = classify(text, (1,), timed_out=False, killed_by_us=False)
-        told += [f"the log says why: {cause[1].reason}: {cause[1].evidence}"] if cause and cause[0] != "crashed" else []
+    # Its exit code was not saved: only what the log itself says of a failure counts.
+    cause = None if reading.status == "ok" else classify(text, (1,), timed_out=False, killed_by_us=False)
+    if cause and cause[0] != "crashed":
+        told.append(f"the log says why: {cause[1].reason}: {cause[1].evidence}")
     if reading.status == "incomplete":
         told += hints(text, parser, ())
     return Found(workload, outcome, reading, log, hints=tuple(told))

@@ -18,9 +18,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from campaign.errors import RecordError
-from campaign.observe.telemetry import window_statistics
 from campaign.observe.telemetry.run_metrics import Used, used_devices
-from campaign.observe.telemetry.samples import HostSamples, Series
+from campaign.observe.telemetry.samples import HostSamples
+from campaign.observe.telemetry.series import Series, together
 from campaign.tables.columns import TELEMETRY, types
 from campaign.tables.io import NUMBER, typed
 
@@ -191,10 +191,9 @@ def _of_host(host: HostSamples, started: float) -> Iterator[Told]:
     if memory := host.of("host", "memory_used_mib"):
         yield Told("host", "host_memory_mib", *thinned(memory, started))
     for kinds, quantity, name in _HOST_COUNTERS:
-        parts = [part for kind in kinds for part in host.parts(kind)]
-        together = window_statistics.together([each for part in parts if (each := host.of(part, quantity))])
-        if together and len(together.times) > 1:
-            time_s, rates = rates_of(together, started)
+        summed = together([each for part in host.parts(*kinds) if (each := host.of(part, quantity))])
+        if summed and len(summed.times) > 1:
+            time_s, rates = rates_of(summed, started)
             yield Told("host", name, time_s, rates / _GIGA)
 
 

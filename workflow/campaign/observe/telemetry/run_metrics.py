@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
 
-from campaign.observe.telemetry import window_statistics
-from campaign.observe.telemetry.samples import HostSamples, Series
-from campaign.observe.telemetry.window_statistics import Window
+from campaign.observe.telemetry.samples import HostSamples
+from campaign.observe.telemetry.series import Series, Window, together
 
 _UUID = re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _GB = 1e9
+T = TypeVar("T")
 
 ONE_MACHINE = "telemetry: emulated hosts share one machine's counters"
 WHOLE_RUN = "telemetry over the whole run"
@@ -47,11 +49,8 @@ _EVENTS: Mapping[str, str] = {
     "xid_count": "xid_events",
 }
 # Kinds of parts whose counters are summed on a host, quantity, name.
-_HOST_RATES: Sequence[tuple[tuple[str, ...], str, str]] = (
-    (("disk",), "disk_read_bytes", "disk_read"),
-    (("disk",), "disk_written_bytes", "disk_written"),
-)
-_NETWORK_RATES: Sequence[tuple[tuple[str, ...], str, str]] = (
+_MACHINE_RATES = ((("disk",), "disk_read_bytes", "disk_read"), (("disk",), "disk_written_bytes", "disk_written"))
+_NETWORK_RATES = (
     (("nic", "port"), "received_bytes", "network_rx"),
     (("nic", "port"), "sent_bytes", "network_tx"),
     (("loopback",), "received_bytes", "loopback_rx"),
@@ -79,6 +78,9 @@ class _Device:
     def series(self, quantity: str) -> Series | None:
         return self.seen_by.of(self.part, quantity)
 
+    def covered(self, quantity: str, window: Window) -> Series | None:
+        return _covered(self.seen_by, self.part, quantity, window)
+
 
 def summary(
     hosts: Sequence[HostSamples], window: Window, used: Mapping[str, Used], samples: float | None
@@ -86,13 +88,16 @@ def summary(
     """Metrics and flags. used: devices by sampler (its host's name); samples: that the run worked through in the window."""
     devices, missing = used_devices(hosts, used)
     flags = [f"telemetry: {name} was not seen" for name in missing]
-    metrics: dict[str, float] = {}
-    if not missing:
-        metrics |= _of_devices(devices, window, samples, flags)
+    metrics = {} if missing else dict(_of_devices(devices, window, samples))
     metrics |= _of_hosts(hosts, window)
-    for each in hosts:
-        if each.jumped_s:
-            flags.append(f"telemetry: the clock of {each.host} was set by {each.jumped_s:.1f} s while the run was on")
+    if not missing:
+        flags += [LOOKS] if any(device.series("pcie_received_gb_per_s") for device in devices) else []
+        flags += [f"telemetry: {each.part} on {each.seen_by.host} was lost" for each in devices if each.series("lost")]
+    flags += [
+        f"telemetry: the clock of {each.host} was set by {each.jumped_s:.1f} s while the run was on"
+        for each in hosts
+        if each.jumped_s
+    ]
     return metrics, tuple(flags)
 
 
@@ -111,9 +116,9 @@ def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tupl
         there = host.parts("gpu")
         if wanted.by_name:
             by_name = {_bare(part): part for part in there}
-            parts = [by_name.get(_bare(f"gpu:{name}")) for name in wanted.named]
-            missing += [str(name) for name, part in zip(wanted.named, parts, strict=True) if part is None and there]
-            chosen = [part for part in parts if part]
+            parts = {name: by_name.get(_bare(f"gpu:{name}")) for name in wanted.named}
+            missing += [str(name) for name, part in parts.items() if part is None and there]
+            chosen = [part for part in parts.values() if part]
         else:
             chosen = sorted(there, key=lambda part: _number(host, part))[: len(wanted.named)]
         found |= {part: _Device(host, part) for part in chosen}
@@ -129,152 +134,126 @@ def _number(host: HostSamples, part: str) -> float:
     return index.values[-1] if index else float("inf")
 
 
-def _of_devices(
-    devices: Sequence[_Device], window: Window, samples: float | None, flags: list[str]
-) -> Iterator[tuple[str, float]]:
-    for quantity, (mean_name, peak_name) in _VALUES.items():
-        yield from _means(_covering(devices, quantity, window), len(devices), window, mean_name, peak_name)
-    if any(device.series("pcie_received_gb_per_s") for device in devices):
-        flags.append(LOOKS)
+def _of_devices(devices: Sequence[_Device], window: Window, samples: float | None) -> Iterator[tuple[str, float]]:
+    for quantity, names in _VALUES.items():
+        yield from _means((device.covered(quantity, window) for device in devices), window, *names)
     for quantity, name in _DEVICE_RATES.items():
-        yield from _rates(_covering(devices, quantity, window), len(devices), window, name)
+        yield from _rates([device.covered(quantity, window) for device in devices], window, name)
     yield from _throttled(devices, window)
     for quantity, name in _EVENTS.items():
-        counted = [each for device in devices if (each := device.series(quantity))]
-        if counted and len(counted) == len(devices):
+        if counted := _all(device.series(quantity) for device in devices):
             yield name, sum(max(0.0, each.values[-1] - each.values[0]) for each in counted)
-    for device in devices:
-        if device.series("lost"):
-            flags.append(f"telemetry: {device.part} on {device.seen_by.host} was lost")
-    energy_j = [_energy_j(device, window) for device in devices]
-    if energy_j and None not in energy_j:
-        total_j = sum(each for each in energy_j if each is not None)
-        yield "energy_j", total_j
+    if energy_j := _all(_energy_j(device, window) for device in devices):
+        yield "energy_j", sum(energy_j)
         if samples:
-            yield "energy_per_sample_j", total_j / samples
+            yield "energy_per_sample_j", sum(energy_j) / samples
 
 
-def _covering(devices: Iterable[_Device], quantity: str, window: Window) -> list[Series]:
-    found = ((device, device.series(quantity)) for device in devices)
-    return [
-        series
-        for device, series in found
-        if series and window_statistics.covers(series, window, device.seen_by.interval_s)
-    ]
+def _all(values: Iterable[T | None]) -> list[T]:
+    """All of them, or nothing where one is missing: a mean over some devices would pass for one of all."""
+    found = list(values)
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else []
 
 
-def _means(series: Sequence[Series], count: int, window: Window, mean: str, peak: str) -> Iterator[tuple[str, float]]:
-    """Of all devices or of none: a mean over some of them would pass for one of all."""
-    if series and len(series) == count:
-        yield mean, sum(window_statistics.mean(each, window) for each in series) / count
+def _means(series: Iterable[Series | None], window: Window, mean: str, peak: str) -> Iterator[tuple[str, float]]:
+    if known := _all(series):
+        yield mean, sum(each.mean(window) for each in known) / len(known)
         if peak:
-            yield peak, max(window_statistics.peak(each, window) for each in series)
+            yield peak, max(each.peak(window) for each in known)
 
 
-def _rates(series: Sequence[Series], count: int, window: Window, name: str) -> Iterator[tuple[str, float]]:
-    rates = [window_statistics.rate(each, window) for each in series]
-    fastest = [window_statistics.fastest(each, window) for each in series]
-    if rates and len(rates) == count and None not in rates and None not in fastest:
-        yield f"{name}_mean_gb_per_s", sum(each or 0.0 for each in rates) / count / _GB
-        yield f"{name}_peak_gb_per_s", max(each or 0.0 for each in fastest) / _GB
+def _rates(series: Sequence[Series | None], window: Window, name: str) -> Iterator[tuple[str, float]]:
+    rates = _all(each.rate(window) if each else None for each in series)
+    fastest = _all(each.fastest(window) if each else None for each in series)
+    if rates and fastest:
+        yield f"{name}_mean_gb_per_s", sum(rates) / len(rates) / _GB
+        yield f"{name}_peak_gb_per_s", max(fastest) / _GB
 
 
 def _throttled(devices: Sequence[_Device], window: Window) -> Iterator[tuple[str, float]]:
-    kinds = [_covering(devices, f"throttled_{kind}", window) for kind in ("power", "thermal", "hardware")]
-    if not devices or any(len(kind) != len(devices) for kind in kinds):
+    kinds = [
+        _all(device.covered(f"throttled_{kind}", window) for device in devices)
+        for kind in ("power", "thermal", "hardware")
+    ]
+    if not all(kinds):
         return
     any_kind = [
         Series(each[0].times, tuple(float(any(values)) for values in zip(*(one.values for one in each), strict=True)))
         for each in zip(*kinds, strict=True)
     ]
-    yield "throttled_share_pct", 100 * sum(window_statistics.mean(each, window) for each in any_kind) / len(devices)
-    yield "throttled_thermal_share_pct", 100 * sum(window_statistics.mean(e, window) for e in kinds[1]) / len(devices)
+    yield "throttled_share_pct", 100 * sum(each.mean(window) for each in any_kind) / len(devices)
+    yield "throttled_thermal_share_pct", 100 * sum(each.mean(window) for each in kinds[1]) / len(devices)
 
 
 def _energy_j(device: _Device, window: Window) -> float | None:
     """By the device's own counter where it has one, otherwise by its power."""
-    interval_s = device.seen_by.interval_s
-    counter, power = device.series("energy_j"), device.series("power_w")
-    if counter and window_statistics.covers(counter, window, interval_s):
-        rate_w = window_statistics.rate(counter, window)
-        if rate_w is not None:
-            return rate_w * window.length_s
-    if power and window_statistics.covers(power, window, interval_s):
-        return window_statistics.integral(power, window)
-    return None
+    counter, power = device.covered("energy_j", window), device.covered("power_w", window)
+    if counter and (rate_w := counter.rate(window)) is not None:
+        return rate_w * window.length_s
+    return power.integral(window) if power else None
 
 
 def _of_hosts(hosts: Sequence[HostSamples], window: Window) -> Iterator[tuple[str, float]]:
     machines = list({host.machine: host for host in reversed(hosts)}.values())
     networks = list({(host.machine, host.network): host for host in reversed(hosts)}.values())
     yield from _processors(machines, window)
-    memory = [_covered(host, "host", "memory_used_mib", window) for host in machines]
-    yield from _means(
-        [m for m in memory if m], len(machines), window, "host_memory_used_mean_mib", "host_memory_used_peak_mib"
-    )
-    for group, rates in ((machines, _HOST_RATES), (networks, _NETWORK_RATES)):
+    memory = (_covered(host, "host", "memory_used_mib", window) for host in machines)
+    yield from _means(memory, window, "host_memory_used_mean_mib", "host_memory_used_peak_mib")
+    for group, rates in ((machines, _MACHINE_RATES), (networks, _NETWORK_RATES)):
         for kinds, quantity, name in rates:
-            sums = [_summed(host, kinds, quantity, window) for host in group]
-            yield from _rates([each for each in sums if each], len(group), window, name)
+            yield from _rates([_summed(host, kinds, quantity, window) for host in group], window, name)
     packages = [
-        window_statistics.rate(series, window)
+        series.rate(window)
         for host in machines
         for part in host.parts("socket")
         if (series := _covered(host, part, "package_energy_j", window))
     ]
-    if packages and None not in packages:
-        yield "host_energy_j", sum(each or 0.0 for each in packages) * window.length_s
-    own = [series for host in hosts if (series := _covered(host, "sampler", "cpu_used_s", window))]
-    shares = [share for each in own if (share := window_statistics.rate(each, window)) is not None]
-    if shares:
+    if rates_w := _all(packages):
+        yield "host_energy_j", sum(rates_w) * window.length_s
+    own = [series.rate(window) for host in hosts if (series := _covered(host, "sampler", "cpu_used_s", window))]
+    if shares := [share for share in own if share is not None]:
         yield "telemetry_cpu_mean_pct", 100 * sum(shares) / len(shares)
 
 
 def _covered(host: HostSamples, part: str, quantity: str, window: Window) -> Series | None:
+    """The series of a quantity that was sampled from the window's start to its end."""
     series = host.of(part, quantity)
-    return series if series and window_statistics.covers(series, window, host.interval_s) else None
+    return series if series and series.covers(window, host.interval_s) else None
 
 
 def _summed(host: HostSamples, kinds: Sequence[str], quantity: str, window: Window) -> Series | None:
-    parts = [part for kind in kinds for part in host.parts(kind)]
-    together = window_statistics.together([each for part in parts if (each := host.of(part, quantity))])
-    return together if together and window_statistics.covers(together, window, host.interval_s) else None
+    summed = together([each for part in host.parts(*kinds) if (each := host.of(part, quantity))])
+    return summed if summed and summed.covers(window, host.interval_s) else None
 
 
 def _processors(machines: Sequence[HostSamples], window: Window) -> Iterator[tuple[str, float]]:
     """Utilisation of all processors of a host, of its busiest socket where it has several, and what other guests took."""
-    whole, stolen, sockets, fastest = [], [], [], []
-    for host in machines:
-        share = _share(host, "host", "cpu_busy_s", window)
-        if share is None:
-            return
-        whole.append(share)
-        fastest.append(_peak_share(host, window) or share)
-        stolen.append(_share(host, "host", "cpu_stolen_s", window) or 0.0)
-        sockets += [
-            each for part in host.parts("socket") if (each := _share(host, part, "cpu_busy_s", window)) is not None
-        ]
+    whole = _all(_share(host, "host", "cpu_busy_s", window) for host in machines)
     if whole:
+        peaks = [_peak_share(host, window) or share for host, share in zip(machines, whole, strict=True)]
+        stolen = [_share(host, "host", "cpu_stolen_s", window) or 0.0 for host in machines]
         yield "cpu_utilisation_mean_pct", sum(whole) / len(whole)
-        yield "cpu_utilisation_peak_pct", max(fastest)
+        yield "cpu_utilisation_peak_pct", max(peaks)
         yield "cpu_stolen_mean_pct", sum(stolen) / len(stolen)
-    if sockets:
-        yield "cpu_socket_utilisation_max_pct", max(sockets)
+        sockets = [_share(host, part, "cpu_busy_s", window) for host in machines for part in host.parts("socket")]
+        if known := [share for share in sockets if share is not None]:
+            yield "cpu_socket_utilisation_max_pct", max(known)
 
 
 def _share(host: HostSamples, part: str, quantity: str, window: Window) -> float | None:
     busy, every = _covered(host, part, quantity, window), _covered(host, part, "cpu_all_s", window)
-    rates = [window_statistics.rate(each, window) if each else None for each in (busy, every)]
+    rates = [each.rate(window) if each else None for each in (busy, every)]
     return min(100.0, 100 * rates[0] / rates[1]) if rates[0] is not None and rates[1] else None
 
 
 def _peak_share(host: HostSamples, window: Window) -> float | None:
     """Between two samples of the window."""
-    busy, every = host.series["host", "cpu_busy_s"], host.series["host", "cpu_all_s"]
-    inside = [i for i, time in enumerate(busy.times) if window.start <= time <= window.end]
+    busy, every = (host.series["host", name].inside(window).values for name in ("cpu_busy_s", "cpu_all_s"))
+    pairs = pairwise(zip(busy, every, strict=True))
     shares = (
-        min(100.0, 100 * (busy.values[i] - busy.values[i - 1]) / (every.values[i] - every.values[i - 1]))
-        for i in inside[1:]
-        if every.values[i] > every.values[i - 1]
+        min(100.0, 100 * (busy_later - busy_before) / (later - before))
+        for (busy_before, before), (busy_later, later) in pairs
+        if later > before
     )
     return max(shares, default=None)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from campaign.launch.rank_devices import UsedDevices
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, summary
 from campaign.observe.telemetry.samples import HostSamples, SampleFile, rows
-from campaign.observe.telemetry.window_statistics import Window
+from campaign.observe.telemetry.series import Window
 
 if TYPE_CHECKING:
     from campaign.fabrics.hardware import Composition
@@ -38,12 +39,8 @@ class Telemetry:
     samplers and the gauges of programs, visible on all hosts, emptied at the start and removed at the end."""
 
     def __init__(self, launcher: Launcher, composition: Composition, interval_s: float | None, directory: Path) -> None:
-        self._launcher, self._composition, self._interval_s, self._directory = (
-            launcher,
-            composition,
-            interval_s,
-            directory,
-        )
+        self._launcher, self._composition = launcher, composition
+        self._interval_s, self._directory = interval_s, directory
         self._started = ExitStack()
         self._since = 0.0
         self._files: dict[str, SampleFile] = {}
@@ -90,8 +87,7 @@ class Telemetry:
             return Summary()
         window = Window(*(steady or (started, ended)))
         first, last = min(started, window.start), max(ended, window.end)
-        seen = self._between(first, last)
-        hosts, silent = [each for each in seen.values() if each], [host for host, each in seen.items() if not each]
+        hosts, silent = self._between(first, last)
         # A sampler that works has left two samples in a window of two intervals, once it has started.
         expected = window.length_s > 2 * self._interval_s and window.start > self._since + _STARTS_S
         flags = [f"telemetry: no samples of {host}" for host in silent if expected or hosts]
@@ -108,26 +104,25 @@ class Telemetry:
         problem = write(out, hosts)
         return Summary(metrics, tuple(flags + ([problem] if problem else [])), not problem)
 
-    def _between(self, first: float, last: float) -> dict[str, HostSamples | None]:
-        """What each sampler saw; None where it saw nothing. Samples are read once."""
-        seen: dict[str, HostSamples | None] = {}
+    def _between(self, first: float, last: float) -> tuple[list[HostSamples], list[str]]:
+        """What samplers saw, and the hosts of those that saw nothing. Samples are read once."""
+        seen, silent = [], []
         for host, file in self._files.items():
             file.read_on()
-            found = file.between(first, last)
+            if (found := file.between(first, last)) and found.series:
+                seen.append(found)
+            else:
+                silent.append(host)
             file.forget(last)
-            seen[host] = found if found and found.series else None
-        return seen
+        return seen, silent
 
     def _used(self, counts: Mapping[str, int] | None) -> dict[str, Used]:
         """Devices by sampler. Hosts without a sampler of their own are only names of the first one's machine."""
         found: dict[str, list[str | None]] = {}
         first = next(iter(self._files), "")
-        for host in self._composition.hosts:
-            # The first devices of a host are used first, and local ones come before those on the fabric.
-            ordered = sorted(host.devices, key=lambda device: not device.local)
-            used = ordered if counts is None else ordered[: counts.get(host.name, 0)]
-            sampler = host.name if host.name in self._files else first
-            found.setdefault(sampler, []).extend(device.host_id for device in used)
+        for host, devices in UsedDevices(self._composition).by_host.items():
+            used = devices if counts is None else devices[: counts.get(host, 0)]
+            found.setdefault(host if host in self._files else first, []).extend(device.host_id for device in used)
         return {sampler: Used(tuple(names)) for sampler, names in found.items()}
 
 

@@ -53,21 +53,15 @@ class Turns:
                 for part, quantity, value in probe.read():
                     found.setdefault(part, {})[quantity] = value
             except Exception as error:  # one that breaks must not cost the others
-                print(
-                    f"{type(probe).__name__} is not read any more: {type(error).__name__}: {error}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                words = f"{type(probe).__name__} is not read any more: {type(error).__name__}: {error}"
+                print(words, file=sys.stderr, flush=True)
             else:
                 self._waiting.append(probe)
-        if self._since is None:
-            self._since = self._clock(), self._cpu()
+        self._since = self._since or (self._clock(), self._cpu())
         return found
 
     def _affordable(self) -> bool:
-        if self._since is None:
-            return True
-        started, used_s = self._since
+        started, used_s = self._since or (0.0, float("inf"))
         return self._cpu() - used_s <= SHARE * (self._clock() - started)
 
 
@@ -126,16 +120,13 @@ def next_tick(started: float, interval_s: float, now: float) -> float:
     return started + (int((now - started) / interval_s) + 1) * interval_s
 
 
-def header(host: str, interval_s: float) -> dict[str, Any]:
-    """First line of a file. network: what tells this host's network from those of others on the same machine."""
-    network = Path("/proc/self/ns/net").stat().st_ino
-    return {"schema_version": SCHEMA, "host": host, "machine": machine(), "network": network, "interval_s": interval_s}
-
-
 def run(host: str, asked: Asked, out: Path) -> None:
     """Sample until the parent has ended."""
     parent, output = Parent(), Output(out)
-    output.line(header(host, asked.interval_s))
+    # What tells this host's network from those of others on the same machine.
+    network = Path("/proc/self/ns/net").stat().st_ino
+    header = {"schema_version": SCHEMA, "host": host, "machine": machine(), "network": network}
+    output.line({**header, "interval_s": asked.interval_s})
     turns = Turns(open_probes(asked))
     started = time.monotonic()
     while True:

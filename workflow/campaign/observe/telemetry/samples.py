@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from campaign.files import read_json_lines
+from campaign.observe.telemetry.series import Series
 
 _JUMP_S, _SLEW = 0.05, 1e-3
 Key = tuple[str, str]
 """Part and quantity."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class _Header(BaseModel):
+    host: str
+    machine: str
+    network: int
+    interval_s: float
+
+
+class Tick(BaseModel):
     """One sample. time: Unix seconds by the host's clock; monotonic: seconds of its monotonic clock."""
 
     time: float
     monotonic: float
-    read: Mapping[str, Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Values of one quantity of one part; times rise."""
-
-    times: tuple[float, ...]
-    values: tuple[float, ...]
-
-    def spacing_s(self) -> float:
-        """The usual time from one sample to the next; 0 for fewer than two."""
-        gaps = [later - sooner for sooner, later in pairwise(self.times)]
-        return median(gaps) if gaps else 0.0
+    read: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -56,9 +52,9 @@ class HostSamples:
     def of(self, part: str, quantity: str) -> Series | None:
         return self.series.get((part, quantity))
 
-    def parts(self, kind: str) -> list[str]:
-        """Parts of a kind (`gpu`, `nic` ..), in their order."""
-        return list(dict.fromkeys(part for part, _ in self.series if part.startswith(f"{kind}:")))
+    def parts(self, *kinds: str) -> list[str]:
+        """Parts of some kinds (`gpu`, `nic` ..), in their order."""
+        return list(dict.fromkeys(part for part, _ in self.series if part.partition(":")[0] in kinds))
 
 
 class SampleFile:
@@ -67,7 +63,7 @@ class SampleFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
-        self._header: Mapping[str, Any] = {}
+        self._header: _Header | None = None
         self._ticks: list[Tick] = []
 
     def read_on(self) -> None:
@@ -77,22 +73,18 @@ class SampleFile:
         except OSError:
             return
         for found in lines:
-            if "schema_version" in found:
-                self._header = found
-            elif (tick := _tick(found)) is not None:
-                self._ticks.append(tick)
+            with suppress(ValidationError):
+                if "schema_version" in found:
+                    self._header = _Header.model_validate(found)
+                else:
+                    self._ticks.append(Tick.model_validate(found))
 
     def between(self, start: float, end: float) -> HostSamples | None:
         """Samples from `start` to `end`, Unix seconds by the host's clock; None where the sampler has said nothing at all."""
-        if not self._header:
-            return None
-        try:
-            who = (str(self._header["host"]), str(self._header["machine"]), int(self._header["network"]))
-            interval_s = float(self._header["interval_s"])
-        except (KeyError, TypeError, ValueError):
+        if self._header is None:
             return None
         series, jumped_s = series_of([tick for tick in self._ticks if start <= tick.time <= end])
-        return HostSamples(*who, interval_s, series, jumped_s)
+        return HostSamples(**self._header.model_dump(), series=series, jumped_s=jumped_s)
 
     def forget(self, before: float) -> None:
         """Drop the samples before a time."""
@@ -104,45 +96,34 @@ def series_of(ticks: Sequence[Tick]) -> tuple[dict[Key, Series], float]:
 
     Where it was set, times go on from the first tick by the monotonic clock.
     """
-    jumped_s = max((abs(_jump_s(*pair)) for pair in pairwise(ticks)), default=0.0)
-    found: dict[Key, tuple[list[float], list[float]]] = {}
+    jumped_s = max((_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
+    found: dict[Key, dict[float, float]] = {}
+    latest = float("-inf")
     for tick in ticks:
         time = ticks[0].time + tick.monotonic - ticks[0].monotonic if jumped_s else tick.time
+        if time <= latest:
+            continue
+        latest = time
         for part, values in tick.read.items():
             for quantity, value in values.items():
-                times, numbers = found.setdefault((part, quantity), ([], []))
-                if not times or time > times[-1]:
-                    times.append(time)
-                    numbers.append(value)
-    return {key: Series(tuple(times), tuple(numbers)) for key, (times, numbers) in found.items()}, jumped_s
+                found.setdefault((part, quantity), {})[time] = value
+    return {key: Series(tuple(values), tuple(values.values())) for key, values in found.items()}, jumped_s
 
 
 def _jump_s(sooner: Tick, later: Tick) -> float:
     """0 for what a clock that is kept in step may drift between two ticks."""
-    by_clock, passed = later.time - sooner.time, later.monotonic - sooner.monotonic
-    return 0.0 if abs(by_clock - passed) <= _JUMP_S + _SLEW * abs(passed) else by_clock - passed
-
-
-def _tick(found: Mapping[str, Any]) -> Tick | None:
-    try:
-        read = {
-            str(part): {str(name): float(value) for name, value in values.items()}
-            for part, values in found["read"].items()
-        }
-        return Tick(float(found["time"]), float(found["monotonic"]), read)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
+    passed = later.monotonic - sooner.monotonic
+    jumped_s = abs(later.time - sooner.time - passed)
+    return 0.0 if jumped_s <= _JUMP_S + _SLEW * abs(passed) else jumped_s
 
 
 def rows(hosts: Iterable[HostSamples]) -> dict[str, list[Any]]:
     """Columns of the long table that is kept: time (Unix seconds), host, part, quantity, value."""
-    table: dict[str, list[Any]] = {"time": [], "host": [], "part": [], "quantity": [], "value": []}
-    for samples in hosts:
-        for (part, quantity), series in samples.series.items():
-            count = len(series.times)
-            table["time"] += series.times
-            table["host"] += [samples.host] * count
-            table["part"] += [part] * count
-            table["quantity"] += [quantity] * count
-            table["value"] += series.values
-    return table
+    names = ("time", "host", "part", "quantity", "value")
+    table = [
+        (time, samples.host, *key, value)
+        for samples in hosts
+        for key, series in samples.series.items()
+        for time, value in zip(series.times, series.values, strict=True)
+    ]
+    return {name: [row[column] for row in table] for column, name in enumerate(names)}

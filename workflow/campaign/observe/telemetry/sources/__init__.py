@@ -5,11 +5,11 @@ A counter that a host or a device does not have is absent from what a probe read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol
 
 SOURCES: dict[str, str] = {
     "host": "campaign.observe.telemetry.sources.host",
@@ -40,10 +40,7 @@ class Probe(Protocol):
         """The values of now. An exception ends this probe, and no other."""
 
 
-class _Module(Protocol):
-    def open_probes(self, asked: Asked) -> Sequence[Probe]: ...
-
-
 def open_probes(asked: Asked) -> list[Probe]:
     """Probes of all sources for what there is on this host."""
-    return [probe for module in SOURCES.values() for probe in cast(_Module, import_module(module)).open_probes(asked)]
+    modules: list[Any] = [import_module(module) for module in SOURCES.values()]
+    return [probe for module in modules for probe in module.open_probes(asked)]

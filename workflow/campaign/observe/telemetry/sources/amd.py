@@ -14,47 +14,42 @@ from campaign.observe.telemetry.sources import Asked, Probe, Reading
 
 _MIB = 2**20
 _DRIVER = "/dev/kfd"
-Values = Iterator[tuple[str, Any]]
-Call = Callable[[Any, Any], Values]
+Call = Callable[[Any, Any], dict[str, Any]]
 
 
-def _activity(smi: Any, handle: Any) -> Values:
+def _activity(smi: Any, handle: Any) -> dict[str, Any]:
     found = smi.amdsmi_get_gpu_activity(handle)
-    yield "utilisation_pct", found["gfx_activity"]
-    yield "memory_access_pct", found["umc_activity"]
+    return {"utilisation_pct": found["gfx_activity"], "memory_access_pct": found["umc_activity"]}
 
 
-def _memory(smi: Any, handle: Any) -> Values:
-    yield "memory_used_mib", smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM) / _MIB
+def _memory(smi: Any, handle: Any) -> dict[str, Any]:
+    return {"memory_used_mib": smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM) / _MIB}
 
 
-def _power(smi: Any, handle: Any) -> Values:
+def _power(smi: Any, handle: Any) -> dict[str, Any]:
     found = smi.amdsmi_get_power_info(handle)
     now, mean = found.get("current_socket_power"), found.get("average_socket_power")
-    yield "power_w", now if isinstance(now, int | float) and now else mean
+    return {"power_w": now if isinstance(now, int | float) and now else mean}
 
 
-def _energy(smi: Any, handle: Any) -> Values:
+def _energy(smi: Any, handle: Any) -> dict[str, Any]:
     found = smi.amdsmi_get_energy_count(handle)
-    yield "energy_j", found["energy_accumulator"] * found["counter_resolution"] / 1e6  # microjoules
+    return {"energy_j": found["energy_accumulator"] * found["counter_resolution"] / 1e6}  # microjoules
 
 
-def _temperature(smi: Any, handle: Any) -> Values:
-    yield (
-        "temperature_c",
-        smi.amdsmi_get_temp_metric(handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT),
-    )
+def _temperature(smi: Any, handle: Any) -> dict[str, Any]:
+    place, metric = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+    return {"temperature_c": smi.amdsmi_get_temp_metric(handle, place, metric)}
 
 
-def _clocks(smi: Any, handle: Any) -> Values:
-    yield "clock_sm_mhz", smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)["clk"]
-    yield "clock_memory_mhz", smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.MEM)["clk"]
+def _clocks(smi: Any, handle: Any) -> dict[str, Any]:
+    clocks = {"clock_sm_mhz": smi.AmdSmiClkType.GFX, "clock_memory_mhz": smi.AmdSmiClkType.MEM}
+    return {quantity: smi.amdsmi_get_clock_info(handle, clock)["clk"] for quantity, clock in clocks.items()}
 
 
-def _ecc(smi: Any, handle: Any) -> Values:
+def _ecc(smi: Any, handle: Any) -> dict[str, Any]:
     found = smi.amdsmi_get_gpu_total_ecc_count(handle)
-    yield "ecc_corrected_count", found["correctable_count"]
-    yield "ecc_uncorrected_count", found["uncorrectable_count"]
+    return {"ecc_corrected_count": found["correctable_count"], "ecc_uncorrected_count": found["uncorrectable_count"]}
 
 
 @dataclass
@@ -69,13 +64,13 @@ class _Device:
     def read(self) -> Iterator[Reading]:
         for call in tuple(self.calls):
             try:
-                found = list(call(self.smi, self.handle))
+                found = call(self.smi, self.handle)
             except (self.smi.AmdSmiException, AttributeError, KeyError, TypeError):
                 self.calls.remove(call)
                 continue
-            for quantity, value in found:
-                if isinstance(value, int | float):
-                    yield self.part, quantity, float(value)
+            yield from [
+                (self.part, name, float(value)) for name, value in found.items() if isinstance(value, int | float)
+            ]
 
 
 def probes(smi: Any) -> list[Probe]:

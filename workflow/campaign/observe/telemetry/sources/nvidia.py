@@ -24,13 +24,13 @@ _ALL_LINKS = 0xFFFFFFFF
 _DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
 _SLOW_CALLS_S = 1.0
 _NEVER = (
-    "NOT_SUPPORTED",
-    "FUNCTION_NOT_FOUND",
-    "INVALID_ARGUMENT",
-    "NO_PERMISSION",
-    "ARGUMENT_VERSION_MISMATCH",
-    "DEPRECATED",
+    *("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT"),
+    *("NO_PERMISSION", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED"),
 )
+_VALUE_TYPES = {
+    **{"DOUBLE": "dVal", "UNSIGNED_INT": "uiVal", "UNSIGNED_LONG": "ulVal", "UNSIGNED_LONG_LONG": "ullVal"},
+    **{"SIGNED_LONG_LONG": "sllVal", "SIGNED_INT": "siVal"},
+}
 _LOST = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED")
 _POWER = ("SwPowerCap", "HwPowerBrakeSlowdown")
 _THERMAL = ("SwThermalSlowdown", "HwThermalSlowdown")
@@ -102,15 +102,7 @@ def _traffic(nvml: Any, handle: Any) -> Values:
 
 def field_value(nvml: Any, found: Any) -> float:
     """The number in the union of a field value, by its type; ValueError: a type that is not known."""
-    names = {
-        "DOUBLE": "dVal",
-        "UNSIGNED_INT": "uiVal",
-        "UNSIGNED_LONG": "ulVal",
-        "UNSIGNED_LONG_LONG": "ullVal",
-        "SIGNED_LONG_LONG": "sllVal",
-        "SIGNED_INT": "siVal",
-    }
-    for kind, name in names.items():
+    for kind, name in _VALUE_TYPES.items():
         if found.valueType == getattr(nvml, f"NVML_VALUE_TYPE_{kind}", None):
             return float(getattr(found.value, name))
     raise ValueError(f"a field value of type {found.valueType}")
@@ -146,6 +138,16 @@ class _Device:
                     self.calls.remove(call)
             except (AttributeError, TypeError, ValueError):
                 self.calls.remove(call)  # a package that is older than the call
+
+
+@dataclass
+class _Numbers:
+    """CUDA's number of each device, where nothing reorders them (CUDA_DEVICE_ORDER=PCI_BUS_ID)."""
+
+    readings: list[Reading]
+
+    def read(self) -> list[Reading]:
+        return self.readings
 
 
 @dataclass
@@ -204,27 +206,16 @@ def probes(nvml: ModuleType | Any, asked: Asked) -> list[Probe]:
             handles[f"gpu:{_text(nvml.nvmlDeviceGetUUID(handle))}"] = handle
     except nvml.NVMLError:
         return []
-    found: list[Probe] = [_Index({part: index for index, part in enumerate(handles)})] if handles else []
-    for part, handle in handles.items():
-        memory = _memory if hasattr(nvml, "nvmlMemory_v2") else _memory_with_reserved
-        found.append(_Device(nvml, handle, part, [_utilisation, memory, _power, _energy]))
+    found: list[Probe] = [_Numbers([(part, "index", float(index)) for index, part in enumerate(handles)])]
+    memory = _memory if hasattr(nvml, "nvmlMemory_v2") else _memory_with_reserved
+    found += [_Device(nvml, handle, part, [_utilisation, memory, _power, _energy]) for part, handle in handles.items()]
     for part, handle in handles.items():
         traffic = _Device(nvml, handle, part, [_traffic])
         has_counters = any(quantity.startswith("pcie") for _, quantity, _ in traffic.read())
         looks = [] if has_counters or asked.interval_s < _SLOW_CALLS_S else [_pcie_looks]
         found += [traffic, _Device(nvml, handle, part, [_clocks, _temperature, _throttled, _ecc, *looks])]
     xid = _xid(nvml, handles)
-    return [*found, xid] if xid else found
-
-
-@dataclass
-class _Index:
-    """CUDA's number of each device, where nothing reorders them (CUDA_DEVICE_ORDER=PCI_BUS_ID)."""
-
-    numbers: dict[str, int]
-
-    def read(self) -> Iterator[Reading]:
-        yield from ((part, "index", float(number)) for part, number in self.numbers.items())
+    return [*found, *([xid] if xid else [])] if handles else []
 
 
 def open_probes(asked: Asked, drivers: Sequence[str] = _DRIVERS) -> Sequence[Probe]:

@@ -35,14 +35,6 @@ def started_ticks(pid: int) -> int | None:
     return None if state in (b"Z", b"X") else int(words[18])
 
 
-def readings(document: Mapping[str, Any]) -> Iterator[Reading]:
-    """What a published file says; ValueError, TypeError, AttributeError: it is none."""
-    for device, values in document["devices"].items():
-        for name, quantity in QUANTITIES.items():
-            if isinstance(values.get(name), int | float):
-                yield f"gauge:{device}", quantity, float(values[name])
-
-
 @dataclass
 class _Gauges:
     directory: Path
@@ -60,10 +52,17 @@ class _Gauges:
                 continue
             try:
                 document = self._document(name)
-                if started_ticks(int(pid)) == document["started"]:
-                    yield from tuple(readings(document))
+                if started_ticks(int(pid)) != document["started"]:
+                    continue
+                found = [
+                    (f"gauge:{device}", quantity, float(values[name]))
+                    for device, values in document["devices"].items()
+                    for name, quantity in QUANTITIES.items()
+                    if isinstance(values.get(name), int | float)
+                ]
             except (OSError, ValueError, TypeError, KeyError, AttributeError):
                 continue  # gone meanwhile, or not of a program that keeps to the format
+            yield from found
 
     def _document(self, name: str) -> Mapping[str, Any]:
         path = self.directory / name
