@@ -84,13 +84,15 @@ class Configuration:
 class Settings:
     """How one cell is measured: the protocol with the overrides that select the cell.
 
-    repetitions: the most, where there is a target for the half-width of the interval (percent of the mean).
+    repetitions: in all compositions together; the most, where there is a target for the half-width of the interval (percent of the
+    mean). compositions: how many compositions of the configuration they are spread over.
     """
 
     warmup_steps: int = 5
     measured_steps: int = 20
     repetitions: int = 3
     repetitions_min: int = 3
+    compositions: int = 1
     target_half_width_pct: float | None = None
     seed: int = 1234
     time_limit_s: float = 900.0

@@ -101,7 +101,7 @@ class Record(_Closed):
 
     schema_version: Literal["record/1"] = "record/1"
     cell_id: str = Field(description="hash of `specification`")
-    repetition: int = Field(ge=1, description="1-based; also the block of the design")
+    repetition: int = Field(ge=1, description="number of the run (`campaign.documents.run_numbers`); also its block")
     cell: RecordedCell
     specification: dict[str, Any] = Field(description="what was hashed into cell_id")
     status: Status = Field(description="how the run ended")

@@ -29,7 +29,11 @@ _ID: Columns = {"cell_id": (TEXT, "hash of everything that makes the cell what i
 
 RUNS: Columns = {
     **_ID,
-    "repetition": (COUNT, "1-based; also the block of the design"),
+    "repetition": (
+        COUNT,
+        "number of the run: (composition - 1) x 1000 + its number in the composition, from 1; also its block",
+    ),
+    "composition": (COUNT, "composition of its configuration that it was measured on, from 1"),
     **_CELL,
     "status": (TEXT, "ok, or the class of the failure: oom_device, oom_host, time_limit, nan, crashed, ..."),
     "failure_reason": (TEXT, "why a run is not ok, in words; empty for ok"),

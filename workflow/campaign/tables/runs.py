@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from campaign.documents.record import Record, RecordedCell
+from campaign.documents.run_numbers import composition_of
 from campaign.tables.columns import RUNS, types
 from campaign.tables.io import frame
 from campaign.tables.leases import Busy, idle_before
@@ -45,6 +46,7 @@ def _run_row(record: Record) -> dict[str, Any]:
     return {
         "cell_id": record.cell_id,
         "repetition": record.repetition,
+        "composition": composition_of(record.repetition),
         **{name: getattr(cell, name) for name in RecordedCell.model_fields if name != "options"},
         "ranks": ranks,
         "devices": cell.hosts * cell.devices_per_host,

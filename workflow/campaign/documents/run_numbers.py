@@ -1,0 +1,40 @@
+"""Numbers of runs: a run is the n-th of its cell in one composition of the configuration. Pure. Nothing else does this arithmetic.
+
+A run's number is `(composition - 1) * 1000 + n`, both from 1. So neither more compositions nor more repetitions renumber a run
+that has a record, and runs 1, 2, 3, .. of a campaign that composed everything once are the first composition.
+"""
+
+from __future__ import annotations
+
+from campaign.documents.cell import Settings
+
+MOST = 999
+"""Most runs of a cell in one composition, and most compositions of a configuration."""
+
+
+def run_number(composition: int, number: int) -> int:
+    """Number of the `number`-th run of a cell in a composition; both count from 1. `Record.repetition` holds it."""
+    if not (1 <= composition <= MOST and 1 <= number <= MOST):
+        raise ValueError(f"composition {composition}, run {number}: both are between 1 and {MOST}")
+    return (composition - 1) * (MOST + 1) + number
+
+
+def composition_of(run: int) -> int:
+    """Composition, from 1, that a run is measured on."""
+    return run // (MOST + 1) + 1
+
+
+def number_in_composition(run: int) -> int:
+    """Number of a run among those of its cell in one composition, from 1; runs of equal number there are a block."""
+    return run % (MOST + 1)
+
+
+def runs_of(settings: Settings) -> tuple[int, ...]:
+    """Numbers of all planned runs of a cell in planned order: its repetitions take turns over the compositions."""
+    k = settings.compositions
+    return tuple(run_number(place % k + 1, place // k + 1) for place in range(settings.repetitions))
+
+
+def run_words(run: int) -> str:
+    """'composition 2, run 1'."""
+    return f"composition {composition_of(run)}, run {number_in_composition(run)}"
