@@ -42,7 +42,7 @@ def test_a_server_that_echoes_everything_reveals_nothing() -> None:
         later = asking.get("/x", {"key": PASSWORD})
         asking.hide(PASSWORD)
         with pytest.raises(ProtocolViolation) as caught, asking.operation():
-            raise ProtocolViolation(f"refused: {later.text} {login.text} {login.headers['X-Auth-Token']}")
+            raise ProtocolViolation(f"refused: {later.text} {login.text} {login.header('X-Auth-Token')}")
         with pytest.raises(ProtocolViolation) as members:
             later.members()
         all_shown = shown(asking, login.words(), later.words(), repr(login), repr(later), caught.value, members.value)

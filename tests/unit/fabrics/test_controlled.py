@@ -236,6 +236,7 @@ def test_what_a_host_still_uses_is_not_detached_and_said_to_be_leaked(
 def test_how_links_are_doing_is_read_before_and_after_a_lease(tmp_path: Path) -> None:
     class Telling(MemoryPlane):
         errors = 3.0
+        telemetry = True
 
         def readings(self) -> tuple[Reading, ...]:
             self.errors += 1
@@ -247,9 +248,8 @@ def test_how_links_are_doing_is_read_before_and_after_a_lease(tmp_path: Path) ->
             return ()
 
     plane = Telling(hardware())
-    fabric = ControlledFabric(
-        plane, HOSTS, tmp_path / "memory.json", RackAgent(plane), POOL, observed=plane, telemetry=True
-    )
+    plane.observed = plane
+    fabric = opened(tmp_path, plane)
     document = release(fabric, acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0), poll_s=0)
     assert [each["readings"][0]["value"] for each in document["readings"]] == [4.0, 5.0]
     # A fabric that does not tell is no reason to fail a lease.

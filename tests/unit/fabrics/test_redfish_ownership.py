@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from campaign.fabrics.control_plane.protocol import Change
-from campaign.fabrics.dialects.redfish.lease_names import name_of
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.dialects.redfish.ownership import ServiceView, banks, objection, service_view
 from campaign.fabrics.dialects.redfish.read_service import Reading
-from campaign.fabrics.dialects.redfish.resources import Block, Part, System, Zone
+from campaign.fabrics.dialects.redfish.resources import Block, Part, System, Zone, name_of
 from campaign.fabrics.protocol import Tag
 
 GPU = Part("gpu", "a100", None, None, "ok")

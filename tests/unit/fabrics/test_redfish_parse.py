@@ -13,12 +13,19 @@ import pytest
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane.lease_tag import encode
 from campaign.fabrics.dialects.redfish import resources
-from campaign.fabrics.dialects.redfish.error_messages import needs_login, refusal
-from campaign.fabrics.dialects.redfish.lease_names import name_of, read_name, tag_of
-from campaign.fabrics.dialects.redfish.resources import System
-from campaign.fabrics.dialects.redfish.service import listed, next_page, uri, uris
-from campaign.fabrics.dialects.redfish.session import header, local
-from campaign.fabrics.dialects.redfish.tasks import outcome, retry_after_s, task_of
+from campaign.fabrics.dialects.redfish.answers import (
+    listed,
+    local,
+    needs_login,
+    next_page,
+    outcome,
+    refusal,
+    retry_after_s,
+    task_of,
+    uri,
+    uris,
+)
+from campaign.fabrics.dialects.redfish.resources import System, name_of, read_name, tag_of
 from campaign.fabrics.errors import Conflict, ProtocolViolation
 from campaign.fabrics.hardware import Link
 from campaign.fabrics.http.client import Answer
@@ -66,7 +73,7 @@ def test_both_ends_of_a_composed_block() -> None:
     assert (block.state, block.systems) == ("Composed", (system.uri,))
     assert system.blocks is not None
     assert block.uri in system.blocks
-    assert system.composed
+    assert system.type == "Composed"
     assert system.add == f"{system.uri}/Actions/ComputerSystem.AddResourceBlock"
     tag = tag_of(system)
     assert tag == Tag("demo.c.1", "demo", "tester", 1700000000.0, ())
@@ -74,7 +81,7 @@ def test_both_ends_of_a_composed_block() -> None:
 
 def test_a_physical_system_is_never_ours_and_needs_blocks_to_be_expanded() -> None:
     system = resources.system(sample("system_physical"))
-    assert (system.type, system.blocks, system.expandable, system.composed) == ("Physical", None, False, False)
+    assert (system.type, system.blocks, system.expandable) == ("Physical", None, False)
     mine = name_of("one", "host1")
     assert tag_of(System("/s", "1", mine, "", "Physical", ("/b",), "On")) is None
     assert tag_of(System("/s", "1", mine, "", "Composed", ("/b",), "On")) == Tag("one", "", "", 0.0, ())
@@ -174,7 +181,7 @@ def test_a_task_ends_as_its_operation(case: dict[str, Any]) -> None:
     elif expected.startswith("/"):
         done = outcome(told, "POST /x", "/monitor")
         assert done is not None
-        assert header(done, "Location") == expected
+        assert done.header("Location") == expected
     else:
         with pytest.raises(FabricError) as caught:
             outcome(told, "POST /x", "/monitor")

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from campaign.fabrics import open_fabric
-from campaign.fabrics.dialects.redfish.host_power import Power
+from campaign.fabrics.dialects.redfish.compose import Power
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.hardware import HostSpec

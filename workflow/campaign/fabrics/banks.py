@@ -5,7 +5,7 @@ A bank is a set of slots that share a rule: a drawer, or the half of a drawer th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,13 +44,16 @@ class Bank:
         return drawer == self.drawer and int(slot) in self.slots
 
 
-def open_banks(locations: Iterable[str], hosts: tuple[str, ...]) -> tuple[Bank, ...]:
-    """A bank for each drawer, which every host reaches. locations: `<drawer>/slot<n>`."""
+def open_banks(locations: Iterable[str], hosts: tuple[str, ...] | Callable[[str], tuple[str, ...]]) -> tuple[Bank, ...]:
+    """A bank for each drawer, without a limit. locations: `<drawer>/slot<n>`; hosts: who reaches all drawers, or this one."""
     slots: dict[str, set[int]] = {}
     for location in locations:
         drawer, _, slot = location.rpartition("/slot")
         slots.setdefault(drawer, set()).add(int(slot))
-    return tuple(Bank(name, name, "advanced", frozenset(found), hosts, UNLIMITED) for name, found in slots.items())
+    return tuple(
+        Bank(name, name, "advanced", frozenset(found), hosts(name) if callable(hosts) else hosts, UNLIMITED)
+        for name, found in slots.items()
+    )
 
 
 def bank_of(all_banks: Sequence[Bank], location: str) -> Bank | None:

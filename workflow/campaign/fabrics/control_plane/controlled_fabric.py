@@ -7,10 +7,11 @@ all campaigns on this system share, written before the first request. A device i
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks
@@ -19,20 +20,11 @@ from campaign.fabrics.control_plane.ownership import ClaimedView, moving_of
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import Composition, Host, HostSpec, Inventory, PoolSpec
+from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent
 from campaign.fabrics.placement.devices import own_devices, pool_devices
 from campaign.fabrics.placement.selection import select
-from campaign.fabrics.protocol import (
-    Capabilities,
-    Fabric,
-    Observed,
-    Portable,
-    Reading,
-    Request,
-    Selection,
-    Sent,
-    Tag,
-)
+from campaign.fabrics.protocol import Capabilities, Fabric, Observed, Portable, Reading, Request, Selection, Sent, Tag
 from campaign.fabrics.state_file import HeldHost, Holding, State, StateFile, claim
 
 _RECENT_S = 1.0
@@ -41,8 +33,7 @@ _RECENT_S = 1.0
 class ControlledFabric(Fabric):
     """See `protocol.Fabric` and `protocol.Controlled`. `plane` is the dialect; `agent` looks on the hosts, None: nobody does.
 
-    pool: what the system file says is there; planning goes by it, so that a plan needs no control plane. observed, portable: the
-    dialect again, where it has these abilities. telemetry: read how links are doing before and after a lease.
+    pool: what the system file says is there; planning goes by it, so that a plan needs no control plane.
     """
 
     force = False
@@ -54,13 +45,7 @@ class ControlledFabric(Fabric):
         state_file: Path,
         agent: HostAgent | None = None,
         pool: Sequence[PoolSpec] = (),
-        *,
-        observed: Observed | None = None,
-        portable: Portable | None = None,
-        telemetry: bool = False,
     ) -> None:
-        self._observed, self._portable = observed, portable
-        self._telemetry = telemetry
         self.plane = plane
         self._pool = tuple(pool)
         self._hosts = {host.name: host for host in hosts}
@@ -137,10 +122,10 @@ class ControlledFabric(Fabric):
         self._host_view.rescan(composition)
 
     def readings(self) -> tuple[Reading, ...]:
-        if self._observed is None or not self._telemetry:
+        if self.plane.observed is None or not self.plane.telemetry:
             return ()
         with self.plane.client.operation():
-            return self._observed.readings()
+            return self.plane.observed.readings()
 
     @property
     def controlled(self) -> ControlledFabric:
@@ -148,11 +133,11 @@ class ControlledFabric(Fabric):
 
     @property
     def observed(self) -> Observed | None:
-        return self._observed
+        return self.plane.observed
 
     @property
     def portable(self) -> Portable | None:
-        return self._portable
+        return self.plane.portable
 
     @property
     def requests(self) -> int:
@@ -273,3 +258,18 @@ def _tag(request: Request, state: State | None = None) -> Tag:
     holding = state.leases.get(request.lease_id) if state else None
     since_s = holding.since_s if holding else time.time()
     return Tag(request.lease_id, request.campaign, request.owner, since_s, ())
+
+
+def opening(
+    plane: Callable[[Any, Sequence[HostSpec], Sequence[PoolSpec], StateFile], ControlPlane], kind: str
+) -> Callable[[Any, Sequence[HostSpec], Sequence[PoolSpec], Path], ControlledFabric]:
+    """What opens the adapters of a dialect (`FabricKind.open`); its control plane is not asked anything yet."""
+
+    def open_fabric(
+        options: Any, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
+    ) -> ControlledFabric:
+        state = state_dir / f"{kind}.json"
+        agent = open_agent(options.agent, len(hosts))
+        return ControlledFabric(plane(options, hosts, pool, StateFile(state)), hosts, state, agent, pool)
+
+    return open_fabric

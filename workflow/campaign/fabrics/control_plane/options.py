@@ -21,3 +21,7 @@ class Controlled(Connection):
     agent: AgentOptions = Field(
         default=AgentOptions(), description="how the devices of a host are listed and released there"
     )
+
+    def model(self, told: str) -> str:
+        """The system file's name of what the fabric calls a model."""
+        return self.models.get(told, told.lower().replace(" ", "-"))

@@ -13,7 +13,7 @@ from typing import Protocol
 from campaign.fabrics.banks import Bank
 from campaign.fabrics.hardware import Device
 from campaign.fabrics.http.client import Client
-from campaign.fabrics.protocol import Capabilities, Tag
+from campaign.fabrics.protocol import Capabilities, Observed, Portable, Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,15 @@ class Change:
 
 
 class ControlPlane(Protocol):
-    """One dialect, open. Errors are those of `fabrics.errors`; see each method."""
+    """One dialect, open. Errors are those of `fabrics.errors`; see each method.
+
+    observed, portable: the dialect itself, where it has these abilities. telemetry: its readings belong to every lease.
+    """
 
     client: Client
+    observed: Observed | None = None
+    portable: Portable | None = None
+    telemetry: bool = False
 
     def capabilities(self) -> Capabilities: ...
 

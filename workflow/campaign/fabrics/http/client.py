@@ -25,7 +25,7 @@ from campaign.fabrics.http.address import Address
 from campaign.fabrics.http.connection import HttpConnection, Lost, Unsent, wire_headers
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.http.redaction import AUTHENTICATING, MASK, Hidden
-from campaign.fabrics.http.response import Answer, Headers, parsed, printable, shallow
+from campaign.fabrics.http.response import Answer, joined, parsed, printable, shallow
 from campaign.fabrics.protocol import Sent
 
 __all__ = ["Answer", "Client", "Traced"]
@@ -126,7 +126,7 @@ class Client:
             target = self._address.target(path, params)
             answer = self._ask(target, path)
             for _ in range(REDIRECTS_MAX):
-                location = answer.headers.get("Location") if answer.status in REDIRECTED else None
+                location = answer.header("Location") if answer.status in REDIRECTED else None
                 onward = self._address.onward(target, location) if location else None
                 if onward is None:
                     break
@@ -171,7 +171,7 @@ class Client:
                 raise self._unreachable(error) from None
             if secret:
                 self._hidden.add_from(answer.body, shortest=8)
-                self._hidden.add(answer.headers.get("X-Auth-Token"))
+                self._hidden.add(answer.header("X-Auth-Token"))
             return answer
 
     @property
@@ -252,7 +252,7 @@ class Client:
             status = received.status
         finally:
             self.trace.append(Traced(method, self.scrub(self._address.url(target)), status, time.monotonic() - start))
-        return Answer(status, Headers(received.headers), *parsed(received.content), path, self.scrub)
+        return Answer(status, joined(received.headers), *parsed(received.content), path, self.scrub)
 
     def _request(
         self, method: str, target: str, content: bytes, kind: str | None, headers: Mapping[str, str]

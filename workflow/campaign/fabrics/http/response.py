@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -14,28 +14,6 @@ from campaign.fabrics.errors import ProtocolViolation
 
 DEPTH_MAX = 64
 _DIGITS_MAX = 40
-
-
-class Headers(Mapping[str, str]):
-    """Headers by name in any case; those that stand more than once are joined by commas."""
-
-    def __init__(self, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        self._values: dict[str, str] = {}
-        for name, value in headers:
-            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-            self._values[key] = f"{self._values[key]}, {text}" if key in self._values else text
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name.lower()]
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower() in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +34,14 @@ class Answer:
     def ok(self) -> bool:
         return 200 <= self.status < 300
 
+    def header(self, name: str) -> str | None:
+        """A header by its name in any case."""
+        return next((value for key, value in self.headers.items() if key.lower() == name.lower()), None)
+
     @property
     def retry_after_s(self) -> float | None:
         """Seconds after which the service wants to be asked again; None where it does not say."""
-        return retry_after_s(self.headers.get("Retry-After", ""), time.time())
+        return retry_after_s(self.header("Retry-After") or "", time.time())
 
     def members(self) -> dict[str, Any]:
         """The body as a JSON object. Raises ProtocolViolation quoting what it is instead."""
@@ -71,6 +53,14 @@ class Answer:
         """The answer in a few words, for messages: one printable line without secrets."""
         text = self.scrub(" ".join(self.scrub(self.text).split()))
         return f"HTTP {self.status} {printable(text)[:200] or '(empty)'}"
+
+
+def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by name in lower case; those that stand more than once are joined by commas."""
+    found: dict[str, list[str]] = {}
+    for name, value in headers:
+        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return {name: ", ".join(values) for name, values in found.items()}
 
 
 def printable(text: str) -> str:

@@ -14,25 +14,12 @@ spoken to: two clients that resize at one time lose one another's update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.control_plane.controlled_fabric import opening
 from campaign.fabrics.dialects.cdi.control_plane import Plane
 from campaign.fabrics.dialects.cdi.options import Options
-from campaign.fabrics.hardware import HostSpec, PoolSpec
-from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.registry import Example, FabricKind
-from campaign.fabrics.state_file import StateFile
 
-
-def open_fabric(
-    options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
-) -> ControlledFabric:
-    state_file = state_dir / "cdi.json"
-    plane = Plane(options, [host.name for host in hosts], pool, StateFile(state_file))
-    return ControlledFabric(plane, hosts, state_file, open_agent(options.agent, len(hosts)), pool)
-
+open_fabric = opening(Plane, "cdi")
 
 FABRIC = FabricKind(
     "Fujitsu CDI, fabric manager",

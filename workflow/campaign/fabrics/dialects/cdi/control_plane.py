@@ -26,7 +26,7 @@ from campaign.fabrics.dialects.cdi.options import Options
 from campaign.fabrics.dialects.cdi.responses import attached_by, itemised, words
 from campaign.fabrics.dialects.cdi.token import Tokens
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import Device, PoolSpec
+from campaign.fabrics.hardware import Device, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Answer, Client
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
@@ -40,11 +40,11 @@ SETTLE_POLL_S = 1.0
 class Plane(ControlPlane):
     """The fabric manager, open; see `control.plane.ControlPlane`."""
 
-    def __init__(self, options: Options, hosts: Sequence[str], pool: Sequence[PoolSpec], state_file: StateFile) -> None:
+    def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         self.client = Client(options)
         self._options = options
-        self._hosts = tuple(hosts)
-        self._state = state_file
+        self._hosts = tuple(host.name for host in hosts)
+        self._state = state
         self._tokens = Tokens(self.client, options)
         self._count = sum(spec.count for spec in pool)
         self._asked_for = self._models(pool)

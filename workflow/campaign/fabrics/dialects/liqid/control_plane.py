@@ -19,18 +19,19 @@ from campaign.fabrics.dialects.liqid.options import Options
 from campaign.fabrics.dialects.liqid.parse import KINDS, Raw, Seen, number
 from campaign.fabrics.dialects.liqid.snapshot import Snapshot, read
 from campaign.fabrics.errors import Busy, PartialFailure
-from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState
+from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, HostSpec, PoolSpec
 from campaign.fabrics.protocol import Capabilities, Tag
+from campaign.fabrics.state_file import StateFile
 
 
 class Plane(ControlPlane):
     """See `ControlPlane`. What was viewed is used by the next change and then forgotten: nothing is read twice in a row."""
 
-    def __init__(self, options: Options, hosts: Sequence[str]) -> None:
+    def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         self._api = Api(options)
         self.client = self._api.client
         self._options = options
-        self._hosts = {options.hosts.get(host, host): host for host in hosts}
+        self._hosts = {options.hosts.get(host.name, host.name): host.name for host in hosts}
         self._viewed: Snapshot | None = None
         self._groups: tuple[Raw, ...] = ()
 

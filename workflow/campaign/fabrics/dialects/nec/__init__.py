@@ -10,23 +10,12 @@ reference documents. Where a site asks for a login is not public either: none is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.control_plane.controlled_fabric import opening
 from campaign.fabrics.dialects.nec.control_plane import Plane
 from campaign.fabrics.dialects.nec.options import Options
-from campaign.fabrics.hardware import HostSpec, PoolSpec
-from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.registry import FabricKind
 
-
-def open_fabric(
-    options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
-) -> ControlledFabric:
-    plane = Plane(options, [host.name for host in hosts])
-    return ControlledFabric(plane, hosts, state_dir / "nec.json", open_agent(options.agent, len(hosts)), pool)
-
+open_fabric = opening(Plane, "nec")
 
 FABRIC = FabricKind(
     "NEC CDIM",

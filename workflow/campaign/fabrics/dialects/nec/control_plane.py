@@ -11,8 +11,10 @@ from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Rememb
 from campaign.fabrics.dialects.nec.layout import ENDS, Layout, Operation, layout, mapping, procedures
 from campaign.fabrics.dialects.nec.options import Options
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
+from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.http.client import Answer, Client
 from campaign.fabrics.protocol import Capabilities
+from campaign.fabrics.state_file import StateFile
 
 RUNNING = ("IN_PROGRESS", "CANCELING")
 APPLY = "apply"
@@ -23,10 +25,10 @@ ASKED, ENDED = "?", ""
 class Plane(ControlPlane):
     """CDIM, open; see `control.plane.ControlPlane`."""
 
-    def __init__(self, options: Options, hosts: Sequence[str]) -> None:
+    def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         self.client = Client(options)
         self._options = options
-        self._hosts = tuple(hosts)
+        self._hosts = tuple(host.name for host in hosts)
         self._layout = Layout(())
 
     def capabilities(self) -> Capabilities:

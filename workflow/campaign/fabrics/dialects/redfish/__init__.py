@@ -7,24 +7,12 @@ was found. `service`, `session`, `tasks` and `messages` know no composition and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.control_plane.controlled_fabric import opening
 from campaign.fabrics.dialects.redfish.control_plane import Plane
 from campaign.fabrics.dialects.redfish.options import Options
-from campaign.fabrics.hardware import HostSpec, PoolSpec
-from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.registry import FabricKind
 
-
-def open_fabric(
-    options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
-) -> ControlledFabric:
-    """Open the adapter; nothing is asked before it is used."""
-    plane = Plane(options, [host.name for host in hosts], sum(spec.count for spec in pool))
-    return ControlledFabric(plane, hosts, state_dir / "redfish.json", open_agent(options.agent, len(hosts)), pool)
-
+open_fabric = opening(Plane, "redfish")
 
 FABRIC = FabricKind(
     "DMTF Redfish composition: resource blocks, zones, composed systems",

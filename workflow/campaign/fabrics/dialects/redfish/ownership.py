@@ -11,17 +11,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from campaign.fabrics.banks import UNLIMITED, Bank
+from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.protocol import Change, View
-from campaign.fabrics.dialects.redfish.lease_names import read_name, tag_of
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.dialects.redfish.read_service import Reading
-from campaign.fabrics.dialects.redfish.resources import CONSTRAINED, SPECIFIC, Block, Part, System, Zone
+from campaign.fabrics.dialects.redfish.resources import (
+    CONSTRAINED,
+    SPECIFIC,
+    Block,
+    Part,
+    System,
+    Zone,
+    read_name,
+    tag_of,
+)
 from campaign.fabrics.hardware import Device, DeviceState, Health
 from campaign.fabrics.protocol import Tag
 
 _LIMITED = ("Processor", "Memory", "Storage", "Network", "Compute", "ComputerSystem", "Expansion")
+_STATES: dict[str | None, DeviceState] = {
+    "Composing": "composing",
+    "Failed": "failed",
+    "Unavailable": "unavailable",
+}
 _ATTACHED = ("Composed", "ComposedAndAvailable")
+_WORSE: tuple[Health, ...] = ("ok", "warning", "critical")
 _Named = TypeVar("_Named", Block, System)
 
 
@@ -81,12 +95,12 @@ def service_view(reading: Reading, hosts: Sequence[str], options: Options) -> Se
         if block.is_host:
             continue
         drawer = _drawer(reading, block)
-        for device in _devices(reading, block, whose, options.models):
+        for device in _devices(reading, block, whose, options):
             slots[drawer] = slots.get(drawer, 0) + 1
             devices.append(replace(device, location=f"{drawer}/slot{slots[drawer]}"))
             blocks[device.fabric_id] = block
-    tags = dict(_tags(reading, blocks))
-    return ServiceView(reading, found, View(tuple(devices), dict(_holders(reading, found)), tags), blocks)
+    view = View(tuple(devices), dict(_holders(reading, found)), _tags(reading, blocks))
+    return ServiceView(reading, found, view, blocks)
 
 
 def _seat(reading: Reading, host: str, options: Options) -> Seat | None:
@@ -139,30 +153,24 @@ def _natural(text: str) -> list[tuple[int, str]]:
 # -- devices ---------------------------------------------------------------------------------------------------------------
 
 
-def _devices(reading: Reading, block: Block, whose: Mapping[str, str], models: Mapping[str, str]) -> Iterator[Device]:
+def _devices(reading: Reading, block: Block, whose: Mapping[str, str], options: Options) -> Iterator[Device]:
     """One for each part of a block: a block of two GPUs is two devices, which come and go together."""
     state, host, holder = _standing(reading, block, whose)
     parts = reading.parts.get(block.uri) or (Part(block.kind, None, None, None, "ok"),)
     for number, one in enumerate(parts):
-        told = one.model or block.name or block.id
         yield Device(
             fabric_id=block.id if len(parts) == 1 else f"{block.id}.{number}",
             kind=one.kind,
-            model=models.get(told, told.lower().replace(" ", "-")),
+            model=options.model(one.model or block.name or block.id),
             host_id=one.host_id,
             location="",
             local=False,
             attached_to=host,
             holder=holder,
             state=state,
-            health=_worse(block.health, one.health),
+            health=max(block.health, one.health, key=_WORSE.index),
             link=one.link,
         )
-
-
-def _worse(one: Health, other: Health) -> Health:
-    order: tuple[Health, ...] = ("ok", "warning", "critical")
-    return max(one, other, key=order.index)
 
 
 def _standing(reading: Reading, block: Block, whose: Mapping[str, str]) -> tuple[DeviceState, str | None, str | None]:
@@ -182,18 +190,9 @@ def _standing(reading: Reading, block: Block, whose: Mapping[str, str]) -> tuple
 
 
 def _unattached(block: Block) -> DeviceState:
-    match block.state:
-        case "Composing":
-            return "composing"
-        case "Failed":
-            return "failed"
-        case "Unavailable":
-            return "unavailable"
-        case None | "Unused" if block.enabled:
-            return "reserved" if block.reserved else "free"
-        case None | "Unused":
-            return "unavailable"
-    return "unknown"
+    if block.state in (None, "Unused"):
+        return "unavailable" if not block.enabled else "reserved" if block.reserved else "free"
+    return _STATES.get(block.state, "unknown")
 
 
 def _holder(reading: Reading, systems: Sequence[str]) -> str | None:
@@ -228,7 +227,7 @@ def _holders(reading: Reading, seats: Mapping[str, Seat]) -> Iterator[tuple[str,
             yield seat.host, f"the fabric, which says that it is {seat.block.state}"
 
 
-def _tags(reading: Reading, blocks: Mapping[str, Block]) -> Iterator[tuple[str, Tag]]:
+def _tags(reading: Reading, blocks: Mapping[str, Block]) -> dict[str, Tag]:
     """Our leases, each with the devices of all its systems."""
     found: dict[str, Tag] = {}
     for system in reading.systems.values():
@@ -238,24 +237,20 @@ def _tags(reading: Reading, blocks: Mapping[str, Block]) -> Iterator[tuple[str, 
         here = tuple(name for name, block in blocks.items() if block.uri in (system.blocks or ()))
         before = found.get(tag.lease_id, tag)
         found[tag.lease_id] = replace(before if before.owner else tag, devices=(*before.devices, *here))
-    yield from found.items()
+    return found
 
 
 def banks(seen: ServiceView, view: View) -> tuple[Bank, ...]:
     """Devices by the zones that they are in, and the hosts that share one of those."""
-    found: dict[str, set[int]] = {}
-    reach: dict[str, frozenset[str]] = {}
-    for device in view.devices:
-        drawer, _, slot = device.location.rpartition("/slot")
-        found.setdefault(drawer, set()).add(int(slot))
-        block = seen.blocks.get(device.fabric_id)
-        if block is not None:
-            reach[drawer] = seen.reading.zones_of(block)
+    reach = {
+        device.location.rpartition("/slot")[0]: seen.reading.zones_of(block)
+        for device in view.devices
+        if (block := seen.blocks.get(device.fabric_id)) is not None
+    }
     everywhere = not seen.reading.zones
-    return tuple(
-        Bank(drawer, drawer, "advanced", frozenset(slots), hosts, UNLIMITED)
-        for drawer, slots in found.items()
-        for hosts in (tuple(s.host for s in seen.seats.values() if everywhere or seen.zones_of(s) & reach[drawer]),)
+    return open_banks(
+        (device.location for device in view.devices),
+        lambda drawer: tuple(s.host for s in seen.seats.values() if everywhere or seen.zones_of(s) & reach[drawer]),
     )
 
 

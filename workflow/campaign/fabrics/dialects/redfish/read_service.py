@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from campaign.errors import FabricError
 from campaign.fabrics.dialects.redfish import resources
+from campaign.fabrics.dialects.redfish.answers import uri
 from campaign.fabrics.dialects.redfish.resources import Block, Part, System, Zone
-from campaign.fabrics.dialects.redfish.service import Service, uri
+from campaign.fabrics.dialects.redfish.service import Service
+from campaign.fabrics.http.json_values import Json
 
 _WELL_KNOWN_SYSTEMS = "/redfish/v1/Systems"
 
@@ -24,6 +25,7 @@ class Reading:
     zones: tuple[Zone, ...]
     parts: Mapping[str, tuple[Part, ...]]
     composes: bool = True
+    blocks_at: str = ""
     systems_at: str = _WELL_KNOWN_SYSTEMS
     affinity: bool = False
 
@@ -52,45 +54,29 @@ class Reading:
         return self._systems_by_block.get(block.uri, frozenset())
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where blocks are, and what is said of them once and for all."""
-
-    blocks_at: str
-    systems_at: str
-    zones: tuple[Zone, ...]
-    composes: bool
-    affinity: bool
-
-
 class Reader:
     """Reads one service again and again."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._known: _Place | None = None
-        self._parts: dict[str, Mapping[str, Any]] = {}
+        self._empty: Reading | None = None
+        self._parts: dict[str, Json] = {}
 
     def read(self) -> Reading:
         """Everything as it is now. Raises FabricError for a service that has no resource blocks, or has them switched off."""
-        place = self._place()
-        bodies = self._service.members(place.blocks_at, levels=2)
-        found = [resources.block(body) for body in bodies]
-        systems = [resources.system(body) for body in self._systems(place)]
-        return Reading(
-            {block.uri: block for block in found},
-            {system.uri: system for system in systems},
-            place.zones,
-            {block.uri: tuple(self._part(*one) for one in block.parts) for block in found if not block.is_host},
-            place.composes,
-            place.systems_at,
-            place.affinity,
+        if self._empty is None:
+            self._empty = self._found()
+        empty = self._empty
+        blocks = [resources.block(body) for body in self._service.members(empty.blocks_at, levels=2)]
+        systems = map(resources.system, self._service.members(empty.systems_at) if empty.composes else ())
+        return replace(
+            empty,
+            blocks={block.uri: block for block in blocks},
+            systems={system.uri: system for system in systems},
+            parts={block.uri: tuple(self._part(*one) for one in block.parts) for block in blocks if not block.is_host},
         )
 
-    def _systems(self, place: _Place) -> list[dict[str, Any]]:
-        return self._service.members(place.systems_at) if place.composes else []
-
-    def _part(self, kind: str, body: Mapping[str, Any]) -> Part:
+    def _part(self, kind: str, body: Json) -> Part:
         """A part as it was expanded; else as it was read first, without what may have changed since."""
         path = uri(body)
         if path is None or set(body) - {"@odata.id", "@odata.type"}:
@@ -99,37 +85,35 @@ class Reader:
             self._parts[path] = self._service.get(path)
         return replace(resources.part(kind, self._parts[path]), link=None, health="ok")
 
-    def _place(self) -> _Place:
-        if self._known is None:
-            self._known = self._found()
-        return self._known
-
-    def _found(self) -> _Place:
-        root = self._service.root()
+    def _found(self) -> Reading:
+        """Where blocks are, and what is said of them once and for all."""
+        root, where = self._service.root(), self._service.client.base
         systems_at = uri(root.get("Systems")) or _WELL_KNOWN_SYSTEMS
-        composing = self._service.linked(root, "CompositionService")
-        if composing is None:
+        service_at = uri(root.get("CompositionService"))
+        if service_at is None:
             blocks_at = uri(root.get("ResourceBlocks"))
             if blocks_at is None:
                 raise FabricError(
-                    f"{self._service.client.base}: a Redfish service without CompositionService and without ResourceBlocks; "
+                    f"{where}: a Redfish service without CompositionService and without ResourceBlocks; "
                     "a chassis that attaches by zones of its fabric is for the adapter `redfish-zones`"
                 )
-            return _Place(blocks_at, systems_at, (), composes=False, affinity=False)
-        if composing.get("ServiceEnabled") is not None and not resources.truth(composing["ServiceEnabled"]):
+            return Reading({}, {}, (), {}, composes=False, blocks_at=blocks_at, systems_at=systems_at)
+        composing = self._service.get(service_at)
+        enabled, blocks_at = composing.get("ServiceEnabled"), uri(composing.get("ResourceBlocks"))
+        if enabled is not None and not resources.truth(enabled):
             raise FabricError(
-                f"{self._service.client.base}: its CompositionService is switched off (ServiceEnabled is "
-                f"{composing['ServiceEnabled']!r}); switch it on at the service"
+                f"{where}: its CompositionService is switched off (ServiceEnabled is {enabled!r}); switch it on at the service"
             )
-        blocks_at, zones_at = uri(composing.get("ResourceBlocks")), uri(composing.get("ResourceZones"))
         if blocks_at is None:
-            raise FabricError(f"{self._service.client.base}: its CompositionService has no ResourceBlocks")
-        zones = tuple(map(resources.zone, self._service.members(zones_at))) if zones_at else ()
-        return _Place(
-            blocks_at,
-            systems_at,
+            raise FabricError(f"{where}: its CompositionService has no ResourceBlocks")
+        zones = tuple(map(resources.zone, self._service.collection(composing, "ResourceZones")))
+        return Reading(
+            {},
+            {},
             self._described(zones, systems_at),
-            composes=True,
+            {},
+            blocks_at=blocks_at,
+            systems_at=systems_at,
             affinity=resources.truth(composing.get("AllowZoneAffinity")),
         )
 

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane.protocol import Change, Remember
-from campaign.fabrics.dialects.redfish.error_messages import Missing, Stale
-from campaign.fabrics.dialects.redfish.lease_names import tag_of
+from campaign.fabrics.dialects.redfish import resources
+from campaign.fabrics.dialects.redfish.answers import Missing, Stale
 from campaign.fabrics.dialects.redfish.ownership import ServiceView
-from campaign.fabrics.dialects.redfish.resources import Block
-from campaign.fabrics.dialects.redfish.resources import block as read_block
+from campaign.fabrics.dialects.redfish.resources import Block, tag_of
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 
@@ -33,26 +32,18 @@ class Reserving:
 
     def begin(self, remember: Remember) -> None:
         """Remember every block that will be marked: after a crash nobody could tell whose marks they are."""
-        if not self._wanted:
-            return
-        names = [name for names in self._change.hosts.values() for name in names]
-        new = [
-            block.uri for block in self._blocks(names) if not block.reserved and not self._seen.reading.listing(block)
-        ]
-        if set(new) - self._ours:
-            self._ours |= set(new)
+        blocks = self._blocks(name for names in self._change.hosts.values() for name in names)
+        new = {block.uri for block in blocks if not block.reserved and not self._seen.reading.listing(block)}
+        if self._wanted and new - self._ours:
+            self._ours |= new
             remember(HANDLE, " ".join(sorted(self._ours)))
 
     def reserve(self, names: Iterable[str]) -> None:
         """Mark the blocks of a host. Raises Conflict or Busy with none of them marked."""
-        if not self._wanted:
-            return
         done: list[Block] = []
-        for block in self._blocks(names):
-            if block.reserved and block.uri in self._ours:
-                continue
-            if self._seen.reading.listing(block):
-                continue  # attached before
+        for block in self._blocks(names) if self._wanted else ():
+            if (block.reserved and block.uri in self._ours) or self._seen.reading.listing(block):
+                continue  # marked or attached before
             try:
                 if block.reserved:
                     raise Conflict(f"{block.id} is reserved by another client", ("another client that reserved it",))
@@ -70,14 +61,15 @@ class Reserving:
         try:
             self._set(block, True)
         except Stale:
-            now = read_block(self._service.get(block.uri))
+            now = resources.block(self._service.get(block.uri))
             if now.reserved or now.systems:
                 raise Conflict(f"{block.id} was taken by another client", ("somebody",)) from None
             self._set(block, True)
 
     def _set(self, block: Block, value: bool) -> None:
-        body = {"CompositionStatus": {"Reserved": value}}
-        self._service.change("PATCH", block.uri, body, assumed={})
+        if not value:  # composing and decomposing changed it since it was read, which is nobody else's doing
+            self._service.forget(block.uri)
+        self._service.change("PATCH", block.uri, {"CompositionStatus": {"Reserved": value}}, assumed={})
 
     def take_back(self, names: Iterable[str]) -> None:
         """Unmark the blocks of a host that was not composed after all. Raises PartialFailure when one stays marked."""
@@ -87,7 +79,7 @@ class Reserving:
     def _unmark(self, blocks: Iterable[Block]) -> None:
         for block in blocks:
             try:
-                self._unset(block)
+                self._set(block, False)
             except OutcomeUnknown:
                 raise
             except FabricError as error:
@@ -101,26 +93,20 @@ class Reserving:
         """
         stuck: list[str] = []
         for block in self._blocks(names):
-            if block.uri not in self._ours and not (block.reserved and self._composed_by_us(block)):
-                continue
-            if not (block.reserved or self._service.client.rehearses):
+            ours = block.uri in self._ours or self._composed_by_us(block)
+            if not ours or not (block.reserved or self._service.client.rehearses):
                 continue
             try:
-                self._unset(block)
+                self._set(block, False)
             except Missing:
                 continue
             except (Busy, Conflict, Incompatible):
                 stuck.extend(name for name in names if self._seen.blocks[name].uri == block.uri)
         return tuple(stuck)
 
-    def _unset(self, block: Block) -> None:
-        # Composing and decomposing changed it since it was read, which is nobody else's doing.
-        self._service.forget(block.uri)
-        self._set(block, False)
-
     def _composed_by_us(self, block: Block) -> bool:
         tags = (tag_of(self._seen.reading.systems[path]) for path in self._seen.reading.listing(block))
-        return any(tag is not None and tag.lease_id == self._change.tag.lease_id for tag in tags)
+        return block.reserved and any(tag is not None and tag.lease_id == self._change.tag.lease_id for tag in tags)
 
     def _blocks(self, names: Iterable[str]) -> list[Block]:
         """The blocks of devices, each once."""

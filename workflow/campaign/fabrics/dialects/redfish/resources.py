@@ -1,5 +1,6 @@
 """What resource blocks, zones, systems and their parts say, whatever their version and whoever wrote them. Pure.
 
+A composed system says whose it is by its Name, which every service keeps, and by its Description, where it is kept.
 Sources: the schemas ResourceBlock, Zone, ComputerSystem, Processor, Drive, EthernetInterface; DSP2050 (composability). Tolerated,
 as peers were seen to send it: `Reserved` as text, ResourceBlockType as one word or missing, unknown types, no CompositionStatus.
 """
@@ -7,12 +8,16 @@ as peers were seen to send it: `Reserved` as text, ResourceBlockType as one word
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, unquote
 
-from campaign.fabrics.dialects.redfish.service import uri, uris
+from campaign.fabrics.control_plane.lease_tag import decode
+from campaign.fabrics.dialects.redfish.answers import uri, uris
 from campaign.fabrics.hardware import NETWORK_KIND, STORAGE_KIND, Health, Link
+from campaign.fabrics.http.json_values import Json, at, mapping, mappings, text
+from campaign.fabrics.protocol import Tag
 
 SPECIFIC = "ComputerSystemComposition"
 CONSTRAINED = "ComputerSystemConstrainedComposition"
@@ -26,6 +31,7 @@ _PARTS = (
     ("EthernetInterfaces", NETWORK_KIND),
     ("Memory", "memory"),
 )
+_NAME = re.compile(r"composable-campaign lease=(\S+) host=(\S+)")
 _KIND_OF_TYPE = {"Processor": "gpu", "Storage": STORAGE_KIND, "Network": NETWORK_KIND}
 
 
@@ -43,7 +49,7 @@ class Block:
     health: Health
     systems: tuple[str, ...]
     zones: tuple[str, ...]
-    parts: tuple[tuple[str, Mapping[str, Any]], ...]
+    parts: tuple[tuple[str, Json], ...]
     own_systems: tuple[str, ...] = ()
     limit: int = 1
     compositions: int | None = None
@@ -69,15 +75,9 @@ class System:
     type: str | None
     blocks: tuple[str, ...] | None
     power: str | None
-    host_name: str = ""
     reset: str | None = None
     add: str | None = None
     remove: str | None = None
-
-    @property
-    def composed(self) -> bool:
-        """False for whatever is not known to be made by composing: nobody may delete that."""
-        return self.type == "Composed"
 
     @property
     def expandable(self) -> bool:
@@ -108,92 +108,93 @@ class Part:
     health: Health
 
 
+def name_of(lease_id: str, host: str) -> str:
+    """The Name of the system that a lease composes for a host: what a retry finds it by."""
+    return f"composable-campaign lease={quote(lease_id, safe='-_.+')} host={quote(host, safe='-_.+')}"
+
+
+def read_name(name: str) -> tuple[str, str] | None:
+    """(lease id, host) of such a Name; None for any other."""
+    found = _NAME.fullmatch(name.strip())
+    return (unquote(found[1]), unquote(found[2])) if found else None
+
+
+def tag_of(system: System) -> Tag | None:
+    """Whose a system is; with the Name alone, campaign and owner are unknown. Physical systems are nobody's, whatever they say."""
+    named = read_name(system.name)
+    if named is None or system.type not in (None, "Composed"):
+        return None
+    described = decode(system.description)
+    return described if described is not None and described.lease_id == named[0] else Tag(named[0], "", "", 0.0, ())
+
+
 def truth(value: Any) -> bool:
     """Of what should be a boolean: the text "false" is none."""
     return value is True or (isinstance(value, str) and value.strip().lower() == "true")
 
 
-def block(body: Mapping[str, Any]) -> Block:
-    links, status, composition = (_object(body, name) for name in ("Links", "Status", "CompositionStatus"))
+def block(body: Json) -> Block:
+    links, status, composition = (mapping(body, name) for name in ("Links", "Status", "CompositionStatus"))
     types = body.get("ResourceBlockType")
-    at = uri(body) or ""
-    limit = composition.get("MaxCompositions")
-    number = composition.get("NumberOfCompositions")
+    limit, number = composition.get("MaxCompositions"), composition.get("NumberOfCompositions")
     return Block(
-        uri=at.rstrip("/"),
-        id=str(body.get("Id") or at.rstrip("/").rpartition("/")[2]),
-        name=_text(body, "Name") or "",
-        types=tuple(str(one) for one in types) if isinstance(types, list) else ((str(types),) if types else ()),
-        state=_text(composition, "CompositionState"),
+        *_named(body),
+        types=tuple(map(str, types)) if isinstance(types, list) else ((str(types),) if types else ()),
+        state=text(composition, "CompositionState"),
         reserved=truth(composition.get("Reserved")),
         enabled=status.get("State") in (None, "Enabled", "StandbyOffline", "StandbySpare", "Deferring", "Updating"),
         health=health(status),
         systems=paths(links.get("ComputerSystems")),
         zones=paths(links.get("Zones")),
-        parts=tuple(_parts(body)),
+        parts=_parts(body),
         own_systems=paths(body.get("ComputerSystems")),
         limit=limit if isinstance(limit, int) and truth(composition.get("SharingEnabled")) else 1,
         compositions=number if isinstance(number, int) else None,
     )
 
 
-def _parts(body: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _named(body: Json) -> tuple[str, str, str]:
+    """(address, Id, Name), the address without the slash that some services end it with."""
+    path = (uri(body) or "").rstrip("/")
+    return path, str(body.get("Id") or path.rpartition("/")[2]), text(body, "Name") or ""
+
+
+def _parts(body: Json) -> tuple[tuple[str, Json], ...]:
     """Of the first property that has any: a network card is listed as interfaces of two kinds, a drive under its controller."""
     for name, kind in _PARTS:
-        listing = body.get(name)
-        members = listing.get("Members") if isinstance(listing, Mapping) else listing
-        found = [(kind, one) for one in members if isinstance(one, Mapping)] if isinstance(members, list) else []
-        if found:
-            yield from found
-            return
+        if found := mappings(body, name) or mappings(body, name, "Members"):
+            return tuple((kind, one) for one in found)
+    return ()
 
 
-def system(body: Mapping[str, Any]) -> System:
-    links, actions = _object(body, "Links"), _object(body, "Actions")
-    at = (uri(body) or "").rstrip("/")
+def system(body: Json) -> System:
+    links, actions = mapping(body, "Links"), mapping(body, "Actions")
     return System(
-        uri=at,
-        id=str(body.get("Id") or at.rpartition("/")[2]),
-        name=_text(body, "Name") or "",
-        description=_text(body, "Description") or "",
-        type=_text(body, "SystemType"),
+        *_named(body),
+        description=text(body, "Description") or "",
+        type=text(body, "SystemType"),
         blocks=paths(links["ResourceBlocks"]) if "ResourceBlocks" in links else None,
-        power=_text(body, "PowerState"),
-        host_name=_text(body, "HostName") or "",
-        reset=_target(actions, "#ComputerSystem.Reset"),
-        add=_target(actions, "#ComputerSystem.AddResourceBlock"),
-        remove=_target(actions, "#ComputerSystem.RemoveResourceBlock"),
+        power=text(body, "PowerState"),
+        reset=text(actions, "#ComputerSystem.Reset", "target"),
+        add=text(actions, "#ComputerSystem.AddResourceBlock", "target"),
+        remove=text(actions, "#ComputerSystem.RemoveResourceBlock", "target"),
     )
 
 
-def _target(actions: Mapping[str, Any], name: str) -> str | None:
-    return _text(_object(actions, name), "target")
+def zone(body: Json) -> Zone:
+    return Zone(*_named(body), paths(at(body, "Links", "ResourceBlocks")), *capabilities(body))
 
 
-def zone(body: Mapping[str, Any]) -> Zone:
-    at = (uri(body) or "").rstrip("/")
-    cases, objects = capabilities(body)
-    return Zone(
-        uri=at,
-        id=str(body.get("Id") or at.rpartition("/")[2]),
-        name=_text(body, "Name") or "",
-        blocks=paths(_object(body, "Links").get("ResourceBlocks")),
-        cases=cases,
-        capabilities=objects,
-    )
-
-
-def capabilities(body: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def capabilities(body: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(use cases, addresses of the objects that describe them) of a zone, or of the collection of systems."""
-    listing = _object(body, "@Redfish.CollectionCapabilities").get("Capabilities")
-    found = [one for one in listing if isinstance(one, Mapping)] if isinstance(listing, list) else []
+    found = mappings(body, "@Redfish.CollectionCapabilities", "Capabilities")
     objects = tuple(path for one in found if (path := uri(one.get("CapabilitiesObject"))))
     return tuple(str(one.get("UseCase")) for one in found), objects
 
 
-def limits(body: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+def limits(body: Json) -> tuple[tuple[str, int], ...]:
     """`@Redfish.ResourceBlockLimits` of a capabilities object, wherever in it."""
-    for place in (body, _object(body, "Links"), _object(body, "Links@Redfish.RequiredOnCreate")):
+    for place in (body, mapping(body, "Links"), mapping(body, "Links@Redfish.RequiredOnCreate")):
         for name in ("@Redfish.ResourceBlockLimits", "ResourceBlocks@Redfish.ResourceBlockLimits"):
             found = place.get(name)
             if isinstance(found, Mapping):
@@ -201,41 +202,31 @@ def limits(body: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     return ()
 
 
-def part(kind: str, body: Mapping[str, Any]) -> Part:
+def part(kind: str, body: Json) -> Part:
     """A part of a block. A processor that is no GPU is named by its own type (`fpga`)."""
-    if kind == "gpu" and (processor := _text(body, "ProcessorType")) is not None:
+    if kind == "gpu" and (processor := text(body, "ProcessorType")) is not None:
         kind = processor.lower()
-    return Part(
-        kind=kind,
-        model=next((found for name in ("Model", "PartNumber") if (found := _text(body, name))), None),
-        host_id=_identity(kind, body),
-        link=link(body),
-        health=health(_object(body, "Status")),
-    )
-
-
-def _identity(kind: str, body: Mapping[str, Any]) -> str | None:
-    """What the host knows it by: a GPU's UUID, a card's address, a drive's serial number."""
-    names = {
+    # What the host knows it by: a drive's serial number, a card's address, a GPU's UUID.
+    identities = {
         STORAGE_KIND: ("SerialNumber", "UUID"),
         NETWORK_KIND: ("PermanentMACAddress", "MACAddress", "SerialNumber"),
     }.get(kind, ("UUID", "SerialNumber"))
-    return next((found for name in names if (found := _text(body, name))), None)
+    model, identity = (
+        next((found for name in names if (found := text(body, name))), None)
+        for names in (("Model", "PartNumber"), identities)
+    )
+    return Part(kind, model, identity, link(body), health(mapping(body, "Status")))
 
 
-def link(body: Mapping[str, Any]) -> Link | None:
+def link(body: Json) -> Link | None:
     """The PCIe link of a part, where it says how it is trained (PCIeInterface, as Processor, Drive and PCIeDevice have it)."""
-    interface = _object(body, "SystemInterface")
-    controllers = body.get("Controllers")
-    first = controllers[0] if isinstance(controllers, list) and controllers else {}
-    places = (_object(interface, "PCIe"), _object(body, "PCIeInterface"), _object(first, "PCIeInterface"), interface)
-    for place in places:
-        width, gen = place.get("LanesInUse"), generation(place.get("PCIeType"))
+    interface, controllers = mapping(body, "SystemInterface"), mappings(body, "Controllers")
+    first = mapping(controllers[0], "PCIeInterface") if controllers else {}
+    for place in (mapping(interface, "PCIe"), mapping(body, "PCIeInterface"), first, interface):
+        width, gen, widest = place.get("LanesInUse"), generation(place.get("PCIeType")), place.get("MaxLanes")
         if type(width) is int and width > 0 and gen:
-            widest = place.get("MaxLanes")
-            return Link(
-                width, gen, widest if type(widest) is int else width, generation(place.get("MaxPCIeType")) or gen
-            )
+            most = widest if type(widest) is int else width
+            return Link(width, gen, most, generation(place.get("MaxPCIeType")) or gen)
     return None
 
 
@@ -245,27 +236,13 @@ def generation(text: Any) -> int:
     return int(found[1]) if found else 0
 
 
-def health(status: Mapping[str, Any]) -> Health:
+def health(status: Json) -> Health:
     """Critical where a service says Critical, warning for Warning; a service that does not say means well."""
-    match str(status.get("Health") or "OK").lower():
-        case "critical":
-            return "critical"
-        case "warning":
-            return "warning"
-    return "ok"
+    told = str(status.get("Health") or "OK").lower()
+    return "critical" if told == "critical" else "warning" if told == "warning" else "ok"
 
 
 def paths(references: Any) -> tuple[str, ...]:
     """Addresses of references, each once, without the slash that some services end them with."""
     members = references.get("Members") if isinstance(references, Mapping) and "Members" in references else references
     return tuple(dict.fromkeys(path.rstrip("/") for path in uris(members)))
-
-
-def _object(body: Any, name: str) -> Mapping[str, Any]:
-    found = body.get(name) if isinstance(body, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _text(body: Mapping[str, Any], name: str) -> str | None:
-    found = body.get(name)
-    return found if isinstance(found, str) and found else None

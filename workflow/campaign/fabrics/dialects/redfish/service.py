@@ -1,22 +1,38 @@
-"""A Redfish service: resources, collections with paging and $expand, sessions, ETags, tasks (DSP0266). Knows no composition.
+"""A Redfish service: resources, collections with paging and $expand, logins, ETags, tasks (DSP0266). Knows no composition.
 
 Everything that speaks Redfish is built on `Service`. Paths are those of the service (`/redfish/v1/...`), with or without a host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from base64 import b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Literal
 
 from campaign.errors import FabricError
-from campaign.fabrics.dialects.redfish.error_messages import Missing, needs_login, refusal
-from campaign.fabrics.dialects.redfish.session import Authentication, Session, header, local
-from campaign.fabrics.dialects.redfish.tasks import outcome, retry_after_s, task_of
+from campaign.fabrics.dialects.redfish.answers import (
+    Missing,
+    listed,
+    local,
+    needs_login,
+    next_page,
+    not_changed,
+    outcome,
+    refusal,
+    retry_after_s,
+    task_of,
+    uri,
+)
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http.client import Answer, Client
+from campaign.fabrics.http.json_values import Json, at, mapping
+from campaign.fabrics.http.login import Login, login
 
 ROOT = "/redfish/v1/"
+SESSIONS = "/redfish/v1/SessionService/Sessions"
 PAGES_MAX = 10_000
+Authentication = Literal["session", "basic", "none"]
 
 
 class Service:
@@ -26,7 +42,9 @@ class Service:
     def __init__(self, client: Client, auth: Authentication = "session", *, poll_s: float = 1.0) -> None:
         """poll_s: seconds between two looks at a task that says nothing about it (Retry-After)."""
         self.client = client
-        self.session = Session(client, auth)
+        self._auth = auth
+        self._open = False
+        self._session: str | None = None
         self._poll_s = poll_s
         self._root: dict[str, Any] | None = None
         self._etags: dict[str, str] = {}
@@ -38,8 +56,8 @@ class Service:
         """The service root, read once; the only resource that needs no session, except where a service wants one for it too."""
         if self._root is None:
             answer = self.client.get(ROOT)
-            if needs_login(answer) and not self.session.is_open:
-                self.session.open({})
+            if needs_login(answer) and not self._open:
+                self._log_in({})
                 answer = self.client.get(ROOT)
             self._root = self._read(answer, ROOT)
         return self._root
@@ -58,10 +76,10 @@ class Service:
         except Missing:
             return None
 
-    def linked(self, resource: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        """The resource that a property refers to ({"@odata.id": ..}), read; None where there is no such property."""
+    def collection(self, resource: Json, name: str) -> list[dict[str, Any]]:
+        """The members of a collection that a property refers to; none where there is no such property."""
         path = uri(resource.get(name))
-        return self.get(path) if path else None
+        return self.members(path) if path else []
 
     def members(self, path: str, *, levels: int = 1) -> list[dict[str, Any]]:
         """Every member of a collection, whole, over all its pages; in one request where the service expands ($expand).
@@ -85,7 +103,7 @@ class Service:
             page = next_page(body)
         raise ProtocolViolation(f"{self.client.base}{path}: the collection has no end after {PAGES_MAX} pages")
 
-    def _whole(self, member: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _whole(self, member: Json) -> dict[str, Any] | None:
         """A member as it is when the service expanded it, else read; None when it is gone since it was listed."""
         path = uri(member)
         if path is None:
@@ -97,12 +115,9 @@ class Service:
 
     def _expansion(self, levels: int) -> str:
         """The query that makes this service expand members; empty where it does not say that it can."""
-        features = self.root().get("ProtocolFeaturesSupported")
-        can = features.get("ExpandQuery") if isinstance(features, Mapping) else None
-        if not self._expands or not isinstance(can, Mapping):
-            return ""
+        can = mapping(self.root(), "ProtocolFeaturesSupported", "ExpandQuery")
         sign = "." if can.get("NoLinks") is True else "*" if can.get("ExpandAll") is True else None
-        if sign is None:
+        if not self._expands or sign is None:
             return ""
         deepest = can.get("MaxLevels")
         deep = (
@@ -125,21 +140,24 @@ class Service:
             self._etags[path] = etag
 
     def _get(self, path: str) -> Answer:
-        if not self.session.is_open:
-            self.session.open(self.root())
-        answer = self.client.get(path)
-        if needs_login(answer):
-            self.session.open(self.root())
-            answer = self.client.get(path)
+        answer = self._asked(lambda: self.client.get(path))
         if answer.ok:
-            self._note(path, header(answer, "ETag"))
+            self._note(path, answer.header("ETag"))
+        return answer
+
+    def _asked(self, send: Callable[[], Answer]) -> Answer:
+        if not self._open:
+            self._log_in(self.root())
+        answer = send()
+        if needs_login(answer):
+            self._log_in(self.root())
+            answer = send()
         return answer
 
     def _read(self, answer: Answer, path: str) -> dict[str, Any]:
         if answer.ok:
             return answer.members()
-        error = refusal(answer, f"GET {self.client.base}{path}")
-        raise FabricError(str(error)) if isinstance(error, OutcomeUnknown) else error
+        raise not_changed(answer, f"GET {self.client.base}{path}")
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
@@ -149,7 +167,7 @@ class Service:
         """Send a change and wait until it is done: a 2xx answer, that of the operation itself where it ran as a task.
 
         A PATCH or PUT carries If-Match with `etag`, or with the version that was read last; a service that insists on one (428) is
-        read first. A 2xx is no evidence that anything was done. Raises what `messages.refusal` makes of the answer (Stale: 412),
+        read first. A 2xx is no evidence that anything was done. Raises what `answers.refusal` makes of the answer (Stale: 412),
         OutcomeUnknown when it was lost, or when the task was.
         """
         path = local(path)
@@ -163,18 +181,12 @@ class Service:
         if not answer.ok:
             raise refusal(answer, f"{method} {self.client.base}{path}")
         if method in ("PATCH", "PUT"):
-            self._note(path, header(answer, "ETag"))
+            self._note(path, answer.header("ETag"))
         return answer
 
     def _send(self, method: str, path: str, body: Any, etag: str | None, assumed: Any) -> Answer:
         headers = {"If-Match": etag} if etag else {}
-        if not self.session.is_open:
-            self.session.open(self.root())
-        answer = self.client.change(method, path, body, headers=headers, assumed=assumed)
-        if needs_login(answer):
-            self.session.open(self.root())
-            answer = self.client.change(method, path, body, headers=headers, assumed=assumed)
-        return answer
+        return self._asked(lambda: self.client.change(method, path, body, headers=headers, assumed=assumed))
 
     def _wait(self, accepted: Answer, what: str) -> Answer:
         """Follow a task to its end. The operation was accepted, so that whatever is lost from here on is OutcomeUnknown."""
@@ -195,44 +207,51 @@ class Service:
             if done is not None:
                 return done
 
+    # -- logging in --------------------------------------------------------------------------------------------------------
+
+    def _log_in(self, root: Json) -> None:
+        """Log in; anew when a session was open, as the service no longer knows it. root: the service root, which tells where.
+
+        Raises ConfigError for credentials that are named and not there, Busy when the service has no session left, FabricError when
+        it refuses.
+        """
+        found = None if self._auth == "none" else login(self.client.connection)
+        if found is not None:  # else there is nobody to log in as: some services have no authentication, others say 401
+            if self._auth == "basic":
+                word = b64encode(f"{found.user}:{found.password}".encode()).decode()
+                self.client.authorization = {"Authorization": f"Basic {word}"}
+            else:
+                self._begin_session(found, root)
+        self._open = True
+
+    def _begin_session(self, found: Login, root: Json) -> None:
+        where = self.client.base
+        if self.client.rehearses:
+            raise FabricError(f"{where}: the session has ended during the rehearsal; start it again")
+        self.client.authorization = {}
+        path = at(root, "Links", "Sessions", "@odata.id")
+        try:
+            body = {"UserName": found.user, "Password": found.password}
+            answer = self.client.change("POST", path if isinstance(path, str) else SESSIONS, body, secret=True)
+        except OutcomeUnknown as error:
+            # Not the outcome of what was asked for: nobody was logged in to ask for it.
+            raise FabricError(f"{where}: cannot log in ({error})") from error
+        token, what = answer.header("X-Auth-Token"), f"{where}: logging in as a session"
+        if answer.ok and not token:
+            raise FabricError(f"{what}: the answer has no X-Auth-Token; try `auth: basic`")
+        if answer.status in (401, 403):
+            raise FabricError(f"{what}: user or password is refused (HTTP {answer.status}); see `credentials`")
+        if not answer.ok or not token:
+            raise not_changed(answer, what)
+        location = answer.header("Location")
+        session = at(answer.body, "@odata.id") if location is None else location
+        self._session = local(session) if isinstance(session, str) else None
+        self.client.authorization = {"X-Auth-Token": token}
+
     def close(self) -> None:
-        """End the session; never raises."""
-        self.session.close()
-
-
-def uri(reference: Any) -> str | None:
-    """The path of {"@odata.id": ..}, with `href` for what old services have; None for anything else."""
-    if not isinstance(reference, Mapping):
-        return None
-    found = reference.get("@odata.id") or reference.get("href")
-    return local(found) if isinstance(found, str) and found else None
-
-
-def uris(references: Any) -> tuple[str, ...]:
-    """The paths of a list of references; of one, where a service gives that in place of a list."""
-    listing = references if isinstance(references, list) else [references]
-    return tuple(path for path in map(uri, listing) if path is not None)
-
-
-def listed(collection: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Members of a collection's page, at the top or under `Links`. Raises ProtocolViolation when there is no such list."""
-    links = collection.get("Links")
-    for place in (collection, links if isinstance(links, Mapping) else {}):
-        members = place.get("Members")
-        if isinstance(members, list):
-            return [member for member in members if isinstance(member, Mapping)]
-    raise ProtocolViolation(
-        f"{collection.get('@odata.id', 'a collection')}: no Members, neither at the top nor in Links"
-    )
-
-
-def next_page(collection: Mapping[str, Any]) -> str | None:
-    links = collection.get("Links")
-    for place in (collection, links if isinstance(links, Mapping) else {}):
-        for name in ("Members@odata.nextLink", "@odata.nextLink"):
-            found = place.get(name)
-            if isinstance(found, Mapping):
-                found = found.get("@odata.id")
-            if isinstance(found, str) and found:
-                return local(found)
-    return None
+        """End the session, of which services have few; never raises. A service that is gone ends it by its own time-out."""
+        session, self._session, self._open = self._session, None, False
+        if session is not None and not self.client.rehearses:
+            with suppress(FabricError):
+                self.client.change("DELETE", session)
+        self.client.authorization = {}

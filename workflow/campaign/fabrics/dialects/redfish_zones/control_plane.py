@@ -5,7 +5,7 @@ Unverified against a real chassis (see the package).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,35 +13,36 @@ from campaign.errors import FabricError
 from campaign.fabrics.banks import CABLING_RULE, SLOTS, Bank, violation
 from campaign.fabrics.control_plane.lease_tag import decode, encode
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
-from campaign.fabrics.dialects.redfish.error_messages import Stale
+from campaign.fabrics.dialects.redfish.answers import Stale
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.dialects.redfish_zones import layout as layouts
 from campaign.fabrics.dialects.redfish_zones.allocation import export, restore
-from campaign.fabrics.dialects.redfish_zones.layout import Claim, HostPort, Layout
+from campaign.fabrics.dialects.redfish_zones.layout import HostPort, Layout
 from campaign.fabrics.dialects.redfish_zones.options import Options
 from campaign.fabrics.dialects.redfish_zones.read_chassis import Reader
 from campaign.fabrics.dialects.redfish_zones.telemetry import events, readings
 from campaign.fabrics.dialects.redfish_zones.zones import Zones, foreign
 from campaign.fabrics.errors import Busy, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import HostSpec
+from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Capabilities, Event, Reading
+from campaign.fabrics.state_file import StateFile
 
 UNVERIFIED = "written from public pages and Redfish's specifications; never run against a real Falcon or FabreX"
 UNMARKED = "zones are not marked: only the state file of this system says whose they are"
 
 
 class Plane(ControlPlane):
-    """See `ControlPlane`, `Observed` and `Portable`. claims: what the state file says, by fabric id."""
+    """See `ControlPlane`, `Observed` and `Portable`."""
 
-    def __init__(
-        self, client: Client, options: Options, hosts: Sequence[HostSpec], claims: Callable[[], Mapping[str, Claim]]
-    ) -> None:
-        self.client = client
-        self.service = Service(client, options.auth, poll_s=options.poll_s)
+    def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
+        self.client = Client(options)
+        self.observed = self.portable = self
+        self.telemetry = options.telemetry
+        self.service = Service(self.client, options.auth, poll_s=options.poll_s)
         self.zones = Zones(self.service, options.endpoints, marks=options.tag == "description")
         self._options = options
-        self._claims = claims
+        self._state = state
         self._reader = Reader(self.service, options, hosts)
         self._layout: Layout | None = None
 
@@ -62,7 +63,7 @@ class Plane(ControlPlane):
 
     def view(self) -> View:
         # Claims first: one that is written while the chassis is read is then no more than a device that is not yet attached.
-        claims = self._claims()
+        claims = self._state.read().devices
         return layouts.view(self.look(), claims, self._options.models)
 
     def banks(self, view: View) -> Sequence[Bank]:

@@ -15,14 +15,7 @@ from campaign.fabrics.dialects.redfish_zones.options import Options
 from campaign.fabrics.dialects.redfish_zones.resources import Card, Enclosure, Endpoint, Port, Zone
 from campaign.fabrics.hardware import Device, HostSpec
 from campaign.fabrics.protocol import Tag
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What the state file of this system says of a device: the lease that it is for, and on which host."""
-
-    lease: str
-    host: str
+from campaign.fabrics.state_file import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +216,7 @@ def host_ports(
     return tuple(sorted(ports, key=lambda port: (len(port.label), port.label)))
 
 
-def view(layout: Layout, claims: Mapping[str, Claim], models: Mapping[str, str]) -> View:
+def view(layout: Layout, claims: Mapping[str, Slot], models: Mapping[str, str]) -> View:
     """What the chassis shows, with whose it is: by the mark of a zone, else by our claims, else somebody's on that port."""
     within: dict[str, list[HostPort]] = {}
     for port in layout.ports:
@@ -263,12 +256,12 @@ def _device(layout: Layout, end: Endpoint, models: Mapping[str, str]) -> Device:
     )
 
 
-def _holder(fabric_id: str, port: HostPort, claims: Mapping[str, Claim]) -> str:
+def _holder(fabric_id: str, port: HostPort, claims: Mapping[str, Slot]) -> str:
     """Whose a device in the zone of a port is. A mark counts for what its lease claimed, or for all when nobody here knows it."""
     tag, claim = decode(port.zone.description), claims.get(fabric_id)
-    claimed = claim is not None and claim.host == port.holder
-    if claim is not None and claimed and (tag is None or tag.lease_id == claim.lease):
-        return claim.lease
+    lease = claim.lease if claim is not None and claim.host == port.holder else None
+    if lease is not None and (tag is None or tag.lease_id == lease):
+        return lease
     if tag is not None and all(other.lease != tag.lease_id for other in claims.values()):
         return tag.lease_id
     return port.words

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.dialects.redfish.error_messages import Missing
-from campaign.fabrics.dialects.redfish.service import Service, uri
+from campaign.fabrics.dialects.redfish.answers import Missing, uri
+from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.dialects.redfish_zones import resources
 from campaign.fabrics.dialects.redfish_zones.layout import Layout, host_ports
 from campaign.fabrics.dialects.redfish_zones.options import Options

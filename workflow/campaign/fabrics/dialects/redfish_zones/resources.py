@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from campaign.fabrics.banks import Mode
-from campaign.fabrics.dialects.redfish.service import uri, uris
+from campaign.fabrics.dialects.redfish.answers import uri, uris
 from campaign.fabrics.hardware import DeviceState, Health, Link
 
 Json = Mapping[str, Any]

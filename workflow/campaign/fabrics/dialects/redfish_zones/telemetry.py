@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from campaign.fabrics.dialects.redfish.service import Service, uri
+from campaign.fabrics.dialects.redfish.answers import uri
+from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.dialects.redfish_zones.layout import Layout
 from campaign.fabrics.protocol import Event, Reading
 

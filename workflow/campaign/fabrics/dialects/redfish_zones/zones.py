@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from campaign.fabrics.control_plane.lease_tag import decode
-from campaign.fabrics.dialects.redfish.error_messages import said
+from campaign.fabrics.dialects.redfish.answers import said
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.dialects.redfish_zones import resources
 from campaign.fabrics.dialects.redfish_zones.layout import HostPort

@@ -12,23 +12,12 @@ Storage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.control_plane.controlled_fabric import opening
 from campaign.fabrics.dialects.sunfish.control_plane import Plane
 from campaign.fabrics.dialects.sunfish.options import Options
-from campaign.fabrics.hardware import HostSpec, PoolSpec
-from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.registry import FabricKind
 
-
-def open_fabric(
-    options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
-) -> ControlledFabric:
-    plane = Plane(options, [host.name for host in hosts])
-    return ControlledFabric(plane, hosts, state_dir / "sunfish.json", open_agent(options.agent, len(hosts)), pool)
-
+open_fabric = opening(Plane, "sunfish")
 
 FABRIC = FabricKind(
     "OFMF/Sunfish: connections through an agent",

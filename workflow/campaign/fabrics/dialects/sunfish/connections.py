@@ -9,7 +9,7 @@ from typing import Any
 
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane import lease_tag
-from campaign.fabrics.dialects.redfish.service import uri, uris
+from campaign.fabrics.dialects.redfish.answers import uri, uris
 from campaign.fabrics.hardware import Health
 from campaign.fabrics.protocol import Tag
 

@@ -10,8 +10,8 @@ from campaign.errors import FabricError
 from campaign.fabrics.banks import UNLIMITED, Bank
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
-from campaign.fabrics.dialects.redfish.error_messages import Missing
-from campaign.fabrics.dialects.redfish.service import Service, uri
+from campaign.fabrics.dialects.redfish.answers import Missing, uri
+from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.dialects.sunfish.connections import (
     Connection,
     Endpoint,
@@ -27,9 +27,10 @@ from campaign.fabrics.dialects.sunfish.connections import (
 )
 from campaign.fabrics.dialects.sunfish.options import Options
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState
+from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Capabilities, Tag
+from campaign.fabrics.state_file import StateFile
 
 FABRICS = "/redfish/v1/Fabrics"
 
@@ -37,11 +38,11 @@ FABRICS = "/redfish/v1/Fabrics"
 class Plane(ControlPlane):
     """Sunfish, open; see `control.plane.ControlPlane`."""
 
-    def __init__(self, options: Options, hosts: Sequence[str]) -> None:
+    def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         self.client = Client(options)
         self._service = Service(self.client, options.auth)
         self._options = options
-        self._hosts = {options.hosts.get(host, host): host for host in hosts}
+        self._hosts = {options.hosts.get(host.name, host.name): host.name for host in hosts}
         self._fabric: Mapping[str, Any] = {}
         self._entities: dict[str, Mapping[str, Any]] = {}
         self._shown = Shown()

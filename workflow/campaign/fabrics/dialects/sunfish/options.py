@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from campaign.fabrics.control_plane.options import Controlled
-from campaign.fabrics.dialects.redfish.session import Authentication
+from campaign.fabrics.dialects.redfish.service import Authentication
 
 
 class Options(Controlled):

@@ -1,0 +1,216 @@
+"""Changing what a host has: a system is composed for it, found again by its Name, and deleted; or its physical system is expanded.
+
+A physical system is never deleted: only its list of blocks is changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from campaign.errors import FabricError
+from campaign.fabrics.control_plane.lease_tag import encode
+from campaign.fabrics.control_plane.protocol import Change, Remember
+from campaign.fabrics.dialects.redfish import resources
+from campaign.fabrics.dialects.redfish.answers import Missing, Stale, local, uri
+from campaign.fabrics.dialects.redfish.options import Options
+from campaign.fabrics.dialects.redfish.ownership import Seat, ServiceView
+from campaign.fabrics.dialects.redfish.resources import Block, System, name_of
+from campaign.fabrics.dialects.redfish.service import Service
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
+from campaign.fabrics.http.client import Answer
+
+_ORDINARY = {"gpu": "GPU", "fpga": "FPGA"}
+
+
+class Power:
+    """Hosts off before their devices change, and on after (ComputerSystem.Reset); nothing unless `attach_mode` is powered_off."""
+
+    def __init__(self, service: Service, options: Options) -> None:
+        self._service = service
+        self._wanted = options.attach_mode == "powered_off"
+        self._poll_s = options.poll_s
+
+    def off(self, path: str) -> None:
+        self._reset(path, "ForceOff", "Off")
+
+    def on(self, path: str) -> None:
+        self._reset(path, "On", "On")
+
+    def _reset(self, path: str, kind: str, until: str) -> None:
+        """Raises OutcomeUnknown when it is not so before the operation's time is over."""
+        if not self._wanted:
+            return
+        rehearses = self._service.client.rehearses
+        system = None if rehearses else resources.system(self._service.get(path))
+        if system is not None and system.power == until:
+            return
+        target = (system.reset if system is not None else None) or f"{path}/Actions/ComputerSystem.Reset"
+        self._service.change("POST", target, {"ResetType": kind}, assumed={})
+        while not rehearses and resources.system(self._service.get(path)).power != until:
+            try:
+                self._service.client.sleep(self._poll_s)
+            except FabricError as error:
+                raise OutcomeUnknown(f"{path}: not {until} in time ({error})") from error
+
+
+class Composing:
+    """One change of one lease. constrained: the service chooses the devices, of the same models."""
+
+    def __init__(self, service: Service, seen: ServiceView, options: Options, change: Change) -> None:
+        self._service, self._seen, self._change = service, seen, change
+        self._power = Power(service, options)
+        self.constrained = options.composition == "constrained" or (
+            options.composition == "auto" and seen.constrained()
+        )
+
+    def attach(self, seat: Seat, remember: Remember) -> None:
+        """Expand the host's physical system, compose one for it, or complete the one that a former try has left."""
+        names = self._change.hosts[seat.host]
+        if seat.system is not None:
+            self._expand(seat.system, names, attaches=True)
+            return
+        assert seat.block is not None
+        blocks = {self._seen.blocks[name].uri: self._seen.blocks[name] for name in names}
+        there = self._seen.system_of(self._change.tag.lease_id, seat.host)
+        if there is not None:
+            self._complete(there, blocks, names)
+            return
+        for inside in seat.block.own_systems:
+            self._power.off(inside)
+        answer = self._compose(seat.host, self._requested(seat.block, blocks))
+        # Of a service that does not say where the system is: it is found by its Name.
+        location = answer.header("Location")
+        path = local(location) if location else uri(answer.body)
+        if path is not None:
+            remember(_handle(seat.host), path)
+            self._power.on(path)
+
+    def detach(self, host: str, seat: Seat | None, names: tuple[str, ...]) -> None:
+        """Take devices out of a physical system; else delete the system that this lease composed, unless it is gone."""
+        if seat is not None and seat.system is not None:
+            self._expand(seat.system, names, attaches=False)
+            return
+        system = self._seen.system_of(self._change.tag.lease_id, host)
+        path = system.uri if system is not None else None
+        if path is None and self._service.client.rehearses:
+            path = self._change.handles.get(_handle(host))
+        if path is None:
+            return
+        try:
+            self._power.off(path)
+            self._service.change("DELETE", path, assumed=None)
+        except Missing:
+            return
+
+    # -- composing ---------------------------------------------------------------------------------------------------------
+
+    def _compose(self, host: str, requested: dict[str, Any]) -> Answer:
+        at, name = self._seen.reading.systems_at, name_of(self._change.tag.lease_id, host)
+        body = requested | {"Name": name, "Description": encode(self._change.tag)}
+        assumed = {"@odata.id": f"{at}/<{name}>"}
+        try:
+            return self._service.change("POST", at, body, assumed=assumed)
+        except Incompatible as error:
+            if "Description" not in str(error):
+                raise
+            # The Name says whose it is as well; campaign and owner are in the state file.
+            del body["Description"]
+            return self._service.change("POST", at, body, assumed=assumed)
+
+    def _requested(self, host: Block, blocks: Mapping[str, Block]) -> dict[str, Any]:
+        if not self.constrained:
+            return _links(host.uri, *blocks)
+        body = _links(host.uri)
+        zones = self._seen.common(Seat("", host), blocks.values())
+        if self._seen.reading.affinity and zones:
+            body["@Redfish.ZoneAffinity"] = zones[0].id
+        for collection, wanted in self._requests(blocks):
+            body.setdefault(collection, {"Members": []})["Members"].append(wanted)
+        return body
+
+    def _requests(self, blocks: Mapping[str, Block]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(collection, what is asked of it), one for each kind and model: as many as were selected."""
+        parts = (part for path in blocks for part in self._seen.reading.parts.get(path, ()))
+        for (kind, model), count in Counter((part.kind, part.model) for part in parts).items():
+            wanted: dict[str, Any] = {"@Redfish.RequestedCount": count, "@Redfish.AllowOverprovisioning": False}
+            if model is not None:
+                wanted["Model"] = model
+            if kind in ("nvme", "nic"):
+                yield "Storage" if kind == "nvme" else "EthernetInterfaces", wanted
+            else:
+                yield "Processors", wanted | {"ProcessorType": _ORDINARY.get(kind, kind)}
+
+    def _complete(self, system: System, blocks: Mapping[str, Block], names: tuple[str, ...]) -> None:
+        """A system of a former try has everything, or is given what it lacks with the whole list of its blocks."""
+        there = system.blocks or ()
+        missing = [path for path in blocks if path not in there]
+        if not missing or self.constrained:
+            return
+        try:
+            self._power.off(system.uri)
+            self._service.change("PATCH", system.uri, _links(*there, *missing), assumed={})
+            self._power.on(system.uri)
+        except (Conflict, Incompatible) as error:
+            failed = [name for name in names if self._seen.blocks[name].uri in missing]
+            done = [name for name in names if name not in failed]
+            raise PartialFailure(
+                f"{system.name}: composed before without {', '.join(failed)}: {error}", done, failed
+            ) from error
+
+    # -- expanding ---------------------------------------------------------------------------------------------------------
+
+    def _expand(self, system: System, names: tuple[str, ...], *, attaches: bool) -> None:
+        """Add blocks to a physical system or remove them: by actions where it advertises them, else by the whole list."""
+        there, rehearses = system.blocks or (), self._service.client.rehearses
+        moving: dict[str, list[str]] = {}
+        for name in names:
+            path = self._seen.blocks[name].uri
+            if path not in there if attaches else path in there or rehearses:
+                moving.setdefault(path, []).append(name)
+        if not moving:
+            return
+        target = system.add if attaches else system.remove
+        self._power.off(system.uri)
+        try:
+            if target is not None:
+                self._act(system, target, moving)
+                return
+            try:
+                self._list(system, moving, attaches)
+            except Stale:
+                # Somebody changed the list since it was read; the next try is made from what it is now.
+                self._list(resources.system(self._service.get(system.uri)), moving, attaches)
+        finally:
+            # Off is no way to leave a host; whether the change was done is not its matter.
+            self._power.on(system.uri)
+
+    def _act(self, system: System, target: str, moving: dict[str, list[str]]) -> None:
+        """One action a block. Raises Busy or Conflict when the first is refused, PartialFailure for a later one."""
+        done: list[str] = []
+        for path, names in moving.items():
+            etag = self._service.etag(path)
+            body = {"ResourceBlock": {"@odata.id": path}} | ({} if etag is None else {"ResourceBlockETag": etag})
+            try:
+                self._service.change("POST", target, body, assumed={})
+            except (Busy, Conflict, Incompatible) as error:
+                if not done:
+                    raise
+                failed = [name for names in moving.values() for name in names if name not in done]
+                raise PartialFailure(f"{system.id}: {error}", done, failed) from error
+            done.extend(names)
+
+    def _list(self, system: System, moving: Collection[str], attaches: bool) -> None:
+        """Send the whole list: services differ in what an element left out, or an empty one, means to them."""
+        there = system.blocks or ()
+        whole = dict.fromkeys((*there, *moving)) if attaches else [path for path in there if path not in moving]
+        self._service.change("PATCH", system.uri, _links(*whole), assumed={})
+
+
+def _links(*blocks: str) -> dict[str, Any]:
+    return {"Links": {"ResourceBlocks": [{"@odata.id": path} for path in blocks]}}
+
+
+def _handle(host: str) -> str:
+    return f"system:{host}"
