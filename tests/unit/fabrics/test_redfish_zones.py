@@ -115,7 +115,7 @@ def test_devices_are_read_one_by_one_where_what_is_above_them_is_no_collection(b
 
 def changed(chassis: Chassis, path: str, **properties: Any) -> None:
     """Let a resource be told otherwise, once, where collections are not expanded."""
-    found = chassis.server.dialect.resources.get(path)  # type: ignore[attr-defined]
+    found = chassis.server.dialect.resources.find(path)  # type: ignore[attr-defined]
     chassis.server.faults.add(Fault("status", "GET", path, status=200, body=json.dumps({**found, **properties})))
 
 

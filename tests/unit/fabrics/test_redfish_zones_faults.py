@@ -21,7 +21,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
 # -- two writers -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("etags", ["offered", "required"])
+@pytest.mark.parametrize("etags", ["given", "required"])
 def test_a_zone_that_changed_since_it_was_read_is_read_again(build: Build, etags: str) -> None:
     chassis = build(etags=etags)
     fabric = chassis.open()
@@ -35,7 +35,7 @@ def test_a_zone_that_changed_since_it_was_read_is_read_again(build: Build, etags
 
 
 def test_what_another_writer_adds_is_never_overwritten(build: Build) -> None:
-    chassis = build(etags="offered")
+    chassis = build(etags="given")
     fabric = chassis.open()
     selection = fabric.select(request(), fabric.inventory())
     chassis.before("PATCH", lambda: chassis.rack.attach("gpu4", "host1"))
@@ -58,7 +58,7 @@ def test_what_another_writer_adds_while_we_release_is_kept(build: Build) -> None
 
 
 def test_a_change_may_be_a_task(build: Build) -> None:
-    chassis = build(tasks=True)
+    chassis = build(task_polls=2)
     fabric = chassis.open()
     composed(fabric)
     assert names(fabric.read_back("one")) == ["gpu1", "gpu2"]
@@ -67,7 +67,7 @@ def test_a_change_may_be_a_task(build: Build) -> None:
 
 
 def test_a_task_that_is_forgotten_is_told_by_reading_back(build: Build) -> None:
-    chassis = build(tasks=True)
+    chassis = build(task_polls=2)
     fabric = chassis.open()
     selection = fabric.select(request(), fabric.inventory())
     chassis.server.faults.add(Fault("status", "GET", "*TaskMonitors*", status=404))
@@ -137,7 +137,7 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.status}")
 @pytest.mark.parametrize("when", ["composing", "releasing"])
 def test_no_fault_makes_a_lease_that_is_not_there_or_leaves_one_behind(build: Build, fault: Fault, when: str) -> None:
-    chassis = build(tasks=fault.kind in ("drop_after", "status_after"))
+    chassis = build(task_polls=2 if fault.kind in ("drop_after", "status_after") else 0)
     fabric = chassis.open()
     selection = fabric.select(request(), fabric.inventory())
     if when == "releasing":

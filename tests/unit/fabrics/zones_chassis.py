@@ -41,7 +41,7 @@ class Chassis:
         return open_fabric("redfish-zones", {**where, **options}, specs, [], self.directory / state)
 
     def zone(self, number: int) -> dict[str, Any]:
-        reply = self.server.dialect.resources.get(f"{ZONES}/{number}")  # type: ignore[attr-defined]
+        reply = self.server.dialect.resources.find(f"{ZONES}/{number}")  # type: ignore[attr-defined]
         assert isinstance(reply, dict)
         return reply
 

@@ -6,6 +6,7 @@ import json
 import ssl
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,20 @@ class Asked:
     body: Any
     text: str
     time_s: float = field(default_factory=time.time)
+
+    def header(self, name: str) -> str | None:
+        """Whatever the case of its name."""
+        return next((text for key, text in self.headers.items() if key.lower() == name.lower()), None)
+
+    @property
+    def basic(self) -> tuple[str, str] | None:
+        """User and password of a Basic authentication; None where there is none."""
+        kind, _, word = (self.header("Authorization") or "").partition(" ")
+        try:
+            user, colon, password = b64decode(word).decode().partition(":")
+        except ValueError:
+            return None
+        return (user, password) if kind.lower() == "basic" and colon else None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -83,9 +82,7 @@ class LiqidDialect:
         return Reply(status, {"response": {"code": refusal.code, "errors": errors, "data": []}})
 
     def _digest(self, asked: Asked, label: str) -> dict[str, Any]:
-        headers = _headers(asked)
-        basic = base64.b64encode(f"{self.behaviour.user}:{self.behaviour.password}".encode()).decode()
-        if headers.get("authorization") != f"Basic {basic}":
+        if asked.basic != (self.behaviour.user, self.behaviour.password):
             raise Refusal("Bad credentials", 401, "UNAUTHORIZED")
         if label in self.behaviour.reserved_labels:
             raise Refusal("Permission denied", 403, "FORBIDDEN")
@@ -101,8 +98,7 @@ class LiqidDialect:
         return {"digest_id": self._made, "digest_key": self._keys[label], "digest_label": label}
 
     def _known(self, asked: Asked) -> bool:
-        headers = _headers(asked)
-        return "authorization" not in headers and headers.get("x-api-key") in self._keys.values()
+        return asked.header("Authorization") is None and asked.header("X-API-Key") in self._keys.values()
 
     # -- by and by ---------------------------------------------------------------------------------------------------------
 
@@ -251,10 +247,6 @@ class LiqidDialect:
             raise Refusal(f"Device {device.name} is not of type {path}")
         json_objects.echoed(status, json_objects.status_json(device), "DeviceStatus")
         return device.name
-
-
-def _headers(asked: Asked) -> dict[str, str]:
-    return {name.lower(): value for name, value in asked.headers.items()}
 
 
 def _filtered(found: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -7,23 +7,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from campaign.testbed.control_planes.hardware import Rack, RackDevice, RackError
-from campaign.testbed.control_planes.redfish.variant import Variant
+from campaign.testbed.control_planes.redfish_service.documents import ROOT, Refused
+from campaign.testbed.control_planes.redfish_service.service import Behaviour
+
+Quirk = Literal[
+    "text_reserved",  # CompositionStatus.Reserved is the text "false" or "true"
+    "linked_members",  # blocks and zones list their Members under Links
+    "scalar_types",  # ResourceBlockType is one word
+    "bare_answers",  # changes are answered by 200 and a bare number, refusals by a bare JSON string, neither with a Location
+    "no_description",  # a system with a Description is refused
+    "composes_nothing",  # composing answers as if, stores the system, and moves nothing
+    "unused_while_composed",  # blocks say Unused whatever they are
+    "deletes_nothing",  # DELETE of a system answers 204 and does nothing
+]
+
+
+class Variant(Behaviour):
+    """hosts: `compute` blocks that are composed, or `physical` systems that are expanded. limits: `@Redfish.ResourceBlockLimits`.
+    powered_off: systems that are on are not changed. composes: False has no CompositionService, only blocks."""
+
+    tasks_under: str = f"{ROOT}/Systems"
+    hosts: Literal["compute", "physical"] = "compute"
+    constrained: bool = False
+    actions: bool = False
+    limits: dict[str, int] = Field(default_factory=dict)
+    powered_off: bool = False
+    composes: bool = True
+    sharing: int = 1
+    quirks: frozenset[Quirk] = frozenset()
+
 
 CATEGORIES = {"gpu": "Processor", "fpga": "Processor", "nvme": "Storage", "nic": "Network"}
-
-
-class Refused(Exception):
-    """What a service answers to what it will not do."""
-
-    def __init__(self, status: int, message_id: str, text: str, arguments: Sequence[str] = ()) -> None:
-        super().__init__(text)
-        self.status = status
-        self.message_id = message_id
-        self.text = text
-        self.arguments = tuple(arguments)
 
 
 @dataclass
@@ -113,9 +132,7 @@ class Machine:
                 400, "Composition.1.1.ResourceBlockInvalid", f"{len(hosts)} compute blocks, 1 is needed", hosts
             )
         if any(made.name == name for made in self.systems.values()):
-            raise Refused(
-                409, "Base.1.19.ResourceAlreadyExists", f"a system {name} is there", ("ComputerSystem", "Name", name)
-            )
+            raise Refused(409, "ResourceAlreadyExists", f"a system {name} is there", ("ComputerSystem", "Name", name))
         devices = [block for block in blocks if block not in hosts]
         self.check(hosts[0], devices)
         self._number += 1
@@ -143,9 +160,7 @@ class Machine:
         for category in ("Processor", "Storage", "Network"):
             count = sum(self.category(block) == category for block in (*already, *devices))
             if count > self.variant.limits.get(f"Max{category}", count):
-                raise Refused(
-                    400, "Base.1.19.ResourceExhaustion", f"{count} blocks of type {category} are too many", (category,)
-                )
+                raise Refused(400, "ResourceExhaustion", f"{count} blocks of type {category} are too many", (category,))
 
     def _attach(self, made: Made, devices: Sequence[str]) -> None:
         if "composes_nothing" not in self.variant.quirks:
@@ -166,7 +181,7 @@ class Machine:
     def decompose(self, made: Made) -> None:
         """The blocks are free again; that they are Reserved is not changed."""
         if made.physical:
-            raise Refused(405, "Base.1.19.ResourceCannotBeDeleted", f"{made.id} is a physical system")
+            raise Refused(405, "ResourceCannotBeDeleted", f"{made.id} is a physical system")
         self._must_be_off(made)
         if "deletes_nothing" in self.variant.quirks:
             return

@@ -9,14 +9,23 @@ the client of Intel's RSD sends.
 from __future__ import annotations
 
 from campaign.testbed.control_planes.hardware import Rack
-from campaign.testbed.control_planes.redfish_zones.options import Options
-from campaign.testbed.control_planes.redfish_zones.requests import Service
-from campaign.testbed.control_planes.redfish_zones.switching import Switching
+from campaign.testbed.control_planes.redfish_service.service import Service
+from campaign.testbed.control_planes.redfish_zones.resources import Resources
+from campaign.testbed.control_planes.redfish_zones.switching import Options, Switching
 
 COMPOSES = ("PATCH", "*/Zones/*")
 
 
-def open_dialect(rack: Rack, **options: object) -> Service:
+class Chassis(Service):
+    """See `server.Dialect`."""
+
+    def __init__(self, rack: Rack, options: Options) -> None:
+        self.rack = rack
+        self.switching = Switching(rack, options)
+        self.resources = Resources(self.switching)
+        super().__init__(self.resources, options)
+
+
+def open_dialect(rack: Rack, **options: object) -> Chassis:
     """The emulated service over a rack; options: the fields of `Options`. Raises ValueError for a rack that does not fit in."""
-    chosen = Options.model_validate(options)
-    return Service(rack, Switching(rack, chosen), chosen)
+    return Chassis(rack, Options.model_validate(options))

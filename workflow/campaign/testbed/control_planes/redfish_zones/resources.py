@@ -1,57 +1,77 @@
-"""The chassis as a tree of Redfish resources. Every path gives a resource, or None where there is none."""
+"""The chassis as a tree of Redfish resources, and the changes of its zones."""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from campaign.testbed.control_planes.hardware import RackDevice
-from campaign.testbed.control_planes.redfish_zones import shapes
-from campaign.testbed.control_planes.redfish_zones.options import Options
-from campaign.testbed.control_planes.redfish_zones.shapes import (
-    FABRIC,
-    GEN,
+from campaign.testbed.control_planes.redfish_service.documents import (
+    HEADERS,
     ROOT,
-    Json,
+    WELL,
+    Document,
+    Refused,
     collection,
-    link,
+    etag,
+    ref,
+    refs,
     resource,
 )
 from campaign.testbed.control_planes.redfish_zones.switching import Port, Switching
+from campaign.testbed.control_planes.server import Asked, Reply
 
-_VENDORS = {"gpu": "0x10DE", "nvme": "0x144D", "nic": "0x15B3"}
-_CLASSES = {"gpu": "0x030200", "nvme": "0x010802", "nic": "0x020000"}
-_ENTITIES = {"gpu": "Processor", "nvme": "Drive", "nic": "NetworkController"}
-
-
-def hostport(port: Port, falcon: bool) -> str:
-    """The id of a host port's endpoint, which has a number that says nothing."""
-    return f"hostport{port.number + 1}_{port.name}" if falcon else port.name
+FABRIC = f"{ROOT}/Fabrics/PCIe"
+ENDPOINTS, ZONES, SWITCHES = f"{FABRIC}/Endpoints", f"{FABRIC}/Zones", f"{FABRIC}/Switches"
+_GT_PER_S, _GEN = 16.0, "Gen4"
+_KINDS = {
+    "gpu": ("Processor", "0x10DE", "0x030200"),
+    "nvme": ("Drive", "0x144D", "0x010802"),
+    "nic": ("NetworkController", "0x15B3", "0x020000"),
+}
+"""EntityType, vendor and class by the rack's kind."""
+_COLLECTIONS = {"Zones": "Zone", "Endpoints": "Endpoint", "Switches": "Switch"}
 
 
 class Resources:
-    """The tree over a chassis. Devices stand in the switch and the chassis of their drawer, or of `pool` where there are none."""
+    """See `service.Tree`. Devices stand in the switch and the chassis of their drawer, or of `pool` where there are none."""
 
-    def __init__(self, switching: Switching, options: Options) -> None:
+    def __init__(self, switching: Switching) -> None:
         self.switching = switching
-        self.options = options
+        self.options = switching.options
         self.falcon = bool(switching.drawers)
         self.groups = switching.drawers or ["pool"]
-        self._at = {(self.group(device), _slot(device)): device for device in switching.rack.devices.values()}
+        self._at = {(self._group(device), _slot(device)): device for device in switching.rack.devices.values()}
 
-    def get(self, path: str) -> Json | None:
-        """The resource at a path without a slash at its end."""
-        parts = path.removeprefix(ROOT).strip("/").split("/")
-        match parts:
-            case [""]:
-                return self._root()
+    def root(self) -> Document:
+        found: Document = {name: ref(f"{ROOT}/{name}") for name in ("Fabrics", "Chassis", "Managers", "Systems")}
+        if self.options.rsd_version is not None:
+            nodes = {"Nodes": ref(f"{ROOT}/Nodes")}
+            found |= nodes | {"Oem": {"Intel_RackScale": {"ApiVersion": self.options.rsd_version, **nodes}}}
+        return found
+
+    def allowed(self, path: str) -> str:
+        return ", PATCH" if path.startswith(f"{ZONES}/") else ""
+
+    def find(self, path: str) -> Document | None:
+        others = self.options.others
+        match path.removeprefix(ROOT).strip("/").split("/"):
             case ["Fabrics"]:
-                return collection(path, "Fabric", ["PCIe", *self.options.others])
-            case ["Fabrics", name] if name in ("PCIe", *self.options.others):
-                return self._fabric(path)
-            case ["Fabrics", name, "Zones" | "Endpoints" | "Switches" as kind] if name in self.options.others:
-                return collection(path, {"Zones": "Zone", "Endpoints": "Endpoint", "Switches": "Switch"}[kind], [])
+                return collection(path, "Fabric", ["PCIe", *others])
+            case ["Fabrics", name] if name in ("PCIe", *others):
+                links = {kind: ref(f"{path}/{kind}") for kind in _COLLECTIONS}
+                return resource(path, "Fabric", "v1_3_0", FabricType="PCIe", Status=WELL, **links)
+            case ["Fabrics", name, kind] if name in others and kind in _COLLECTIONS:
+                return collection(path, _COLLECTIONS[kind], [])
+            case ["Fabrics", "PCIe", "Switches", group, *rest] if group in self.groups:
+                return self._in_switch(path, group, rest)
             case ["Fabrics", "PCIe", *rest]:
                 return self._in_fabric(path, rest)
+            case ["Chassis", group, *rest] if group in self.groups:
+                return self._in_group(path, group, rest)
             case ["Chassis", *rest]:
-                return self._in_chassis(path, rest)
+                return self._chassis(path, rest)
             case ["Managers", *rest]:
                 return self._in_managers(path, rest)
             case ["Systems"]:
@@ -60,237 +80,247 @@ class Resources:
                 return resource(path, "ComputerSystem", "v1_20_0", SystemType="Physical", HostName=name)
         return None
 
-    def _root(self) -> Json:
-        path = f"{ROOT}/"
-        found = resource(
-            path, "ServiceRoot", "v1_15_0", RedfishVersion="1.18.0", UUID="92384634-2938-2342-8820-489239905423"
-        )
-        found |= {"Id": "RootService", "Name": "Root Service", "Product": "Composable chassis (emulated)"}
-        for name in ("Fabrics", "Chassis", "Managers", "Systems", "SessionService"):
-            found[name] = link(f"{ROOT}/{name}")
-        found["Tasks"] = link(f"{ROOT}/TaskService")
-        found["Links"] = {"Sessions": link(f"{ROOT}/SessionService/Sessions")}
-        if self.options.expand:
-            expand = {"ExpandAll": True, "Levels": True, "Links": True, "NoLinks": True, "MaxLevels": 1}
-            found["ProtocolFeaturesSupported"] = {"ExpandQuery": expand}
-        if self.options.rsd_version is not None:
-            found["Nodes"] = link(f"{ROOT}/Nodes")
-            found["Oem"] = {"Intel_RackScale": {"ApiVersion": self.options.rsd_version, "Nodes": link(f"{ROOT}/Nodes")}}
-        return found
-
-    def _fabric(self, path: str) -> Json:
-        parts = {name: link(f"{path}/{name}") for name in ("Zones", "Endpoints", "Switches")}
-        return resource(
-            path, "Fabric", "v1_3_0", FabricType="PCIe", Status={"State": "Enabled", "Health": "OK"}, **parts
-        )
-
     # -- the fabric --------------------------------------------------------------------------------------------------------
 
-    def _in_fabric(self, path: str, rest: list[str]) -> Json | None:
-        ports, devices = self.switching.ports, self.switching.rack.devices
+    def _in_fabric(self, path: str, rest: list[str]) -> Document | None:
+        ports, devices = (
+            {self._hostport(port): port for port in self.switching.ports.values()},
+            self.switching.rack.devices,
+        )
         match rest:
             case ["Zones"]:
                 return collection(path, "Zone", [port.zone for port in ports.values()])
             case ["Zones", name]:
-                port = next((port for port in ports.values() if port.zone == name), None)
-                return None if port is None else self.zone(port)
+                return next((self._zone(port) for port in ports.values() if port.zone == name), None)
             case ["Endpoints"]:
-                return collection(
-                    path, "Endpoint", [*(hostport(port, self.falcon) for port in ports.values()), *devices]
-                )
+                return collection(path, "Endpoint", [*ports, *devices])
             case ["Endpoints", name] if name in devices:
                 return self._device(path, devices[name])
-            case ["Endpoints", name]:
-                port = self.port_at(name)
-                return None if port is None else self._hostport(path, port)
+            case ["Endpoints", name] if name in ports:
+                return self._host_endpoint(path, ports[name])
             case ["Switches"]:
                 return collection(path, "Switch", self.groups)
-            case ["Switches", group, *more] if group in self.groups:
-                return self._in_switch(path, group, more)
         return None
 
-    def port_at(self, endpoint: str) -> Port | None:
-        """The port that an endpoint's id is that of."""
-        return next((p for p in self.switching.ports.values() if hostport(p, self.falcon) == endpoint), None)
+    def _hostport(self, port: Port) -> str:
+        """The id of a host port's endpoint, which has a number that says nothing."""
+        return f"hostport{port.number + 1}_{port.name}" if self.falcon else port.name
 
-    def zone(self, port: Port) -> Json:
-        members = [hostport(port, self.falcon), *(device.name for device in self.switching.zones()[port.name])]
-        links = {"Endpoints": [link(f"{FABRIC}/Endpoints/{name}") for name in members]}
+    def _zone(self, port: Port) -> Document:
+        members = [self._hostport(port), *(device.name for device in self.switching.zones()[port.name])]
         return resource(
-            f"{FABRIC}/Zones/{port.zone}",
+            f"{ZONES}/{port.zone}",
             "Zone",
             "v1_6_1",
             Description=port.description,
             ZoneType="ZoneOfEndpoints",
-            Status={"State": "Enabled", "Health": "OK"},
-            Links={**links, "InvolvedSwitches": [link(f"{FABRIC}/Switches/{group}") for group in self.groups]},
+            Status=WELL,
+            Links={"Endpoints": refs(ENDPOINTS, members), "InvolvedSwitches": refs(SWITCHES, self.groups)},
         )
 
-    def _hostport(self, path: str, port: Port) -> Json:
-        entity: Json = {"EntityType": "RootComplex", "EntityRole": "Initiator"}
+    def _host_endpoint(self, path: str, port: Port) -> Document:
+        entity: Document = {"EntityType": "RootComplex", "EntityRole": "Initiator"}
         if port.host and self.options.tells_hosts:
-            entity["EntityLink"] = link(f"{ROOT}/Systems/{port.host}")
-        switches = [group for group in self.groups if not self.falcon or port.name in self.switching.reaching(group)]
-        return resource(
-            path,
-            "Endpoint",
-            "v1_8_0",
-            EndpointProtocol="PCIe",
-            ConnectedEntities=[entity],
-            Status={"State": "Enabled" if port.host else "StandbyOffline", "Health": "OK"},
-            Links=self._ends(port, [f"{FABRIC}/Switches/{group}/Ports/{port.name}" for group in switches]),
-        )
+            entity["EntityLink"] = ref(f"{ROOT}/Systems/{port.host}")
+        switches = [group for group in self.groups if port.name in self._upstream(group)]
+        ends = [f"{group}/Ports/{port.name}" for group in switches]
+        return self._endpoint(path, entity, port, ends, {**WELL, "State": "Enabled" if port.host else "StandbyOffline"})
 
-    def _device(self, path: str, device: RackDevice) -> Json:
-        entity: Json = {
-            "EntityType": _ENTITIES.get(device.kind, "PCIDevice"),
+    def _device(self, path: str, device: RackDevice) -> Document:
+        kind, vendor, class_code = _KINDS.get(device.kind, ("PCIDevice", "0x1234", "0xFF0000"))
+        name, form = (device.uuid, "UUID") if device.kind == "gpu" else (device.serial, "NSID")
+        group = self._group(device)
+        entity: Document = {
+            "EntityType": kind,
             "EntityRole": "Target",
-            "EntityPciId": {
-                "VendorId": _VENDORS.get(device.kind, "0x1234"),
-                "ClassCode": _CLASSES.get(device.kind, "0xFF0000"),
-            },
+            "EntityPciId": {"VendorId": vendor, "ClassCode": class_code},
+            "Identifiers": [{"DurableName": name, "DurableNameFormat": form}],
         }
-        durable = (device.uuid, "UUID") if device.kind == "gpu" else (device.serial, "NSID")
-        entity["Identifiers"] = [{"DurableName": durable[0], "DurableNameFormat": durable[1]}]
-        group = self.group(device)
         if self.options.details:
-            entity["EntityLink"] = link(f"{ROOT}/Chassis/{group}/PCIeDevices/{device.name}")
-        health = "Critical" if "broken" in device.quirks else "OK"
-        return resource(
-            path,
-            "Endpoint",
-            "v1_8_0",
-            Name=device.model,
-            EndpointProtocol="PCIe",
-            ConnectedEntities=[entity],
-            Status={"State": "Enabled", "Health": health},
-            Links=self._ends(self.switching.port_of(device), [f"{FABRIC}/Switches/{group}/Ports/{_slot(device)}"]),
-        )
+            entity["EntityLink"] = ref(f"{ROOT}/Chassis/{group}/PCIeDevices/{device.name}")
+        status = {**WELL, "Health": "Critical" if "broken" in device.quirks else "OK"}
+        found = self._endpoint(path, entity, self.switching.port_of(device), [f"{group}/Ports/{_slot(device)}"], status)
+        return found | {"Name": device.model}
 
-    def _ends(self, port: Port | None, ports: list[str]) -> Json:
-        links: Json = {"ConnectedPorts": [link(path) for path in ports]}
+    def _endpoint(self, path: str, entity: Document, port: Port | None, ends: list[str], status: Document) -> Document:
+        links = {"ConnectedPorts": refs(SWITCHES, ends)}
         if self.options.both_ends:
-            links["Zones"] = [] if port is None else [link(f"{FABRIC}/Zones/{port.zone}")]
-        return links
+            links["Zones"] = refs(ZONES, [port.zone] if port else [])
+        found = {"EndpointProtocol": "PCIe", "ConnectedEntities": [entity], "Status": status, "Links": links}
+        return resource(path, "Endpoint", "v1_8_0", **found)
 
-    def group(self, device: RackDevice) -> str:
+    def _group(self, device: RackDevice) -> str:
         return device.drawer if self.falcon else self.groups[0]
 
     def _devices(self, group: str) -> list[RackDevice]:
-        return [device for device in self.switching.rack.devices.values() if self.group(device) == group]
+        return [device for device in self.switching.rack.devices.values() if self._group(device) == group]
 
     # -- switches and their ports ------------------------------------------------------------------------------------------
 
-    def _in_switch(self, path: str, group: str, rest: list[str]) -> Json | None:
-        up = [p for p in self.switching.ports if not self.falcon or p in self.switching.reaching(group)]
+    def _upstream(self, group: str) -> list[str]:
+        return self.switching.reaching(group) if self.falcon else list(self.switching.ports)
+
+    def _in_switch(self, path: str, group: str, rest: list[str]) -> Document | None:
         match rest:
             case []:
-                return resource(
-                    path,
-                    "Switch",
-                    "v1_9_0",
-                    SwitchType="PCIe",
-                    Status={"State": "Enabled", "Health": "OK"},
-                    Ports=link(f"{path}/Ports"),
-                    Links={"Chassis": link(f"{ROOT}/Chassis/{group}")},
-                )
+                links = {"Ports": ref(f"{path}/Ports"), "Links": {"Chassis": ref(f"{ROOT}/Chassis/{group}")}}
+                return resource(path, "Switch", "v1_9_0", SwitchType="PCIe", Status=WELL, **links)
             case ["Ports"]:
-                return collection(path, "Port", [*up, *(_slot(device) for device in self._devices(group))])
-            case ["Ports", name, *more] if name in up and more in ([], ["Metrics"]):
-                port = self.switching.ports[name]
-                if more:
-                    return shapes.metrics(path, f"{group} {name}", (0, 0))
-                ends = [f"{FABRIC}/Endpoints/{hostport(port, self.falcon)}"]
-                return shapes.port(path, "UpstreamPort", 16 if port.host else 0, ends)
+                return collection(path, "Port", [*self._upstream(group), *map(_slot, self._devices(group))])
             case ["Ports", name, *more] if more in ([], ["Metrics"]):
                 device = self._at.get((group, name))
-                if device is None:
-                    return None
-                if more:
-                    return shapes.metrics(path, device.name, self.switching.errors.get(device.name, (0, 0)))
-                return shapes.port(path, "DownstreamPort", device.width, [f"{FABRIC}/Endpoints/{device.name}"])
+                if device is not None:
+                    errors = self.switching.errors.get(device.name, (0, 0))
+                    return (
+                        _metrics(path, device.name, errors) if more else _port(path, "Down", device.width, device.name)
+                    )
+                if name in self._upstream(group):
+                    port = self.switching.ports[name]
+                    width = 16 if port.host else 0
+                    return _metrics(path, f"{group} {name}") if more else _port(path, "Up", width, self._hostport(port))
         return None
 
     # -- enclosures --------------------------------------------------------------------------------------------------------
 
-    def _in_chassis(self, path: str, rest: list[str]) -> Json | None:
-        match rest:
-            case []:
-                return collection(path, "Chassis", [*(["falcon"] if self.falcon else []), *self.groups])
-            case ["falcon"] if self.falcon:
-                contains = [link(f"{ROOT}/Chassis/{group}") for group in self.groups]
-                return resource(
-                    path,
-                    "Chassis",
-                    "v1_22_0",
-                    ChassisType="Enclosure",
-                    Model="Emulated 4016",
-                    Links={"Contains": contains},
-                )
-            case [group, *more] if group in self.groups:
-                return self._in_group(path, group, more)
-        return None
+    def _chassis(self, path: str, rest: list[str]) -> Document | None:
+        if not rest:
+            return collection(path, "Chassis", [*(["falcon"] if self.falcon else []), *self.groups])
+        if rest != ["falcon"] or not self.falcon:
+            return None
+        contains = {"Contains": refs(f"{ROOT}/Chassis", self.groups)}
+        return resource(path, "Chassis", "v1_22_0", ChassisType="Enclosure", Model="Emulated 4016", Links=contains)
 
-    def _in_group(self, path: str, group: str, rest: list[str]) -> Json | None:
+    def _in_group(self, path: str, group: str, rest: list[str]) -> Document | None:
+        devices = {device.name: device for device in self._devices(group)}
         match rest:
             case []:
-                found = resource(path, "Chassis", "v1_22_0", ChassisType="Drawer" if self.falcon else "Shelf")
-                found |= {name: link(f"{path}/{name}") for name in ("PCIeDevices", "Thermal")}
+                parts: Document = {name: ref(f"{path}/{name}") for name in ("PCIeDevices", "Thermal")}
                 if self.falcon:
-                    found["Links"] = {"ContainedBy": link(f"{ROOT}/Chassis/falcon")}
+                    parts["Links"] = {"ContainedBy": ref(f"{ROOT}/Chassis/falcon")}
                     if self.options.tells_modes:
-                        found["Oem"] = {"Composer": {"Mode": self.switching.modes[group]}}
-                return found
+                        parts["Oem"] = {"Composer": {"Mode": self.switching.modes[group]}}
+                return resource(path, "Chassis", "v1_22_0", ChassisType="Drawer" if self.falcon else "Shelf", **parts)
             case ["Thermal"]:
-                celsius = 30 + len(group) % 7 + len([d for d in self._devices(group) if d.attached_to])
-                sensor = {
-                    "@odata.id": f"{path}#/Temperatures/0",
-                    "MemberId": "0",
-                    "Name": "Inlet",
-                    "ReadingCelsius": celsius,
-                }
-                return resource(path, "Thermal", "v1_7_1", Temperatures=[sensor])
+                celsius = 30 + len(group) % 7 + sum(device.attached_to is not None for device in devices.values())
+                sensor = {"@odata.id": f"{path}#/Temperatures/0", "MemberId": "0", "Name": "Inlet"}
+                return resource(path, "Thermal", "v1_7_1", Temperatures=[{**sensor, "ReadingCelsius": celsius}])
             case ["PCIeDevices"]:
-                return collection(path, "PCIeDevice", [device.name for device in self._devices(group)])
-            case ["PCIeDevices", name]:
-                device = self.switching.rack.devices.get(name)
-                return None if device is None or self.group(device) != group else self._card(path, device)
+                return collection(path, "PCIeDevice", devices)
+            case ["PCIeDevices", name] if name in devices:
+                return self._card(path, devices[name])
         return None
 
-    def _card(self, path: str, device: RackDevice) -> Json:
-        found = resource(
-            path,
-            "PCIeDevice",
-            "v1_12_0",
-            Model=device.model,
-            SerialNumber=device.serial,
-            PCIeInterface={"LanesInUse": device.width, "MaxLanes": 16, "PCIeType": GEN, "MaxPCIeType": GEN},
-        )
+    def _card(self, path: str, device: RackDevice) -> Document:
+        link = {"LanesInUse": device.width, "MaxLanes": 16, "PCIeType": _GEN, "MaxPCIeType": _GEN}
+        facts: Document = {"Model": device.model, "SerialNumber": device.serial, "PCIeInterface": link}
         if self.falcon:
             place = {"LocationType": "Slot", "LocationOrdinalValue": device.slot, "ServiceLabel": f"Slot {device.slot}"}
-            found["Slot"] = {"Lanes": 16, "Location": {"PartLocation": place, "PartLocationContext": device.drawer}}
-        return found
+            facts["Slot"] = {"Lanes": 16, "Location": {"PartLocation": place, "PartLocationContext": device.drawer}}
+        return resource(path, "PCIeDevice", "v1_12_0", **facts)
 
     # -- the log -----------------------------------------------------------------------------------------------------------
 
-    def _in_managers(self, path: str, rest: list[str]) -> Json | None:
+    def _in_managers(self, path: str, rest: list[str]) -> Document | None:
         match rest:
             case []:
                 return collection(path, "Manager", ["bmc"])
             case ["bmc"]:
-                return resource(path, "Manager", "v1_18_0", ManagerType="BMC", LogServices=link(f"{path}/LogServices"))
+                return resource(path, "Manager", "v1_18_0", ManagerType="BMC", LogServices=ref(f"{path}/LogServices"))
             case ["bmc", "LogServices"]:
                 return collection(path, "LogService", ["Events"])
             case ["bmc", "LogServices", "Events"]:
-                return resource(path, "LogService", "v1_5_0", Entries=link(f"{path}/Entries"), LogEntryType="Event")
+                return resource(path, "LogService", "v1_5_0", Entries=ref(f"{path}/Entries"), LogEntryType="Event")
             case ["bmc", "LogServices", "Events", "Entries"]:
                 # Newest first, as several services have it.
-                return collection(path, "LogEntry", [str(entry.number) for entry in reversed(self.switching.log)])
-            case ["bmc", "LogServices", "Events", "Entries", number]:
-                entry = next((entry for entry in self.switching.log if str(entry.number) == number), None)
-                return None if entry is None else shapes.entry(path, entry)
+                return collection(path, "LogEntry", map(str, range(len(self.switching.log), 0, -1)))
+            case ["bmc", "LogServices", "Events", "Entries", number] if number.isdigit():
+                entry = dict(enumerate(self.switching.log, 1)).get(int(number))
+                return entry and resource(path, "LogEntry", "v1_15_0", EntryType="Event", **entry)
         return None
+
+    # -- changes -----------------------------------------------------------------------------------------------------------
+
+    def change(self, path: str, asked: Asked) -> Callable[[], Reply] | None:
+        port = next((port for port in self.switching.ports.values() if path == f"{ZONES}/{port.zone}"), None)
+        if port is None or asked.method != "PATCH":
+            return None
+        wanted, description = self._wanted(port, dict(asked.body))
+        self.switching.check(port, wanted)
+        return lambda: self._put(port, wanted, description)
+
+    def _put(self, port: Port, wanted: Sequence[str], description: str | None) -> Reply:
+        self.switching.put(port, wanted, description)
+        if self.options.answers == "nothing":
+            return Reply(204, None, HEADERS)
+        zone = self._zone(port)
+        return Reply(200, zone, HEADERS | ({"ETag": etag(zone)} if self.options.etags != "none" else {}))
+
+    def _wanted(self, port: Port, rest: Document) -> tuple[list[str], str | None]:
+        """Devices and description that a body asks for. Raises Refused."""
+        description = self._described(rest.pop("Description")) if "Description" in rest else None
+        if self.options.endpoints == "rsd21":
+            listing = rest.pop("Endpoints", None)
+        else:
+            links = rest.pop("Links", {})
+            if not isinstance(links, dict) or set(links) - {"Endpoints"}:
+                raise Refused(400, "PropertyNotWritable", "of Links, only Endpoints can be written", ("Links",))
+            listing = links.get("Endpoints")
+        for name in rest:
+            word = "PropertyNotWritable" if name in self._zone(port) else "PropertyUnknown"
+            raise Refused(400, word, f"{name} cannot be written", (name,))
+        if listing is None:
+            return [device.name for device in self.switching.zones()[port.name]], description
+        return self._listed(port, listing), description
+
+    def _described(self, text: Any) -> str | None:
+        if self.options.description in ("unknown", "read_only"):
+            word = {"unknown": "PropertyUnknown", "read_only": "PropertyNotWritable"}[self.options.description]
+            raise Refused(400, word, "Description cannot be written", ("Description",))
+        if self.options.description == "ignored":
+            return None
+        if not isinstance(text, str):
+            raise Refused(400, "PropertyValueTypeError", "Description must be a string", (str(text), "Description"))
+        return text
+
+    def _listed(self, port: Port, listing: Any) -> list[str]:
+        own = self._hostport(port)
+        if not isinstance(listing, list) or any(not isinstance(member, dict) for member in listing):
+            raise Refused(400, "PropertyValueTypeError", "Endpoints must be a list of references", ("Endpoints",))
+        paths = [str(member.get("@odata.id")) for member in listing]
+        names = [path.removeprefix(f"{ENDPOINTS}/") for path in paths]
+        for path, name in zip(paths, names, strict=True):
+            if not path.startswith(f"{ENDPOINTS}/") or name not in (own, *self.switching.rack.devices):
+                raise Refused(400, "ResourceMissingAtURI", f"{path} is no endpoint for this zone", (path,))
+        if len(set(names)) < len(names):
+            raise Refused(400, "PropertyValueConflict", "an endpoint is in the list twice", ("Endpoints",))
+        if own not in names:
+            raise Refused(400, "PropertyValueConflict", f"the host port {own} cannot be removed from its zone", (own,))
+        return [name for name in names if name != own]
 
 
 def _slot(device: RackDevice) -> str:
     return f"slot{device.slot}"
+
+
+def _port(path: str, way: str, width: int, end: str) -> Document:
+    return resource(
+        path,
+        "Port",
+        "v1_11_0",
+        PortProtocol="PCIe",
+        PortType=f"{way}streamPort",
+        LinkStatus="LinkUp" if width else "NoLink",
+        CurrentSpeedGbps=width * _GT_PER_S,
+        MaxSpeedGbps=16 * _GT_PER_S,
+        Width=16,
+        ActiveWidth=width,
+        Links={"AssociatedEndpoints": refs(ENDPOINTS, [end])},
+        Metrics=ref(f"{path}/Metrics"),
+    )
+
+
+def _metrics(path: str, name: str, errors: tuple[int, int] = (0, 0)) -> Document:
+    """Counters; traffic is a number that stays the same for the same part."""
+    traffic = zlib.crc32(name.encode())
+    counts = dict(zip(("CorrectableErrorCount", "NonFatalErrorCount"), errors, strict=True)) | {"FatalErrorCount": 0}
+    return resource(path, "PortMetrics", "v1_5_0", RXBytes=traffic, TXBytes=2 * traffic, PCIeErrors=counts)

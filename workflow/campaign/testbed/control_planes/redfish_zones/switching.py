@@ -5,22 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import Field
 
 from campaign.testbed.control_planes.hardware import Rack, RackDevice, RackError
-from campaign.testbed.control_planes.redfish_zones.options import Mode, Options
+from campaign.testbed.control_planes.redfish_service.documents import ROOT, Refused, ref
+from campaign.testbed.control_planes.redfish_service.service import Behaviour
+
+Mode = Literal["standard_one_host", "standard_two_hosts", "advanced"]
 
 SLOTS = 8
 HOSTS_IN_ADVANCED = 3
 
 
-class Refused(Exception):
-    """A change that is not allowed. message_id: of Redfish's Base registry; status: of HTTP."""
+class Options(Behaviour):
+    """The variant that is emulated."""
 
-    def __init__(self, status: int, message_id: str, message: str, arguments: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message_id = message_id
-        self.arguments = list(arguments)
+    variant: Literal["falcon", "gigaio"] = Field(default="falcon", description="with drawers and modes, or without")
+    modes: dict[str, Mode] = Field(default_factory=dict, description="mode by drawer; default: advanced")
+    tells_modes: bool = Field(default=True, description="the chassis shows its mode")
+    ports: dict[str, str] = Field(default_factory=dict, description="host by port; default: the rack's hosts in order")
+    tells_hosts: bool = Field(default=True, description="the endpoint of a host port refers to its host")
+    endpoints: Literal["links", "rsd21"] = Field(
+        default="links", description="where the list of endpoints is in a PATCH: under `Links`, or at the top"
+    )
+    description: Literal["writable", "unknown", "read_only", "ignored"] = Field(
+        default="writable", description="what becomes of a zone's Description in a PATCH"
+    )
+    descriptions: dict[str, str] = Field(default_factory=dict, description="what zones are described as at first")
+    etags: Literal["none", "given", "required"] = "none"
+    keeps_tasks: bool = True
+    both_ends: bool = Field(default=True, description="endpoints tell their zones")
+    details: bool = Field(default=True, description="endpoints refer to resources of their devices")
+    answers: Literal["resource", "nothing"] = Field(default="resource", description="to a PATCH: 200 with it, or 204")
+    others: tuple[str, ...] = Field(default=(), description="further fabrics, which are empty")
+    rsd_version: str | None = Field(default=None, description="version of Intel's RSD that the root claims")
 
 
 @dataclass
@@ -37,18 +57,6 @@ class Port:
         return str(self.number)
 
 
-@dataclass(frozen=True)
-class LogEntry:
-    """origin: what it is about, below the fabric (`Endpoints/gpu1`)."""
-
-    number: int
-    created: str
-    severity: str
-    message: str
-    message_id: str
-    origin: str
-
-
 class Switching:
     """Zones over a rack. Which port a device is on is kept here; which host has it is the rack's truth."""
 
@@ -56,11 +64,13 @@ class Switching:
         self.rack = rack
         self.options = options
         self.drawers = (
-            [] if options.variant == "gigaio" else list(dict.fromkeys(["drawer1", "drawer2", *_drawers(rack)]))
+            []
+            if options.variant == "gigaio"
+            else list(dict.fromkeys(["drawer1", "drawer2", *(device.drawer for device in rack.devices.values())]))
         )
         self.modes: dict[str, Mode] = {drawer: options.modes.get(drawer, "advanced") for drawer in self.drawers}
         self.ports = {port.name: port for port in self._cabled(options)}
-        self.log: list[LogEntry] = []
+        self.log: list[dict[str, Any]] = []  # properties of Redfish's LogEntry
         self.errors: dict[str, tuple[int, int]] = {}  # device -> correctable, uncorrectable
         self._port_of: dict[str, str] = {}
         if unknown := set(options.modes) - set(self.drawers):
@@ -141,12 +151,12 @@ class Switching:
         now = {name: owner.name for name, device in self.rack.devices.items() if (owner := self.port_of(device))}
         for name in wanted:
             if now.get(name, port.name) != port.name:
-                raise Refused(409, "ResourceInUse", f"{name} is in the zone of host port {now[name]}.")
+                raise Refused(409, "ResourceInUse", f"{name} is in the zone of host port {now[name]}")
         if wanted and port.host is None:
-            raise Refused(400, "ActionNotSupported", f"No host is connected to host port {port.name}.")
+            raise Refused(400, "ActionNotSupported", f"no host is connected to host port {port.name}")
         after = {name: owner for name, owner in now.items() if owner != port.name} | dict.fromkeys(wanted, port.name)
         if rule := self.violation(after):
-            raise Refused(400, "PropertyValueConflict", f"Not allowed: {rule}.", ("Endpoints", "Mode"))
+            raise Refused(400, "PropertyValueConflict", f"not allowed: {rule}", ("Endpoints", "Mode"))
 
     def put(self, port: Port, wanted: Sequence[str], description: str | None) -> None:
         """Make the zone of a port of just these devices; all or nothing. Raises Refused."""
@@ -157,29 +167,29 @@ class Switching:
                 if name not in before:
                     self.rack.attach(name, str(port.host))
                     self._port_of[name] = port.name
-                    self.note(
-                        "OK", f"{name} assigned to host port {port.name}", "ZoneEndpointAdded", f"Endpoints/{name}"
-                    )
+                    self.note(f"{name} assigned to host port {port.name}", "ZoneEndpointAdded", f"Endpoints/{name}")
         except RackError as error:
             for name in wanted:
                 if name not in before and self._port_of.get(name) == port.name:
                     self.rack.detach(name)
-            raise Refused(400, "PropertyValueConflict", f"Not allowed: {error}.", ("Endpoints", "Cabling")) from error
+            raise Refused(400, "PropertyValueConflict", f"not allowed: {error}", ("Endpoints", "Cabling")) from error
         for name in before:
             if name not in wanted:
                 self.rack.detach(name)
                 self._port_of.pop(name, None)
-                self.note(
-                    "OK", f"{name} removed from host port {port.name}", "ZoneEndpointRemoved", f"Endpoints/{name}"
-                )
+                self.note(f"{name} removed from host port {port.name}", "ZoneEndpointRemoved", f"Endpoints/{name}")
         if description is not None and description != port.description:
             port.description = description
-            self.note("OK", f"zone {port.zone} described anew", "ResourceChanged", f"Zones/{port.zone}")
+            self.note(f"zone {port.zone} described anew", "ResourceChanged", f"Zones/{port.zone}")
 
-    def note(self, severity: str, message: str, message_id: str, origin: str) -> None:
-        created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.log.append(LogEntry(len(self.log) + 1, created, severity, message, message_id, origin))
-
-
-def _drawers(rack: Rack) -> list[str]:
-    return [device.drawer for device in rack.devices.values()]
+    def note(self, message: str, message_id: str, origin: str) -> None:
+        """origin: what it is about, below the fabric."""
+        self.log.append(
+            {
+                "Created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "Severity": "OK",
+                "Message": message,
+                "MessageId": f"Fabric.1.0.{message_id}",
+                "Links": {"OriginOfCondition": ref(f"{ROOT}/Fabrics/PCIe/{origin}")},
+            }
+        )
