@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from campaign import statistics
+from campaign.documents.metric import Metric
 from campaign.errors import RecordError
 from campaign.tables.cells import PlannedCell, cells_table, tally
 from campaign.tables.io import write_tables
@@ -36,6 +37,22 @@ def test_one_row_a_run_with_axes_and_derived_numbers() -> None:
     assert row["throughput_per_device_per_s"] == 50.0
     assert (row["host_names"], row["wall_s"]) == ("host0", 20.0)
     assert row["memory_device_mib"] == 1032.0
+
+
+def test_the_value_of_a_run_is_its_primary_metric() -> None:
+    record = synthetic.record(ONE, 1, 100.0, metrics={"latency_us": 7.0, "value": 9.0})
+    assert runs_table([record]).iloc[0]["value"] == 100.0
+    for name, value in (("latency_us", 7.0), ("value", 9.0), ("throughput_per_device_per_s", 50.0), ("loss", None)):
+        found = runs_table([record], metric=Metric(name, "", "lower")).iloc[0]["value"]
+        assert found == value if value is not None else np.isnan(found)
+
+
+@pytest.mark.parametrize("status", ["ok", "crashed"])
+def test_what_is_not_positive_or_not_valid_is_no_value(status: str) -> None:
+    rate = -1.0 if status == "ok" else 100.0
+    record = synthetic.record(ONE, 1, rate, status)
+    table = runs_table([record, record.model_copy(update={"repetition": 2, "throughput_per_s": min(rate, 0.0)})])
+    assert table["value"].isna().all()
 
 
 @pytest.mark.parametrize("status", ["nan", "incomplete", "oom_device"])

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from campaign.documents.cell import Attach, Scalar, Storage
 from campaign.documents.fields import AxisName, Count, Many, Model, Name, Precision
+from campaign.documents.metric import Better
 
 
 class Shape(Model):
@@ -150,6 +151,17 @@ class Protocol(Model):
     """How long to wait for devices that another lease holds."""
 
 
+class PrimaryMetric(Model):
+    """The number of a run that figures, tables and comparisons are about."""
+
+    name: AxisName
+    """Name of a metric of the campaign's workloads, or a column of the runs table such as `step_median_s`."""
+    unit: str | None = None
+    """Unit for axes and captions. Default: as the end of the name says (`_us`: µs)."""
+    better: Better | None = None
+    """`higher` or `lower`. Default: as the workload file says, or the unit: rates are better higher, times and energies lower."""
+
+
 class CampaignFile(Model):
     """A campaign: what is compared, on which system, and how it is measured."""
 
@@ -163,6 +175,9 @@ class CampaignFile(Model):
     """The question that the campaign answers, shown at the top of the report."""
     system: Name
     """Name of a system file."""
+    metric: PrimaryMetric | None = None
+    """The primary metric, such as `{name: latency_us, better: lower}`. Default: `throughput_per_s`; of workloads that only print
+    other numbers, the first of their `parsers`."""
     baseline: Name | None = None
     """Configuration that overheads refer to. Default: the largest local one."""
     configurations: tuple[Shape, ...] = Field(min_length=1)

@@ -10,6 +10,7 @@ from typing import Any
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.expand_shapes import device_models, product
 from campaign.config.launch_prefix_rules import rules_of
+from campaign.config.primary_metric import metric_problems
 from campaign.config.system_file import DeviceModel, Link, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import AXES, SHAPE_AXES, Configuration
@@ -51,6 +52,7 @@ def check(
         *_precisions(file, workloads, place),
         *_options(file, workloads, sources),
         *_expressions(file, place),
+        *metric_problems(file, workloads, place),
         *problems_of(_zips, file, configurations, place),
     ]
     for name, workload in workloads.items():

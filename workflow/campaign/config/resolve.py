@@ -20,9 +20,11 @@ from campaign.config.load import (
     load_workload_file,
     validate,
 )
+from campaign.config.primary_metric import primary_metric
 from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration
+from campaign.documents.metric import Metric
 from campaign.errors import ConfigError
 from campaign.workloads.protocol import Workload
 
@@ -54,6 +56,11 @@ class Campaign:
     @property
     def protocol(self) -> Protocol:
         return self.file.protocol
+
+    @property
+    def metric(self) -> Metric:
+        """What figures, tables and comparisons are about."""
+        return primary_metric(self.file, self.workloads)
 
     def device(self, model: str) -> DeviceModel:
         return self.system.devices.get(model, DeviceModel())

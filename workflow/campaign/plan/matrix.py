@@ -144,7 +144,7 @@ def _workload_identity(workload: Workload) -> dict[str, Any]:
     # Words for people and the list of possible precisions may change without a new measurement. Options stand apart, with
     # the values that the cell has: so an option may become an axis without measuring its default again.
     # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
-    words = {"description", "precisions", "schema_version", "options"}
+    words = {"description", "precisions", "schema_version", "options", "metrics"}
     return workload.model_dump(mode="json", exclude=words, exclude_defaults=True)
 
 

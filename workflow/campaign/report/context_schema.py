@@ -13,6 +13,15 @@ class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class MetricSaid(_Closed):
+    """A number of a run, and which direction of it is better."""
+
+    name: str = Field(default="throughput_per_s", description="column of the runs table")
+    label: str = Field(default="throughput", description="in sentences")
+    unit: str = "samples/s"
+    better: Literal["higher", "lower"] = "higher"
+
+
 class CampaignSaid(_Closed):
     """What the campaign says of itself."""
 
@@ -21,6 +30,10 @@ class CampaignSaid(_Closed):
     question: str
     system: str
     baseline: str
+    metric: MetricSaid = Field(default=MetricSaid(), description="the primary metric")
+    metrics: tuple[MetricSaid, ...] = Field(
+        default=(), description="it and those whose unit or direction a workload file says"
+    )
     protocol: dict[str, Any]
 
 

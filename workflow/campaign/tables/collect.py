@@ -113,7 +113,7 @@ def tables_of(collected: Collected) -> Tables:
     from campaign.tables.runs import runs_table
     from campaign.tables.time_series import sampled
 
-    runs = runs_table(collected.records, collected.beside)
+    runs = runs_table(collected.records, collected.beside, collected.campaign.metric)
     present = {record.key for record in collected.records}
     budget = kept_choice(Results.at(collected.store.results).budget)
     planned = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from campaign.documents.metric import unit_words
 from campaign.tables.io import COUNT, NUMBER, TEXT
 
 Columns = Mapping[str, tuple[str, str]]
@@ -37,6 +38,7 @@ RUNS: Columns = {
     **_CELL,
     "status": (TEXT, "ok, or the class of the failure: oom_device, oom_host, time_limit, nan, crashed, ..."),
     "failure_reason": (TEXT, "why a run is not ok, in words; empty for ok"),
+    "value": (NUMBER, "the campaign's primary metric; null unless ok and positive"),
     "throughput_per_s": (NUMBER, "samples per second over all ranks; null unless ok"),
     "throughput_per_device_per_s": (NUMBER, "throughput_per_s over ranks"),
     "throughput_printed_per_s": (NUMBER, "rate printed by a run that is not valid; not used in any mean"),
@@ -54,6 +56,16 @@ RUNS: Columns = {
     "stopped": (TEXT, "why it is its cell's last repetition, where a target ended them"),
     "implied_by": (TEXT, "run (cell_id.repetition) that implies how this one ends, which was not started"),
 }
+
+MEASURED = (
+    "throughput_per_s",
+    "throughput_per_device_per_s",
+    "step_median_s",
+    "step_p95_s",
+    "step_cv_pct",
+    "wall_s",
+)
+"""Of the fixed columns of runs: what was measured, neither how a run was set up nor when it was."""
 
 PLANNED: Columns = {
     **_ID,
@@ -159,23 +171,6 @@ ROWS: Mapping[str, str] = {
     "telemetry": "one row a sample of a run, thinned",
 }
 
-_UNITS: Mapping[str, str] = {
-    "_gb_per_s": "1e9 bytes per second",
-    "_per_s": "per second",
-    "_pct": "percent",
-    "_mib": "MiB",
-    "_gib": "GiB",
-    "_tflops": "TFLOP/s",
-    "_mhz": "MHz",
-    "_bytes": "bytes",
-    "_us": "microseconds",
-    "_ms": "milliseconds",
-    "_s": "seconds",
-    "_j": "joules",
-    "_w": "watts",
-    "_c": "degrees Celsius",
-}
-
 
 def types(columns: Columns) -> dict[str, str]:
     """The type of each column."""
@@ -190,5 +185,4 @@ def meaning(table: str, column: str) -> str:
     if column.startswith("option_"):
         return f"option '{column.removeprefix('option_')}' of the workload"
     name = column.removeprefix("metric_")
-    unit = next((words for suffix, words in _UNITS.items() if name.endswith(suffix)), "no unit")
-    return f"metric of the workload or of telemetry ({unit}); null where it was not there"
+    return f"metric of the workload or of telemetry ({unit_words(name) or 'no unit'}); null where it was not there"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from campaign.config import launch_prefix_rules
+from campaign.config.primary_metric import declared_metrics
 from campaign.config.resolve import Campaign
 from campaign.documents.record import IMPORTED
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
@@ -55,6 +56,8 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "question": campaign.file.question,
             "system": campaign.system.name,
             "baseline": baseline(campaign),
+            "metric": campaign.metric.document(),
+            "metrics": [each.document() for each in declared_metrics(campaign.file, campaign.workloads).values()],
             "protocol": {
                 name: document["campaign"]["protocol"][name]
                 for name in _PROTOCOL

@@ -9,19 +9,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import Record, RecordedCell
 from campaign.documents.run_numbers import composition_of
-from campaign.tables.columns import RUNS, types
+from campaign.tables.columns import MEASURED, RUNS, types
 from campaign.tables.io import frame
 from campaign.tables.leases import Busy, idle_before
 
 RUN_COLUMNS = types(RUNS)
 
 
-def runs_table(records: Iterable[Record], others: Iterable[Busy] = ()) -> pd.DataFrame:
+def runs_table(records: Iterable[Record], others: Iterable[Busy] = (), metric: Metric = THROUGHPUT) -> pd.DataFrame:
     """One row a run, in the order of (cell_id, repetition).
 
-    throughput_per_s is there for runs that are `ok`; what another run printed is in throughput_printed_per_s, so that
+    value: of the primary metric; there for runs that are `ok` and have a positive number. throughput_per_s is there for runs that
+    are `ok`; what another run printed is in throughput_printed_per_s, so that
     it cannot be averaged by accident. Step columns are of the slowest rank, which sets the pace of all. Options become
     `option_<name>`; metrics keep their name, or get the prefix `metric_` where it is taken. idle_before_s: from the end of the
     run before on the same lease, which may be one of the `others`; nan for the first run, and where nothing was started.
@@ -35,7 +37,21 @@ def runs_table(records: Iterable[Record], others: Iterable[Busy] = ()) -> pd.Dat
         steps.append(_slowest_rank(record))
     table = frame(rows, RUN_COLUMNS, _step_columns(steps))
     table = table.sort_values(["cell_id", "repetition"], kind="stable", ignore_index=True)
-    return table.assign(idle_before_s=idle_before(table, others))
+    return table.assign(value=_values(table, metric), idle_before_s=idle_before(table, others))
+
+
+def metric_column(name: str) -> str:
+    """The column of the runs table that holds a metric of a record."""
+    return f"metric_{name}" if name in RUN_COLUMNS and name not in MEASURED else name
+
+
+def _values(table: pd.DataFrame, metric: Metric) -> pd.Series[float]:
+    """Costs and ratios need a positive number, and nothing that is measured takes no time or gives nothing."""
+    column = metric_column(metric.name)
+    if column not in table.columns:
+        return pd.Series(np.nan, index=table.index, dtype="float64")
+    numbers = table[column].astype("float64")
+    return numbers.where((table["status"] == "ok") & (numbers > 0) & np.isfinite(numbers))
 
 
 def _run_row(record: Record) -> dict[str, Any]:

@@ -125,6 +125,10 @@ class CommandWorkload(Workload):
     def log_parser(self) -> str | None:
         return self.parser
 
+    @property
+    def printed_metrics(self) -> list[str] | None:
+        return [each.metric for each in self.parsers] or None
+
     def summary(self) -> Mapping[str, Any]:
         return {
             "model or program": self._program(),

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import AxisName, Model, Name, Precision
+from campaign.documents.metric import Better
 from campaign.documents.record import Failure, Status
 from campaign.fabrics.hardware import Composition
 from campaign.workloads.failures import classify
@@ -135,6 +136,15 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
+class MetricFacts(Model):
+    """What the name of a metric does not tell."""
+
+    unit: str | None = None
+    """Unit for axes and captions."""
+    better: Better | None = None
+    """`higher` or `lower`."""
+
+
 class Workload(Model):
     """A kind of workload: its fields are the keys of its YAML file, its methods what the campaign asks of it.
 
@@ -162,6 +172,8 @@ class Workload(Model):
     """Supported precisions. The plan excludes cells with others."""
     options: dict[AxisName, Scalar] = Field(default_factory=dict)
     """Options with their default values. A campaign may vary them under `axes.options`."""
+    metrics: dict[AxisName, MetricFacts] = Field(default_factory=dict)
+    """Unit and better direction of metrics whose names do not tell them, such as `score: {better: higher}`."""
     kind: str
     """Kind of the workload."""
 
@@ -188,6 +200,11 @@ class Workload(Model):
     @property
     def log_parser(self) -> str | None:
         """The built-in parser that reads its log."""
+        return None
+
+    @property
+    def printed_metrics(self) -> Sequence[str] | None:
+        """All metrics that it can give, where its file says so; None where that is not known beforehand."""
         return None
 
     def summary(self) -> Mapping[str, Any]:

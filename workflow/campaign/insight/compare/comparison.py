@@ -17,18 +17,10 @@ from campaign.insight.compare.gate import STATE, THROUGHPUT, Broken, Rule, broke
 from campaign.insight.compare.matching import NAMES, Matched, match
 from campaign.statistics import SIGNIFICANT, pairing
 from campaign.statistics.comparable_cells import naming_columns
-from campaign.tables.columns import RUNS
+from campaign.tables.columns import MEASURED, RUNS
 from campaign.tables.io import Tables
 
 ALL = "all cells"
-_MEASURED = (
-    "throughput_per_s",
-    "throughput_per_device_per_s",
-    "step_median_s",
-    "step_p95_s",
-    "step_cv_pct",
-    "wall_s",
-)
 
 
 @dataclass(frozen=True)
@@ -223,7 +215,7 @@ def _metric(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
 
 def _is_metric(column: str) -> bool:
     """Of the columns of the runs table: what was measured, neither how a run was set up nor when it was."""
-    return column in _MEASURED or not (column in RUNS or column.startswith("option_"))
+    return column in MEASURED or not (column in RUNS or column.startswith("option_"))
 
 
 __all__ = ["ALL", "NAMES", "Comparison", "compare"]

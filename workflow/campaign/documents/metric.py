@@ -1,0 +1,82 @@
+"""What a number of a run is: its unit, by the end of its name, and which direction of it is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Better = Literal["higher", "lower"]
+
+_UNITS: Mapping[str, tuple[str, str, Better | None]] = {
+    "_gb_per_s": ("GB/s", "1e9 bytes per second", "higher"),
+    "_mb_per_s": ("MB/s", "1e6 bytes per second", "higher"),
+    "_per_s": ("1/s", "per second", "higher"),
+    "_per_j": ("1/J", "per joule", "higher"),
+    "_pct": ("%", "percent", None),
+    "_mib": ("MiB", "MiB", None),
+    "_gib": ("GiB", "GiB", None),
+    "_gflops": ("GFLOP/s", "GFLOP/s", "higher"),
+    "_tflops": ("TFLOP/s", "TFLOP/s", "higher"),
+    "_mhz": ("MHz", "MHz", None),
+    "_bytes": ("bytes", "bytes", None),
+    "_min": ("min", "minutes", "lower"),
+    "_ns": ("ns", "nanoseconds", "lower"),
+    "_us": ("µs", "microseconds", "lower"),
+    "_ms": ("ms", "milliseconds", "lower"),
+    "_s": ("s", "seconds", "lower"),
+    "_j": ("J", "joules", "lower"),
+    "_w": ("W", "watts", None),
+    "_c": ("°C", "degrees Celsius", None),
+}
+"""End of a name -> symbol of the unit, the unit in words, and the better direction where the unit alone tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number of a run. name: column of the runs table."""
+
+    name: str
+    unit: str
+    better: Better
+
+    @property
+    def higher(self) -> bool:
+        return self.better == "higher"
+
+    @property
+    def label(self) -> str:
+        """What it is called in sentences: its name without its unit."""
+        return self.name.removesuffix(_suffix(self.name)).replace("_", " ")
+
+    def document(self) -> dict[str, Any]:
+        return {"name": self.name, "label": self.label, "unit": self.unit, "better": self.better}
+
+
+THROUGHPUT = Metric("throughput_per_s", "samples/s", "higher")
+"""The metric of a campaign that names none."""
+
+
+def metric(name: str, unit: str | None = None, better: Better | None = None) -> Metric | None:
+    """The metric of that name. unit, better: where its name does not tell them; None where nothing tells the direction."""
+    if name == THROUGHPUT.name:
+        return Metric(name, unit or THROUGHPUT.unit, better or THROUGHPUT.better)
+    symbol, _, direction = _UNITS.get(_suffix(name), ("", "", None))
+    better = better or direction
+    return None if better is None else Metric(name, symbol if unit is None else unit, better)
+
+
+def from_document(document: Mapping[str, Any]) -> Metric:
+    """The metric that `Metric.document` describes; throughput for an empty one."""
+    if not document:
+        return THROUGHPUT
+    return Metric(document["name"], document["unit"], document["better"])
+
+
+def unit_words(name: str) -> str | None:
+    """The unit of a number in words, by the end of its name; None where it tells none."""
+    return _UNITS[suffix][1] if (suffix := _suffix(name)) else None
+
+
+def _suffix(name: str) -> str:
+    return next((suffix for suffix in _UNITS if name.endswith(suffix)), "")
