@@ -10,7 +10,8 @@ import pytest
 
 from campaign.documents.cell import Cell, Configuration
 from campaign.plan.cost.costs import Costs, LeaseCost, Span, cell_cost
-from campaign.plan.cost.forecast import NOTHING, Forecaster, Work, student
+from campaign.plan.cost.forecast import NOTHING, Forecaster, Work
+from campaign.plan.cost.log_linear import student
 
 SHAPES = [
     Configuration(f"{h}x{e}-{a}", h, e, e if a == "local" else 0, e, "gpu", a, "local")  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ al., Bayesian Data Analysis, 3rd ed., ch. 14-15):
 
 A prior makes one rule of all fall-backs: where data are few an effect stays near what is usual and its interval is wide, where they
 are many the data decide. What a cell has of its own (its departure from the rest, shrunk by the number of its runs) makes the
-forecast of a cell that ran before its own mean. Both variances are estimated (EM, from a prior worth `_PRIOR_RUNS` values).
+forecast of a cell that ran before its own mean. Both variances are estimated (EM).
 Composing, starting, the time between runs and the end of a lease are modelled alike, over the shape of its configuration.
 The interval of a sum is that of its logarithm (delta method), with Student's t; effects that several runs share move them together.
 """
@@ -18,31 +18,24 @@ from __future__ import annotations
 import math
 import statistics
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
 from campaign.documents.cell import Cell, Configuration
-from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs
-from campaign.plan.cost.log_linear import (
-    Effects,
-    Part,
-    Predicted,
-    fitted,
-    lease_features,
-    run_features,
-    summed,
-)
+from campaign.plan.cost.costs import SHORTEST_S, Costs, Shape
 
-_T = TypeVar("_T")
+if TYPE_CHECKING:  # numpy and scipy are loaded only where there is something to learn from
+    from campaign.plan.cost.log_linear import Effects, Observed, Predicted
 
 ASSUMED_RUN_S = 10.0
 ASSUMED_COMPOSE_S = 5.0
-LEVEL = 0.95
-"""How often an interval is to hold what it says."""
 
 _MOST = 3000  # observations that a regression is given: more change nothing and take time
-_PARTS = ("compose_s", "start_s", "between_s", "end_s")
+_BESIDE = ("compose_s", "start_s", "between_s", "end_s")
+
+Own = Mapping[str, tuple[float, int]]
+"""Mean of ln(seconds) and number of runs by cell, or of uses of leases by shape."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,7 @@ class Forecaster:
 
     known: Sequence[Costs] = ()
     system: str = ""
-    _fits: dict[str, Effects | None] = field(default_factory=dict, repr=False, compare=False)
+    _fits: dict[str, tuple[Effects | None, Own]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def learned_from(self) -> str:
@@ -115,106 +108,97 @@ class Forecaster:
 
     def forecast(self, works: Sequence[Work]) -> Forecast:
         """Expected durations; deterministic."""
-        runs = self._runs(works)
-        if runs is None:
-            return self._assumed(works)
-        parts = [Part(runs, _flat_counts(works), _flat_leases(works), _flat_limits(works))]
-        fixed = [0.0] * len(works)
-        between = self._lease_part("between_s", works)
-        for name in _PARTS:
-            predicted = between if name == "between_s" else self._lease_part(name, works)
-            if predicted is not None:
-                counts = [float(w.count) if name == "between_s" else float(w.count > 0) for w in works]
-                parts.append(Part(predicted, counts, range(len(works)), runs=False))
-            elif name == "compose_s":
-                fixed = [ASSUMED_COMPOSE_S if w.count and w.needs_fabric else 0.0 for w in works]
-        weights = [float(w.configuration.devices) for w in works]
-        sums = summed(parts, len(works), weights)
-        of_runs = summed([part for part in parts if part.runs or part.predicted is between], len(works), weights)
-        basis, t = self.learned_from, student(runs.freedom)
-        leases = [
-            _expected(pair, t, once, only[0], why) if work.count else NOTHING
-            for work, pair, once, only, why in zip(
-                works, sums.groups, fixed, of_runs.groups, self._bases(works, runs), strict=True
-            )
+        parts = self._parts(works)
+        prices = _prices(works, parts)
+        runs_s = [
+            sum(seconds * count for seconds, (_, count) in zip(each, work.runs, strict=True))
+            for each, work in zip(prices.run_s, works, strict=True)
         ]
-        total = _expected(sums.total, t, sum(fixed), of_runs.total[0], basis)
-        more = sum(a * b for a, b in zip(fixed, weights, strict=True))
-        device = _expected(sums.weighted, t, more, of_runs.weighted[0], basis)
-        return Forecast(tuple(leases), total, device)
+        weights = [float(work.configuration.devices) for work in works]
+        assumed = "compose_s" not in parts
+        fixed = [ASSUMED_COMPOSE_S * (assumed and w.needs_fabric and w.count > 0) for w in works]
+        if "runs" in parts:
+            sums, t = _sums(works, parts, weights)
+            bases = [*self._bases(works, parts["runs"]), self.learned_from]
+        else:
+            sums, t = [(seconds, math.nan) for seconds in _with_totals(runs_s, weights)], math.nan
+            bases = [f"assumed {ASSUMED_RUN_S:g} s a run"] * (len(works) + 1)
+        *leases, total, device_s = (
+            _expected(seconds, variance, t, *others)
+            for (seconds, variance), *others in zip(
+                sums,
+                _with_totals(fixed, weights),
+                _with_totals(runs_s, weights),
+                [*bases, bases[-1]],
+                strict=True,
+            )
+        )
+        told = tuple(lease if work.count else NOTHING for lease, work in zip(leases, works, strict=True))
+        return Forecast(told, total, device_s)
 
     def prices(self, works: Sequence[Work]) -> Prices:
         """The expected time of every single run, and what a lease takes beside its runs. Sums are those of `forecast`."""
-        runs = self._runs(works)
-        flat = [ASSUMED_RUN_S] * sum(len(w.runs) for w in works) if runs is None else runs.capped(_flat_limits(works))
-        parts = {name: None if runs is None else self._lease_part(name, works) for name in _PARTS}
-        once, each, position = [], [], 0
-        for number, work in enumerate(works):
-            gap = parts["between_s"]
-            between = 0.0 if gap is None else float(gap.expected[number])
-            others = [0.0 if (p := parts[n]) is None else float(p.expected[number]) for n in _PARTS if n != "between_s"]
-            if parts["compose_s"] is None and work.needs_fabric:
-                others.append(ASSUMED_COMPOSE_S)
-            once.append(sum(others))
-            each.append(tuple(flat[position + i] + between for i in range(len(work.runs))))
-            position += len(work.runs)
-        return Prices(tuple(once), tuple(each))
+        return _prices(works, self._parts(works))
 
-    def _runs(self, works: Sequence[Work]) -> Predicted | None:
-        seen: dict[str, CellCost] = {}
-        for costs in self.known:
-            for cell in costs.cells:
-                if cell.cell_id not in seen or seen[cell.cell_id].runs < cell.runs:
-                    seen[cell.cell_id] = cell
-        if not seen:
-            return None
-        if "runs" not in self._fits:
-            system_of = {cell.cell_id: costs.system for costs in self.known for cell in costs.cells}
-            self._fits["runs"] = fitted(
-                [
-                    (run_features(c.shape, system_of[c.cell_id], c.workload, c.batch, c.precision, c.options, c.steps),
-                     c.cell_id, c.mean_log_s, c.sd_log_s, c.runs, c.believed)
-                    for c in _thinned(seen.values(), lambda c: c.cell_id)
-                ],
-                run_sd=0.05,
-                own_sd=0.3,
-            )  # fmt: skip
-        fit = self._fits["runs"]
-        if fit is None:
-            return None
-        own = {c.cell_id: (c.mean_log_s, c.runs) for c in seen.values()}
-        cells = [cell for work in works for cell, _ in work.runs]
-        return fit.predict(
-            [
-                (run_features(shape, self.system, c.workload, c.batch, c.precision, c.options, _steps(c)), c.id)
-                for c, shape in zip(cells, _shapes(cells), strict=True)
-            ],
-            own,
-        )
+    def _parts(self, works: Sequence[Work]) -> dict[str, Predicted]:
+        """Times of all runs (`runs`) and of what leases take beside them; without those of which nothing is known."""
+        if not any(cell.believed for costs in self.known for cell in costs.cells):
+            return {}
+        from campaign.plan.cost.log_linear import lease_features, run_features
 
-    def _lease_part(self, name: str, works: Sequence[Work]) -> Predicted | None:
-        # Uses of leases on one shape are to it what runs are to a cell.
+        of_runs, of_leases = [], []
+        for work in works:
+            shape = work.configuration.shape()
+            of_leases.append((lease_features(shape, self.system), _group(shape, self.system)))
+            for c, _ in work.runs:
+                steps = max(1, c.settings.warmup_steps + c.settings.measured_steps)
+                features = run_features(shape, self.system, c.workload, c.batch, c.precision, c.options, steps)
+                of_runs.append((features, c.id))
+        fits = {name: self._fitted(name) for name in ("runs", *_BESIDE)}
+        return {
+            name: fit.predict(of_runs if name == "runs" else of_leases, own)
+            for name, (fit, own) in fits.items()
+            if fit is not None
+        }
+
+    def _fitted(self, name: str) -> tuple[Effects | None, Own]:
+        from campaign.plan.cost.log_linear import fitted
+
+        if name not in self._fits:
+            rows, own = self._seen_runs() if name == "runs" else self._seen_leases(name)
+            self._fits[name] = fitted(rows, run_sd=0.05 if name == "runs" else 0.3, own_sd=0.3), own
+        return self._fits[name]
+
+    def _seen_runs(self) -> tuple[list[Observed], Own]:
+        from campaign.plan.cost.log_linear import Observed, run_features
+
+        seen = {cell.cell_id: (cell, costs.system) for costs in self.known for cell in costs.cells}
+        rows = [
+            Observed(
+                run_features(c.shape, system, c.workload, c.batch, c.precision, c.options, c.steps),
+                c.mean_log_s, c.sd_log_s, c.runs,
+            )
+            for c, system in map(seen.__getitem__, _thinned(name for name, (c, _) in seen.items() if c.believed))
+        ]  # fmt: skip
+        return rows, {name: (c.mean_log_s, c.runs) for name, (c, _) in seen.items()}
+
+    def _seen_leases(self, part: str) -> tuple[list[Observed], Own]:
+        """Uses of leases on one shape are to it what runs are to a cell."""
+        from campaign.plan.cost.log_linear import Observed, lease_features
+
         logs: dict[str, list[float]] = {}
         features: dict[str, dict[str, float]] = {}
         for costs in self.known:
             for each in costs.leases:
-                if (seconds := getattr(each, name)) is not None:
+                if (seconds := getattr(each, part)) is not None:
                     group = _group(each.shape, costs.system)
                     logs.setdefault(group, []).append(math.log(max(SHORTEST_S, seconds)))
                     features.setdefault(group, lease_features(each.shape, costs.system))
-        own = {group: (statistics.fmean(values), len(values)) for group, values in logs.items()}
-        if name not in self._fits:
-            rows = [
-                (features[group], group, own[group][0], statistics.stdev(logs[group]) if own[group][1] > 1 else 0.0,
-                 own[group][1], True)
-                for group in _thinned(logs, str)
-            ]  # fmt: skip
-            self._fits[name] = fitted(rows, run_sd=0.3, own_sd=0.3)
-        fit = self._fits[name]
-        if fit is None:
-            return None
-        shapes = [work.configuration.shape() for work in works]
-        return fit.predict([(lease_features(s, self.system), _group(s, self.system)) for s in shapes], own)
+        seen = {
+            group: Observed(features[group], statistics.fmean(x), statistics.stdev(x) if len(x) > 1 else 0.0, len(x))
+            for group, x in logs.items()
+        }
+        return [seen[group] for group in _thinned(seen)], {g: (row.mean_log_s, row.runs) for g, row in seen.items()}
 
     def _bases(self, works: Sequence[Work], runs: Predicted) -> list[str]:
         known = {cell.workload for costs in self.known for cell in costs.cells if cell.believed}
@@ -222,7 +206,7 @@ class Forecaster:
         for work in works:
             kinds: dict[str, None] = {}
             for cell, _ in work.runs:
-                if runs.own[position]:
+                if runs.ran[position]:
                     kinds["earlier runs of these cells"] = None
                 elif cell.workload in known:
                     kinds["earlier runs of the workload in other cells"] = None
@@ -232,33 +216,49 @@ class Forecaster:
             said.append("; ".join(kinds) or NOTHING.basis)
         return said
 
-    def _assumed(self, works: Sequence[Work]) -> Forecast:
-        basis = f"assumed {ASSUMED_RUN_S:g} s a run"
-        leases = []
-        for work in works:
-            runs_s = work.count * ASSUMED_RUN_S
-            compose_s = ASSUMED_COMPOSE_S if work.needs_fabric else 0.0
-            leases.append(Expected(runs_s + compose_s, None, None, runs_s, basis) if work.count else NOTHING)
-        total = sum(lease.expected_s for lease in leases)
-        device = sum(e.expected_s * w.configuration.devices for e, w in zip(leases, works, strict=True))
-        runs_s = sum(lease.runs_s for lease in leases)
-        return Forecast(
-            tuple(leases), Expected(total, None, None, runs_s, basis), Expected(device, None, None, 0.0, basis)
+
+def _prices(works: Sequence[Work], parts: Mapping[str, Predicted]) -> Prices:
+    count = len(works)
+    beside = {name: parts[name].expected.tolist() if name in parts else [0.0] * count for name in _BESIDE}
+    if "compose_s" not in parts:
+        beside["compose_s"] = [ASSUMED_COMPOSE_S * work.needs_fabric for work in works]
+    limits = iter(_limits(works))
+    expected = iter(parts["runs"].expected.tolist()) if "runs" in parts else None
+    once, each = [], []
+    for work, between, *others in zip(works, beside.pop("between_s"), *beside.values(), strict=True):
+        once.append(sum(others))
+        each.append(
+            tuple(
+                between + (ASSUMED_RUN_S if expected is None else min(next(expected), next(limits))) for _ in work.runs
+            )
         )
+    return Prices(tuple(once), tuple(each))
 
 
-def student(freedom: float, level: float = LEVEL) -> float:
-    """Two-sided quantile of Student's t by the expansion of Abramowitz & Stegun 26.7.5: within 1 % from 4 degrees of freedom on."""
-    z, n = statistics.NormalDist().inv_cdf(0.5 + level / 2), max(4.0, freedom)
-    first = (z**3 + z) / (4 * n)
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    return z + first + second + third
+def _sums(
+    works: Sequence[Work], parts: Mapping[str, Predicted], weights: Sequence[float]
+) -> tuple[list[tuple[float, float]], float]:
+    """(seconds, variance) of each lease, of all, and of all with weights; and the quantile of Student's t for their intervals."""
+    from campaign.plan.cost.log_linear import Part, student, summed
+
+    counts = [float(count) for work in works for _, count in work.runs]
+    leases = [number for number, work in enumerate(works) for _ in work.runs]
+    summands = [Part(parts["runs"], counts, leases, _limits(works), runs=True)]
+    for name in _BESIDE:
+        if name in parts:
+            often = [float(work.count if name == "between_s" else work.count > 0) for work in works]
+            summands.append(Part(parts[name], often, range(len(works))))
+    return summed(summands, weights), student(parts["runs"].freedom)
 
 
-def _expected(pair: tuple[float, float], t: float, fixed_s: float, runs_s: float, basis: str) -> Expected:
-    """A sum with its interval, which is that of its logarithm."""
-    seconds, variance = pair
+def _with_totals(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    return [*values, sum(values), sum(value * weight for value, weight in zip(values, weights, strict=True))]
+
+
+def _expected(seconds: float, variance: float, t: float, fixed_s: float, runs_s: float, basis: str) -> Expected:
+    """A sum with its interval, which is that of its logarithm; without one where the variance is not known."""
+    if math.isnan(variance):
+        return Expected(seconds + fixed_s, None, None, runs_s, basis)
     if seconds <= 0:
         return Expected(fixed_s, fixed_s, fixed_s, runs_s, basis)
     # Far from what was measured the relative error is large; as a variance of the logarithm it stays what it is for small ones.
@@ -267,37 +267,17 @@ def _expected(pair: tuple[float, float], t: float, fixed_s: float, runs_s: float
     return Expected(seconds + fixed_s, low + fixed_s, high + fixed_s, runs_s, basis)
 
 
-def _thinned(found: Iterable[_T], name: Callable[[_T], str]) -> list[_T]:
-    """No more than can be learned from quickly; which, follows from their names."""
-    everything = sorted(found, key=name)
-    if len(everything) <= _MOST:
-        return everything
-    return sorted(everything, key=lambda each: (zlib.crc32(name(each).encode()), name(each)))[:_MOST]
+def _thinned(names: Iterable[str]) -> list[str]:
+    """No more than can be learned from quickly."""
+    known = sorted(names)
+    if len(known) <= _MOST:
+        return known
+    return sorted(known, key=lambda name: (zlib.crc32(name.encode()), name))[:_MOST]
 
 
-def _steps(cell: Cell) -> int:
-    return max(1, cell.settings.warmup_steps + cell.settings.measured_steps)
-
-
-def _shapes(cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
-    known: dict[int, Mapping[str, Any]] = {}
-    for cell in cells:
-        if id(cell.configuration) not in known:
-            known[id(cell.configuration)] = cell.configuration.shape()
-    return [known[id(cell.configuration)] for cell in cells]
-
-
-def _group(shape: Mapping[str, Any], system: str) -> str:
+def _group(shape: Shape, system: str) -> str:
     return f"{system}/{sorted(shape.items())}"
 
 
-def _flat_counts(works: Sequence[Work]) -> list[float]:
-    return [float(count) for work in works for _, count in work.runs]
-
-
-def _flat_leases(works: Sequence[Work]) -> list[int]:
-    return [number for number, work in enumerate(works) for _ in work.runs]
-
-
-def _flat_limits(works: Sequence[Work]) -> list[float]:
+def _limits(works: Sequence[Work]) -> list[float]:
     return [cell.settings.time_limit_s for work in works for cell, _ in work.runs]

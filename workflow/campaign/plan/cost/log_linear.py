@@ -12,22 +12,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:  # it is loaded only where there is something to learn from
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.special import stdtrit
 
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
+LEVEL = 0.95
+"""How often an interval is to hold what it says."""
 PRIOR_VALUES = 4.0
 _ROUNDS = 12
 _MOST_FOR_VARIANCE = 600
 _WIDEST = 1.0  # of a variance in ln(s)^2, where a median is turned into a mean: what is hardly known is not inflated
 
 Features = Mapping[str, float]
-Row = tuple[Features, str, float, float, int, bool]
-"""Features; the cell, or whatever has something of its own; mean and sd of ln(seconds); how many; whether effects learn from it."""
 
 # Mean and standard deviation of an effect on ln(seconds) before anything is known, by the beginning of its name. Numbers enter by
 # their log2: twice the batch takes between no longer and twice as long (0.69).
@@ -43,6 +44,15 @@ _PRIORS: Mapping[str, tuple[float, float]] = {
 }
 _PRIOR = (0.0, 0.5)
 _PRIOR_OF_ONE_WORKLOAD = (0.0, 0.3)
+
+
+class Observed(NamedTuple):
+    """Of a cell, or of whatever has something of its own: mean and sd of ln(seconds), and of how many runs."""
+
+    features: Features
+    mean_log_s: float
+    sd_log_s: float
+    runs: int
 
 
 def run_features(
@@ -92,32 +102,33 @@ def lease_features(shape: Mapping[str, Any], system: str) -> dict[str, float]:
     return {name: value for name, value in features.items() if value}
 
 
-def _prior(name: str) -> tuple[float, float]:
-    if "|" in name:
-        return _PRIOR_OF_ONE_WORKLOAD
-    return _PRIORS.get(name.partition("=")[0], _PRIOR)
+def _priors(names: Sequence[str]) -> tuple[Floats, Floats]:
+    """Means and standard deviations of effects."""
+    pairs = [_PRIOR_OF_ONE_WORKLOAD if "|" in name else _PRIORS.get(name.partition("=")[0], _PRIOR) for name in names]
+    return np.array([mean for mean, _ in pairs]), np.array([sd for _, sd in pairs])
+
+
+def _design(rows: Sequence[Features], names: dict[str, int]) -> Any:
+    """One sparse row for each row of features; effects that are not among the names yet are added."""
+    index = [names.setdefault(name, len(names)) for features in rows for name in features]
+    starts = np.cumsum([0, *map(len, rows)])
+    return sparse.csr_array(
+        ([x for features in rows for x in features.values()], index, starts), (len(rows), len(names))
+    )
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Times of some rows. index, factor, start: the rows' features as one flat list; factor is what each effect moves a row by.
-
-    expected: seconds; own: whether the row's cell has runs of its own; apart: variance of what rows do not share; run: of one run.
-    """
+    """Times of some rows. expected: seconds; ran: whether the row's cell has runs of its own; design: what each effect moves a row
+    by; apart: variance of what rows do not share; run: of one run."""
 
     expected: Floats
-    own: list[bool]
-    index: NDArray[np.int64]
-    factor: Floats
-    start: NDArray[np.int64]
+    ran: list[bool]
+    design: Any
     apart: Floats
     run: float
     cov: Floats
     freedom: float
-
-    def capped(self, limits: Sequence[float]) -> list[float]:
-        """Expected seconds, where no run may take longer than its limit."""
-        return [min(a, b) for a, b in zip(self.expected.tolist(), limits, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -131,92 +142,52 @@ class Effects:
     run_variance: float
     freedom: float
 
-    def predict(
-        self, rows: Sequence[tuple[Features, str]], own: Mapping[str, tuple[float, int]] | None = None
-    ) -> Predicted:
+    def predict(self, rows: Sequence[tuple[Features, str]], own: Mapping[str, tuple[float, int]]) -> Predicted:
         """Times of rows of (features, cell). own: mean ln(seconds) and number of runs of cells that ran."""
-        import numpy as np
-
-        new: dict[str, int] = {}
-        index: list[int] = []
-        value: list[float] = []
-        lengths: list[int] = []
-        for features, _ in rows:
-            for name, number in features.items():
-                place = self.names.get(name)
-                index.append(len(self.names) + new.setdefault(name, len(new)) if place is None else place)
-                value.append(number)
-            lengths.append(len(features))
+        names = dict(self.names)
+        design = _design([features for features, _ in rows], names)
         # An effect that no run has shown yet has its prior.
-        priors = [_prior(name) for name in new]
-        beta = np.concatenate([self.beta, [mean for mean, _ in priors]])
-        cov = np.zeros((len(beta), len(beta)))
-        cov[: len(self.beta), : len(self.beta)] = self.cov
-        np.fill_diagonal(cov[len(self.beta) :, len(self.beta) :], [sd**2 for _, sd in priors])
-        flat, factor = np.array(index, dtype=np.int64), np.array(value)
-        start = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64) if lengths else np.zeros(0, np.int64)
-        eta = np.add.reduceat(factor * beta[flat], start) if rows else np.zeros(0)
-        ran = [(own or {}).get(cell, (0.0, 0)) for _, cell in rows]
-        count = np.array([n for _, n in ran], dtype=float)
-        mean = np.array([m for m, _ in ran], dtype=float)
+        prior, sd = _priors(list(names)[len(self.names) :])
+        cov = np.diag(np.concatenate([np.zeros(len(self.names)), sd**2]))
+        cov[: len(self.names), : len(self.names)] = self.cov
+        eta = design @ np.concatenate([self.beta, prior])
+        mean, count = np.array([own.get(cell, (0.0, 0)) for _, cell in rows], dtype=float).reshape(len(rows), 2).T
         kept = count * self.own_variance / (count * self.own_variance + self.run_variance)
-        eta = eta + kept * (mean - eta)
+        eta += kept * (mean - eta)
         apart = (1 - kept) * self.own_variance
-        expected = np.exp(eta + np.minimum(_WIDEST, apart + self.run_variance) / 2) if rows else eta
-        moved = factor * np.repeat(1 - kept, lengths)
-        return Predicted(
-            expected, [n > 0 for _, n in ran], flat, moved, start, apart, self.run_variance, cov, self.freedom
-        )
+        expected = np.exp(eta + np.minimum(_WIDEST, apart + self.run_variance) / 2)
+        moved = sparse.diags_array(1 - kept) @ design
+        return Predicted(expected, (count > 0).tolist(), moved, apart, self.run_variance, cov, self.freedom)
 
 
-def fitted(rows: Sequence[Row], run_sd: float, own_sd: float) -> Effects | None:
-    """Fit the model; None where no row can be learned from. run_sd, own_sd: what the two spreads are before anything is known."""
-    import numpy as np
-
-    learned = [row for row in rows if row[5]]
-    if not learned:
+def fitted(rows: Sequence[Observed], run_sd: float, own_sd: float) -> Effects | None:
+    """Fit the model; None without rows. run_sd, own_sd: what the two spreads are before anything is known."""
+    if not rows:
         return None
     names: dict[str, int] = {}
-    for features, *_ in learned:
-        for name in features:
-            names.setdefault(name, len(names))
-    x = np.zeros((len(learned), len(names)))
-    for number, (features, *_) in enumerate(learned):
-        for name, value in features.items():
-            x[number, names[name]] = value
-    y = np.array([row[2] for row in learned])
-    n = np.array([row[4] for row in learned], dtype=float)
-    inside = sum((row[4] - 1) * row[3] ** 2 for row in learned)
-    run = (PRIOR_VALUES * run_sd**2 + inside) / (PRIOR_VALUES + float((n - 1).sum()))
-    priors = [_prior(name) for name in names]
-    mean, precision = np.array([m for m, _ in priors]), np.array([sd**-2 for _, sd in priors])
-    some = np.linspace(0, len(learned) - 1, min(len(learned), _MOST_FOR_VARIANCE)).astype(int)
+    x = _design([row.features for row in rows], names).toarray()
+    y, sd, n = np.array([row[1:] for row in rows], dtype=float).T
+    run = (PRIOR_VALUES * run_sd**2 + float((n - 1) @ sd**2)) / (PRIOR_VALUES + float((n - 1).sum()))
+    prior, prior_sd = _priors(list(names))
+
+    def solved(some: Any, own: float) -> tuple[Floats, Floats]:
+        weighted = x[some] / (own + run / n[some])[:, None]
+        cov = np.linalg.inv(weighted.T @ x[some] + np.diag(prior_sd**-2))
+        return cov @ (weighted.T @ y[some] + prior / prior_sd**2), cov
+
+    some = np.linspace(0, len(rows) - 1, min(len(rows), _MOST_FOR_VARIANCE)).astype(int)
     own = own_sd**2
     for _ in range(_ROUNDS):
-        own = _own_variance(x[some], y[some], n[some], own, run, own_sd, mean, precision)
-    beta, cov = _solved(x, y, 1 / (own + run / n), mean, precision)
+        # The expected square of what cells have of their own, given the effects.
+        beta, cov = solved(some, own)
+        kept = own / (own + run / n[some])
+        explained = (x[some] @ cov * x[some]).sum(axis=1)
+        squares = (kept * (y[some] - x[some] @ beta)) ** 2 + kept**2 * explained + (1 - kept) * own
+        own = float((PRIOR_VALUES * own_sd**2 + squares.sum()) / (PRIOR_VALUES + len(some)))
+    beta, cov = solved(slice(None), own)
     # Effects use up values; at least the prior's are left for the spread.
     used = float((x @ cov * x).sum(axis=1) @ (1 / (own + run / n)))
-    return Effects(names, beta, cov, own, run, PRIOR_VALUES + max(0.0, len(learned) - used))
-
-
-def _solved(x: Floats, y: Floats, weight: Floats, mean: Floats, precision: Floats) -> tuple[Floats, Floats]:
-    import numpy as np
-
-    weighted = x * weight[:, None]
-    cov = np.linalg.inv(weighted.T @ x + np.diag(precision))
-    return np.asarray(cov @ (weighted.T @ y + precision * mean), float), np.asarray(cov, float)
-
-
-def _own_variance(
-    x: Floats, y: Floats, n: Floats, own: float, run: float, own_sd: float, mean: Floats, precision: Floats
-) -> float:
-    """One step: the expected square of what cells have of their own, given the effects."""
-    beta, cov = _solved(x, y, 1 / (own + run / n), mean, precision)
-    kept = own / (own + run / n)
-    explained = (x @ cov * x).sum(axis=1)
-    squares = (kept * (y - x @ beta)) ** 2 + kept**2 * explained + (1 - kept) * own
-    return float((PRIOR_VALUES * own_sd**2 + squares.sum()) / (PRIOR_VALUES + len(y)))
+    return Effects(names, beta, cov, own, run, PRIOR_VALUES + max(0.0, len(rows) - used))
 
 
 @dataclass(frozen=True)
@@ -229,63 +200,31 @@ class Part:
     predicted: Predicted
     counts: Sequence[float]
     groups: Sequence[int]
-    limits: Sequence[float] | None = None
-    runs: bool = True
+    limits: Sequence[float] | float = math.inf
+    runs: bool = False
 
 
-@dataclass(frozen=True)
-class Sums:
-    """(expected, variance) of each group and of weighted totals, in seconds and seconds squared."""
+def summed(parts: Sequence[Part], weights: Sequence[float]) -> list[tuple[float, float]]:
+    """(expected, variance) in seconds and seconds squared: of each group, of all, and of all with weights of groups.
 
-    groups: list[tuple[float, float]]
-    total: tuple[float, float]
-    weighted: tuple[float, float]
-
-
-def summed(parts: Sequence[Part], groups: int, weights: Sequence[float]) -> Sums:
-    """Sums over groups, over all, and over all with weights of groups. Parts are independent of each other; rows of one are not."""
-    import numpy as np
-
-    expected, variance = np.zeros(groups), np.zeros(groups)
-    weight = np.array(weights, dtype=float)
-    totals = {"total": np.zeros(2), "weighted": np.zeros(2)}
+    Parts are independent of each other; rows of one are not, because they share effects.
+    """
+    groups = len(weights)
+    sums = sparse.vstack([sparse.eye_array(groups), sparse.csr_array([[1.0] * groups, list(weights)])]).tocsr()
+    expected, variance = np.zeros(groups + 2), np.zeros(groups + 2)
     for part in parts:
-        group = np.array(part.groups, dtype=np.int64)
-        count = np.array(part.counts, dtype=float)
-        each = part.predicted.expected
-        if part.limits is not None:
-            each = np.minimum(each, part.limits)
-        seconds = count * each
-        own = seconds**2 * np.expm1(np.minimum(_WIDEST, part.predicted.apart))
-        noise = math.expm1(min(_WIDEST, part.predicted.run))
-        own = own + (seconds * each if part.runs else seconds**2) * noise
-        here = np.bincount(group, own, groups)
-        expected += np.bincount(group, seconds, groups)
-        variance += here + _shared(part.predicted, seconds, group, groups)
-        for name, factor in (("total", np.ones(groups)), ("weighted", weight)):
-            of_row = factor[group] * seconds
-            together = _shared(part.predicted, of_row, np.zeros_like(group), 1)[0]
-            totals[name] += (of_row.sum(), float((factor**2 * here).sum()) + together)
-    pairs = list(zip(expected.tolist(), variance.tolist(), strict=True))
-    total, weighted = ((float(t[0]), float(t[1])) for t in totals.values())
-    return Sums(pairs, total, weighted)
+        rows = part.predicted
+        each = np.minimum(rows.expected, part.limits)
+        seconds = np.array(part.counts, dtype=float) * each
+        noise = (seconds * each if part.runs else seconds**2) * math.expm1(min(_WIDEST, rows.run))
+        own = seconds**2 * np.expm1(np.minimum(_WIDEST, rows.apart)) + noise
+        of_row = sparse.csr_array((np.ones(len(each)), (part.groups, np.arange(len(each)))), (groups, len(each)))
+        shared = sums @ (of_row @ sparse.diags_array(seconds) @ rows.design)
+        expected += sums @ (of_row @ seconds)
+        variance += sums.multiply(sums) @ (of_row @ own) + (shared * (shared @ rows.cov)).sum(axis=1)
+    return list(zip(expected.tolist(), variance.tolist(), strict=True))
 
 
-def _shared(rows: Predicted, seconds: Floats, group: NDArray[np.int64], groups: int) -> Floats:
-    """Variance of the sums of groups that comes from effects, which their rows share."""
-    import numpy as np
-
-    size = len(rows.cov)
-    of_entry = np.repeat(np.arange(len(seconds)), np.diff(np.append(rows.start, len(rows.index))))
-    moved, place = rows.factor * seconds[of_entry], group[of_entry]
-    variance = np.zeros(groups)
-    chunk = 2000  # groups at a time: a dense row each would not fit where every cell has a lease
-    order = np.argsort(place, kind="stable") if groups > 1 else np.arange(len(place))
-    moved, place, index = moved[order], place[order], rows.index[order]
-    bounds = np.searchsorted(place, np.arange(0, groups + chunk, chunk))
-    for number, first in enumerate(range(0, groups, chunk)):
-        part = slice(bounds[number], bounds[number + 1])
-        many = min(chunk, groups - first)
-        dense = np.bincount((place[part] - first) * size + index[part], moved[part], many * size).reshape(many, size)
-        variance[first : first + many] = np.einsum("ij,jk,ik->i", dense, rows.cov, dense, optimize=True)
-    return variance
+def student(freedom: float) -> float:
+    """Two-sided quantile of Student's t, for an interval of LEVEL; for at least 4 degrees of freedom."""
+    return float(stdtrit(max(4.0, freedom), 0.5 + LEVEL / 2))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from campaign.documents.cell import SHAPE_AXES, Cell
 from campaign.plan.cost.forecast import Prices, Work
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 EFFECT_SD = 1.0
 """Of a level of an axis, in ln(throughput), before anything is measured."""
@@ -67,8 +66,6 @@ class Design:
     """
 
     def __init__(self, offer: Offer) -> None:
-        import numpy as np
-
         self.cells = offer.cells
         axes = [cell.axes() for cell in offer.cells]
         levels: dict[str, dict[Any, int]] = {}
@@ -91,8 +88,6 @@ class Design:
 
     def information(self, repetitions: Mapping[str, int]) -> Floats:
         """Of so many repetitions of each cell; with none, that of the prior."""
-        import numpy as np
-
         count = np.array([repetitions.get(cell.id, 0) for cell in self.cells], dtype=float)
         weight = np.where(count > 0, count / (count * CELL_SD**2 + RUN_SD**2), 0.0)
         matrix = np.diag(self.prior)
@@ -103,16 +98,12 @@ class Design:
 
     def bits(self, repetitions: Mapping[str, int]) -> float:
         """What so many repetitions of each cell tell beyond the prior."""
-        import numpy as np
-
         if not self.size:
             return 0.0
         return float((np.linalg.slogdet(self.information(repetitions))[1] - np.log(self.prior).sum()) / (2 * np.log(2)))
 
     def learned(self, repetitions: Mapping[str, int]) -> tuple[Learned, ...]:
         """What so many repetitions of each cell tell of each axis."""
-        import numpy as np
-
         cov = np.linalg.inv(self.information(repetitions)) if self.size else np.zeros((0, 0))
         ran = [number for number, cell in enumerate(self.cells) if repetitions.get(cell.id, 0)]
         found = []
@@ -141,8 +132,6 @@ class Ranking:
     """The order in which runs are worth their cost: (lease, place of the cell in its work), one run each time."""
 
     def __init__(self, offer: Offer) -> None:
-        import numpy as np
-
         self.offer = offer
         self.design = Design(offer)
         number_of = {cell.id: number for number, cell in enumerate(offer.cells)}
@@ -176,8 +165,6 @@ class Ranking:
 
     def _in_order(self) -> Iterator[int]:
         """What is taken between two of these is known to the next one."""
-        import numpy as np
-
         yield from self._covering()
         while (self.left > 0).any():
             worth = np.where(self.left > 0, self._gains() / self.price, -1.0)
@@ -192,8 +179,6 @@ class Ranking:
 
     def _covering(self) -> Iterator[int]:
         """Until every level that can be measured was measured."""
-        import numpy as np
-
         uncovered = np.zeros(self.design.size, dtype=bool)
         uncovered[self.levels[self.left > 0].ravel()] = True
         ran = [n for n, cell in enumerate(self.offer.cells) if self.offer.recorded.get(cell.id, 0)]
@@ -205,15 +190,11 @@ class Ranking:
             yield best
 
     def _best_first(self, worth: Floats, some: Ints) -> list[int]:
-        import numpy as np
-
         order: list[int] = some[np.lexsort((self.name[some], self.price[some], -worth[some]))].tolist()
         return order
 
     def _gains(self) -> Floats:
         """Of one more run of each cell; for all at once."""
-        import numpy as np
-
         variance = np.zeros(len(self.left))
         for number, one in enumerate(self.levels.T):
             variance += self.cov[one, one]
@@ -227,8 +208,6 @@ class Ranking:
         return math.log1p(_added(int(self.done[number])) * float(self.cov[levels[:, None], levels].sum()))
 
     def _take(self, number: int) -> None:
-        import numpy as np
-
         levels = self.levels[number]
         moved = self.cov[:, levels].sum(axis=1)
         weight = _added(int(self.done[number]))
