@@ -47,7 +47,7 @@ def _commands() -> Iterator[str]:
 
 
 def _command(command: click.Command, path: str, level: int) -> Iterator[str]:
-    context = click.Context(command, info_name=path)
+    context = click.Context(command, info_name=path, **campaign.context_settings)
     yield f"{'#' * min(level, 3)} {path}"
     yield f"`{' '.join((path, *command.collect_usage_pieces(context)))}`"
     yield _help(command.help or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -40,13 +41,20 @@ def test_every_command_has_help(command: str) -> None:
     assert len(result.output.splitlines()) > 4
 
 
+def test_the_list_of_commands_says_of_each_what_its_own_help_says() -> None:
+    listed = CliRunner().invoke(main, ["--help"], terminal_width=200).output
+    for name, command in main.commands.items():
+        (line,) = re.findall(rf"^  {name} +(.*)$", listed, re.MULTILINE)
+        assert line.split()[0] == str(command.help).split()[0]
+
+
 def test_help_of_a_command_loads_no_other_command() -> None:
     program = (
         "import sys\nfrom campaign.cli.main import main\nmain(['plan', '--help'], standalone_mode=False)\n"
         "print(sorted(name for name in sys.modules if name.startswith('campaign.cli.')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = ["campaign.cli.main", "campaign.cli.options", "campaign.cli.plan"]
+    loaded = ["campaign.cli.main", "campaign.cli.options", "campaign.cli.plan", "campaign.cli.terminal"]
     assert done.stdout.splitlines()[-1] == str(loaded)
 
 

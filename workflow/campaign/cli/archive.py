@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from campaign.cli.options import campaign_argument, results_option
-
-if TYPE_CHECKING:
-    from campaign.archive import Merged, Written
+from campaign import archive as archives
+from campaign.cli.options import PATH, campaign_argument, output_option, results_option
+from campaign.config.resolve import load_campaign
+from campaign.paths import Results
 
 _SHOWN = 5
 
@@ -38,38 +38,24 @@ def archive() -> None:
 @campaign_argument
 @click.option("--where", metavar="EXPRESSION", help="Cells that the archive's report shows. All records are packed.")
 @results_option
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="The archive. Default: <campaign>.zip in the results directory."
-)
+@output_option("The archive. Default: <campaign>.zip in the results directory.")
 @click.option("--no-telemetry", is_flag=True, help="Leave out telemetry/, often the largest part.")
 @click.option(
     "--license", metavar="SPDX|URL", help="Licence of the measurements, such as CC-BY-4.0. Default: not stated."
 )
 @click.option("--creator", metavar="NAME", help="Who made the measurements. Default: not stated.")
 def pack(
-    campaign: Path,
-    where: str | None,
-    results: Path,
-    output: Path | None,
-    no_telemetry: bool,
-    license: str | None,
-    creator: str | None,
+    campaign: Path, where: str | None, results: Path, output: Path | None, no_telemetry: bool, **wishes: Any
 ) -> None:
     """Pack the configuration as used, plan, records, telemetry, tables and leases into one file with checksums.
 
     If the file is an archive of the same campaign, its records that the results lack are kept.
     """
-    from campaign.archive import Wishes, write_archive
-    from campaign.config.resolve import load_campaign
-    from campaign.paths import Results
-
     loaded = load_campaign(campaign)
     paths = Results(results, loaded.name)
     out = output or paths.root / f"{loaded.name}.zip"
-    _echo(write_archive(loaded, paths.directory, out, where, Wishes(license, creator, not no_telemetry)))
-
-
-def _echo(written: Written) -> None:
+    asked = archives.Wishes(**wishes, telemetry=not no_telemetry)
+    written = archives.write_archive(loaded, paths.directory, out, where, asked)
     click.echo(f"{written.path}: {written.members} files, {written.records} records")
     if written.kept:
         click.echo(f"{len(written.kept)} files that only the existing archive had were kept: {_some(written.kept)}")
@@ -81,29 +67,23 @@ def _echo(written: Written) -> None:
 
 
 @archive.command()
-@click.argument("out", type=click.Path(path_type=Path))
-@click.argument("archives", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="ARCHIVE...")
+@click.argument("out", type=PATH)
+@click.argument("parts", type=PATH, nargs=-1, required=True, metavar="ARCHIVE...")
 @click.option(
     "--on-conflict",
     type=click.Choice(["error", "first"]),
     default="error",
-    show_default=True,
     help="If archives hold different records of one run: stop, or use the record of the archive named first.",
 )
-def merge(out: Path, archives: tuple[Path, ...], on_conflict: Any) -> None:
+def merge(out: Path, parts: tuple[Path, ...], on_conflict: Any) -> None:
     """Merge ARCHIVEs of one campaign into OUT, e.g. parts measured on several machines.
 
     The archives may differ in configurations, axis values, workloads, exclusions and repetitions.
     """
-    from campaign.archive import merge as put_together
-
-    _echo_merged(put_together(out, archives, on_conflict), archives[0])
-
-
-def _echo_merged(merged: Merged, first: Path) -> None:
+    merged = archives.merge(out, parts, on_conflict)
     click.echo(f"{merged.path}: {merged.members} files, {merged.records} records")
     if merged.taken:
-        click.echo(f"the archives differ in {', '.join(merged.taken)}; the values of {first} are used")
+        click.echo(f"the archives differ in {', '.join(merged.taken)}; the values of {parts[0]} are used")
     for old, new in merged.renamed.items():
         click.echo(f"two archives have a lease {old}; that of the later archive is now called {new}")
     if merged.superseded:
@@ -120,20 +100,18 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 @archive.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 def verify(file: Path) -> None:
     """Check every byte of an archive against its checksums, and its RO-Crate metadata.
 
     Exits with 1 if anything is damaged, missing, added, or described wrongly.
     """
-    from campaign.archive import check
-
-    index, problems = check(file)
-    records = sum(name.startswith("records/") for name in index.sha256)
+    index, problems = archives.check(file)
     for problem in problems[:_SHOWN]:
         click.secho(f"{file}: RO-Crate: {problem}", fg="red", err=True)
     if problems:
         sys.exit(1)
+    records = sum(name.startswith("records/") for name in index.sha256)
     made = f", by {index.made_by}" if index.made_by else ""
     click.echo(
         f"{file}: intact; {index.schema}, campaign {index.campaign}, {len(index.sha256)} files, {records} records{made}"
@@ -141,17 +119,14 @@ def verify(file: Path) -> None:
 
 
 @archive.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option(
     "--into",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("results"),
-    show_default=True,
     help="Directory of all results. The campaign's directory is created in it and must not exist yet.",
 )
 def extract(file: Path, into: Path) -> None:
     """Extract an archive into a results directory, where the campaign can be reported and continued."""
-    from campaign.archive import extract as unpack
-
-    directory = unpack(file, into)
+    directory = archives.extract(file, into)
     click.echo(f"{directory}\ncampaign report {directory / 'config' / 'campaign.yaml'} --results {into}")

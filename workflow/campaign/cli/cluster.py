@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import click
 
+from campaign.cli.options import PATH
+from campaign.errors import ConfigError
+from campaign.launch.emulation.cluster_spec import Cluster, find_from_environment
+from campaign.testbed.slurm import cluster as clusters
+from campaign.testbed.slurm import daemons
+from campaign.testbed.slurm.granted_devices import granted
+from campaign.testbed.slurm.on_demand_compositions import on_demand
+
 if TYPE_CHECKING:
     from campaign.config.system_file import SystemFile
-    from campaign.launch.emulation.cluster_spec import Cluster
-    from campaign.testbed.slurm.cluster import Status
-
-_Command = Callable[..., Any]
 
 
 def default_directory() -> Path:
@@ -23,12 +26,11 @@ def default_directory() -> Path:
     return Path(tempfile.gettempdir()) / f"campaign-cluster-{os.getuid()}"
 
 
-def _directory_option(command: _Command) -> _Command:
-    return click.option(
-        "--directory",
-        type=click.Path(path_type=Path),
-        help=f"The cluster's directory. Default: that of SLURM_CONF where this is a cluster's, else {default_directory()}.",
-    )(command)
+_directory_option = click.option(
+    "--directory",
+    type=PATH,
+    help=f"The cluster's directory. Default: that of SLURM_CONF where this is a cluster's, else {default_directory()}.",
+)
 
 
 @click.group()
@@ -49,11 +51,10 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
 
     This takes about ten seconds. All files are in one directory, of which 'campaign cluster down' keeps only the logs.
     """
-    from campaign.testbed.slurm.cluster import up as bring_up
     from campaign.testbed.slurm.spec_from_system import cluster_of
 
     spec = cluster_of(read_system_file(system), not no_accounting, slurm_conf)
-    started = bring_up(directory or default_directory(), spec, click.echo)
+    started = clusters.up(directory or default_directory(), spec, click.echo)
     there = "" if directory is None else f" --directory {started.directory}"
     click.echo(f"\nexport SLURM_CONF={started.slurm_conf}\n")
     click.echo("With that in your shell, Slurm's commands mean this cluster: sinfo, srun -N2 hostname, and")
@@ -66,12 +67,9 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
 @_directory_option
 def down(directory: Path | None) -> None:
     """Stop the cluster and its jobs, and remove everything except its logs."""
-    from campaign.testbed.slurm.cluster import down as bring_down
-    from campaign.testbed.slurm.on_demand_compositions import on_demand
-
     where = _where(directory)
     composed = on_demand(where)
-    if bring_down(where):
+    if clusters.down(where):
         click.echo(f"{where}: down; its logs are in {where / 'log'}")
     else:
         click.echo(f"{where}: no cluster is running here")
@@ -83,35 +81,28 @@ def down(directory: Path | None) -> None:
 @_directory_option
 def status(directory: Path | None) -> None:
     """Show daemons, hosts and jobs. Exits with 1 if no cluster is up or a daemon is missing."""
-    from campaign.testbed.slurm.cluster import status as ask
-
     where = _where(directory)
-    found = ask(where)
-    if found.cluster is None:
+    found = clusters.status(where)
+    if (up := found.cluster) is None:
         click.echo(f"{where}: no cluster is running here; `campaign cluster up` starts one")
-    else:
-        _echo_status(found)
-    if found.cluster is None or found.missing:
         raise SystemExit(1)
-
-
-def _echo_status(found: Status) -> None:
-    assert found.cluster is not None
-    rates = found.cluster.spec.rates
-    click.echo(f"SLURM_CONF={found.cluster.slurm_conf}")
+    rates = up.spec.rates
+    click.echo(f"SLURM_CONF={up.slurm_conf}")
     for link, real in (("fabric", rates.fabric_gb_per_s), ("network", rates.network_gb_per_s)):
         shaped = "not shaped" if real is None else f"{real * 8 * rates.scale:.3g} Gbit/s for {real:g} GB/s"
         click.echo(f"link {link}: {shaped}")
     for process in found.running:
         click.echo(f"daemon {process.daemon}{f' of {process.host}' if process.host else ''}: process {process.pid}")
     for name in found.missing:
-        click.secho(f"daemon {name}: missing; see {found.cluster.directory / 'log'}", fg="red")
+        click.secho(f"daemon {name}: missing; see {up.directory / 'log'}", fg="red")
     for host in found.hosts:
         click.echo(f"host {host.name}: {host.state}, {host.gres}")
     for job in found.jobs:
         click.echo(f"job {job.job_id}: {job.name}, {job.state}{f', {job.place}' if job.place else ''}")
     if not found.jobs:
         click.echo("no jobs")
+    if found.missing:
+        raise SystemExit(1)
 
 
 @cluster.group()
@@ -124,8 +115,6 @@ def slurmd() -> None:
 @_directory_option
 def slurmd_stop(host: str, directory: Path | None) -> None:
     """Stop the slurmd of HOST, if it runs. Jobs on the host will end."""
-    from campaign.testbed.slurm import daemons
-
     found = _find(directory, host)
     if daemons.of(found, "slurmd", host):
         daemons.stop(found, "slurmd", host)
@@ -141,8 +130,6 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
 
     To give a dynamic host other devices, first delete it from Slurm: 'scontrol delete nodename=HOST'.
     """
-    from campaign.testbed.slurm import daemons
-
     found = _find(directory, host)
     if not daemons.of(found, "slurmd", host):
         daemons.start(found, "slurmd", host, devices)
@@ -153,15 +140,11 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
 @_directory_option
 def devices(directory: Path | None) -> None:
     """In a job, print 'IDENTITY, MODEL' for each device that Slurm granted on this host."""
-    from campaign.testbed.slurm.granted_devices import granted
-
     for device in granted(_find(directory), os.environ):
         click.echo(f"{device.identity}, {device.model}")
 
 
 def _where(directory: Path | None) -> Path:
-    from campaign.launch.emulation.cluster_spec import find_from_environment
-
     if directory is not None:
         return directory
     found = find_from_environment()
@@ -169,12 +152,8 @@ def _where(directory: Path | None) -> Path:
 
 
 def _find(directory: Path | None, host: str | None = None) -> Cluster:
-    from campaign.errors import ConfigError
-    from campaign.launch.emulation.cluster_spec import find_from_environment
-    from campaign.testbed.slurm.cluster import find
-
     # In a job the environment suffices: whoever asks runs in the cluster.
-    found = (find_from_environment() if directory is None else None) or find(directory or default_directory())
+    found = (find_from_environment() if directory is None else None) or clusters.find(directory or default_directory())
     names = [known.name for known in found.spec.hosts]
     if host is not None and host not in names:
         raise ConfigError(f"{found.directory}: no host {host}; there are: {', '.join(names)}")
@@ -183,14 +162,11 @@ def _find(directory: Path | None, host: str | None = None) -> Cluster:
 
 def read_system_file(system: str) -> SystemFile:
     """Read a system file by its path, or by its name under config/systems."""
-    from typing import cast
-
-    from campaign.config.load import read_system, validate
-    from campaign.config.system_file import SystemFile
+    from campaign.config.load import read_system, validate  # commands that a job calls need no configuration
     from campaign.config.yaml_file import read_yaml
 
     path = Path(system)
     if path.suffix in {".yaml", ".yml"}:
-        return cast(SystemFile, validate(read_yaml(path), "system"))
+        return cast("SystemFile", validate(read_yaml(path), "system"))
     # Names are looked for where a campaign in ./config would find them.
     return read_system(system, Path("config/campaign.yaml"))

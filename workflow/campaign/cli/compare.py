@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from campaign import wording
-from campaign.cli.options import format_option, results_option
-
-if TYPE_CHECKING:
-    from campaign.config.published_file import ReferenceSet
-    from campaign.insight.compare.comparison import Comparison
-    from campaign.tables.io import Tables
+from campaign.archive.open_results import tables_from
+from campaign.cli.options import format_option, output_option, results_option
+from campaign.cli.terminal import show, show_rows, table_of
+from campaign.config import published_file
+from campaign.config.published_file import ReferenceSet
+from campaign.config.yaml_file import read_yaml
+from campaign.errors import ConfigError
+from campaign.insight import compare as comparing
+from campaign.insight.compare.comparison import Comparison
+from campaign.insight.published import NOT_HERE
+from campaign.insight.published.claims import held_against
+from campaign.report.compare_page import by_change, claims_page, compare_page, findings
+from campaign.report.context_schema import PublishedSaid
+from campaign.report.page import write_report
+from campaign.report.sections.published import OTHER, verdict_of
+from campaign.statistics.verdict import p_value
+from campaign.tables.io import Tables
 
 _SHOWN = 20  # changes, and what breaks a rule, on the terminal
 
@@ -34,7 +45,7 @@ _SHOWN = 20  # changes, and what breaks a rule, on the terminal
     "measured). With published claims: 'differs' (differences under other conditions or with another program do not count). May be "
     "repeated.",
 )
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page (HTML).")
+@output_option("Also write a page (HTML).", dir_okay=False)
 @format_option("table", "json")
 def compare(
     first: str,
@@ -56,69 +67,61 @@ def compare(
     campaign compare before.zip after.zip --fail-on "throughput < -5%" --fail-on state --output changes.html
     campaign compare demo.zip falcon
     """
-    from campaign.errors import ConfigError
-
     one, two = _compared(first, results), _compared(second, results)
-    if not isinstance(one, tuple):
+    if isinstance(one, ReferenceSet):
         one, two, first, second = two, one, second, first
-    if not isinstance(one, tuple):
+    if isinstance(one, ReferenceSet):
         raise ConfigError(f"{first} and {second} are both published; one of the two has to be measured")
-    if not isinstance(two, tuple):
-        _beside_published(one[0], two, rules, output, style)
+    if isinstance(two, ReferenceSet):
+        _beside_published(one, two, rules, output, style)
         return
-    if baseline is not None and baseline not in (known := ("A", first, one[0].name)):
-        if baseline not in ("B", second, two[0].name):
+    if baseline is not None and baseline not in (known := ("A", first, one.name)):
+        if baseline not in ("B", second, two.name):
             raise ConfigError(
                 f"--baseline {baseline}: is neither of the two; there are: {', '.join((*known, 'B', second))}"
             )
         one, two = two, one
-    _held(one[0], two[0], rules, output, style)
+    _held(one, two, rules, output, style)
 
 
-def _compared(text: str, results: Path) -> tuple[Tables] | ReferenceSet:
+def _compared(text: str, results: Path) -> Tables | ReferenceSet:
     """The tables of a source, or the set of published claims that a text names."""
-    from campaign.archive.open_results import tables_from
-    from campaign.config.published_file import is_set, load
-    from campaign.config.yaml_file import read_yaml
-
     path = Path(text)
     of_claims = path.suffix in (".yaml", ".yml") and path.is_file() and "claims" in read_yaml(path).data
-    if (not path.exists() and is_set(text)) or of_claims:
-        return load(text)
-    return (tables_from(path, results),)
+    if (not path.exists() and published_file.is_set(text)) or of_claims:
+        return published_file.load(text)
+    return tables_from(path, results)
 
 
 def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | None, style: str) -> None:
-    from campaign.insight.compare import compare as held_against
-    from campaign.insight.compare import document, parse_rule
-    from campaign.report.compare_page import compare_page
-
-    comparison = held_against(base, other, [parse_rule(rule) for rule in rules])
+    comparison = comparing.compare(base, other, [comparing.parse_rule(rule) for rule in rules])
     if output:
         _write(output, compare_page(comparison))
     if style == "json":
-        click.echo(json.dumps(document(comparison), indent=1))
+        click.echo(json.dumps(comparing.document(comparison), indent=1))
     else:
         _show_comparison(comparison)
     if not rules:
         return
-    for each in comparison.broken[:_SHOWN]:
-        click.secho(f"fails: {each.rule}: {each.where}: {each.change}", err=True, fg="red")
+    broken = [f"{each.rule}: {each.where}: {each.change}" for each in comparison.broken[:_SHOWN]]
     if len(comparison.broken) > _SHOWN:
-        click.secho(f"fails: {len(comparison.broken) - _SHOWN} more times", err=True, fg="red")
-    if not comparison.compared and not comparison.broken:
-        click.secho("fails: no cell was measured in both, so there is nothing that could pass", err=True, fg="red")
-    if comparison.broken or not comparison.compared:
+        broken.append(f"{len(comparison.broken) - _SHOWN} more times")
+    if not comparison.compared and not broken:
+        broken = ["no cell was measured in both, so there is nothing that could pass"]
+    _fail(broken)
+
+
+def _fail(broken: Sequence[str]) -> None:
+    """Exit with 1 where a rule is broken, or nothing could be compared."""
+    for words in broken:
+        click.secho(f"fails: {words}", err=True, fg="red")
+    if broken:
         raise click.exceptions.Exit(1)
 
 
 def _beside_published(
     tables: Tables, names: ReferenceSet, rules: tuple[str, ...], output: Path | None, style: str
 ) -> None:
-    from campaign.errors import ConfigError
-    from campaign.insight.published.claims import held_against
-    from campaign.report.compare_page import claims_page
-
     if unknown := [rule for rule in rules if rule.strip() != "differs"]:
         raise ConfigError(f"--fail-on '{unknown[0]}': with published claims there is one rule: 'differs'")
     said = held_against([names], tables)
@@ -136,8 +139,6 @@ def _gate_of_claims(claims: Sequence[Mapping[str, Any]]) -> None:
     """Exit with 1 where a claim differs under the document's own conditions; say what differs under others and does not count."""
     differing = [claim for claim in claims if claim["verdict"] == "differs"]
     broken = [claim for claim in differing if not claim["other"]]
-    for claim in broken:
-        click.secho(f"fails: differs: {claim['id']}: {claim['says']}: {claim['here']}", err=True, fg="red")
     if elsewhere := len(differing) - len(broken):
         differ, do = ("differs", "does") if elsewhere == 1 else ("differ", "do")
         click.echo(
@@ -145,65 +146,44 @@ def _gate_of_claims(claims: Sequence[Mapping[str, Any]]) -> None:
             f"{do} not count for --fail-on differs",
             err=True,
         )
-    if broken:
-        raise click.exceptions.Exit(1)
+    _fail([f"differs: {claim['id']}: {claim['says']}: {claim['here']}" for claim in broken])
 
 
 def _write(output: Path, page: str) -> None:
-    from campaign.report.page import write_report
-
     write_report(output, page)
     click.echo(output, err=True)
 
 
 def _show_comparison(comparison: Comparison) -> None:
     """Print the largest changes; the page and the JSON document hold the rest."""
-    from campaign.cli.terminal import show, show_rows, table_of
-    from campaign.report.compare_page import by_change, findings
-
+    base, other = comparison.base, comparison.other
     click.echo(
-        f"{comparison.other} against {comparison.base}: {wording.plural(len(comparison.rows), 'cell')} in both, "
-        f"{comparison.compared} compared, {len(comparison.only_base)} only in {comparison.base}, "
-        f"{len(comparison.only_other)} only in {comparison.other}"
+        f"{other} against {base}: {wording.plural(len(comparison.rows), 'cell')} in both, {comparison.compared} compared, "
+        f"{len(comparison.only_base)} only in {base}, {len(comparison.only_other)} only in {other}"
     )
     for sentence in findings(comparison):
         click.echo(f"  {sentence}")
     click.echo()
-    rows = by_change(comparison.rows[comparison.rows["ratio"].notna()])
-    show_rows("Largest changes", [_row(row) for row in rows.head(_SHOWN).to_dict("records")])
+    rows = by_change(comparison.rows[comparison.rows["ratio"].notna()]).head(_SHOWN).to_dict("records")
+    changes = [
+        {
+            "cell": row["cell"],
+            "change": wording.percent(100 * (row["ratio"] - 1)),
+            "95 % interval": wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent),
+            "p (Holm)": p_value(row["p_holm"]),
+            "says": row["says"],
+        }
+        for row in rows
+    ]
+    show_rows("Largest changes", changes)
     changed = comparison.changed.head(_SHOWN).to_dict("records")
-    base, other = comparison.base, comparison.other
-    show(
-        table_of(
-            "Other outcomes", [{"cell": r["cell"], base: r["base_outcome"], other: r["outcome"]} for r in changed]
-        ),
-        table_of(
-            "Software, hardware and protocol",
-            [{"what": d.what, base: d.base, other: d.other} for d in comparison.surroundings],
-        ),
-    )
-
-
-def _row(row: Mapping[Any, Any]) -> dict[str, str]:
-    from campaign.statistics.verdict import p_value
-
-    between = wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent)
-    return {
-        "cell": row["cell"],
-        "change": wording.percent(100 * (row["ratio"] - 1)),
-        "95 % interval": between,
-        "p (Holm)": p_value(row["p_holm"]),
-        "says": row["says"],
-    }
+    outcomes = [{"cell": r["cell"], base: r["base_outcome"], other: r["outcome"]} for r in changed]
+    around = [{"what": each.what, base: each.base, other: each.other} for each in comparison.surroundings]
+    show(table_of("Other outcomes", outcomes), table_of("Software, hardware and protocol", around))
 
 
 def _show_claims(said: Mapping[str, Any]) -> None:
     """Print published claims beside what was measured here, and how many were not measured."""
-    from campaign.cli.terminal import show_rows
-    from campaign.insight.published import NOT_HERE
-    from campaign.report.context_schema import PublishedSaid
-    from campaign.report.sections.published import OTHER, verdict_of
-
     claims = PublishedSaid.model_validate(said).claims
     measured = [claim for claim in claims if claim.verdict != NOT_HERE]
     rows = [

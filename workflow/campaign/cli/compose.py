@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from campaign.cli.options import campaign_argument, campaign_option, name_option, results_option
+from campaign.cli.options import campaign_argument, campaign_option, dry_run_option, name_option, results_option
+from campaign.cli.terminal import Table, say, show
 from campaign.errors import ConfigError
-
-if TYPE_CHECKING:
-    from campaign.fabrics.hardware import Inventory
-    from campaign.fabrics.protocol import Capabilities
+from campaign.lease import manual
 
 
 @click.command()
 @click.argument("configuration")
 @campaign_option
 @results_option
-@click.option("--hosts", metavar="HOST,HOST..", help="Only on these hosts. Default: any that fit.")
-@name_option
 @click.option(
-    "--dry-run", "-n", is_flag=True, help="Print the exact requests to the fabric, and send none that changes anything."
+    "--hosts", metavar="HOST,HOST..", default="", show_default=False, help="Only on these hosts. Default: any that fit."
 )
-def compose(
-    configuration: str, campaign: Path, results: Path, hosts: str | None, name: str | None, dry_run: bool
-) -> None:
+@name_option
+@dry_run_option("Print the exact requests to the fabric, and send none that changes anything.")
+def compose(configuration: str, campaign: Path, results: Path, hosts: str, name: str | None, dry_run: bool) -> None:
     """Compose one CONFIGURATION by hand and keep it until 'campaign release'.
 
     A campaign waits for devices that are kept so.
     """
-    from campaign.lease.manual import compose as keep
-    from campaign.lease.manual import rehearse
-
-    allowed = tuple(filter(None, (hosts or "").split(",")))
+    asked = campaign, results, configuration, tuple(filter(None, hosts.split(","))), name
     if dry_run:
-        for line in rehearse(campaign, results, configuration, allowed, name):
-            click.echo(line)
+        click.echo("\n".join(manual.rehearse(*asked)))
         return
-    show_composition(keep(campaign, results, configuration, allowed, name))
+    lease = manual.compose(*asked)
+    rows = [
+        (host["name"], device["fabric_id"], device["model"], device["location"])
+        for host in lease["obtained"]["hosts"]
+        for device in (*host["devices"], *host["storage"])
+    ]
+    show(Table(lease["lease_id"], ["host", "device", "model", "where"], rows))
+    times = lease["times"]
+    say(f"composed in {times['ready_s'] - times['requested_s']:.2f} s, {lease['operations']} operations")
+    for mismatch in lease["mismatches"]:
+        say(f"differs from the request: {mismatch}")
 
 
 @click.command()
@@ -51,22 +51,19 @@ def compose(
 @click.option(
     "--orphans", is_flag=True, help="Release the leases that dead processes left, instead of a configuration."
 )
-@click.option("--dry-run", "-n", is_flag=True, help="With --orphans: only list them.")
+@dry_run_option("With --orphans: only list them.")
 @name_option
 def release(
     configuration: str | None, campaign: Path, results: Path, orphans: bool, dry_run: bool, name: str | None
 ) -> None:
     """Release a CONFIGURATION that 'campaign compose' keeps, or what dead processes left (--orphans)."""
-    from campaign.lease.manual import release as give_back
-    from campaign.lease.manual import release_orphans
-
     if orphans == (configuration is not None):
         raise ConfigError("give either a configuration or --orphans")
-    if configuration is None:
-        for line in release_orphans(campaign, results, dry_run=dry_run) or ["no lease without an owner"]:
-            click.echo(line)
+    if configuration is not None:
+        click.echo(manual.release(campaign, results, configuration, name))
         return
-    click.echo(give_back(campaign, results, configuration, name))
+    lines = manual.release_orphans(campaign, results, dry_run=dry_run)
+    click.echo("\n".join(lines) or "no lease without an owner")
 
 
 @click.command()
@@ -74,33 +71,10 @@ def release(
 @results_option
 def inventory(campaign: Path, results: Path) -> None:
     """Show the system's hosts and devices, and who holds them."""
-    from campaign.lease.manual import read_inventory
-
-    show_inventory(*read_inventory(campaign, results))
-
-
-@click.command()
-@campaign_argument
-@results_option
-def verify(campaign: Path, results: Path) -> None:
-    """Read back every composition that is held, from the fabric and from the hosts, device by device.
-
-    Exits with 1 when a device is missing, broken, or not what was requested.
-    """
-    from campaign.lease.manual import verify as read_back
-
-    if not show_verification(read_back(campaign, results)):
-        sys.exit(1)
-
-
-def show_inventory(system: str, capabilities: Capabilities, inventory: Inventory) -> None:
-    """Print hosts, devices and who holds them."""
-    from campaign.cli.terminal import Table, say, show
-
-    hosts = [(h.name, h.cores, h.memory_gib, ", ".join(h.ports), h.holder) for h in inventory.hosts]
+    system, capabilities, found = manual.read_inventory(campaign, results)
+    hosts = [(h.name, h.cores, h.memory_gib, ", ".join(h.ports), h.holder) for h in found.hosts]
     devices = [
-        (d.fabric_id, d.kind, d.model, d.location, d.attached_to, d.state, d.health, d.holder)
-        for d in inventory.devices
+        (d.fabric_id, d.kind, d.model, d.location, d.attached_to, d.state, d.health, d.holder) for d in found.devices
     ]
     columns = ["device", "kind", "model", "where", "attached to", "state", "health", "held by"]
     numbers = ["cores", "memory GiB"]
@@ -112,26 +86,15 @@ def show_inventory(system: str, capabilities: Capabilities, inventory: Inventory
     say(f"attach: {capabilities.attach_mode}; {checked}{capabilities.note}")
 
 
-def show_composition(document: Mapping[str, Any]) -> None:
-    """Print the devices that a lease obtained, and the time it took."""
-    from campaign.cli.terminal import Table, say, show
+@click.command()
+@campaign_argument
+@results_option
+def verify(campaign: Path, results: Path) -> None:
+    """Read back every composition that is held, from the fabric and from the hosts, device by device.
 
-    rows = [
-        (host["name"], device["fabric_id"], device["model"], device["location"])
-        for host in document["obtained"]["hosts"]
-        for device in (*host["devices"], *host["storage"])
-    ]
-    show(Table(document["lease_id"], ["host", "device", "model", "where"], rows))
-    times = document["times"]
-    say(f"composed in {times['ready_s'] - times['requested_s']:.2f} s, {document['operations']} operations")
-    for mismatch in document["mismatches"]:
-        say(f"differs from the request: {mismatch}")
-
-
-def show_verification(found: Sequence[Mapping[str, Any]]) -> bool:
-    """Print every composition that is held; returns whether all are as requested, healthy and owned by a live process."""
-    from campaign.cli.terminal import Table, say, show
-
+    Exits with 1 when a device is missing, broken, or not what was requested.
+    """
+    found = manual.verify(campaign, results)
     if not found:
         say("no composition is held")
     well = True
@@ -147,4 +110,5 @@ def show_verification(found: Sequence[Mapping[str, Any]]) -> bool:
             say(f"differs from the request: {mismatch}")
         seen = all(d["host_sees"] and d["health"] != "critical" for d in lease["devices"])
         well = well and seen and not lease["mismatches"] and lease["live"]
-    return well
+    if not well:
+        sys.exit(1)

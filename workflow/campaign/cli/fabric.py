@@ -6,15 +6,15 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from campaign.cli.cluster import read_system_file
-from campaign.cli.options import format_option, results_option
-
-if TYPE_CHECKING:
-    from campaign.lease.check_site import Finding, Site
+from campaign.cli.options import FILE, PATH, format_option, output_option, results_option
+from campaign.cli.terminal import show_rows
+from campaign.errors import ConfigError
+from campaign.lease import check_site as sites
+from campaign.testbed.serve_control_plane import serve
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
 
@@ -27,10 +27,8 @@ def fabric() -> None:
     """
 
 
-def _site(system: str, results: Path) -> Site:
-    from campaign.lease.check_site import Site
-
-    return Site(read_system_file(system), results)
+def _site(system: str, results: Path) -> sites.Site:
+    return sites.Site(read_system_file(system), results)
 
 
 @fabric.command()
@@ -44,16 +42,13 @@ def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
     First it only reads. Then it asks before it composes one free device onto a free host and releases it again, and prints how
     long that took. Exits with 1 if something must be fixed.
     """
-    from campaign.lease.check_site import check as look
-    from campaign.lease.check_site import trial
-
     site = _site(system, results)
-    problems, notes = _tell(look(site))
+    problems, notes = _tell(sites.check(site))
     if problems:
         click.echo(f"\nNot ready: {problems} to put right first; nothing was changed.")
         sys.exit(1)
     if not look_only and (yes or click.confirm("\nCompose one free device onto a free host, and release it?")):
-        more, further = _tell(trial(site, click.echo))
+        more, further = _tell(sites.trial(site, click.echo))
         problems, notes = problems + more, notes + further
         tried = "one device was composed and released"
     else:
@@ -64,7 +59,7 @@ def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
     click.echo(f"\nReady{f', with {notes} notes to read' if notes else ''}: {tried}.")
 
 
-def _tell(findings: Iterable[Finding]) -> tuple[int, int]:
+def _tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
     counts = {"ok": 0, "note": 0, "problem": 0}
     for finding in findings:
         mark, colour = _MARKS[finding.verdict]
@@ -77,7 +72,7 @@ def _tell(findings: Iterable[Finding]) -> tuple[int, int]:
 @click.argument("system")
 @results_option
 @click.option("--release", "releases", is_flag=True, help="Release the listed leases.")
-@click.option("--grace", "grace_s", default=600.0, show_default=True, metavar="SECONDS",
+@click.option("--grace", "grace_s", default=600.0, metavar="SECONDS",
               help="Skip leases that were active less than this long ago.")  # fmt: skip
 @click.option("--unjournaled", is_flag=True,
               help="Also release leases of this program without a journal here, e.g. of a lost results directory. "
@@ -90,9 +85,7 @@ def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjour
 
     Leases of others are listed and never changed.
     """
-    from campaign.lease.check_site import left_behind
-
-    orphans, foreign = left_behind(
+    orphans, foreign = sites.left_behind(
         _site(system, results), dry_run=not releases, grace_s=grace_s, unjournaled=unjournaled, force=force
     )
     for orphan in orphans:
@@ -109,12 +102,10 @@ def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjour
 @fabric.command()
 @click.argument("system")
 @results_option
-@click.option("--output", type=click.Path(path_type=Path), help="Output file. Default: the terminal.")
+@output_option("Output file. Default: the terminal.")
 def export(system: str, results: Path, output: Path | None) -> None:
     """Save the allocation of SYSTEM's fabric to a file, if the fabric supports it."""
-    from campaign.lease.check_site import export as save
-
-    text = json.dumps(save(_site(system, results)), indent=1, sort_keys=True) + "\n"
+    text = json.dumps(sites.export(_site(system, results)), indent=1, sort_keys=True) + "\n"
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -124,18 +115,15 @@ def export(system: str, results: Path, output: Path | None) -> None:
 
 @fabric.command("import")
 @click.argument("system")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", type=FILE)
 @results_option
 def restore(system: str, file: Path, results: Path) -> None:
     """Restore the allocation in FILE, which 'campaign fabric export' saved. Leases of others are refused."""
-    from campaign.errors import ConfigError
-    from campaign.lease.check_site import restore as bring
-
     try:
         document = json.loads(file.read_text())
     except ValueError as error:
         raise ConfigError(f"{file}: not an allocation that was exported: {error}") from error
-    changed = bring(_site(system, results), document)
+    changed = sites.restore(_site(system, results), document)
     for line in changed or ("nothing had to be changed",):
         click.echo(line)
 
@@ -146,14 +134,7 @@ def restore(system: str, file: Path, results: Path) -> None:
 @format_option("table", "json")
 def health(system: str, results: Path, style: str) -> None:
     """Show the state of links, ports and parts of SYSTEM's fabric, if the fabric reports it."""
-    from campaign.cli.terminal import show_rows
-    from campaign.lease.check_site import readings
-
-    rows = readings(_site(system, results))
-    if style == "json":
-        click.echo(json.dumps(rows, indent=1))
-    else:
-        show_rows("Readings", rows)
+    show_rows("Readings", sites.readings(_site(system, results)), style)
 
 
 @fabric.command()
@@ -163,23 +144,14 @@ def health(system: str, results: Path, style: str) -> None:
 @format_option("table", "json")
 def events(system: str, results: Path, after: str | None, style: str) -> None:
     """Show the event log of SYSTEM's fabric, if it has one."""
-    from campaign.cli.terminal import show_rows
-    from campaign.lease.check_site import events as read
-
-    rows = read(_site(system, results), after)
-    if style == "json":
-        click.echo(json.dumps(rows, indent=1))
-    else:
-        show_rows("Events", rows)
+    show_rows("Events", sites.events(_site(system, results), after), style)
 
 
 @fabric.command()
 @click.argument("kind")
-@click.option(
-    "--directory", type=click.Path(path_type=Path), help="Directory for its files. Default: campaign-emulator-KIND."
-)
-@click.option("--port", default=0, help="Port on loopback. Default: any that is free.")
-@click.option("--host", "hosts", default="host[1-4]", show_default=True, help="Hosts, as in a system file.")
+@click.option("--directory", type=PATH, help="Directory for its files. Default: campaign-emulator-KIND.")
+@click.option("--port", default=0, show_default=False, help="Port on loopback. Default: any that is free.")
+@click.option("--host", "hosts", default="host[1-4]", help="Hosts, as in a system file.")
 @click.option("--device", "devices", multiple=True, metavar="KIND:MODEL:COUNT",
               help="Pooled devices; may be repeated. Default: gpu:cpu-rank:14 and nvme:nvme-4tb:2.")  # fmt: skip
 @click.option("--fault", "faults", multiple=True, metavar="KIND,METHOD,PATH[,TIMES]",
@@ -191,6 +163,4 @@ def emulate(
 
     It is an HTTPS server with the vendor's composition semantics and no hardware. It writes a system file for itself.
     """
-    from campaign.testbed.serve_control_plane import serve
-
     serve(kind, directory or Path(f"campaign-emulator-{kind}"), port, hosts, devices, faults, click.echo)

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import click
 
-from campaign.cli.options import cells_option, results_option, tables_argument
+from campaign.archive.open_results import tables_from
+from campaign.cli.options import cells_option, output_option, results_option, tables_argument
 from campaign.errors import ConfigError
+from campaign.report.paper import draw
+from campaign.report.write import draw_figures
 
 
 @click.command()
@@ -19,16 +22,13 @@ from campaign.errors import ConfigError
     "medium",
     type=click.Choice(("page", "paper", "report")),
     default="page",
-    show_default=True,
     help="page: SVG in the page's colours. paper: PDF and SVG on white, 3.4 in (one column) or 7.1 in (both) wide, fonts "
     "embedded, and figures.tex with their captions and with tables (booktabs). report: every "
     "figure as 'campaign report' reads it (SVG, CSV, JSON); the source must then be a results directory.",
 )
 @click.option("--only", metavar="NAME,NAME..", help="Only these, by file name or anchor. Default: all that have data.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Directory. Default: figures/ or paper/ in the current directory; for a report, figures/ of the results.",
+@output_option(
+    "Directory. Default: figures/ or paper/ in the current directory; for a report, figures/ of the results."
 )
 def figures(source: Path, results: Path, where: str | None, medium: str, only: str | None, output: Path | None) -> None:
     """Draw the figures of a campaign, an archive, or a results directory, each with its data as CSV.
@@ -38,21 +38,15 @@ def figures(source: Path, results: Path, where: str | None, medium: str, only: s
     campaign figures demo.zip --for paper --only scaling  one, from an archive
     """
     if medium == "report":
-        from campaign.report.write import draw_figures
-
         if where or only or not (source / "tables").is_dir():
             raise ConfigError(
                 f"{source}: --for report takes a results directory with tables/, no --where and no --only"
             )
         draw_figures(source / "tables", output or source / "figures")
         return
-    from campaign.archive.open_results import tables_from
-    from campaign.report.paper import draw
-
     out = output or Path("paper" if medium == "paper" else "figures")
-    drawn, left_out = draw(
-        tables_from(source, results, where), out, medium == "paper", only.split(",") if only else None
-    )
+    names = only.split(",") if only else None
+    drawn, left_out = draw(tables_from(source, results, where), out, medium == "paper", names)
     for path in drawn:
         click.echo(path)
     for name, reason in left_out.items():

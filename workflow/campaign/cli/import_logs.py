@@ -7,20 +7,26 @@ from pathlib import Path
 
 import click
 
-from campaign.cli.options import format_option, results_option
+from campaign.cli.options import PATH, dry_run_option, format_option, results_option
+from campaign.cli.terminal import show, show_rows, table_of
+from campaign.importing import summary
+from campaign.importing.map_file import read_map
+from campaign.importing.scan_logs import survey
+from campaign.importing.write import earlier, write
+from campaign.paths import Results
 
 
 @click.command("import")
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=PATH)
 @click.option(
     "--map",
     "map_path",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="YAML file that describes the logs; docs/reference/configuration.md lists its keys.",
 )
 @results_option
-@click.option("--dry-run", "-n", is_flag=True, help="Show the matrix and write nothing.")
+@dry_run_option("Show the matrix and write nothing.")
 @format_option("table", "json")
 def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, style: str) -> None:
     """Make records from the logs in DIRECTORY, which were written without this program.
@@ -33,13 +39,6 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
     campaign import logs/ --map map.yaml
     campaign report results/NAME/config/campaign.yaml
     """
-    from campaign.cli.terminal import show, show_rows, table_of
-    from campaign.importing import summary
-    from campaign.importing.map_file import read_map
-    from campaign.importing.scan_logs import survey
-    from campaign.importing.write import earlier, write
-    from campaign.paths import Results
-
     read = read_map(map_path)
     paths = Results(results, read.said.name)
     found = survey(directory, read, earlier(paths))
@@ -49,12 +48,8 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
         return
     show_rows("Axes", summary.axes(found))
     show_rows("Cells", summary.cells(found))
-    show(
-        table_of("Failed runs", summary.failures(found)),
-        table_of(
-            "Files that could not be read", [{"file": entry.path, "why": entry.why} for entry in found.of("unread")]
-        ),
-    )
+    unread = [{"file": entry.path, "why": entry.why} for entry in found.of("unread")]
+    show(table_of("Failed runs", summary.failures(found)), table_of("Files that could not be read", unread))
     click.echo(summary.one_line(found, written=not dry_run))
     if written is None:
         click.echo("nothing was written (--dry-run)")

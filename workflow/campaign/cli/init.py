@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from campaign.errors import ConfigError, unwritable
+from campaign.paths import CONFIG, ROOT
 
 _SNAKEFILE = """\
 # The workflow of the installed package composable-campaign, used as a module. Rules of your own can follow.
@@ -56,8 +57,6 @@ def init(directory: Path) -> None:
 
 def project_files() -> dict[str, bytes]:
     """Content of every file of a new project, by its path."""
-    from campaign.paths import CONFIG, ROOT
-
     starter = CONFIG / "starter"
     profiles = [path for room in ("local", "slurm") for path in sorted((ROOT / room).glob("*.yaml"))]
     return {

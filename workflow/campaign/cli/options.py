@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,48 +11,73 @@ import click
 
 Command = Callable[..., Any]
 CAMPAIGN_FILE = Path("config/campaign.yaml")
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 results_option = click.option(
     "--results",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("results"),
-    show_default=True,
     help="Directory of all results. Campaigns on the same system share state in it.",
 )
-campaign_argument = click.argument(
-    "campaign", type=click.Path(path_type=Path), default=CAMPAIGN_FILE, metavar="[CAMPAIGN]"
-)
+campaign_argument = click.argument("campaign", type=PATH, default=CAMPAIGN_FILE, metavar="[CAMPAIGN]")
 # Of finished measurements, wherever they are.
-tables_argument = click.argument(
-    "source", type=click.Path(path_type=Path), default=CAMPAIGN_FILE, metavar="[CAMPAIGN|ARCHIVE|DIRECTORY]"
-)
+tables_argument = click.argument("source", type=PATH, default=CAMPAIGN_FILE, metavar="[CAMPAIGN|ARCHIVE|DIRECTORY]")
 cells_option = click.option("--where", metavar="EXPRESSION", help='Only cells that match, e.g. "batch >= 8".')
 # Of campaigns that are planned and measured.
-campaign_option = click.option(
-    "--campaign", type=click.Path(path_type=Path), default=CAMPAIGN_FILE, show_default=True, help="Campaign file."
-)
+campaign_option = click.option("--campaign", type=PATH, default=CAMPAIGN_FILE, help="Campaign file.")
 where_option = click.option(
     "--where",
     metavar="EXPRESSION",
     help="Only cells that match, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
 )
-implied_option = click.option(
+name_option = click.option("--name", help="Name of the composition. Default: the configuration's name.")
+_implied_option = click.option(
     "--run-implied", is_flag=True, help="Also run batches that are skipped because a smaller batch ran out of memory."
 )
-budget_option = click.option(
+_budget_option = click.option(
     "--budget",
     metavar="AMOUNT",
     help="Choose the most informative runs for this cost: '500 device-hours', or '8 h' of elapsed time.",
 )
-learn_option = click.option(
+_learn_option = click.option(
     "--learn-from",
     type=click.Path(path_type=Path, exists=True),
     multiple=True,
     help="Further archive or results directory to learn durations from. May be repeated.",
 )
-name_option = click.option("--name", help="Name of the composition. Default: the configuration's name.")
+
+
+def request_options(*, costs: bool) -> Callable[[Command], Command]:
+    """A campaign and which of its runs are meant, which a command gets as `asked`. costs: with a budget, and what to learn from."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def called(campaign: Path, results: Path, where: str | None, run_implied: bool, **others: Any) -> Any:
+            from campaign.plan.cost.budget import parse_budget  # most commands plan nothing
+            from campaign.plan.dag import Request
+
+            budget, learn_from = others.pop("budget", None), others.pop("learn_from", ())
+            paid = parse_budget(budget) if budget else None
+            asked = Request(campaign, results, where, run_implied=run_implied, budget=paid, learn_from=learn_from)
+            return command(asked, **others)
+
+        options = [campaign_argument, where_option, _implied_option, results_option]
+        options[3:3] = [_budget_option, _learn_option] if costs else []
+        return functools.reduce(lambda made, option: option(made), reversed(options), called)
+
+    return decorate
+
+
+def output_option(says: str, **kind: bool) -> Callable[[Command], Command]:
+    """`--output`, a path of a kind (`dir_okay`, `file_okay`)."""
+    return click.option("--output", type=click.Path(path_type=Path, **kind), help=says)
+
+
+def dry_run_option(says: str) -> Callable[[Command], Command]:
+    return click.option("--dry-run", "-n", is_flag=True, help=says)
 
 
 def format_option(*styles: str, says: str = "Output format.") -> Callable[[Command], Command]:
     """`--format`, which a command gets as `style`; the first is the default."""
-    return click.option("--format", "style", type=click.Choice(styles), default=styles[0], show_default=True, help=says)
+    return click.option("--format", "style", type=click.Choice(styles), default=styles[0], help=says)

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from campaign.cli.options import (
-    budget_option,
-    campaign_argument,
-    format_option,
-    implied_option,
-    learn_option,
-    results_option,
-    where_option,
-)
+from campaign.cli.options import campaign_argument, format_option, output_option, request_options
+from campaign.cli.terminal import Table, say, show
+from campaign.config.resolve_slurm_options import given_options
 from campaign.errors import ConfigError
+from campaign.paths import Results
+from campaign.plan.cost.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S
+from campaign.plan.dag import Request, read_plan
+from campaign.plan.plan import Plan, isolation, within
+from campaign.plan.plan_table import counts_per_axis, plan_document, plan_rows
+from campaign.plan.repetitions import said
+from campaign.plan.write import write_plan, write_tables
+from campaign.run.preflight import preflight
+from campaign.wording import duration
 
-if TYPE_CHECKING:
-    from campaign.plan.cost.budget import Choice
-    from campaign.plan.plan import Plan
+_ALONE = {
+    "machine": "one lease at a time",
+    "host": "leases on different hosts at the same time",
+    "none": "as many leases at the same time as the pool allows",
+}
 
 
 @click.command()
 @campaign_argument
 def validate(campaign: Path) -> None:
     """Check a campaign file and everything it names."""
-    from campaign.plan.dag import Request, read_plan
-    from campaign.run.preflight import preflight
-
     plan = read_plan(Request(campaign, Path("results")))
     preflight(plan.campaign)
     cells = sum(len(lease.cells) for lease in plan.leases)
@@ -40,36 +42,18 @@ def validate(campaign: Path) -> None:
 
 
 @click.command()
-@campaign_argument
-@where_option
-@implied_option
-@budget_option
-@learn_option
-@results_option
+@request_options(costs=True)
 @format_option("table", "json", "tsv")
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Write plan.json and plan.tsv into this directory instead."
-)
+@output_option("Write plan.json and plan.tsv into this directory instead.")
 @click.option(
     "--write",
     is_flag=True,
     help="Write the plan into the results, with one document a lease in plan/leases/, which 'campaign measure' reads.",
 )
 @click.option("--launcher", type=click.Choice(["local", "slurm"]), help="Default: the system's.")
-@click.option("--slurm", metavar="JSON", help='Options of the allocations, such as \'{"partition": "gpu"}\'.')
-def plan(
-    campaign: Path,
-    where: str | None,
-    run_implied: bool,
-    budget: str | None,
-    learn_from: tuple[Path, ...],
-    results: Path,
-    style: str,
-    output: Path | None,
-    write: bool,
-    launcher: str | None,
-    slurm: str | None,
-) -> None:
+@click.option("--slurm", default="{}", show_default=False, metavar="JSON",
+              help='Options of the allocations, such as \'{"partition": "gpu"}\'.')  # fmt: skip
+def plan(asked: Request, style: str, output: Path | None, write: bool, launcher: str | None, slurm: str) -> None:
     """Show what would be measured, in which order, and at what cost. Without --write and --output, nothing is written.
 
     Costs come with 95 % intervals, learned from the runs of all campaigns in the results directory. With --budget, it shows what
@@ -77,63 +61,28 @@ def plan(
 
     Exits with 1 when a configuration does not fit the system.
     """
-    from campaign.plan.cost.budget import parse_budget
-    from campaign.plan.dag import Request, read_plan
-
-    paid = parse_budget(budget) if budget else None
-    asked = Request(
-        campaign,
-        results,
-        where,
-        launcher=launcher,
-        slurm=_slurm_options(slurm),
-        run_implied=run_implied,
-        budget=paid,
-        learn_from=learn_from,
-    )
-    planned = read_plan(asked, allow_unfit=not write)
+    try:
+        options = given_options(json.loads(slurm))
+    except ValueError as error:
+        raise ConfigError(f"--slurm: '{slurm}' is not JSON ({error})") from error
+    planned = read_plan(replace(asked, launcher=launcher, slurm=options), allow_unfit=not write)
     if write or output:
-        from campaign.paths import Results
-        from campaign.plan.write import write_plan, write_tables
-
-        written = write_plan(planned, Results(results, planned.campaign.name)) if write else []
+        written = write_plan(planned, Results(asked.results, planned.campaign.name)) if write else []
         click.echo("\n".join(map(str, [*written, *(write_tables(planned, output) if output else [])])))
     elif style == "table":
-        show_plan(planned)
+        _show(planned)
+    elif style == "json":
+        click.echo(json.dumps(plan_document(planned), indent=1))
     else:
-        _echo_plan(planned, style)
+        click.echo("\n".join("\t".join(row) for row in plan_rows(planned)))
     if planned.unfit:
         raise ConfigError(
-            f"{campaign}: {len(planned.unfit)} configurations do not fit the system; see 'does not fit' in the plan"
+            f"{asked.campaign}: {len(planned.unfit)} configurations do not fit the system; see 'does not fit' in the plan"
         )
 
 
-def _slurm_options(text: str | None) -> Any:
-    from campaign.config.resolve_slurm_options import given_options
-
-    try:
-        return given_options(json.loads(text or "{}"))
-    except ValueError as error:
-        raise ConfigError(f"--slurm: '{text}' is not JSON ({error})") from error
-
-
-def _echo_plan(planned: Any, style: str) -> None:
-    from campaign.plan.plan_table import plan_document, plan_rows
-
-    if style == "json":
-        click.echo(json.dumps(plan_document(planned), indent=1))
-        return
-    for row in plan_rows(planned):
-        click.echo("\t".join(row))
-
-
-def show_plan(plan: Plan) -> None:
+def _show(plan: Plan) -> None:
     """Print the plan: axes, what is left out, leases in order, what does not fit, totals."""
-    from campaign.cli.terminal import Table, say, show
-    from campaign.plan.plan import isolation, within
-    from campaign.plan.plan_table import counts_per_axis
-    from campaign.wording import duration
-
     per_axis = [
         (axis, value, counts["cells"], counts["runs"])
         for axis, values in counts_per_axis(plan).items()
@@ -153,25 +102,33 @@ def show_plan(plan: Plan) -> None:
               ["#", "runs", "without record", "expected"]),
         Table("Does not fit", ["configuration", "why"], list(plan.unfit.items())),
     )  # fmt: skip
-    if plan.budget:
-        _show_choice(plan.budget)
-    alone = {
-        "machine": "one lease at a time",
-        "host": "leases on different hosts at the same time",
-        "none": "as many leases at the same time as the pool allows",
-    }
+    _show_choice(plan)
+    device, wall = plan.forecast.device_s, plan.wall_range_s
+    hours, lasts = f"{plan.device_hours:.4g} device-hours", duration(plan.wall_s)
+    if device.low_s is not None and device.high_s is not None and wall is not None and device.expected_s:
+        hours += f" ({device.low_s / 3600:.4g} to {device.high_s / 3600:.4g})"
+        lasts += f" ({duration(wall[0])} to {duration(wall[1])})"
+    repeated = sorted({
+        f"cells with {said(s).replace('-', ' to ')} repetitions, until the 95 % interval is within "
+        f"±{s.target_half_width_pct:g} % of the mean\n"
+        for _, cell in plan.cells
+        if (s := cell.settings).target_half_width_pct is not None
+    })  # fmt: skip
+    learned = f"in brackets: 95 % intervals; learned from {plan.learned_from}"
+    assumed = f"{ASSUMED_RUN_S:g} s a run, {ASSUMED_COMPOSE_S:g} s to compose; there are no earlier runs to learn from"
     say(
         f"{sum(len(lease.cells) for lease in plan.leases)} cells, {plan.runs} runs, "
-        f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n{_repeated(plan)}"
+        f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n{''.join(repeated)}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
-        f"expected: {_expected(plan)}; {alone[isolation(plan.campaign)]}\n{_learned(plan)}"
+        f"expected: {hours}, {lasts}; {_ALONE[isolation(plan.campaign)]}\n"
+        f"{learned if plan.learned_from else f'assumed: {assumed}'}"
     )
 
 
-def _show_choice(choice: Choice) -> None:
-    """Print what a budget pays for, what would be learned, and what is left out."""
-    from campaign.cli.terminal import Table, say, show
-
+def _show_choice(plan: Plan) -> None:
+    """Print what a budget pays for, what would be learned, and what is left out; nothing without a budget."""
+    if (choice := plan.budget) is None:
+        return
     rows = [(a.axis, a.levels, a.covered, "-" if a.error_pct is None else f"±{a.error_pct:.2g} %") for a in choice.axes]
     columns = ["axis", "levels", "covered", "standard error of differences"]
     show(Table(f"What {choice.budget} pay for", columns, rows, ["levels", "covered"]))
@@ -182,38 +139,6 @@ def _show_choice(choice: Choice) -> None:
         f"information on the axes' main effects: {choice.share_pct:.1f} % of what the whole matrix would tell "
         f"({choice.share_before_pct:.1f} % before); the errors follow from the design alone\n"
     )
-
-
-def _expected(plan: Plan) -> str:
-    from campaign.wording import duration
-
-    device, wall = plan.forecast.device_s, plan.wall_range_s
-    if device.low_s is None or device.high_s is None or wall is None or not device.expected_s:
-        return f"{plan.device_hours:.4g} device-hours, {duration(plan.wall_s)}"
-    return (
-        f"{plan.device_hours:.4g} device-hours ({device.low_s / 3600:.4g} to {device.high_s / 3600:.4g}), "
-        f"{duration(plan.wall_s)} ({duration(wall[0])} to {duration(wall[1])})"
-    )
-
-
-def _learned(plan: Plan) -> str:
-    from campaign.plan.cost.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S
-
-    if plan.learned_from:
-        return f"in brackets: 95 % intervals; learned from {plan.learned_from}"
-    return f"assumed: {ASSUMED_RUN_S:g} s a run, {ASSUMED_COMPOSE_S:g} s to compose; there are no earlier runs to learn from"
-
-
-def _repeated(plan: Plan) -> str:
-    """How a target makes the number of repetitions differ; empty without one."""
-    from campaign.plan.repetitions import said
-
-    asked = sorted({
-        f"{said(s).replace('-', ' to ')} repetitions, until the 95 % interval is within ±{s.target_half_width_pct:g} % of the mean"
-        for _, cell in plan.cells
-        if (s := cell.settings).target_half_width_pct is not None
-    })  # fmt: skip
-    return "".join(f"cells with {words}\n" for words in asked)
 
 
 def _up_to(least: int, most: int) -> str:

@@ -6,38 +6,37 @@ from pathlib import Path
 
 import click
 
-from campaign.cli.options import CAMPAIGN_FILE, results_option, where_option
+from campaign.archive import report_from, report_from_archive
+from campaign.cli.options import PATH, output_option, results_option, tables_argument, where_option
+from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError, unwritable
+from campaign.paths import Results
+from campaign.report import campaign_summary
+from campaign.report.write import render_report
+from campaign.tables import collect as collecting
 
 
 @click.command()
-@click.argument("plan", type=click.Path(path_type=Path), metavar="PLAN.json")
+@click.argument("plan", type=PATH, metavar="PLAN.json")
 def collect(plan: Path) -> None:
     """Write the tables of a planned campaign from its records: tables/ beside plan/ in the results.
 
     PLAN.json is plan/plan.json of the results, which 'campaign plan --write' makes.
     """
-    from campaign.tables.collect import collect as write_tables
-    from campaign.tables.collect import gather_planned
-
     tables = plan.parent.parent / "tables"
-    gathered = gather_planned(plan)
+    gathered = collecting.gather_planned(plan)
     try:
-        write_tables(gathered, tables)
+        collecting.collect(gathered, tables)
     except OSError as error:
         raise unwritable(error, tables) from error
     click.echo(tables)
 
 
 @click.command()
-@click.argument(
-    "source", type=click.Path(path_type=Path), default=CAMPAIGN_FILE, metavar="[CAMPAIGN|ARCHIVE|DIRECTORY]"
-)
+@tables_argument
 @where_option
 @results_option
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="The page. Default: in the results, or beside the archive."
-)
+@output_option("The page. Default: in the results, or beside the archive.")
 def report(source: Path, where: str | None, results: Path, output: Path | None) -> None:
     """Write the report as one HTML page.
 
@@ -46,24 +45,15 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
     are.
     """
     if source.is_dir():
-        from campaign.paths import Results
-        from campaign.report.write import render_report
-
         if where:
             raise ConfigError(f"{source}: --where needs a campaign file or an archive, not a directory of results")
-        results_here = Results.at(source)
-        out = output or results_here.report
-        render_report(results_here.tables, results_here.figures, out)
+        paths = Results.at(source)
+        out = output or paths.report
+        render_report(paths.tables, paths.figures, out)
     elif source.suffix == ".zip":
-        from campaign.archive import report_from_archive
-
         out = output or source.with_suffix(".report.html")
         report_from_archive(source, out, where)
     else:
-        from campaign.archive import report_from
-        from campaign.config.resolve import load_campaign
-        from campaign.paths import Results
-
         loaded = load_campaign(source)
         paths = Results(results, loaded.name)
         out = output or paths.report
@@ -72,19 +62,16 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), help="Also write it to this file, if no run is missing.")
+@click.argument("directory", type=PATH)
+@output_option("Also write it to this file, if no run is missing.")
 def summary(directory: Path, output: Path | None) -> None:
     """Show on one screen what was measured and found, from a results DIRECTORY with a report.
 
     Exits with 1 when planned runs have no record, and says why.
     """
-    from campaign.report.campaign_summary import missing_reasons
-    from campaign.report.campaign_summary import summary as summarise
-
-    text = summarise(directory)
+    text = campaign_summary.summary(directory)
     click.echo(text)
-    if missing := missing_reasons(directory):
+    if missing := campaign_summary.missing_reasons(directory):
         raise ConfigError("\n".join(["some runs have no record; run the same command again to measure them", *missing]))
     if output:
         try:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import sys
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from campaign.cli.options import CAMPAIGN_FILE, cells_option, format_option, results_option
+from campaign.archive.open_results import tables_from
+from campaign.cli.options import CAMPAIGN_FILE, PATH, cells_option, format_option, results_option
+from campaign.cli.terminal import MANY, Table, say, show
 from campaign.errors import ConfigError
-
-if TYPE_CHECKING:
-    from campaign.tables.sql import Answer
+from campaign.tables.sql import Answer, Database, no_tables
 
 _TEXTS = ("VARCHAR", "BOOLEAN")  # types that are not aligned to the right
 
 
 @click.command()
 @click.argument("query", required=False)
-@click.argument("sources", nargs=-1, type=click.Path(path_type=Path), metavar="[SOURCE]...")
+@click.argument("sources", nargs=-1, type=PATH, metavar="[SOURCE]...")
 @results_option
 @cells_option
 @format_option("table", "csv", "json", says="Output format; csv and json hold all rows.")
@@ -45,9 +47,6 @@ def sql(
     campaign sql "select campaign, avg(compose_s) from leases group by campaign" before.zip after.zip
     campaign sql --tables
     """
-    from campaign.archive.open_results import tables_from
-    from campaign.tables.sql import Database, no_tables
-
     if tables and query is not None:
         sources = (Path(query), *sources)
     elif not tables and not query:
@@ -57,50 +56,33 @@ def sql(
     database = Database(known or [(CAMPAIGN_FILE, no_tables())])
     try:
         if tables:
-            _print(_rows(list(database.described())), style, whole=True)
+            rows = list(database.described())
+            answer = Answer(tuple(rows[0]), ("VARCHAR",) * len(rows[0]), [tuple(row.values()) for row in rows])
         else:
-            _print(database.answer(str(query)), style)
+            answer = database.answer(str(query))
+        _print(answer, style, most=None if tables else MANY)
     finally:
         database.close()
+    of_which = f" of cells where {where}" if where else ""
     for source, of in known:
         if of.runs.empty:
-            click.echo(f"{source}: there are no records yet{_of_which(where)}, so that runs is empty", err=True)
+            click.echo(f"{source}: there are no records yet{of_which}, so that runs is empty", err=True)
 
 
-def _of_which(where: str | None) -> str:
-    return f" of cells where {where}" if where else ""
-
-
-def _rows(rows: list[dict[str, str]]) -> Answer:
-    from campaign.tables.sql import Answer
-
-    names = tuple(rows[0])
-    return Answer(names, ("VARCHAR",) * len(names), [tuple(row.values()) for row in rows])
-
-
-def _print(answer: Answer, style: str, whole: bool = False) -> None:
-    """whole: on a terminal too, where long answers end early."""
+def _print(answer: Answer, style: str, most: int | None) -> None:
     if style == "json":
         if len(set(answer.columns)) < len(answer.columns):
             raise ConfigError("two columns have one name, and JSON keeps only one of them; name them with AS")
         rows = [dict(zip(answer.columns, map(_plain, row), strict=True)) for row in answer.rows]
         click.echo(json.dumps(rows, indent=1, ensure_ascii=False, default=str))
     elif style == "csv":
-        import csv
-
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(answer.columns)
-        writer.writerows(answer.rows)
+        csv.writer(sys.stdout, lineterminator="\n").writerows([answer.columns, *answer.rows])
     else:
-        from campaign.cli.terminal import MANY, Table, say, show
-
         numbers = [name for name, kind in zip(answer.columns, answer.types, strict=True) if kind not in _TEXTS]
-        show(Table("", answer.columns, answer.rows, numbers), most=None if whole else MANY)
+        show(Table("", answer.columns, answer.rows, numbers), most=most)
         say(f"{len(answer.rows)} row{'s' * (len(answer.rows) != 1)}")
 
 
 def _plain(value: Any) -> Any:
-    from decimal import Decimal
-
     value = float(value) if isinstance(value, Decimal) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value

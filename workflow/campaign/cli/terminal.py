@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from campaign.workloads.log_reader import plain
+
 MANY = 60
 """Rows of a table for eyes; other formats have everything."""
 _WIDTH = 140  # where output is not a terminal: wide enough for a plan, still readable in a log
-_REFRESH_S = 0.5
 _TAIL_BYTES = 4096
 _LINE_WIDTH = 70
 
@@ -46,14 +47,26 @@ def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 def show(*tables: Table, most: int | None = MANY) -> None:
     """Print the tables that have rows; most: rows shown of each, None for all."""
     for table in tables:
-        if table.rows:
-            _console.print(_rich(table, len(table.rows) if most is None else most))
-            _console.print()
+        if not table.rows:
+            continue
+        drawn = RichTable(
+            title=Text(table.title, style="bold") if table.title else None, title_justify="left", header_style="bold",
+            pad_edge=table.ruled, show_lines=table.ruled, box=box.HEAVY_HEAD if table.ruled else None,
+        )  # fmt: skip
+        for column in table.columns:
+            drawn.add_column(Text(column), justify="right" if column in table.numbers else "left", overflow="fold")
+        for row in table.rows[:most]:
+            drawn.add_row(*(Text(_cell(value)) for value in row))
+        if most is not None and len(table.rows) > most:
+            drawn.add_row(Text(f"... and {len(table.rows) - most} more"))
+        _console.print(drawn, "")
 
 
-def show_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows that have equal keys as a table, or say that there are none."""
-    if rows:
+def show_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "table") -> None:
+    """Print rows that have equal keys as a table, or say that there are none; `json`: as a JSON document."""
+    if style == "json":
+        print(json.dumps(rows, indent=1))
+    elif rows:
         show(table_of(title, rows))
     else:
         say(f"{title}: (none)")
@@ -64,57 +77,33 @@ def say(text: str, style: str = "") -> None:
     _console.print(Text(text, style=style), soft_wrap=True)
 
 
-def _rich(table: Table, most: int) -> RichTable:
-    title = Text(table.title, style="bold") if table.title else None
-    drawn = RichTable(
-        title=title, title_justify="left", header_style="bold", pad_edge=table.ruled, show_lines=table.ruled,
-        box=box.HEAVY_HEAD if table.ruled else None,
-    )  # fmt: skip
-    for column in table.columns:
-        drawn.add_column(Text(column), justify="right" if column in table.numbers else "left", overflow="fold")
-    for row in table.rows[:most]:
-        drawn.add_row(*(Text(_cell(value)) for value in row))
-    if len(table.rows) > most:
-        drawn.add_row(Text(f"... and {len(table.rows) - most} more"))
-    return drawn
-
-
 def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-@contextmanager
-def following(name: str, log: Path) -> Iterator[None]:
+@dataclass(frozen=True)
+class _LastLine:
+    """What a status line shows, anew at each refresh: name, seconds since the start, and the last line of a log."""
+
+    name: str
+    log: Path
+    started: float
+
+    def __rich__(self) -> Text:
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+                lines = plain(file.read()).decode(errors="replace").split("\n")
+        except OSError:
+            lines = []
+        last = next((line.strip()[:_LINE_WIDTH] for line in reversed(lines) if line.strip()), "")
+        return Text(f"{self.name}: {time.monotonic() - self.started:.0f} s  {last}")
+
+
+def following(name: str, log: Path) -> AbstractContextManager[object]:
     """Show that something runs, and the last line of its log; only on a terminal."""
     if not sys.stderr.isatty():
-        yield
-        return
-    ended = threading.Event()
-    started = time.monotonic()
-    with Console(stderr=True).status(f"{name} is starting") as status:
-
-        def refresh() -> None:
-            while not ended.wait(_REFRESH_S):
-                status.update(Text(f"{name}: {time.monotonic() - started:.0f} s  {_last_line(log)}"))
-
-        watcher = threading.Thread(target=refresh, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watcher.join()
-
-
-def _last_line(log: Path) -> str:
-    from campaign.workloads.log_reader import plain
-
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            lines = plain(file.read()).decode(errors="replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip()[:_LINE_WIDTH] for line in reversed(lines) if line.strip()), "")
+        return nullcontext()
+    return Console(stderr=True).status(_LastLine(name, log, time.monotonic()), refresh_per_second=2)

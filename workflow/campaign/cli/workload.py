@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Callable
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import yaml
 
-if TYPE_CHECKING:
-    from campaign.documents.cell import Scalar
-    from campaign.run.try_workload import Found
-    from campaign.workloads.protocol import Workload
+from campaign.cli.cluster import read_system_file
+from campaign.cli.options import FILE, PATH
+from campaign.cli.terminal import Table, following, say, show, show_rows
+from campaign.config.load import Loaded
+from campaign.config.system_file import SystemFile
+from campaign.documents.cell import Scalar
+from campaign.errors import ConfigError, unwritable
+from campaign.run import try_workload
+from campaign.run.try_workload import Found, Wish
+from campaign.workloads.parsers import Curve, Scope
+from campaign.workloads.protocol import Workload
 
-_Command = Callable[..., Any]
 # What a campaign file takes.
 _COUNT = click.IntRange(1, 4096)
 _STEPS = click.IntRange(1, 1_000_000)
 _WARMUP = click.IntRange(0, 100_000)
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print a JSON document.")
 
 
 @click.group()
@@ -30,70 +40,52 @@ def workload() -> None:
     """
 
 
-def _json_option(command: _Command) -> _Command:
-    return click.option("--json", "as_json", is_flag=True, help="Print a JSON document.")(command)
-
-
 @workload.command("list")
 @_json_option
 def list_workloads(as_json: bool) -> None:
     """List all workloads that a campaign here can use."""
-    from campaign.cli.terminal import show_rows
-    from campaign.errors import ConfigError
-    from campaign.run.try_workload import find_workload, workload_names
-
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
-    for name in workload_names():
+    columns = {"model or program": "", "parameters": None, "launch": None, "parser": None}
+    for name in try_workload.workload_names():
         try:
-            rows.append(_row(find_workload(name).model))
+            file = try_workload.find_workload(name).model
         except ConfigError as error:
             problems.append(str(error))
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
-    else:
-        show_rows("Workloads", [{**row, "precisions": " ".join(row["precisions"])} for row in rows])
+        else:
+            precisions = list(file.precisions) if as_json else " ".join(file.precisions)
+            rows.append({"name": file.name, "kind": file.kind, **columns, **file.summary(), "precisions": precisions})
+    show_rows("Workloads", rows, "json" if as_json else "table")
     if problems:
         raise ConfigError("\n".join(problems))
 
 
-def _row(file: Workload) -> dict[str, Any]:
-    columns = {"model or program": "", "parameters": None, "launch": None, "parser": None}
-    return {"name": file.name, "kind": file.kind, **columns, **file.summary(), "precisions": list(file.precisions)}
-
-
-@workload.command()
+@workload.command("show")
 @click.argument("name")
 @_json_option
-def show(name: str, as_json: bool) -> None:
+def show_workload(name: str, as_json: bool) -> None:
     """Show NAME with all defaults, and its command on two hosts with two devices each."""
-    from campaign.run.try_workload import find_workload
-
-    found = find_workload(name)
+    found = try_workload.find_workload(name)
     document: dict[str, Any] = found.model.model_dump(mode="json", exclude_none=True)
     document["example"] = _example(found)
     if as_json:
         click.echo(json.dumps(document, indent=1))
-        return
-    import yaml
-
-    click.echo(f"# {found.source.path}")
-    click.echo(yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True), nl=False)
+    else:
+        text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
+        click.echo(f"# {found.source.path}\n{text}", nl=False)
 
 
-def _example(found: Any) -> dict[str, Any]:
+def _example(found: Loaded[Workload]) -> dict[str, Any]:
     """The command by precision, under Slurm."""
-    import shlex
-    import tempfile
-
-    from campaign.run.try_workload import Wish, campaign_of, only_cell, run_of
-
-    steps = {}
+    hosts = [{"name": "host[1-2]", "cores": 64, "devices": [{"model": "gpu", "count": 2}]}]
+    system = SystemFile.model_validate({"name": "two-hosts", "fabric": {"kind": "simulated"}, "hosts": hosts})
+    steps: dict[str, Any] = {}
     for precision in found.model.precisions:
         wish = Wish(batch=8, precision=precision, devices=2, hosts=2)
-        campaign = campaign_of(found, wish, _two_hosts(), "slurm")
+        campaign = try_workload.campaign_of(found, wish, system, "slurm")
         with tempfile.TemporaryDirectory() as scratch:
-            step = found.model.step(run_of(campaign, only_cell(campaign), Path(scratch), "slurm"))
+            run = try_workload.run_of(campaign, try_workload.only_cell(campaign), Path(scratch), "slurm")
+            step = found.model.step(run)
         started = ["srun", *step.srun, "..."] if step.srun else []
         variables = {name: value for name, value in step.environment.items() if name != "PATH"}
         steps[precision] = {
@@ -104,18 +96,11 @@ def _example(found: Any) -> dict[str, Any]:
     return {"of": "2 hosts with 2 devices each, batch 8, under Slurm", **steps}
 
 
-def _two_hosts() -> Any:
-    from campaign.config.system_file import SystemFile
-
-    hosts = [{"name": "host[1-2]", "cores": 64, "devices": [{"model": "gpu", "count": 2}]}]
-    return SystemFile.model_validate({"name": "two-hosts", "fabric": {"kind": "simulated"}, "hosts": hosts})
-
-
 @workload.command("try")
 @click.argument("name")
-@click.option("--batch", type=_COUNT, default=1, show_default=True, help="Samples a device takes in one step.")
+@click.option("--batch", type=_COUNT, default=1, help="Samples a device takes in one step.")
 @click.option("--precision", help="Number format. Default: the first precision of the workload.")
-@click.option("--devices", type=_COUNT, default=1, show_default=True, help="Devices, one rank each.")
+@click.option("--devices", type=_COUNT, default=1, help="Devices, one rank each.")
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the workload; may be repeated."
 )
@@ -123,42 +108,20 @@ def _two_hosts() -> Any:
     "--system",
     help="System file, or its name under config/systems: what the devices are. Default: cores of this machine.",
 )
-@click.option("--warmup", type=_WARMUP, default=5, show_default=True, help="Steps before the measurement.")
-@click.option("--steps", type=_STEPS, default=10, show_default=True, help="Steps that are timed.")
-@click.option("--time-limit", "time_limit_s", type=click.FloatRange(min=0, min_open=True), default=900.0, show_default=True,
-              metavar="SECONDS")  # fmt: skip
-@click.option(
-    "--log",
-    type=click.Path(path_type=Path),
-    help="Where its output goes. Default: a new file in the temporary directory.",
-)
+@click.option("--warmup", "warmup_steps", type=_WARMUP, default=5, help="Steps before the measurement.")
+@click.option("--steps", "measured_steps", type=_STEPS, default=10, help="Steps that are timed.")
+@click.option("--time-limit", "time_limit_s", type=click.FloatRange(0, min_open=True), default=900.0, metavar="SECONDS")
+@click.option("--log", type=PATH, help="Where its output goes. Default: a new file in the temporary directory.")
 @_json_option
 def try_once(
-    name: str,
-    batch: int,
-    precision: str | None,
-    devices: int,
-    options: tuple[str, ...],
-    system: str | None,
-    warmup: int,
-    steps: int,
-    time_limit_s: float,
-    log: Path | None,
-    as_json: bool,
+    name: str, options: tuple[str, ...], system: str | None, log: Path | None, as_json: bool, **wish: Any
 ) -> None:
     """Run NAME once on this machine, without Slurm and fabric, and show its results.
 
     Exits with 1 when the run is not ok. Nothing is recorded.
     """
-    import tempfile
-
-    from campaign.cli.cluster import read_system_file
-    from campaign.cli.terminal import following
-    from campaign.errors import unwritable
-    from campaign.run.try_workload import Wish, find_workload, run_once
-
-    found = find_workload(name)
-    wish = Wish(batch, precision, devices, 1, dict(map(_option, options)), warmup, steps, time_limit_s)
+    found = try_workload.find_workload(name)
+    asked = Wish(options=dict(map(_option, options)), **wish)
     log = log or Path(tempfile.mkdtemp(prefix="campaign-try-")) / f"{found.model.name}.log"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -166,59 +129,11 @@ def try_once(
     except OSError as error:
         raise unwritable(error, log) from error
     with following(found.model.name, log):
-        tried = run_once(found, wish, read_system_file(system) if system else None, log)
+        tried = try_workload.run_once(found, asked, read_system_file(system) if system else None, log)
     _show_result(tried, as_json)
 
 
-@workload.command()
-@click.argument("name", metavar="NAME|PARSER")
-@click.argument("log", metavar="LOGFILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--ranks", type=_COUNT, help="Ranks of the run, if the log does not tell.")
-@click.option("--hosts", type=_COUNT, help="Hosts of the run.")
-@click.option("--batch", type=_COUNT, help="Samples a device took in one step.")
-@click.option("--precision", help="Number format. Default: the first that the workload names.")
-@click.option("--warmup", type=_WARMUP, help="Steps before the measurement.")
-@click.option("--steps", type=_STEPS, help="Steps that were timed.")
-@_json_option
-def parse(
-    name: str,
-    log: Path,
-    ranks: int | None,
-    hosts: int | None,
-    batch: int | None,
-    precision: str | None,
-    warmup: int | None,
-    steps: int | None,
-    as_json: bool,
-) -> None:
-    """Read a saved LOGFILE with the parser of workload NAME, or with a built-in PARSER. Nothing is run.
-
-    Exits with 1 when the status of the run is not ok.
-    """
-    from campaign.run.try_workload import read_saved
-    from campaign.workloads.parsers import Scope
-
-    batch_global = batch * ranks if batch is not None and ranks is not None else None
-    scope = Scope(ranks, hosts, batch, batch_global, warmup, steps)
-    _show_result(read_saved(name, log, scope, precision), as_json)
-
-
-def _show_result(found: Found, as_json: bool) -> None:
-    from campaign.cli.workload_result import show_result
-
-    if as_json:
-        click.echo(json.dumps(found.document(), indent=1))
-    else:
-        show_result(found)
-    if found.outcome.status != "ok":
-        sys.exit(1)
-
-
 def _option(text: str) -> tuple[str, Scalar]:
-    import yaml
-
-    from campaign.errors import ConfigError
-
     key, equals, value = text.partition("=")
     try:
         read = yaml.safe_load(value)
@@ -227,3 +142,86 @@ def _option(text: str) -> tuple[str, Scalar]:
     if not key or not equals:
         raise ConfigError(f"--option {text}: write KEY=VALUE, as in --option image_px=64")
     return key, read if isinstance(read, str | int | float | bool) else value
+
+
+@workload.command()
+@click.argument("name", metavar="NAME|PARSER")
+@click.argument("log", metavar="LOGFILE", type=FILE)
+@click.option("--ranks", type=_COUNT, help="Ranks of the run, if the log does not tell.")
+@click.option("--hosts", type=_COUNT, help="Hosts of the run.")
+@click.option("--batch", type=_COUNT, help="Samples a device took in one step.")
+@click.option("--precision", help="Number format. Default: the first that the workload names.")
+@click.option("--warmup", "warmup_steps", type=_WARMUP, help="Steps before the measurement.")
+@click.option("--steps", "measured_steps", type=_STEPS, help="Steps that were timed.")
+@_json_option
+def parse(name: str, log: Path, precision: str | None, as_json: bool, **known: int | None) -> None:
+    """Read a saved LOGFILE with the parser of workload NAME, or with a built-in PARSER. Nothing is run.
+
+    Exits with 1 when the status of the run is not ok.
+    """
+    batch, ranks = known["batch"], known["ranks"]
+    scope = Scope(**known, batch_global=batch * ranks if batch is not None and ranks is not None else None)
+    _show_result(try_workload.read_saved(name, log, scope, precision), as_json)
+
+
+def _show_result(found: Found, as_json: bool) -> None:
+    """Print the status first, then what was read, then where the log is; exit with 1 for a run that is not ok."""
+    if as_json:
+        click.echo(json.dumps(found.document(), indent=1))
+    else:
+        _say_result(found)
+    if found.outcome.status != "ok":
+        sys.exit(1)
+
+
+def _say_result(found: Found) -> None:
+    outcome = found.outcome
+    say(f"{found.workload}: {outcome.status}", "bold green" if outcome.status == "ok" else "bold red")
+    if outcome.failure:
+        say(outcome.failure.reason)
+        for line in outcome.failure.evidence.splitlines()[-10:]:
+            say(f"  {line}")
+    for hint in found.hints:
+        say(hint)
+    if found.command:
+        say(shlex.join(found.command))
+    say("")
+    rows: dict[str, Any] = {"throughput_per_s": outcome.throughput_per_s, "wall_s": found.wall_s}
+    rows |= {f"step {name}": value for name, value in found.document().get("steps", {}).items()}
+    rows |= {f"phase {name}_s": value for name, value in outcome.phases_s.items()}
+    rows |= dict(sorted(outcome.metrics.items()))
+    show(Table("Read", ["what", "value"], [(name, _number(v)) for name, v in rows.items() if v is not None]))
+    if found.reading is not None:
+        for name, matrix in found.reading.matrices.items():
+            # Not as the table's own title, which a narrow table would break in pieces.
+            say(f"{name} ({matrix.unit})", "bold")
+            lines = zip(matrix.rows, matrix.values, strict=True)
+            show(Table("", ["", *matrix.columns], [(row, *map(_number, values)) for row, values in lines]))
+        if found.reading.curves:
+            show_rows("By message size", _curve_rows(dict(found.reading.curves)))
+    for flag in outcome.flags:
+        say(f"note: {flag}")
+    if found.software:
+        packages = found.software.get("packages", {})
+        texts = {key: value for key, value in found.software.items() if isinstance(value, str)}
+        words = [f"{key} {value}" for key, value in texts.items() if key != "schema_version"]
+        say(f"software: {', '.join(words)}" + (f", {len(packages)} packages" if packages else ""))
+    if found.log:
+        say(f"log: {found.log}")
+
+
+def _curve_rows(curves: dict[str, Curve]) -> list[dict[str, str]]:
+    """One row a size, one column a curve."""
+    sizes = sorted({size for curve in curves.values() for size, _ in curve.points})
+    values = {name: dict(curve.points) for name, curve in curves.items()}
+    columns = {name: name if name.endswith(curve.unit) else f"{name} ({curve.unit})" for name, curve in curves.items()}
+    return [
+        {"size_bytes": str(size), **{columns[name]: _number(values[name].get(size)) for name in curves}}
+        for size in sizes
+    ]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

@@ -124,13 +124,9 @@ class Forecaster:
             sums, t = [(seconds, math.nan) for seconds in _with_totals(runs_s, weights)], math.nan
             bases = [f"assumed {ASSUMED_RUN_S:g} s a run"] * (len(works) + 1)
         *leases, total, device_s = (
-            _expected(seconds, variance, t, *others)
-            for (seconds, variance), *others in zip(
-                sums,
-                _with_totals(fixed, weights),
-                _with_totals(runs_s, weights),
-                [*bases, bases[-1]],
-                strict=True,
+            _expected(seconds, variance, t, once, only, basis)
+            for (seconds, variance), once, only, basis in zip(
+                sums, _with_totals(fixed, weights), _with_totals(runs_s, weights), [*bases, bases[-1]], strict=True
             )
         )
         told = tuple(lease if work.count else NOTHING for lease, work in zip(leases, works, strict=True))
