@@ -113,15 +113,13 @@ def _obey(layout: Layout, saved: Allocation) -> None:
     for port in layout.ports:
         zone = saved.zones.get(port.label)
         for name in zone.devices if zone is not None else _ids(layout, port):
-            end = layout.by_id(name)
-            if end is None:
-                continue
-            location = layout.location(end.path)
-            if location in attached:
-                raise Incompatible(f"{name} is in two zones of the document", "a device is in one zone")
-            if port.label not in [reaching.label for reaching in layout.connections(end.path)]:
-                raise Incompatible(f"{location} cannot be attached to {port.words}", CABLING_RULE)
-            attached[location] = port.holder
+            for path in layout.paths([name]):
+                location = layout.location(path)
+                if location in attached:
+                    raise Incompatible(f"{name} is in two zones of the document", "a device is in one zone")
+                if port.label not in [reaching.label for reaching in layout.connections(path)]:
+                    raise Incompatible(f"{location} cannot be attached to {port.words}", CABLING_RULE)
+                attached[location] = port.holder
     if rule := violation(layout.banks, attached):
         raise Incompatible(f"the document is not allowed: {rule}", rule)
 
@@ -132,7 +130,7 @@ def _step(layout: Layout, zones: Zones, port: HostPort, wanted: SavedZone, *, ad
     if set(now.devices) != set(port.devices) and not adding:
         raise Conflict(f"{port.words} was changed by another client", (port.words,))
     there, ids = list(now.devices), {end.path: end.id for end in layout.pooled}
-    paths = [end.path for name in wanted.devices if (end := layout.by_id(name)) is not None]
+    paths = layout.paths(wanted.devices)
     kept = [path for path in there if path in paths]
     if not adding:
         if len(kept) < len(there):

@@ -6,7 +6,6 @@ Unverified against a real chassis (see the package).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from campaign.errors import FabricError
@@ -74,10 +73,10 @@ class Plane(ControlPlane):
         attached = {d.location: d.attached_to for d in view.devices if d.attached_to is not None}
         for host, names in change.hosts.items():
             for name in names:
-                device, end = view.device(name), known.by_id(name)
-                if device is None or end is None:
+                device, path = view.device(name), known.path_of.get(name)
+                if device is None or path is None:
                     continue
-                if not any(port.host == host for port in known.connections(end.path)):
+                if not any(port.host == host for port in known.connections(path)):
                     return f"{device.location} cannot be attached to {host} ({CABLING_RULE})"
                 attached[device.location] = host
         return violation(known.banks, attached)
@@ -106,8 +105,7 @@ class Plane(ControlPlane):
         """Devices of one host by the port whose zone takes them. Raises Incompatible for one that no port of the host reaches."""
         parts: dict[str, tuple[HostPort, list[str]]] = {}
         for name in names:
-            end = known.by_id(name)
-            reaching = known.connections(end.path) if end is not None else []
+            reaching = (port for path in known.paths([name]) for port in known.connections(path))
             port = next((port for port in reaching if port.host == host), None)
             if port is None:
                 raise Incompatible(f"{name} cannot be attached to {host} ({CABLING_RULE})", CABLING_RULE)
@@ -120,7 +118,7 @@ class Plane(ControlPlane):
         """The ports as they are now; every zone of the hosts is looked at before the first is changed. Raises Conflict."""
         found: dict[str, HostPort] = {}
         for host in dict.fromkeys(str(port.host) for port, _ in wanted):
-            ours = {end.path for name in change.hosts[host] if (end := known.by_id(name)) is not None}
+            ours = known.paths(change.hosts[host])
             for port in known.ports:
                 if port.host == host:
                     found[port.label] = self.zones.read(port)
@@ -128,9 +126,7 @@ class Plane(ControlPlane):
         return [(found[port.label], names) for port, names in wanted]
 
     def _put(self, known: Layout, port: HostPort, change: Change, names: Sequence[str], remember: Remember) -> None:
-        paths = [end.path for name in names if (end := known.by_id(name)) is not None]
-        ours = {end.path for name in change.hosts[str(port.host)] if (end := known.by_id(name)) is not None}
-        text = encode(change.tag)
+        paths, ours = known.paths(names), known.paths(change.hosts[str(port.host)])
         for attempt in (1, 2):
             marked = decode(port.zone.description)
             missing = [path for path in paths if path not in port.zone.endpoints]
@@ -140,7 +136,7 @@ class Plane(ControlPlane):
             if unmarked:
                 remember(_before(port), port.zone.description or "")
             try:
-                self.zones.change(port, [*port.zone.endpoints, *missing], text if unmarked else None)
+                self.zones.change(port, [*port.zone.endpoints, *missing], encode(change.tag) if unmarked else None)
                 return
             except Stale:
                 if attempt == 2:
@@ -164,7 +160,7 @@ class Plane(ControlPlane):
                     if isinstance(error, Busy) and not changed:
                         raise
                     there = self.zones.last(port).endpoints
-                    stuck += [name for name in names if (end := known.by_id(name)) is not None and end.path in there]
+                    stuck += [name for name in names if known.path_of.get(name) in there]
         return tuple(stuck)
 
     def _take(self, known: Layout, port: HostPort, change: Change, names: Sequence[str]) -> bool:
@@ -174,9 +170,7 @@ class Plane(ControlPlane):
             marked = decode(port.zone.description)
             if marked is not None and marked.lease_id != change.tag.lease_id:
                 return False  # somebody else's by now
-            going = {
-                end.path for name in names if (end := known.by_id(name)) is not None and end.path in port.zone.endpoints
-            }
+            going = {path for path in known.paths(names) if path in port.zone.endpoints}
             before = change.handles.get(_before(port), "") if marked is not None else None
             if self.client.rehearses and (attached := self._would_have(known, port, names)):
                 going, before = attached, change.handles.get(_before(port)) if self.zones.marks else None
@@ -193,8 +187,12 @@ class Plane(ControlPlane):
 
     def _would_have(self, known: Layout, port: HostPort, names: Sequence[str]) -> set[str]:
         """What a rehearsed attachment would have put into a zone."""
-        ends = [end for name in names if (end := known.by_id(name)) is not None]
-        return {end.path for end in ends if port.label == next(iter(_labels(known, end.path, port.holder)), None)}
+        found = set()
+        for path in known.paths(names):
+            reaching = (one.label for one in known.connections(path) if one.holder == port.holder)
+            if port.label == next(reaching, None):
+                found.add(path)
+        return found
 
     # -- besides -----------------------------------------------------------------------------------------------------------
 
@@ -220,14 +218,9 @@ class Plane(ControlPlane):
             return restore(self.look, self.zones, document)
 
     def close(self) -> None:
-        with suppress(FabricError):
-            self.service.close()
+        self.service.close()
 
 
 def _before(port: HostPort) -> str:
     """Under which name a zone's own Description is remembered."""
     return f"description of {port.label}"
-
-
-def _labels(known: Layout, path: str, host: str) -> list[str]:
-    return [port.label for port in known.connections(path) if port.holder == host]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -71,12 +71,14 @@ class Layout:
                     told.setdefault(one.path, paths[path])
         return {one.path: told[one.path] for one in self.pooled if one.path in told}
 
-    def by_id(self, fabric_id: str) -> Endpoint | None:
-        return self._ids.get(fabric_id)
-
     @cached_property
-    def _ids(self) -> Mapping[str, Endpoint]:
-        return {endpoint.id: endpoint for endpoint in self.endpoints.values()}
+    def path_of(self) -> Mapping[str, str]:
+        """Paths of endpoints by their ids."""
+        return {endpoint.id: endpoint.path for endpoint in self.endpoints.values()}
+
+    def paths(self, fabric_ids: Iterable[str]) -> list[str]:
+        """Paths of those that are there."""
+        return [self.path_of[name] for name in fabric_ids if name in self.path_of]
 
     # -- places ------------------------------------------------------------------------------------------------------------
 
@@ -152,32 +154,21 @@ class Layout:
 
     @cached_property
     def banks(self) -> tuple[Bank, ...]:
-        everywhere = [slot for drawer, slot in self.places.values() if drawer is None]
-        found = [bank for drawer in self.drawers for bank in self._drawer_banks(drawer)]
-        if everywhere:
-            slots = frozenset(everywhere)
-            found.append(Bank(self.fabric, self.fabric, "advanced", slots, _hosts(self.ports), UNLIMITED))
+        found: list[Bank] = []
+        for drawer in self.drawers:
+            name, mode, ports = self.full_name(drawer), self.modes.get(drawer, "advanced"), self.reaching(drawer)
+            if mode != "standard_two_hosts":
+                most = HOSTS_IN_ADVANCED if mode == "advanced" else 1
+                found.append(Bank(name, name, mode, frozenset(range(1, SLOTS + 1)), _hosts(ports), most))
+                continue
+            for number in range(2):
+                first = number * SLOTS_PER_CONNECTION + 1
+                slots = frozenset(range(first, first + SLOTS_PER_CONNECTION))
+                hosts = _hosts(ports[number : number + 1])
+                found.append(Bank(f"{name}/connection{number + 1}", name, mode, slots, hosts, 2))
+        if everywhere := frozenset(slot for drawer, slot in self.places.values() if drawer is None):
+            found.append(Bank(self.fabric, self.fabric, "advanced", everywhere, _hosts(self.ports), UNLIMITED))
         return tuple(found)
-
-    def _drawer_banks(self, drawer: str) -> list[Bank]:
-        name, mode, ports = self.full_name(drawer), self.modes.get(drawer, "advanced"), self.reaching(drawer)
-        every = frozenset(range(1, SLOTS + 1))
-        if mode == "advanced":
-            return [Bank(name, name, mode, every, _hosts(ports), HOSTS_IN_ADVANCED)]
-        if mode == "standard_one_host":
-            return [Bank(name, name, mode, every, _hosts(ports), 1)]
-        half = SLOTS_PER_CONNECTION
-        return [
-            Bank(
-                f"{name}/connection{connection + 1}",
-                name,
-                mode,
-                frozenset(range(connection * half + 1, (connection + 1) * half + 1)),
-                _hosts(ports[connection : connection + 1]),
-                2,
-            )
-            for connection in range(2)
-        ]
 
 
 def _hosts(ports: Sequence[HostPort]) -> tuple[str, ...]:
@@ -194,13 +185,12 @@ def host_ports(
     found: dict[str, tuple[Endpoint, Zone]] = {}
     for one in zones:
         for path in one.endpoints:
-            end = endpoints.get(path)
-            if end is not None and end.host_port:
-                found.setdefault(path, (end, one))
+            if path in endpoints and endpoints[path].host_port:
+                found.setdefault(path, (endpoints[path], one))
     owners: dict[str, str] = {}
     for host in hosts:
         named = options.ports.get(host.name) or tuple(
-            name for name in (options.hosts.get(host.name),) if name is not None
+            options.hosts[name] for name in (host.name,) if name in options.hosts
         )
         named = named or tuple(port.rpartition("/")[2] for port in host.ports)
         for name in named or (host.name,):

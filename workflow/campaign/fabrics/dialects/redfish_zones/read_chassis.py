@@ -118,7 +118,8 @@ class Reader:
 
     def _chassis(self) -> tuple[Enclosure, ...]:
         if time.monotonic() >= self._modes_until:
-            path = uri(self._service.root().get("Chassis"))
-            self._enclosures = tuple(map(resources.enclosure, self._service.members(path))) if path else ()
+            self._enclosures = tuple(
+                map(resources.enclosure, self._service.collection(self._service.root(), "Chassis"))
+            )
             self._modes_until = time.monotonic() + _STEADY_S
         return self._enclosures

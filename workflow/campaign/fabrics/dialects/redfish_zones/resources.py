@@ -13,8 +13,7 @@ from typing import Any
 from campaign.fabrics.banks import Mode
 from campaign.fabrics.dialects.redfish.answers import uri, uris
 from campaign.fabrics.hardware import DeviceState, Health, Link
-
-Json = Mapping[str, Any]
+from campaign.fabrics.http.json_values import Json, at, mapping, mappings, number, text
 
 _KINDS = {
     "Processor": "gpu",
@@ -27,15 +26,7 @@ _KINDS = {
 }
 _CLASSES = {"03": "gpu", "12": "gpu", "01": "nvme", "02": "nic"}  # PCI base classes
 _HOST_ENTITIES = {"RootComplex", "ComputerSystem", "StorageInitiator", "PCIeRootComplex"}
-_STATES: dict[str, DeviceState] = {
-    "Disabled": "unavailable",
-    "StandbyOffline": "unavailable",
-    "UnavailableOffline": "unavailable",
-    "InTest": "unavailable",
-    "Quiesced": "unavailable",
-    "Updating": "unavailable",
-    "Absent": "unavailable",
-}
+_AWAY = {"Disabled", "StandbyOffline", "UnavailableOffline", "InTest", "Quiesced", "Updating", "Absent"}
 _GENERATIONS = ((48.0, 6), (24.0, 5), (12.0, 4), (6.5, 3), (3.5, 2))  # at least so many GT/s a lane
 _MODES: dict[str, Mode] = {
     "standardonehost": "standard_one_host",
@@ -119,77 +110,61 @@ class Enclosure:
     mode: Mode | None
 
 
+def _named(found: Json) -> tuple[str, str]:
+    """(path, Id)"""
+    path = uri(found) or ""
+    return path, str(found.get("Id") or path.rpartition("/")[2])
+
+
 def endpoint(found: Json) -> Endpoint:
-    path, links = uri(found) or "", _object(found.get("Links"))
-    entities = [one for one in _list(found.get("ConnectedEntities")) if isinstance(one, Mapping)]
-    entity = entities[0] if entities else {}
-    ident = str(found.get("Id") or path.rpartition("/")[2])
-    status = _object(found.get("Status"))
+    (path, ident), links, status = _named(found), mapping(found, "Links"), mapping(found, "Status")
+    entity = next(iter(mappings(found, "ConnectedEntities")), {})
     named = _HOSTPORT.fullmatch(ident)
-    details = uri(entity.get("EntityLink"))
-    labels = [named[1] if named else "", ident, str(found.get("Name") or ""), (details or "").rpartition("/")[2]]
+    details, name = uri(entity.get("EntityLink")), str(found.get("Name") or "")
+    labels = (named[1] if named else "", ident, name, (details or "").rpartition("/")[2])
+    health = {str(status.get("Health")), str(status.get("HealthRollup"))}
     return Endpoint(
         path=path,
         id=ident,
-        name=str(found.get("Name") or ident),
-        host_port=named is not None or _is_host(entity),
+        name=name or ident,
+        host_port=named is not None
+        or str(entity.get("EntityType")) in _HOST_ENTITIES
+        or entity.get("EntityRole") == "Initiator",
         kind=_kind(entity),
         identity=_identity(entity),
         details=details,
         zones=uris(links["Zones"]) if "Zones" in links else None,
         ports=(*uris(links.get("ConnectedPorts")), *uris(links.get("Ports"))),
-        state=_STATES.get(str(status.get("State")), "free"),
-        health=_health(status),
+        state="unavailable" if str(status.get("State")) in _AWAY else "free",
+        health="critical" if "Critical" in health else "warning" if "Warning" in health else "ok",
         labels=tuple(dict.fromkeys(label for label in labels if label)),
         place=_oem_place(found),
     )
 
 
-def _is_host(entity: Json) -> bool:
-    return str(entity.get("EntityType")) in _HOST_ENTITIES or entity.get("EntityRole") == "Initiator"
-
-
 def _kind(entity: Json) -> str:
     known = _KINDS.get(str(entity.get("EntityType")))
-    code = _object(entity.get("EntityPciId")).get("ClassCode")
-    if known is None and isinstance(code, str):
+    if known is None and (code := text(entity, "EntityPciId", "ClassCode")):
         known = _CLASSES.get(code.lower().removeprefix("0x").zfill(6)[:2])
     return known or str(entity.get("EntityType") or "device").lower()
 
 
 def _identity(entity: Json) -> str | None:
     """A UUID first, else any name that lasts."""
-    named = [one for one in _list(entity.get("Identifiers")) if isinstance(one, Mapping)]
-    named.sort(key=lambda one: one.get("DurableNameFormat") != "UUID")
-    return next(
-        (one["DurableName"] for one in named if isinstance(one.get("DurableName"), str) and one["DurableName"]), None
-    )
-
-
-def _health(status: Json) -> Health:
-    """The worse of its own and of what is in it."""
-    told = {str(status.get("Health")), str(status.get("HealthRollup"))}
-    return "critical" if "Critical" in told else "warning" if "Warning" in told else "ok"
+    named = sorted(mappings(entity, "Identifiers"), key=lambda one: one.get("DurableNameFormat") != "UUID")
+    return next((found for one in named if (found := text(one, "DurableName"))), None)
 
 
 def zone(found: Json) -> Zone:
-    path = uri(found) or ""
     description = found.get("Description")
-    listing = _object(found.get("Links")).get("Endpoints", found.get("Endpoints"))
-    return Zone(
-        path,
-        str(found.get("Id") or path.rpartition("/")[2]),
-        description if isinstance(description, str) else None,
-        uris(listing) if listing is not None else (),
-    )
+    endpoints = mapping(found, "Links").get("Endpoints", found.get("Endpoints"))
+    return Zone(*_named(found), description if isinstance(description, str) else None, uris(endpoints))
 
 
 def port(found: Json, switch: str) -> Port:
-    path, links = uri(found) or "", _object(found.get("Links"))
-    up = found.get("LinkStatus", found.get("LinkState"))
+    links, up = mapping(found, "Links"), found.get("LinkStatus", found.get("LinkState"))
     return Port(
-        path,
-        str(found.get("Id") or path.rpartition("/")[2]),
+        *_named(found),
         switch,
         found.get("PortType") in ("UpstreamPort", "BidirectionalPort"),
         (*uris(links.get("AssociatedEndpoints")), *uris(links.get("ConnectedEndpoints"))),
@@ -216,60 +191,42 @@ def generation(speed_gb_per_s: float, lanes: float) -> int:
 
 
 def card(found: Json) -> Card:
-    model, serial = found.get("Model"), found.get("SerialNumber")
-    bus = _object(found.get("PCIeInterface"))
-    return Card(
-        model if isinstance(model, str) and model else None,
-        serial if isinstance(serial, str) and serial else None,
-        _place(found),
-        _bus_link(bus),
-    )
-
-
-def _bus_link(bus: Json) -> Link | None:
+    bus = mapping(found, "PCIeInterface")
     width, most = _number(bus, "LanesInUse"), _number(bus, "MaxLanes")
     gen, best = (re.sub(r"\D", "", str(bus.get(name) or "")) for name in ("PCIeType", "MaxPCIeType"))
-    if not width or not most or not gen:
-        return None
-    return Link(int(width), int(gen), int(most), int(best or gen))
+    link = Link(int(width), int(gen), int(most), int(best or gen)) if width and most and gen else None
+    return Card(text(found, "Model"), text(found, "SerialNumber"), _place(found), link)
 
 
 def _place(found: Json) -> Place:
-    slot = _object(found.get("Slot"))
-    for location in (slot.get("Location"), found.get("Location"), found.get("PhysicalLocation")):
-        part = _object(_object(location).get("PartLocation"))
-        ordinal = part.get("LocationOrdinalValue")
+    for location in (at(found, "Slot", "Location"), found.get("Location"), found.get("PhysicalLocation")):
+        ordinal = at(location, "PartLocation", "LocationOrdinalValue")
         if not isinstance(ordinal, int):
-            ordinal = _last_number(part.get("ServiceLabel"))
-        context = _object(location).get("PartLocationContext")
+            ordinal = _last_number(at(location, "PartLocation", "ServiceLabel"))
         if ordinal is not None:
-            return Place(context.split("/")[-1] if isinstance(context, str) and context else None, ordinal)
+            context = text(location, "PartLocationContext")
+            return Place(context.split("/")[-1] if context else None, ordinal)
     return _oem_place(found)
 
 
 def _oem_place(found: Json) -> Place:
     """Drawer and slot as a vendor's own properties may say them."""
-    for vendor in _object(found.get("Oem")).values():
-        told = {str(key).lower(): value for key, value in _object(vendor).items()}
+    for vendor in mapping(found, "Oem").values():
+        told = {str(key).lower(): value for key, value in mapping(vendor).items()}
         slot = _last_number(told.get("slot", told.get("slotid", told.get("slotnumber"))))
         drawer = told.get("drawer", told.get("drawerid"))
         if slot is not None:
-            name = f"drawer{drawer}" if isinstance(drawer, int) else drawer
-            return Place(name if isinstance(name, str) and name else None, slot)
+            return Place(f"drawer{drawer}" if isinstance(drawer, int) else text(drawer), slot)
     return Place()
 
 
 def enclosure(found: Json) -> Enclosure:
-    path = uri(found) or ""
-    within = uri(_object(found.get("Links")).get("ContainedBy"))
-    return Enclosure(
-        path, str(found.get("Id") or path.rpartition("/")[2]), within, next(_modes(found.get("Oem")), None)
-    )
+    return Enclosure(*_named(found), uri(at(found, "Links", "ContainedBy")), next(_modes(found.get("Oem")), None))
 
 
 def _modes(told: Any) -> Iterator[Mode]:
     """Modes in a vendor's own properties: any `..Mode` whose value is one."""
-    for key, value in _object(told).items():
+    for key, value in mapping(told).items():
         if isinstance(value, Mapping):
             yield from _modes(value)
         elif str(key).lower().endswith("mode") and isinstance(value, str):
@@ -278,20 +235,8 @@ def _modes(told: Any) -> Iterator[Mode]:
                 yield mode
 
 
-def _object(value: Any) -> Json:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _number(found: Json, *names: str) -> float | None:
-    for name in names:
-        value = found.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-    return None
+    return next((value for name in names if (value := number(found.get(name))) is not None), None)
 
 
 def _last_number(value: Any) -> int | None:

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 from campaign.fabrics.dialects.redfish.answers import uri
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.dialects.redfish_zones.layout import Layout
+from campaign.fabrics.http.json_values import Json, at, listing, mapping, number
 from campaign.fabrics.protocol import Event, Reading
 
 _ERRORS = {
@@ -29,50 +30,38 @@ def readings(service: Service, layout: Layout) -> Iterator[Reading]:
         part = devices.get(port.path, f"{port.switch}/{port.id}")
         if port.up is not None:
             yield Reading(part, "link_up", float(port.up))
-        if port.link is not None:
-            yield Reading(part, "link_lanes", float(port.link.width))
-            yield Reading(part, "link_lanes_max", float(port.link.width_max))
-            yield Reading(part, "link_gen", float(port.link.gen))
-            yield Reading(part, "link_gen_max", float(port.link.gen_max))
+        if (link := port.link) is not None:
+            told = {"lanes": link.width, "lanes_max": link.width_max, "gen": link.gen, "gen_max": link.gen_max}
+            yield from (Reading(part, f"link_{name}", float(value)) for name, value in told.items())
         if port.metrics is not None and (found := service.find(port.metrics)) is not None:
             yield from counters(part, found)
-    path = uri(service.root().get("Chassis"))
-    for chassis in service.members(path) if path else ():
+    for chassis in service.collection(service.root(), "Chassis"):
         yield from _temperatures(service, chassis)
 
 
-def counters(part: str, found: Mapping[str, Any]) -> Iterator[Reading]:
+def counters(part: str, found: Json) -> Iterator[Reading]:
     """Errors and traffic of a PortMetrics resource."""
-    errors = found.get("PCIeErrors")
-    for told, names in ((errors if isinstance(errors, Mapping) else {}, _ERRORS), (found, _TRAFFIC)):
+    for told, names in ((mapping(found, "PCIeErrors"), _ERRORS), (found, _TRAFFIC)):
         for name, quantity in names.items():
-            value = told.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                yield Reading(part, quantity, float(value))
+            if (value := number(told.get(name))) is not None:
+                yield Reading(part, quantity, value)
 
 
-def _temperatures(service: Service, chassis: Mapping[str, Any]) -> Iterator[Reading]:
-    name, path = str(chassis.get("Id")), uri(chassis.get("Thermal"))
-    if path is not None and (found := service.find(path)) is not None:
-        yield from celsius(name, found.get("Temperatures"), "ReadingCelsius")
-        return
-    path = uri(chassis.get("ThermalSubsystem"))
-    system = service.find(path) if path else None
-    path = uri(system.get("ThermalMetrics")) if system else None
-    metrics = service.find(path) if path else None
-    if metrics is not None:
+def _temperatures(service: Service, chassis: Json) -> Iterator[Reading]:
+    name, thermal = str(chassis.get("Id")), service.linked(chassis, "Thermal")
+    if thermal is not None:
+        yield from celsius(name, thermal.get("Temperatures"), "ReadingCelsius")
+    elif metrics := service.linked(service.linked(chassis, "ThermalSubsystem"), "ThermalMetrics"):
         yield from celsius(name, metrics.get("TemperatureReadingsCelsius"), "Reading")
 
 
 def celsius(chassis: str, sensors: Any, value: str) -> Iterator[Reading]:
     """Temperatures of a list of sensors; the old and the new resource differ in the name of the value."""
-    for number, sensor in enumerate(sensors if isinstance(sensors, list) else ()):
-        if not isinstance(sensor, Mapping):
-            continue
-        told = sensor.get(value)
-        if isinstance(told, int | float) and not isinstance(told, bool):
-            name = sensor.get("Name") or sensor.get("DeviceName") or sensor.get("MemberId") or number
-            yield Reading(f"{chassis}/{name}", "temperature_c", float(told))
+    for index, sensor in enumerate(listing(sensors)):
+        told = number(at(sensor, value))
+        if told is not None:
+            name = sensor.get("Name") or sensor.get("DeviceName") or sensor.get("MemberId") or index
+            yield Reading(f"{chassis}/{name}", "temperature_c", told)
 
 
 # -- logs ------------------------------------------------------------------------------------------------------------------
@@ -80,19 +69,15 @@ def celsius(chassis: str, sensors: Any, value: str) -> Iterator[Reading]:
 
 def events(service: Service, after: str | None) -> tuple[Event, ...]:
     """New entries of every log of the managers and the chassis, in order of time."""
-    logs: dict[str, list[Mapping[str, Any]]] = {}
+    logs: dict[str, list[Json]] = {}
     for kind in ("Managers", "Chassis"):
-        owners = uri(service.root().get(kind))
-        for owner in service.members(owners) if owners else ():
-            path = uri(owner.get("LogServices"))
-            for log in service.members(path) if path else ():
-                entries = uri(log.get("Entries"))
-                if entries is not None:
-                    logs[f"{owner.get('Id')}/{log.get('Id')}"] = [*service.members(entries)]
+        for owner in service.collection(service.root(), kind):
+            for log in service.collection(owner, "LogServices"):
+                logs[f"{owner.get('Id')}/{log.get('Id')}"] = [*service.collection(log, "Entries")]
     return merged(logs, after)
 
 
-def merged(logs: Mapping[str, list[Mapping[str, Any]]], after: str | None) -> tuple[Event, ...]:
+def merged(logs: Mapping[str, list[Json]], after: str | None) -> tuple[Event, ...]:
     """Entries of logs by name, beyond a cursor.
 
     A cursor says how far each log was read, by time and number: logs are cleared, and their numbers then start anew.
@@ -107,8 +92,7 @@ def merged(logs: Mapping[str, list[Mapping[str, Any]]], after: str | None) -> tu
     events: list[Event] = []
     for order, log, entry in sorted(found, key=lambda one: (one[0], one[1])):
         seen[log] = order
-        links = entry.get("Links")
-        origin = uri(links.get("OriginOfCondition")) if isinstance(links, Mapping) else None
+        origin = uri(at(entry, "Links", "OriginOfCondition"))
         events.append(
             Event(
                 _cursor(seen),
@@ -124,7 +108,7 @@ def merged(logs: Mapping[str, list[Mapping[str, Any]]], after: str | None) -> tu
 Order = tuple[str, ...]
 
 
-def _order(entry: Mapping[str, Any]) -> Order:
+def _order(entry: Json) -> Order:
     number = str(entry.get("Id") or "")
     return (str(entry.get("Created") or ""), number.zfill(20) if number.isdigit() else number)
 
