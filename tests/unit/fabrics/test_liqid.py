@@ -16,7 +16,7 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.dialects.liqid.lease_marks import machine_name
+from campaign.fabrics.dialects.liqid.parse import machine_name
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import HostSpec
 from campaign.fabrics.protocol import Request, Selection, Tag

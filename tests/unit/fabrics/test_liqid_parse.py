@@ -10,7 +10,7 @@ import pytest
 
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.protocol import Change
-from campaign.fabrics.dialects.liqid import lease_marks, parse
+from campaign.fabrics.dialects.liqid import parse
 from campaign.fabrics.dialects.liqid.attach import plan
 from campaign.fabrics.dialects.liqid.control_plane import shown
 from campaign.fabrics.dialects.liqid.snapshot import Snapshot, assemble
@@ -189,23 +189,23 @@ def test_broken_devices_are_not_free() -> None:
 
 
 def test_machines_are_named_with_letters_and_digits_by_lease_and_host() -> None:
-    names = {lease_marks.machine_name(lease, host) for lease in ("a.b/c", "a") for host in ("h-1", "h-2")}
+    names = {parse.machine_name(lease, host) for lease in ("a.b/c", "a") for host in ("h-1", "h-2")}
     assert len(names) == 4
     assert all(name.isalnum() and name.isascii() and len(name) == 16 for name in names)
-    assert all(lease_marks.is_machine_name(name) for name in names)
-    assert not any(lease_marks.is_machine_name(name) for name in ("production", "cc12", None, 7))
+    assert all(parse.is_machine_name(name) for name in names)
+    assert not any(parse.is_machine_name(name) for name in ("production", "cc12", None, 7))
 
 
 @pytest.mark.parametrize("own", ["", "reseat me", "a | b", " padded "])
 def test_what_somebody_wrote_is_kept_in_front_of_the_mark(own: str) -> None:
-    text = lease_marks.marked(own, TAG)
-    assert lease_marks.unmarked(text) == (own, TAG)
-    assert lease_marks.marked(text, TAG) == text
+    text = parse.marked(own, TAG)
+    assert parse.unmarked(text) == (own, TAG)
+    assert parse.marked(text, TAG) == text
 
 
 @pytest.mark.parametrize("text", ["", "reseat me", "a | b", "lease=demo", lease_tag.encode(TAG) + " and more"])
 def test_other_text_is_no_mark(text: str) -> None:
-    assert lease_marks.unmarked(text) == (text, None)
+    assert parse.unmarked(text) == (text, None)
 
 
 # -- what is to be done -------------------------------------------------------------------------------------------------------

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from urllib.parse import quote, unquote
 
+from campaign.fabrics.hardware import Device
 from campaign.fabrics.protocol import Tag
 
 _PREFIX = "composable-campaign"
@@ -24,3 +27,13 @@ def decode(text: object, devices: tuple[str, ...] = ()) -> Tag | None:
         return None
     lease, campaign, owner = (unquote(word) for word in found.groups()[:3])
     return Tag(lease, campaign, owner, float(found[4]), devices)
+
+
+def by_lease(tags: Iterable[Tag | None], devices: Sequence[Device]) -> dict[str, Tag]:
+    """Tags that were found, one for each lease, with the devices that are its; not every mark has room for an owner."""
+    found: dict[str, Tag] = {}
+    for tag in tags:
+        if tag is not None and (tag.lease_id not in found or not found[tag.lease_id].owner):
+            found[tag.lease_id] = tag
+    ids = {lease: tuple(device.fabric_id for device in devices if device.holder == lease) for lease in found}
+    return {lease: replace(tag, devices=ids[lease]) for lease, tag in found.items()}

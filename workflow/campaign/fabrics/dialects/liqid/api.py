@@ -1,12 +1,15 @@
-"""One Matrix as it is talked to: a session by digest key, the envelope, and commits that are done by and by."""
+"""One Matrix as it is talked to: a session by digest key, the envelope, edits, and commits that are done by and by.
+
+An edit that fails is cancelled, which reverts it. Only one machine of a Matrix is edited at a time, and a group by one at a time.
+"""
 
 from __future__ import annotations
 
 import base64
 import random
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +17,7 @@ from urllib.parse import urlsplit
 from campaign.errors import FabricError
 from campaign.fabrics.dialects.liqid import parse
 from campaign.fabrics.dialects.liqid.options import Options
+from campaign.fabrics.dialects.liqid.parse import Raw, Seen
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http.client import Answer, Client
 from campaign.fabrics.http.login import Login, login, needed_login
@@ -87,15 +91,91 @@ class Api:
             raise Refused(f"{what}: {answer.words()}")
         data = () if found is None else found.data
         if answer.status == 202 and (href := parse.link_of(data)) is not None:
-            self._wait(what, href)
+            # Wherever else the link points, the session's key does not go there.
+            _, base, below = (path := urlsplit(href).path).partition(BASE)
+            self._wait(what, self._base + (below if base else f"/{path.lstrip('/')}"))
         return data
 
     def quietly(self, method: str, path: str, body: Any = None) -> None:
         """Try a change that only tidies up: that it fails is nothing new."""
-        try:
+        with suppress(FabricError):
             self.change(method, path, body)
-        except FabricError:
-            return
+
+    def describe(self, device: Seen, text: str) -> None:
+        """Set a device's user description; "": take it away."""
+        path = f"device/udesc/{parse.DESCRIBED[device.path]}/{device.device_id}"
+        self.change("PUT", path, {"udesc": text}) if text else self.change("DELETE", path)
+
+    def statuses(self, devices: Iterable[Seen]) -> dict[str, Raw]:
+        """The status objects of devices, whole, by name: what changes are asked with. Raises FabricError for one that has none."""
+        wanted = list(devices)
+        found: dict[str, Raw] = {}
+        for path in dict.fromkeys(device.path for device in wanted):
+            listed = self.get(f"status/{path}", filter="false")
+            found |= {str(parse.member(each, "name")): each for each in listed if isinstance(each, Mapping)}
+        if lost := [device.name for device in wanted if device.name not in found]:
+            raise FabricError(f"the Matrix has no status of {', '.join(lost)}")
+        return found
+
+    # -- edits -------------------------------------------------------------------------------------------------------------
+
+    def pool_body(self, group: Raw) -> dict[str, Any]:
+        """What is sent to begin, finish and cancel the editing of a group's pool."""
+        where = self.place()
+        return {
+            "coordinates": where.coordinates,
+            "fabr_id": where.fabr_id,
+            "grp_id": parse.member(group, "grp_id"),
+        }
+
+    @contextmanager
+    def pool_edit(self, group: Raw, *, takes_over: bool) -> Iterator[None]:
+        """Edit a group's pool; what is asked within happens when the block ends well.
+
+        takes_over: an edit that is there already is one that this lease left behind when it died, and is cancelled first.
+        Raises Refused when somebody else edits it.
+        """
+        body = self.pool_body(group)
+        self._begin("pool/edit", "pool/cancel", body, lambda error: takes_over)
+        try:
+            yield
+            self.change("POST", "pool/done", body)
+        except BaseException:
+            self.quietly("POST", "pool/cancel", body)
+            raise
+
+    @contextmanager
+    def machine_edit(self, machine: Raw) -> Iterator[None]:
+        """Edit a machine of ours; what is related within is connected when the block ends well.
+
+        Raises Refused when another machine is edited, OutcomeUnknown for whatever goes wrong while it is connected.
+        """
+        cancel, ours = "fabric/edit/cancel", parse.member(machine, "mach_id")
+        self._begin("fabric/edit", cancel, machine, lambda error: bool(ours) and error.names(ours))
+        try:
+            yield
+        except BaseException:
+            self.quietly("POST", cancel, machine)
+            raise
+        try:
+            self.change("POST", "fabric/reprogram", machine)
+        except Refused as error:
+            self.quietly("POST", cancel, machine)
+            raise OutcomeUnknown(f"{error}; which devices are connected now is unknown") from error
+
+    def _begin(self, begin: str, cancel: str, body: Any, takes_over: Callable[[Refused], bool]) -> None:
+        """takes_over: whether the edit that is in the way may be cancelled."""
+        try:
+            try:
+                self.change("POST", begin, body)
+            except Refused as error:
+                if not error.busy or not takes_over(error):
+                    raise
+                self.quietly("POST", cancel, body)
+                self.change("POST", begin, body)
+        except OutcomeUnknown:
+            self.quietly("POST", cancel, body)
+            raise
 
     # -- sessions ----------------------------------------------------------------------------------------------------------
 
@@ -153,8 +233,7 @@ class Api:
 
     # -- by and by ---------------------------------------------------------------------------------------------------------
 
-    def _wait(self, what: str, href: str) -> None:
-        path = self._own(href)
+    def _wait(self, what: str, path: str) -> None:
         silent = 0
         while silent < _SILENT_POLLS:
             try:
@@ -173,13 +252,6 @@ class Api:
                 raise Refused(f"{what}: failed: {said or 'no reason given'}")
             silent = 0 if state == "PENDING" else silent + 1
         raise OutcomeUnknown(f"{what}: begun, and {_SILENT_POLLS} answers did not say what came of it")
-
-    def _own(self, href: str) -> str:
-        """The link's path on this Matrix: wherever else it points, the session's key does not go there."""
-        path = urlsplit(href).path
-        if BASE in path:
-            return self._base + path.partition(BASE)[2]
-        return f"{self._base}/{path.lstrip('/')}"
 
 
 def _unknown_session(answer: Answer) -> bool:

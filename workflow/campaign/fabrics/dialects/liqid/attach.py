@@ -5,18 +5,14 @@ The order is that of Liqid's own SDK. Every step looks whether it was done befor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from campaign.fabrics.control_plane.protocol import Change, Remember
-from campaign.fabrics.dialects.liqid.api import Api, Place, Refused
-from campaign.fabrics.dialects.liqid.edit_modes import machine_edit, pool_edit
-from campaign.fabrics.dialects.liqid.lease_marks import machine_name, marked
+from campaign.fabrics.dialects.liqid.api import Api, Refused
 from campaign.fabrics.dialects.liqid.options import Options
-from campaign.fabrics.dialects.liqid.parse import DESCRIBED, Raw, Seen, first_number, member, number, numbers
-from campaign.fabrics.dialects.liqid.snapshot import Snapshot, status_of
+from campaign.fabrics.dialects.liqid.parse import Raw, Seen, first_number, machine_name, marked, member, number, numbers
+from campaign.fabrics.dialects.liqid.snapshot import Snapshot
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure, ProtocolViolation
 
 EDITED = "pool/edit"
@@ -65,7 +61,7 @@ def plan(change: Change, snapshot: Snapshot, group: Raw | None) -> list[Part]:
 
 def _other(device: Seen, part: Part, snapshot: Snapshot, lease_id: str, group: Raw | None) -> str | None:
     """Who has a device that this lease wants; None when it may take it, or has it."""
-    tag = snapshot.tag(device)
+    tag = device.tag
     if tag is not None and tag.lease_id != lease_id:
         return tag.lease_id
     if device.machine is not None:
@@ -75,87 +71,81 @@ def _other(device: Seen, part: Part, snapshot: Snapshot, lease_id: str, group: R
     return f"group {device.group_name or device.group}"
 
 
-@dataclass
 class Attachment:
     """One change under way. done: fabric ids that are connected."""
 
-    api: Api
-    options: Options
-    snapshot: Snapshot
-    change: Change
-    remember: Remember
-    done: list[str] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    def __init__(self, api: Api, options: Options, snapshot: Snapshot, change: Change, remember: Remember) -> None:
+        """Raises Incompatible where the group is missing and must not be made."""
+        self.api, self.options, self.snapshot, self.change, self.remember = api, options, snapshot, change, remember
+        self.done: list[str] = []
+        self.parts: list[Part] = []
+        self._group = snapshot.group(options.group)
+        if self._group is None and not options.create_group:
+            names = ", ".join(str(member(group, "group_name")) for group in snapshot.groups) or "none"
+            rule = f"the Matrix has no group {options.group!r}; there are: {names}"
+            raise Incompatible(f"{rule}. Name one of them (`group`), or set `create_group: true`", rule)
 
     def run(self) -> None:
         """See `ControlPlane.attach`; what was begun before Busy is raised is the caller's to take back."""
-        group = self.snapshot.group(self.options.group)
-        self.parts = parts = plan(self.change, self.snapshot, group)
-        with self._itemised(parts):
-            self._mark(parts)
-            if not any(part.missing for part in parts):
-                return
-            for part in parts:
-                if part.machine is None:
-                    mach_id = self._next_id()
-                    group = group or self._group(self.api.place())
-                    self._machine(part, mach_id, self.api.place(), group)
-            group = group or self._group(self.api.place())
-            statuses = self._pooled(parts, self.api.place(), group)
-            for part in parts:
-                self._connect(part, group, statuses)
-
-    def _next_id(self) -> int:
-        mach_id = first_number(self.api.get("machine/nextid"))
-        if mach_id is None:
-            raise ProtocolViolation("GET machine/nextid: no number in the answer")
-        # A rehearsal makes no machine, so the number that comes next stays the same.
-        return mach_id + (sum(p.machine is not None for p in self.parts) if self.api.client.rehearses else 0)
-
-    @contextmanager
-    def _itemised(self, parts: list[Part]) -> Iterator[None]:
+        lease_id = self.change.tag.lease_id
+        self.parts = plan(self.change, self.snapshot, self._group)
         try:
-            yield
+            self._mark()
+            if any(part.missing for part in self.parts):
+                self._compose()
         except Refused as error:
             if error.busy and not self.done:
                 hint = "if nobody does that any more, cancel it in Liqid's own console"
-                raise Busy(f"{self.change.tag.lease_id}: {error}; {hint}", self._editors(error)) from error
-            failed = [name for part in parts for name in part.ids if name not in self.done]
-            raise PartialFailure(f"{self.change.tag.lease_id}: {error}", self.done, failed) from error
+                raise Busy(f"{lease_id}: {error}; {hint}", self._editors(error)) from error
+            failed = [name for part in self.parts for name in part.ids if name not in self.done]
+            raise PartialFailure(f"{lease_id}: {error}", self.done, failed) from error
 
-    def _editors(self, error: Refused) -> tuple[str, ...]:
+    def _editors(self, error: Refused) -> list[str]:
         """Whose edit is in the way, by the name of the machine or group that the Matrix names."""
         told = numbers(str(error).partition(": ")[2])
         machines = [f"machine {self.snapshot.name_of(n)}" for n in told if n in self.snapshot.machines]
-        return tuple(machines if "machine" in str(error).lower() else ()) or (
-            f"somebody who edits group {self.options.group}",
-        )
+        about_machine = machines and "machine" in str(error).lower()
+        return machines if about_machine else [f"somebody who edits group {self.options.group}"]
 
-    def _mark(self, parts: list[Part]) -> None:
-        for part in parts:
+    def _mark(self) -> None:
+        for part in self.parts:
             for device in part.devices:
-                if self.snapshot.tag(device) is None:
-                    path = f"device/udesc/{DESCRIBED[device.path]}/{device.device_id}"
-                    self.api.change("PUT", path, {"udesc": marked(device.text, self.change.tag)})
+                if device.tag is None:
+                    self.api.describe(device, marked(device.text, self.change.tag))
 
-    def _group(self, where: Place) -> Raw:
-        """Make the group; `check` has refused before anything was changed where that is not wanted."""
-        new = first_number(self.api.get("group/nextid"))
-        body = {"fabr_id": where.fabr_id, "grp_id": new, "group_name": self.options.group, "pod_id": -1}
-        self.api.change("POST", "group", body)
-        if self.api.client.rehearses:
-            return body
-        found = Snapshot({}, self.api.get("group")).group(self.options.group)
-        if found is None:
+    def _compose(self) -> None:
+        for part in self.parts:
+            if part.machine is None:
+                self._make_machine(part)
+        group = self._made_group()
+        statuses = self._pooled(group)
+        for part in self.parts:
+            self._connect(part, group, statuses)
+
+    def _made_group(self) -> Raw:
+        """The group; it is made where it is missing."""
+        if self._group is None:
+            where, name = self.api.place(), self.options.group
+            new = first_number(self.api.get("group/nextid"))
+            body = {"fabr_id": where.fabr_id, "grp_id": new, "group_name": name, "pod_id": -1}
+            self.api.change("POST", "group", body)
+            rehearses = self.api.client.rehearses
+            self._group = body if rehearses else Snapshot({}, self.api.get("group")).group(name)
+        if self._group is None:
             raise ProtocolViolation(f"the Matrix made group {self.options.group}, but does not list it")
-        return found
+        return self._group
 
-    def _machine(self, part: Part, mach_id: int, where: Place, group: Raw) -> None:
+    def _make_machine(self, part: Part) -> None:
+        mach_id = first_number(self.api.get("machine/nextid"))
+        if mach_id is None:
+            raise ProtocolViolation("GET machine/nextid: no number in the answer")
+        if self.api.client.rehearses:  # no machine is made, so the number that comes next stays the same
+            mach_id += sum(part.machine is not None for part in self.parts)
         body: dict[str, Any] = {
             "index": None,
             "mach_id": mach_id,
-            "grp_id": member(group, "grp_id"),
-            "fabr_id": where.fabr_id,
+            "grp_id": member(self._made_group(), "grp_id"),
+            "fabr_id": self.api.place().fabr_id,
             "fabr_gid": None,
             "port_gid": None,
             "swit_gid": None,
@@ -169,18 +159,17 @@ class Attachment:
         part.machine = next((each for each in made if member(each, "mach_name") == part.name), body)
         self.remember(part.host, str(member(part.machine, "mach_id")))
 
-    def _pooled(self, parts: list[Part], where: Place, group: Raw) -> dict[str, Raw]:
+    def _pooled(self, group: Raw) -> dict[str, Raw]:
         """Bring what is in the system's free pool into the group; gives the status of everything that moves."""
-        moving = [device for part in parts for device in part.missing]
+        moving = [device for part in self.parts for device in part.missing]
         outside = [device for device in moving if device.group is None]
         if not outside:
-            return status_of(self.api, moving)
+            return self.api.statuses(moving)
         before = self.change.handles.get(EDITED, "")
         self.remember(EDITED, str(member(group, "grp_id")))
-        statuses: dict[str, Raw] = {}
         try:
-            with pool_edit(self.api, where, group, takes_over=bool(before)):
-                statuses = status_of(self.api, moving)
+            with self.api.pool_edit(group, takes_over=bool(before)):
+                statuses = self.api.statuses(moving)
                 for device in outside:
                     body = {"deviceStatus": statuses[device.name], "group": group}
                     self.api.change("POST", f"predevice/{device.path}", body)
@@ -190,10 +179,9 @@ class Attachment:
         return statuses
 
     def _connect(self, part: Part, group: Raw, statuses: dict[str, Raw]) -> None:
-        moving = part.missing
-        if moving:
+        if moving := part.missing:
             part.machine = machine = self._whole(part)
-            with machine_edit(self.api, machine):
+            with self.api.machine_edit(machine):
                 for device in moving:
                     relator = {"deviceStatus": statuses[device.name], "group": group}
                     body = {"groupDeviceRelator": relator, "machine": machine}
@@ -208,19 +196,10 @@ class Attachment:
         assert part.machine is not None  # made, or found
         if self.api.client.rehearses:
             return part.machine
-        listed = self.api.get("machine", mach_id=member(part.machine, "mach_id"))
-        found = next((each for each in listed if member(each, "mach_name") == part.name), None)
-        if found is None:
-            raise ProtocolViolation(f"the Matrix made machine {part.name}, but does not list it")
-        return found  # type: ignore[no-any-return]
-
-
-def check(options: Options, snapshot: Snapshot) -> None:
-    """Raise Incompatible where the group is missing and must not be made."""
-    if snapshot.group(options.group) is None and not options.create_group:
-        names = ", ".join(str(member(group, "group_name")) for group in snapshot.groups) or "none"
-        rule = f"the Matrix has no group {options.group!r}; there are: {names}"
-        raise Incompatible(f"{rule}. Name one of them (`group`), or set `create_group: true`", rule)
+        for listed in self.api.get("machine", mach_id=member(part.machine, "mach_id")):
+            if member(listed, "mach_name") == part.name:
+                return cast(Raw, listed)
+        raise ProtocolViolation(f"the Matrix made machine {part.name}, but does not list it")
 
 
 def assumed(change: Change, snapshot: Snapshot, group: str, parts: list[Part]) -> Snapshot:

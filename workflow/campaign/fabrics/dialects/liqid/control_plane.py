@@ -11,16 +11,17 @@ from collections.abc import Sequence
 
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks
+from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.liqid.api import Api
-from campaign.fabrics.dialects.liqid.attach import Attachment, assumed, check
+from campaign.fabrics.dialects.liqid.attach import Attachment, assumed
 from campaign.fabrics.dialects.liqid.detach import Detachment
 from campaign.fabrics.dialects.liqid.options import Options
 from campaign.fabrics.dialects.liqid.parse import KINDS, Raw, Seen, number
 from campaign.fabrics.dialects.liqid.snapshot import Snapshot, read
 from campaign.fabrics.errors import Busy, PartialFailure
 from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, HostSpec, PoolSpec
-from campaign.fabrics.protocol import Capabilities, Tag
+from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
 
 
@@ -42,7 +43,6 @@ class Plane(ControlPlane):
         )
 
     def view(self) -> View:
-        """See `ControlPlane.view`: three lists, one list a type of device, and one request for each machine of ours."""
         self._viewed = snapshot = self._read()
         return shown(snapshot, self._options.models)
 
@@ -57,18 +57,17 @@ class Plane(ControlPlane):
         return open_banks(sorted(device.location for device in view.devices), tuple(self._hosts.values()))
 
     def attach(self, change: Change, remember: Remember) -> None:
-        """See `ControlPlane.attach`."""
         snapshot = self._taken()
-        check(self._options, snapshot)
-        fresh = not any(_is_of(snapshot, device, change.tag) for device in snapshot.devices.values())
+        tags = (device.tag for device in snapshot.devices.values())
+        fresh = all(tag is None or tag.lease_id != change.tag.lease_id for tag in tags)
         handles: dict[str, str] = {}
 
         def kept(name: str, handle: str) -> None:
             handles[name] = handle
             remember(name, handle)
 
+        attachment = Attachment(self._api, self._options, snapshot, change, kept)
         try:
-            attachment = Attachment(self._api, self._options, snapshot, change, kept)
             attachment.run()
         except Busy as busy:
             if fresh:
@@ -88,7 +87,6 @@ class Plane(ControlPlane):
             raise PartialFailure(f"{busy}; and not taken back: {', '.join(stuck)}", (), ids) from busy
 
     def detach(self, change: Change) -> tuple[str, ...]:
-        """See `ControlPlane.detach`. Busy: what is left is done the next time."""
         return Detachment(self._api, self._options, self._taken(), change).run()
 
     def _taken(self) -> Snapshot:
@@ -97,11 +95,6 @@ class Plane(ControlPlane):
 
     def close(self) -> None:
         """The session stays: another process of this campaign may use its label, and logging in anew ends it."""
-
-
-def _is_of(snapshot: Snapshot, device: Seen, tag: Tag) -> bool:
-    found = snapshot.tag(device)
-    return found is not None and found.lease_id == tag.lease_id
 
 
 def shown(snapshot: Snapshot, models: dict[str, str]) -> View:
@@ -113,7 +106,9 @@ def shown(snapshot: Snapshot, models: dict[str, str]) -> View:
             shelf = (seen.rack, seen.shelf)
             slots[shelf] = slots.get(shelf, 0) + 1
             devices.append(_device(seen, snapshot, models, f"rack{seen.rack}-shelf{seen.shelf}/slot{slots[shelf]}"))
-    return View(tuple(devices), _host_holders(snapshot), _tags(snapshot))
+    # Also leases whose marks are on what somebody took from them meanwhile, so that those can be taken away.
+    tags = lease_tag.by_lease((seen.tag for seen in snapshot.devices.values()), devices)
+    return View(tuple(devices), _host_holders(snapshot), tags)
 
 
 def _device(seen: Seen, snapshot: Snapshot, models: dict[str, str], location: str) -> Device:
@@ -158,23 +153,4 @@ def _host_holders(snapshot: Snapshot) -> dict[str, str]:
             holder = snapshot.lease_of(seen.machine)
         if holder is not None:
             found[host] = holder
-    return found
-
-
-def _tags(snapshot: Snapshot) -> dict[str, Tag]:
-    """Leases that mark anything; also what somebody took from them meanwhile, so that the mark can be taken away."""
-    found: dict[str, Tag] = {}
-    for seen in snapshot.devices.values():
-        tag = snapshot.tag(seen)
-        if tag is None:
-            continue
-        known = found.get(tag.lease_id, tag)
-        ours = not seen.computes and snapshot.holder(seen) == tag.lease_id
-        found[tag.lease_id] = Tag(
-            tag.lease_id,
-            known.campaign,
-            known.owner,
-            known.since_s,
-            (*known.devices, seen.name) if ours else known.devices,
-        )
     return found

@@ -13,11 +13,9 @@ from campaign.errors import FabricError
 from campaign.fabrics.control_plane.protocol import Change
 from campaign.fabrics.dialects.liqid.api import Api, Refused
 from campaign.fabrics.dialects.liqid.attach import EDITED
-from campaign.fabrics.dialects.liqid.edit_modes import machine_edit, pool_body, pool_edit
-from campaign.fabrics.dialects.liqid.lease_marks import machine_name, unmarked
 from campaign.fabrics.dialects.liqid.options import Options
-from campaign.fabrics.dialects.liqid.parse import DESCRIBED, Raw, Seen, member, number, seen
-from campaign.fabrics.dialects.liqid.snapshot import Snapshot, status_of
+from campaign.fabrics.dialects.liqid.parse import Raw, Seen, machine_name, member, number, seen, unmarked
+from campaign.fabrics.dialects.liqid.snapshot import Snapshot
 from campaign.fabrics.errors import Busy, OutcomeUnknown
 
 
@@ -48,7 +46,7 @@ class Detachment:
             self._out(pooled, group)
         elif group is not None and self._edited:
             # It was edited, and nothing came of it: whoever did may have died within.
-            self.api.quietly("POST", "pool/cancel", pool_body(self.api.place(), group))
+            self.api.quietly("POST", "pool/cancel", self.api.pool_body(group))
         self._unmark(ours.values(), machines)
         return tuple(sorted(self.stuck))
 
@@ -62,13 +60,12 @@ class Detachment:
         """What carries this lease's mark, and what was claimed, or computes, in its machines without any mark."""
         lease_id, inside = self.change.tag.lease_id, set(machines)
         named = {name for names in self.change.hosts.values() for name in names}
-        found = []
-        for device in self.snapshot.devices.values():
-            tag = self.snapshot.tag(device)
-            claimed = tag is None and device.machine in inside and (device.name in named or device.computes)
-            if claimed or (tag is not None and tag.lease_id == lease_id):
-                found.append(device)
-        return found
+        return [
+            device
+            for device in self.snapshot.devices.values()
+            if (device.tag is not None and device.tag.lease_id == lease_id)
+            or (device.tag is None and device.machine in inside and (device.name in named or device.computes))
+        ]
 
     # -- out of the machine ------------------------------------------------------------------------------------------------
 
@@ -101,8 +98,8 @@ class Detachment:
 
     def _unrelate(self, mine: list[Seen], machine: Raw, group: Raw) -> None:
         """Take ours out one by one: deleting the machine would move what somebody else put there."""
-        statuses = status_of(self.api, mine)
-        with machine_edit(self.api, machine):
+        statuses = self.api.statuses(mine)
+        with self.api.machine_edit(machine):
             for device in mine:
                 relator = {"deviceStatus": statuses[device.name], "group": group}
                 self.api.change("DELETE", f"relate/{device.path}", {"groupDeviceRelator": relator, "machine": machine})
@@ -114,8 +111,8 @@ class Detachment:
 
     def _out(self, devices: list[Seen], group: Raw) -> None:
         try:
-            with pool_edit(self.api, self.api.place(), group, takes_over=self._edited):
-                statuses = status_of(self.api, devices)
+            with self.api.pool_edit(group, takes_over=self._edited):
+                statuses = self.api.statuses(devices)
                 for device in devices:
                     body = {"deviceStatus": statuses[device.name], "group": group}
                     try:
@@ -131,24 +128,18 @@ class Detachment:
 
     def _unmark(self, ours: Iterable[Seen], machines: dict[int, Raw]) -> None:
         """Take our marks away from what is free, or somebody else's by now; the rest is stuck, and keeps them."""
-        now = self._now()
+        now, group = self._now(), self.snapshot.group(self.options.group)
         for device in ours:
             is_now = now.get(device.name, device)
-            if is_now.machine in machines or (
-                is_now.machine is None and is_now.group is not None and not self._gone(is_now)
-            ):
+            # What somebody took into another group is no longer ours to remove.
+            if is_now.machine in machines or (is_now.machine is None and self._in(group, is_now)):
                 self.stuck.add(device.name)
-            if device.name in self.stuck or self.snapshot.tag(device) is None:
+            if device.name in self.stuck or device.tag is None:
                 continue
-            path, own = f"device/udesc/{DESCRIBED[device.path]}/{device.device_id}", unmarked(device.text)[0]
             try:
-                self.api.change("PUT", path, {"udesc": own}) if own else self.api.change("DELETE", path)
+                self.api.describe(device, unmarked(device.text)[0])
             except Refused:
                 self.stuck.add(device.name)
-
-    def _gone(self, device: Seen) -> bool:
-        """True for a device that somebody took into another group: it is no longer ours to remove."""
-        return not self._in(self.snapshot.group(self.options.group), device)
 
     def _now(self) -> dict[str, Seen]:
         if self.api.client.rehearses:

@@ -5,12 +5,16 @@ Everything comes as {"response": {"code", "errors", "data": [...]}}, errors too,
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.hardware import Health
+from campaign.fabrics.http.json_values import at
+from campaign.fabrics.protocol import Tag
 
 Raw = Mapping[str, Any]
 """An object as the Matrix gave it: it is echoed whole, with what is not known here."""
@@ -37,6 +41,8 @@ COUNTED = {
     "network": "network-adapter-count",
     "fpga": "fpga-count",
 }
+_BETWEEN = " | "
+_NAME = re.compile(r"cc[0-9a-f]{14}")
 _BUSY = re.compile(r"already (being|in) edit|being edited|\bin edit mode by|\bbusy\b|in progress", re.IGNORECASE)
 _BROKEN = re.compile(r"fail|fault|error|offline|missing", re.IGNORECASE)
 
@@ -60,15 +66,11 @@ class Envelope:
 
 def envelope(body: object) -> Envelope | None:
     """The envelope that an answer is; None for whatever else came."""
-    response = body.get("response") if isinstance(body, Mapping) else None
+    response = at(body, "response")
     if not isinstance(response, Mapping):
         return None
-    code, data = number(response.get("code")), response.get("data")
-    return Envelope(
-        0 if code is None else code,
-        tuple(_message(each) for each in _listed(response.get("errors"))),
-        tuple(each for each in _listed(data) if each is not None),
-    )
+    data = tuple(each for each in _listed(response.get("data")) if each is not None)
+    return Envelope(number(response.get("code")) or 0, tuple(map(_message, _listed(response.get("errors")))), data)
 
 
 def _listed(value: object) -> list[Any]:
@@ -146,6 +148,33 @@ class Seen:
     @property
     def computes(self) -> bool:
         return self.path == "compute"
+
+    @property
+    def tag(self) -> Tag | None:
+        return unmarked(self.text)[1]
+
+
+def machine_name(lease_id: str, host: str) -> str:
+    """The name of a lease's machine for a host: letters and digits only, the same every time."""
+    return f"cc{hashlib.sha256(f'{lease_id}/{host}'.encode()).hexdigest()[:14]}"
+
+
+def is_machine_name(name: object) -> bool:
+    """True for what some lease of this program may have named."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def marked(text: str, tag: Tag) -> str:
+    """A user description with our mark; what somebody wrote there before stays in front of it."""
+    own, _ = unmarked(text)
+    return f"{own}{_BETWEEN}{lease_tag.encode(tag)}" if own else lease_tag.encode(tag)
+
+
+def unmarked(text: str) -> tuple[str, Tag | None]:
+    """What somebody wrote, and our mark where there is one."""
+    own, _, last = text.rpartition(_BETWEEN)
+    tag = lease_tag.decode(last)
+    return (text, None) if tag is None else (own, tag)
 
 
 def seen(predevice: Raw, info: Raw | None) -> Seen | None:

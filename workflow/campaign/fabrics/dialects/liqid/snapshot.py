@@ -7,12 +7,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from campaign.errors import FabricError
 from campaign.fabrics.dialects.liqid.api import Api, Refused
-from campaign.fabrics.dialects.liqid.lease_marks import is_machine_name, machine_name, unmarked
-from campaign.fabrics.dialects.liqid.parse import COUNTED, Raw, Seen, member, number, seen
+from campaign.fabrics.dialects.liqid.parse import (
+    COUNTED,
+    Raw,
+    Seen,
+    is_machine_name,
+    machine_name,
+    member,
+    number,
+    seen,
+)
 from campaign.fabrics.errors import ProtocolViolation
-from campaign.fabrics.protocol import Tag
 
 
 @dataclass(frozen=True)
@@ -43,15 +49,8 @@ class Snapshot:
                 found.setdefault(device.machine, []).append(device)
         return found
 
-    @cached_property
-    def _leases(self) -> dict[int, str | None]:
-        return {machine: self._lease_of(machine) for machine in self._inside}
-
     def inside(self, machine: int) -> tuple[Seen, ...]:
         return tuple(self._inside.get(machine, ()))
-
-    def tag(self, device: Seen) -> Tag | None:
-        return unmarked(device.text)[1]
 
     def host_in(self, machine: int) -> str | None:
         """The host (system file's name; the Matrix's where that has none) whose compute device is in a machine."""
@@ -62,13 +61,16 @@ class Snapshot:
         """The lease that a machine was made for: one that marks something in it, and would name it so. None: foreign."""
         return self._leases.get(machine)
 
-    def _lease_of(self, machine: int) -> str | None:
-        host, name = self.host_in(machine), self.name_of(machine)
-        tags = (self.tag(device) for device in self.inside(machine))
-        return next(
-            (tag.lease_id for tag in tags if tag and host is not None and machine_name(tag.lease_id, host) == name),
-            None,
-        )
+    @cached_property
+    def _leases(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for machine in self._inside:
+            host, name = self.host_in(machine), self.name_of(machine)
+            for device in self.inside(machine):
+                tag = device.tag
+                if tag is not None and host is not None and machine_name(tag.lease_id, host) == name:
+                    found.setdefault(machine, tag.lease_id)
+        return found
 
     def name_of(self, machine: int) -> str:
         found = member(self.machines.get(machine), "mach_name")
@@ -76,7 +78,7 @@ class Snapshot:
 
     def holder(self, device: Seen) -> str | None:
         """Who has a device: a lease by its mark, unless the device is in what somebody else made; None: nobody, or nobody says."""
-        tag = self.tag(device)
+        tag = device.tag
         if device.machine is not None:
             lease = self.lease_of(device.machine)
             if lease is None:
@@ -142,12 +144,8 @@ def _odd(devices: Mapping[str, Seen], machines: Mapping[int, Raw], details: Mapp
         if device.machine is None:
             continue
         machine = machines.get(device.machine)
-        name = member(machine, "mach_name")
-        if (
-            machine is None
-            or number(member(machine, "grp_id")) != device.group
-            or (device.machine_name and device.machine_name != name)
-        ):
+        named = device.machine_name in ("", member(machine, "mach_name"))
+        if machine is None or number(member(machine, "grp_id")) != device.group or not named:
             odd.add(device.name)
     for machine_id, told in details.items():
         for path, counter in COUNTED.items():
@@ -156,15 +154,3 @@ def _odd(devices: Mapping[str, Seen], machines: Mapping[int, Raw], details: Mapp
             if told is None or (count is not None and count != len(there)):
                 odd.update(there)
     return frozenset(odd)
-
-
-def status_of(api: Api, devices: Iterable[Seen]) -> dict[str, Raw]:
-    """The status objects of devices, whole, by name: what changes are asked with. Raises FabricError for one that has none."""
-    wanted = list(devices)
-    found: dict[str, Raw] = {}
-    for path in dict.fromkeys(device.path for device in wanted):
-        listed = api.get(f"status/{path}", filter="false")
-        found |= {str(member(each, "name")): each for each in listed if isinstance(each, Mapping)}
-    if lost := [device.name for device in wanted if device.name not in found]:
-        raise FabricError(f"the Matrix has no status of {', '.join(lost)}")
-    return found

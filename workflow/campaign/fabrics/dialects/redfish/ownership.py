@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from campaign.fabrics.banks import Bank, open_banks
+from campaign.fabrics.control_plane.lease_tag import by_lease
 from campaign.fabrics.control_plane.protocol import Change, View
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.dialects.redfish.read_service import Reading
@@ -26,7 +27,6 @@ from campaign.fabrics.dialects.redfish.resources import (
     tag_of,
 )
 from campaign.fabrics.hardware import Device, DeviceState, Health
-from campaign.fabrics.protocol import Tag
 
 _LIMITED = ("Processor", "Memory", "Storage", "Network", "Compute", "ComputerSystem", "Expansion")
 _STATES: dict[str | None, DeviceState] = {
@@ -99,7 +99,9 @@ def service_view(reading: Reading, hosts: Sequence[str], options: Options) -> Se
             slots[drawer] = slots.get(drawer, 0) + 1
             devices.append(replace(device, location=f"{drawer}/slot{slots[drawer]}"))
             blocks[device.fabric_id] = block
-    view = View(tuple(devices), dict(_holders(reading, found)), _tags(reading, blocks))
+    view = View(
+        tuple(devices), dict(_holders(reading, found)), by_lease(map(tag_of, reading.systems.values()), devices)
+    )
     return ServiceView(reading, found, view, blocks)
 
 
@@ -225,19 +227,6 @@ def _holders(reading: Reading, seats: Mapping[str, Seat]) -> Iterator[tuple[str,
             yield seat.host, "another client that reserved it"
         elif state != "free":
             yield seat.host, f"the fabric, which says that it is {seat.block.state}"
-
-
-def _tags(reading: Reading, blocks: Mapping[str, Block]) -> dict[str, Tag]:
-    """Our leases, each with the devices of all its systems."""
-    found: dict[str, Tag] = {}
-    for system in reading.systems.values():
-        tag = tag_of(system)
-        if tag is None:
-            continue
-        here = tuple(name for name, block in blocks.items() if block.uri in (system.blocks or ()))
-        before = found.get(tag.lease_id, tag)
-        found[tag.lease_id] = replace(before if before.owner else tag, devices=(*before.devices, *here))
-    return found
 
 
 def banks(seen: ServiceView, view: View) -> tuple[Bank, ...]:

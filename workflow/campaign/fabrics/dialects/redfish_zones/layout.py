@@ -9,12 +9,11 @@ from functools import cached_property
 
 from campaign.errors import ConfigError
 from campaign.fabrics.banks import HOSTS_IN_ADVANCED, SLOTS, SLOTS_PER_CONNECTION, UNLIMITED, Bank, Mode
-from campaign.fabrics.control_plane.lease_tag import decode
+from campaign.fabrics.control_plane.lease_tag import by_lease, decode
 from campaign.fabrics.control_plane.protocol import View
 from campaign.fabrics.dialects.redfish_zones.options import Options
 from campaign.fabrics.dialects.redfish_zones.resources import Card, Enclosure, Endpoint, Port, Zone
 from campaign.fabrics.hardware import Device, HostSpec
-from campaign.fabrics.protocol import Tag
 from campaign.fabrics.state_file import Slot
 
 
@@ -225,8 +224,8 @@ def view(layout: Layout, claims: Mapping[str, Slot], models: Mapping[str, str]) 
         if not agreed or len(here) > 1:
             device = replace(device, state="unknown")
         devices.append(device)
-    tags = _tags(layout, devices)
-    return View(tuple(devices), _holders(layout, devices, tags), tags)
+    tags = by_lease((decode(port.zone.description) for port in layout.ports), devices)
+    return View(tuple(devices), _holders(layout, devices), tags)
 
 
 def _device(layout: Layout, end: Endpoint, models: Mapping[str, str]) -> Device:
@@ -257,17 +256,7 @@ def _holder(fabric_id: str, port: HostPort, claims: Mapping[str, Slot]) -> str:
     return port.words
 
 
-def _tags(layout: Layout, devices: Sequence[Device]) -> dict[str, Tag]:
-    found: dict[str, Tag] = {}
-    for port in layout.ports:
-        tag = decode(port.zone.description)
-        if tag is not None:
-            ids = tuple(device.fabric_id for device in devices if device.holder == tag.lease_id)
-            found[tag.lease_id] = replace(tag, devices=ids)
-    return found
-
-
-def _holders(layout: Layout, devices: Sequence[Device], tags: Mapping[str, Tag]) -> dict[str, str]:
+def _holders(layout: Layout, devices: Sequence[Device]) -> dict[str, str]:
     """Hosts that are somebody's: of the lease that marked a zone of theirs, else of whoever has devices there."""
     found: dict[str, str] = {}
     for device in devices:

@@ -29,7 +29,7 @@ from campaign.fabrics.dialects.sunfish.options import Options
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
-from campaign.fabrics.protocol import Capabilities, Tag
+from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
 
 FABRICS = "/redfish/v1/Fabrics"
@@ -87,7 +87,8 @@ class Plane(ControlPlane):
         }
         uses = {target.id: use(target, self._shown) for target in self._shown.targets}
         devices = tuple(self._device(target, uses[target.id]) for target in self._shown.targets)
-        return View(devices, {}, self._tags(uses))
+        marks = (one.tag for one in (*self._shown.connections, *(self._shown.agent or ())))
+        return View(devices, {}, lease_tag.by_lease(marks, devices))
 
     def _members(self, name: str) -> list[dict[str, Any]]:
         path = uri(self._fabric.get(name))
@@ -125,15 +126,6 @@ class Plane(ControlPlane):
             state=_state(target, used),
             health=target.health,
         )
-
-    def _tags(self, uses: Mapping[str, Use]) -> dict[str, Tag]:
-        """Leases by the names of connections, in Sunfish or at the agent."""
-        found: dict[str, Tag] = {}
-        for one in (*self._shown.connections, *(self._shown.agent or ())):
-            if (tag := one.tag) is not None:
-                devices = tuple(name for name, used in uses.items() if used.lease_id == tag.lease_id)
-                found[tag.lease_id] = Tag(tag.lease_id, tag.campaign, tag.owner, tag.since_s, devices)
-        return found
 
     def banks(self, view: View) -> Sequence[Bank]:
         """One bank for devices that share their zones; there is no limit to how many hosts share it."""
