@@ -117,3 +117,19 @@ def test_step_times_that_cannot_be_are_not_believed(tmp_path: Path, log: str) ->
     found = outcome(tmp_path, log, (0,), STEPS)
     assert found.status == "nan"
     assert found.throughput_per_s is None
+
+
+@pytest.mark.parametrize("rate", ["0", "0.0", "-3"])
+def test_a_rate_that_no_work_has_is_a_failure(tmp_path: Path, rate: str) -> None:
+    run = one_run(tmp_path / "run", one_cell())
+    found = workload(parsers=[RATE]).outcome(run, Ended((0,), 0.0, 1.0), Log.of(f"rate: {rate}\n"))
+    assert found.status == "invalid"
+    assert found.failure is not None
+    assert f"throughput_per_s is {float(rate):g};" in found.failure.reason
+
+
+def test_a_run_without_a_rate_is_none_of_rate_zero(tmp_path: Path) -> None:
+    run = one_run(tmp_path / "run", one_cell())
+    latency = {"metric": "latency_us", "regex": r"latency: (\S+)"}
+    found = workload(parsers=[latency]).outcome(run, Ended((0,), 0.0, 1.0), Log.of("latency: 5.1\n"))
+    assert (found.status, found.throughput_per_s, dict(found.metrics)) == ("ok", None, {"latency_us": 5.1})

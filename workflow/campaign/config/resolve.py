@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from campaign.config import input_files
 from campaign.config.campaign_file import CampaignFile, Protocol
 from campaign.config.check import Sources, check
 from campaign.config.expand_shapes import Impossible, expand_shapes
@@ -46,6 +47,8 @@ class Campaign:
     impossible: tuple[Impossible, ...]
     person: SlurmOptions = field(default_factory=SlurmOptions)
     """What whoever started the campaign asks of Slurm; no part of the campaign as used."""
+    inputs: input_files.Inputs = field(default_factory=dict)
+    """The input files of workloads, with the hashes of their content."""
     references: tuple[ReferenceSet, ...] = ()
     """The sets of published claims that the file names."""
 
@@ -73,6 +76,8 @@ class Campaign:
             "system": self.system.model_dump(mode="json"),
             "workloads": {name: workload.model_dump(mode="json") for name, workload in sorted(self.workloads.items())},
         }
+        if self.inputs:
+            document["inputs"] = input_files.document(self.inputs)
         if self.references:
             document["references"] = [each.model_dump(mode="json") for each in self.references]
         return document
@@ -99,14 +104,13 @@ def load_campaign(
     file = campaign.model
     if run_implied:
         file = file.model_copy(update={"protocol": file.protocol.model_copy(update={"skip_implied": False})})
-    campaign_as_used = resolve(
-        path,
-        file,
-        system.model if launcher is None else system.model.model_copy(update={"launcher": launcher}),
-        {name: workload.model for name, workload in workloads.items()},
-        Sources(campaign.source, system.source, {name: workload.source for name, workload in workloads.items()}),
-    )
-    return replace(campaign_as_used, person=person or SlurmOptions(), references=tuple(references))
+    models = {name: workload.model for name, workload in workloads.items()}
+    sources = Sources(campaign.source, system.source, {name: workload.source for name, workload in workloads.items()})
+    used = system.model if launcher is None else system.model.model_copy(update={"launcher": launcher})
+    campaign_as_used = resolve(path, file, used, models, sources)
+    # What was imported was measured elsewhere, by programs that are not here.
+    inputs = {} if file.imported else input_files.read_inputs(path, models, file.axes.options, sources)
+    return replace(campaign_as_used, person=person or SlurmOptions(), references=tuple(references), inputs=inputs)
 
 
 def _read_reference(name: str, path: Path) -> ReferenceSet:
@@ -137,6 +141,7 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         {key: typing.cast(Workload, validate(source, "workload")) for key, source in sources.workloads.items()},
         sources,
     )
+    campaign = replace(campaign, inputs=input_files.from_document(document.get("inputs", {})))
     if not document.get("references"):
         return campaign
     from campaign.config.published_file import from_document as reference_set

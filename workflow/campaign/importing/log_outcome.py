@@ -39,8 +39,8 @@ def outcome_of(campaign: Campaign, cell: Cell, path: Path, found: Found) -> Outc
     workload, log = campaign.workloads[cell.workload], Log(path)
     try:
         if found.timed_out or found.exit_code is not None:
-            return workload.read(run, Ended((found.exit_code,), 0.0, 0.0, timed_out=found.timed_out), log)
-        outcome = workload.read(run, Ended((0,), 0.0, 0.0), log)
+            return workload.outcome(run, Ended((found.exit_code,), 0.0, 0.0, timed_out=found.timed_out), log)
+        outcome = workload.outcome(run, Ended((0,), 0.0, 0.0), log)
         if outcome.status != "incomplete":
             return outcome
         # How it ended was not kept: only what the log itself says of a failure counts.

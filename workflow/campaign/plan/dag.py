@@ -249,8 +249,9 @@ class Dag:
 
     @property
     def files(self) -> list[str]:
-        """The YAML files that the plan was made from."""
-        return [str(path) for path in files_of(self.campaign.file, self.asked.campaign)]
+        """The YAML files that the plan was made from, and the input files of its workloads."""
+        inputs = [file.path for files in self.campaign.inputs.values() for file in files.values()]
+        return [*(str(path) for path in files_of(self.campaign.file, self.asked.campaign)), *inputs]
 
     @cached_property
     def plan_file(self) -> str:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from campaign.config.expand_shapes import MAX_COMBINATIONS, product
+from campaign.config.input_files import inputs_of
 from campaign.config.launch_prefix_rules import launch_identity, objection
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar, Settings
@@ -92,6 +93,7 @@ def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
         "batch": cell.batch,
         "precision": cell.precision,
         "options": _options(campaign, cell),
+        **_inputs(campaign, cell),
         "warmup_steps": cell.settings.warmup_steps,
         "measured_steps": cell.settings.measured_steps,
         "seed": cell.settings.seed,
@@ -144,13 +146,20 @@ def _workload_identity(workload: Workload) -> dict[str, Any]:
     # Words for people and the list of possible precisions may change without a new measurement. Options stand apart, with
     # the values that the cell has: so an option may become an axis without measuring its default again.
     # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
-    words = {"description", "precisions", "schema_version", "options", "metrics"}
+    words = {"description", "precisions", "schema_version", "options", "metrics", "inputs"}
     return workload.model_dump(mode="json", exclude=words, exclude_defaults=True)
 
 
 def _options(campaign: Campaign, cell: Cell) -> Mapping[str, Scalar]:
     workload = campaign.workloads[cell.workload]
     return workload.counted_options({**workload.options, **cell.options})
+
+
+def _inputs(campaign: Campaign, cell: Cell) -> dict[str, Any]:
+    """Hashes of the input files; a cell without any has the identity that it had before there were such."""
+    workload = campaign.workloads[cell.workload]
+    files = inputs_of(workload, {**workload.options, **cell.options}, campaign.inputs)
+    return {"inputs": {text: file.sha256 for text, file in files.items()}} if files else {}
 
 
 class Specifications:
@@ -214,6 +223,7 @@ class Specifications:
             "workload": self._workloads[cell.workload],
             "precision": cell.precision,
             "options": _options(self._campaign, cell),
+            **_inputs(self._campaign, cell),
         }
 
 

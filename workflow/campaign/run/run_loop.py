@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from campaign.config.input_files import inputs_of, refuse_edited
 from campaign.documents.cell import Cell
 from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.documents.lease_plan import read_lease_plan
@@ -131,6 +132,7 @@ class Session:
         directory = self.work / "runs" / name
         directory.mkdir(parents=True, exist_ok=True)
         place = self.campaign.system.storage.get(cell.configuration.storage)
+        inputs = inputs_of(workload, {**workload.options, **cell.options}, self.campaign.inputs)
         run = Run(
             cell,
             repetition,
@@ -140,6 +142,7 @@ class Session:
             storage=Storage(Path(place.path), place.emulated_gb_per_s) if place else None,
             peak_tflops=self._peak_tflops(cell),
             launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
+            files={text: file.path for text, file in inputs.items()},
         )
         try:
             objection = self._device_objection(cell) or workload.objection(cell, runs_on)
@@ -149,11 +152,12 @@ class Session:
             else:
                 log.unlink(missing_ok=True)  # of an attempt that left no record
                 self._software(cell)
+                refuse_edited(inputs)
                 limits = Limits(cell.settings.time_limit_s, self.campaign.protocol.memory_limit_mib)
                 step = workload.step(run)
                 step = replace(step, environment={**self.telemetry.environment, **step.environment})
                 ended = launcher.run(step, f"{self.mark}{name}", log, directory, limits)
-                outcome = workload.read(run, ended, Log(log))
+                outcome = workload.outcome(run, ended, Log(log))
         except LaunchError as error:
             if log.exists():
                 error.with_log(log)

@@ -7,12 +7,13 @@ import statistics
 import tempfile
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.check import Sources
+from campaign.config.input_files import inputs_of, read_inputs
 from campaign.config.load import Loaded, config_directories, load_workload_file, validate
 from campaign.config.resolve import Campaign, resolve
 from campaign.config.system_file import SystemFile
@@ -102,6 +103,13 @@ def campaign_of(
     return resolve(Path("once"), asked, used, {workload.model.name: workload.model}, sources)
 
 
+def _with_inputs(campaign: Campaign, workload: Loaded[Workload]) -> Campaign:
+    source = workload.source
+    sources = Sources(source, source, {workload.model.name: source})
+    axes = campaign.file.axes.options
+    return replace(campaign, inputs=read_inputs(source.path, campaign.workloads, axes, sources))
+
+
 def only_cell(campaign: Campaign) -> Cell:
     """The one cell of such a campaign."""
     if campaign.impossible:
@@ -115,7 +123,10 @@ def run_of(campaign: Campaign, cell: Cell, directory: Path, launcher: Literal["l
     names = [f"host{number}" for number in range(1, cell.configuration.hosts + 1)]
     composition = Composition(tuple(ComposedHost(name, 1, 1.0, ()) for name in names))
     runs_on = campaign.device(cell.configuration.device).runs_on
-    return Run(cell, 1, composition, directory, runs_on, launcher=launcher)
+    workload = campaign.workloads[cell.workload]
+    files = inputs_of(workload, {**workload.options, **cell.options}, campaign.inputs)
+    paths = {text: file.path for text, file in files.items()}
+    return Run(cell, 1, composition, directory, runs_on, launcher=launcher, files=paths)
 
 
 @dataclass(frozen=True)
@@ -164,7 +175,7 @@ def _steps(outcome: Outcome) -> dict[str, float]:
 
 def run_once(workload: Loaded[Workload], wish: Wish, system: SystemFile | None, log: Path) -> Found:
     """Run a workload once here with the local launcher; its output is in `log`. LaunchError: it could not be started."""
-    campaign = campaign_of(workload, wish, system)
+    campaign = _with_inputs(campaign_of(workload, wish, system), workload)
     cell = only_cell(campaign)
     file = workload.model
     with tempfile.TemporaryDirectory(prefix="campaign-run-") as scratch:
@@ -179,7 +190,7 @@ def run_once(workload: Loaded[Workload], wish: Wish, system: SystemFile | None, 
         finally:
             launcher.close()
         text = Log(log)
-        outcome = file.read(run, ended, text)
+        outcome = file.outcome(run, ended, text)
     reading = read_log(file.log_parser, text, _scope(wish)) if file.log_parser else None
     return Found(
         file.name,
@@ -217,7 +228,7 @@ def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None)
     wish = Wish(scope.batch or 1, precision, scope.ranks or 1)
     campaign = campaign_of(workload, wish, None, "slurm")
     run = run_of(campaign, only_cell(campaign), log.parent)
-    outcome = file.read(run, Ended((0,), 0.0, 0.0), text)
+    outcome = file.outcome(run, Ended((0,), 0.0, 0.0), text)
     told = tuple(file.hints(text)) if outcome.status == "incomplete" else ()
     return Found(file.name, outcome, log=log, hints=told)
 

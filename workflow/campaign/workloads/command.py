@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
@@ -125,6 +126,16 @@ class CommandWorkload(Workload):
     def log_parser(self) -> str | None:
         return self.parser
 
+    def input_words(self) -> tuple[str, ...]:
+        if self.inputs is not None:
+            return self.inputs
+        if self.command[:2] not in (("sh", "-c"), ("bash", "-c")) or len(self.command) < 3:
+            return self.command
+        try:
+            return (*shlex.split(self.command[2]), *self.command[3:])
+        except ValueError:
+            return self.command
+
     @property
     def printed_metrics(self) -> list[str] | None:
         return [each.metric for each in self.parsers] or None
@@ -152,6 +163,8 @@ class CommandWorkload(Workload):
             for place, text in texts(self.software.model_dump(include={"conda", "venv", "apptainer"})):
                 # The same for every cell of an option's value, so that it is looked at once.
                 yield from problems_of(check_template, text, self.options, around.place("software", *place))
+        for index, word in enumerate(self.inputs or ()):
+            yield from problems_of(check_template, word, self.options, around.place("inputs", index))
         program = self.command[0]
         if "/" in program and not program.startswith(("/", "{")):
             yield (
@@ -202,9 +215,10 @@ class CommandWorkload(Workload):
             name=f"{cell.id}.{run.repetition}",
         )
         words = (*self.command, *self.precision_arguments.get(cast(Precision, cell.precision), ()))
+        filled_in = [fill(part, values, f"{where}: command") for part in words]
         options = [fill(part, values, f"{where}: launch_options") for part in self.launch_options]
         return Step(
-            argv=command_line(software, options, [fill(part, values, f"{where}: command") for part in words], job),
+            argv=command_line(software, options, [run.files.get(word, word) for word in filled_in], job),
             environment=environment,
             ranks_by_host=run.ranks_by_host,
             per_rank=self.launch in ("per_rank", "srun"),

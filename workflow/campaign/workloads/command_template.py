@@ -34,6 +34,14 @@ def check_template(text: str, known: Collection[str], where: str) -> None:
         pass
 
 
+def names_in(text: str) -> frozenset[str]:
+    """Names in braces; none for a text that is no template."""
+    try:
+        return frozenset(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
+    except ValueError:
+        return frozenset()
+
+
 def texts(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Place and value of every text in a document."""
     if isinstance(document, str):

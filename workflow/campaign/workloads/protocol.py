@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from campaign.documents.cell import Cell, Scalar
-from campaign.documents.fields import AxisName, Model, Name, Precision
+from campaign.documents.fields import Argument, AxisName, Model, Name, Precision
 from campaign.documents.metric import Better
 from campaign.documents.record import Failure, Status
 from campaign.fabrics.hardware import Composition
@@ -32,7 +32,7 @@ class Run:
     """One run about to be launched. `directory` is the run's own and empty; `runs_on`: what the devices are.
 
     storage: of the configuration's kind, where the system file says where that is; peak_tflops: of a device in the cell's
-    precision; launcher: who starts it.
+    precision; launcher: who starts it; files: paths of its input files, by their name in the workload's file.
     """
 
     cell: Cell
@@ -43,6 +43,7 @@ class Run:
     storage: Storage | None = None
     peak_tflops: float | None = None
     launcher: Literal["local", "slurm"] = "local"
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
@@ -174,6 +175,9 @@ class Workload(Model):
     """Options with their default values. A campaign may vary them under `axes.options`."""
     metrics: dict[AxisName, MetricFacts] = Field(default_factory=dict)
     """Unit and better direction of metrics whose names do not tell them, such as `score: {better: higher}`."""
+    inputs: tuple[Argument, ...] | None = None
+    """Files whose content is part of a cell's identity, so that an edited one is measured anew. Relative to the workload file or
+    the project; `{name}` is replaced by an option. Default: of a `command` workload the scripts in its command line. `[]`: none."""
     kind: str
     """Kind of the workload."""
 
@@ -201,6 +205,10 @@ class Workload(Model):
     def log_parser(self) -> str | None:
         """The built-in parser that reads its log."""
         return None
+
+    def input_words(self) -> Sequence[str]:
+        """Names of input files, with options in braces. Where `inputs` is None: words that may be the name of a script."""
+        return self.inputs or ()
 
     @property
     def printed_metrics(self) -> Sequence[str] | None:
@@ -245,6 +253,17 @@ class Workload(Model):
     @abstractmethod
     def step(self, run: Run) -> Step:
         """The step that measures the run; may write what it needs into `run.directory`."""
+
+    def outcome(self, run: Run, ended: Ended, log: Log) -> Outcome:
+        """What `read` gives; a rate that no work can have is a failure."""
+        found = self.read(run, ended, log)
+        rate = found.throughput_per_s
+        if found.status != "ok" or rate is None or rate > 0:
+            return found
+        failure = Failure(
+            reason=f"throughput_per_s is {rate:g}; a run that did work has a positive one", evidence=log.tail()
+        )
+        return replace(found, status="invalid", failure=failure)
 
     @abstractmethod
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
