@@ -28,9 +28,20 @@ def name_uuid(name: str) -> str:
 
 
 @dataclass
-class Quirks:
-    """What peers do. operation: `res_op_status` by device; wrong, extra: so many attaches choose another model, attach one more."""
+class FabricManager:
+    """A fabric manager over a rack; machines are called as the hosts are, with UUIDs of their own.
 
+    token_s: how long a token is good. operation: `res_op_status` by device; wrong, extra: so many attaches choose another model,
+    attach one more than asked for; brief: the list tells neither models nor serials; misspelt: `res_spcec`; whole: an attach is
+    answered with everything on the machine; object_message: errors say what they have to say in an object.
+    """
+
+    rack: Rack
+    tenant: str = "b3b65e79-ad41-4367-89d6-e4e7315141ef"
+    realm: str = "cdi"
+    user: str = "campaign"
+    password: str = "learn-2-compose"
+    token_s: float = 300.0
     operation: Mapping[str, str] = field(default_factory=dict)
     wrong: int = 0
     extra: int = 0
@@ -39,34 +50,23 @@ class Quirks:
     whole: bool = False
     object_message: bool = False
 
-
-class FabricManager:
-    """See `open_dialect`."""
-
-    def __init__(
-        self, rack: Rack, tenant: str, realm: str, user: str, password: str, token_s: float, quirks: Quirks
-    ) -> None:
-        self.rack = rack
-        self._tenant, self._realm = tenant, realm
-        self._login = {"username": user, "password": password}
-        self._token_s = token_s
-        self.quirks = quirks
+    def __post_init__(self) -> None:
         self._tokens: dict[str, float] = {}
-        self._machines = {name_uuid(host): host for host in rack.hosts}
+        self._machines = {name_uuid(host): host for host in self.rack.hosts}
 
     def answer(self, asked: Asked) -> Reply:
-        if asked.path == f"/id_manager/realms/{self._realm}/protocol/openid-connect/token":
+        if asked.path == f"/id_manager/realms/{self.realm}/protocol/openid-connect/token":
             return self._token(asked)
         if not asked.path.startswith(_MACHINES):
             return self._error(404, "E020001", f"no {asked.path}")
-        bearer = asked.headers.get("Authorization", "").removeprefix("Bearer ")
+        bearer = (asked.header("Authorization") or "").removeprefix("Bearer ")
         if self._tokens.get(bearer, 0.0) <= time.time():
             return self._error(401, "E020401", "the token is not valid")
-        if asked.query.get("tenant_uuid") != self._tenant:
+        if asked.query.get("tenant_uuid") != self.tenant:
             return self._error(403, "E020403", "tenant_uuid: no such tenant, or not yours")
         match asked.method, asked.path.removeprefix(_MACHINES).strip("/").split("/"):
             case "GET", [""]:
-                return self._listed([self._machine(name, brief=self.quirks.brief) for name in self._machines])
+                return self._listed([self._machine(name, brief=self.brief) for name in self._machines])
             case "GET", [name] if name in self._machines:
                 return self._listed([self._machine(name)])
             case "GET", [name, "available-reserved-resources"] if name in self._machines:
@@ -77,24 +77,18 @@ class FabricManager:
 
     def _token(self, asked: Asked) -> Reply:
         form = {name: values[-1] for name, values in parse_qs(asked.text, keep_blank_values=True).items()}
-        wanted = {"client_id", "client_secret", "username", "password", "scope", "response_type", "grant_type"}
-        if (
-            asked.method != "POST"
-            or set(form) != wanted
-            or form["grant_type"] != "password"
-            or form["scope"] != "openid"
-        ):
+        fixed = {"grant_type": "password", "scope": "openid"}
+        wanted = {"client_id", "client_secret", "username", "password", "response_type", *fixed}
+        if asked.method != "POST" or set(form) != wanted or not fixed.items() <= form.items():
             return Reply(400, {"error": "invalid_request"})
-        if any(form[name] != value for name, value in self._login.items()):
+        if (form["username"], form["password"]) != (self.user, self.password):
             return Reply(401, {"error": "invalid_grant", "error_description": "Invalid user credentials"})
-        until = time.time() + self._token_s
-        parts = ({"alg": "none"}, {"exp": until, "jti": len(self._tokens)})
-        token = ".".join(
-            [*(urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts), "none"]
-        )
+        until = time.time() + self.token_s
+        parts = [json.dumps(part).encode() for part in ({"alg": "none"}, {"exp": until, "jti": len(self._tokens)})]
+        token = ".".join([*(urlsafe_b64encode(part).decode().rstrip("=") for part in parts), "none"])
         self._tokens[token] = until
         # Longer than the token's own end, which is what counts.
-        return Reply(200, {"access_token": token, "expires_in": 10 * self._token_s + 3600, "token_type": "Bearer"})
+        return Reply(200, {"access_token": token, "expires_in": 10 * self.token_s + 3600, "token_type": "Bearer"})
 
     # -- what there is -----------------------------------------------------------------------------------------------------
 
@@ -104,37 +98,26 @@ class FabricManager:
 
     def _machine(self, name: str, *, brief: bool = False, only: list[RackDevice] | None = None) -> dict[str, Any]:
         devices = self.rack.attached(self._machines[name]) if only is None else only
-        built_in = {
-            "res_uuid": name_uuid(f"compute {name}"),
-            "res_name": "compute",
-            "res_type": "compute",
-            "res_status": 4,
-            "res_op_status": "0",
-        }
+        built_in = _resource("compute", name_uuid(f"compute {name}"), "compute")
         resources = [self._resource(device, brief=brief) for device in devices]
         return {
             **FABRIC,
             "mach_uuid": name,
             "mach_id": list(self._machines).index(name) + 1,
             "mach_name": self._machines[name],
-            "tenant_uuid": self._tenant,
+            "tenant_uuid": self.tenant,
             "resources": resources if only is not None else [built_in, *resources],
         }
 
     def _resource(self, device: RackDevice, *, brief: bool = False) -> dict[str, Any]:
-        found = {
-            "res_uuid": name_uuid(device.name),
-            "res_name": device.name,
-            "res_type": TYPES[device.kind],
-            "res_status": 4,
-            "res_op_status": self.quirks.operation.get(device.name, "20" if "broken" in device.quirks else "0"),
-        }
+        status = self.operation.get(device.name, "20" if "broken" in device.quirks else "0")
+        found = _resource(device.name, name_uuid(device.name), TYPES[device.kind], status)
         if brief:
             return found
         condition = [{"column": "model", "operator": "eq", "value": device.model}]
         return found | {
             "res_serial_num": f"GPU-{device.uuid}" if device.kind == "gpu" else device.serial,
-            "res_spcec" if self.quirks.misspelt else "res_spec": {"condition": condition},
+            "res_spcec" if self.misspelt else "res_spec": {"condition": condition},
         }
 
     def _free(self, type_: str, model: str | None) -> list[RackDevice]:
@@ -163,7 +146,7 @@ class FabricManager:
             (resources,) = machine["resources"]
             (wanted,) = resources["res_specs"]
             wanted = dict(wanted)
-            whole = tenant["tenant_uuid"] == self._tenant and machine["mach_uuid"] == name and wanted["res_num"] == 1
+            whole = tenant["tenant_uuid"] == self.tenant and machine["mach_uuid"] == name and wanted["res_num"] == 1
         except (KeyError, TypeError, ValueError):
             whole = False
         if not whole:
@@ -179,16 +162,14 @@ class FabricManager:
         free = self._free(wanted["res_type"], model)
         if model is None or not free:
             return self._error(404, "E020410", f"not enough resources: {model}")
-        if self.quirks.wrong > 0:
-            self.quirks.wrong -= 1
+        if self.wrong > 0:
+            self.wrong -= 1
             free = [one for one in self._free(wanted["res_type"], None) if one.model != model] or free
-        count = 1
-        if self.quirks.extra > 0:
-            self.quirks.extra -= 1
-            count = 2
+        count = 2 if self.extra > 0 else 1
+        self.extra = max(0, self.extra - 1)
         for device in free[:count]:
             self.rack.attach(device.name, host)
-        return self._listed([self._machine(name, only=None if self.quirks.whole else free[:count])])
+        return self._listed([self._machine(name, only=None if self.whole else free[:count])])
 
     def _detach(self, name: str, wanted: Mapping[str, Any]) -> Reply:
         if set(wanted) != {"res_type", "res_uuid", "res_num"}:
@@ -201,41 +182,21 @@ class FabricManager:
         return Reply(204)
 
     def _error(self, status: int, code: str, message: str) -> Reply:
-        words: Any = {"en": message} if self.quirks.object_message else message
+        words: Any = {"en": message} if self.object_message else message
         return Reply(status, {"status": status, "detail": {"code": code, "message": words, "data": {}}})
+
+
+def _resource(name: str, id_: str, type_: str, status: str = "0") -> dict[str, Any]:
+    return {"res_uuid": id_, "res_name": name, "res_type": type_, "res_status": 4, "res_op_status": status}
 
 
 def _model(conditions: Any) -> str | None:
     """The model that one condition asks for; None for anything else, which is all that the fabric manager understands."""
-    if not isinstance(conditions, list) or len(conditions) != 1 or not isinstance(conditions[0], dict):
-        return None
-    condition = conditions[0]
-    if set(condition) != {"column", "operator", "value"} or (condition["column"], condition["operator"]) != (
-        "model",
-        "eq",
-    ):
-        return None
-    return str(condition["value"])
+    match conditions:
+        case [{"column": "model", "operator": "eq", "value": value, **rest}] if not rest:
+            return str(value)
+    return None
 
 
 COMPOSES = ("PATCH", "*/update")
-
-
-def open_dialect(
-    rack: Rack,
-    *,
-    tenant: str = "b3b65e79-ad41-4367-89d6-e4e7315141ef",
-    realm: str = "cdi",
-    user: str = "campaign",
-    password: str = "learn-2-compose",
-    token_s: float = 300.0,
-    **quirks: Any,
-) -> FabricManager:
-    """A fabric manager over a rack; machines are called as the hosts are, with UUIDs of their own.
-
-    token_s: how long a token is good. quirks: `operation` ({device: res_op_status}), `wrong` and `extra` (so many attaches choose
-    another model, attach one more than asked for), `brief` (the list tells neither models nor serials), `misspelt` (`res_spcec`),
-    `whole` (an attach is answered with everything on the machine),
-    `object_message` (errors say what they have to say in an object).
-    """
-    return FabricManager(rack, tenant, realm, user, password, token_s, Quirks(**quirks))
+open_dialect = FabricManager

@@ -28,59 +28,48 @@ class Apply:
     rollback: str | None = None
     done: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def blocks(self) -> str | None:
-        """The error code for others that want to start: under way, or suspended."""
-        if self.status in ("IN_PROGRESS", "CANCELING") or self.rollback == "IN_PROGRESS":
-            return "E40010"
-        return "E40027" if "SUSPENDED" in (self.status, self.rollback) else None
-
     def document(self) -> dict[str, Any]:
         results = [{"operationID": step["operationID"], "status": "COMPLETED"} for step in self.done]
         found = {"applyID": self.number, "status": self.status, "procedures": self.steps, "applyResult": results}
         return found if self.rollback is None else found | {"rollbackStatus": self.rollback, "executeRollback": True}
 
 
+@dataclass
 class Cdim:
-    """See `open_dialect`."""
+    """CDIM over a rack. nodes: CDIM's id of a host, where it is not the host's name; looks: so many reads go by
+    before an apply is done.
 
-    def __init__(
-        self,
-        rack: Rack,
-        *,
-        api: Literal["eeio", "cpu"],
-        nodes: Mapping[str, str],
-        looks: int,
-        busy: int,
-        ends: str,
-        after: int,
-        rollback: str | None,
-        times: int,
-    ) -> None:
-        self.rack = rack
-        self._api = api
-        self._nodes = {host: nodes.get(host, host) for host in rack.hosts}
-        self._looks, self._busy = looks, busy
-        self._ends, self._after, self._rollback, self._times = ends, after, rollback, times
-        self.applies: dict[str, Apply] = {}
+    busy: so many applies are refused as if another ran. ends: status in which the next `times` applies end (-1: all) after `after`
+    of their steps, other than COMPLETED: FAILED, SUSPENDED or CANCELED; rollback: what became of taking them back.
+    """
 
-    @property
-    def _link(self) -> str:
-        return "eeio" if self._api == "eeio" else "CPU"
+    rack: Rack
+    api: Literal["eeio", "cpu"] = "eeio"
+    nodes: Mapping[str, str] | Sequence[tuple[str, str]] = ()
+    looks: int = 0
+    busy: int = 0
+    ends: str = "COMPLETED"
+    after: int = 0
+    rollback: str | None = None
+    times: int = 1
+    applies: dict[str, Apply] = field(default_factory=dict)
 
-    @property
-    def _names(self) -> tuple[str, str]:
-        return ("sourceDeviceID", "destinationDeviceID") if self._api == "eeio" else ("targetCPUID", "targetDeviceID")
-
-    def _interface(self, host: str) -> str:
-        return f"{self._link.lower()}-{self._nodes[host]}"
+    def __post_init__(self) -> None:
+        self._nodes = {host: host for host in self.rack.hosts} | dict(self.nodes)
+        self._link = "eeio" if self.api == "eeio" else "CPU"
+        self._interfaces = {f"{self._link.lower()}-{node}": host for host, node in self._nodes.items()}
+        own = ("sourceDeviceID", "destinationDeviceID") if self.api == "eeio" else ("targetCPUID", "targetDeviceID")
+        self._source, self._destination = own
 
     def answer(self, asked: Asked) -> Reply:
         if not asked.path.startswith(f"{PREFIX}/"):
             return Reply(404, {"code": "E40099", "message": f"no {asked.path}"})
         if asked.method == "GET":
             for apply in self.applies.values():
-                self._advance(apply)
+                if apply.status == "IN_PROGRESS":
+                    apply.looks -= 1
+                    if apply.looks < 0:
+                        self._run(apply)
         match asked.method, asked.path.removeprefix(f"{PREFIX}/").split("/"):
             case "GET", ["resources"]:
                 resources = [self._resource(device) for device in self.rack.devices.values()]
@@ -114,7 +103,7 @@ class Cdim:
                 "model": device.model,
                 "serialNumber": device.serial,
                 "status": {"health": "Critical" if "broken" in device.quirks else "OK", "state": "Enabled"},
-                "links": [{"type": self._link, "deviceID": self._interface(host)}] if host else [],
+                "links": [{"type": self._link, "deviceID": f"{self._link.lower()}-{self._nodes[host]}"}] if host else [],
             },
             "nodeIDs": [self._nodes[host]] if host else [],
             "resourceGroupIDs": ["00000000-0000-7000-8000-000000000000"],
@@ -123,7 +112,12 @@ class Cdim:
     def _resource_of_host(self, host: str) -> dict[str, Any]:
         links = [{"type": TYPES[device.kind], "deviceID": device.uuid} for device in self.rack.attached(host)]
         status = {"health": "OK", "state": "Enabled"}
-        device = {"deviceID": self._interface(host), "type": self._link, "status": status, "links": links}
+        device = {
+            "deviceID": f"{self._link.lower()}-{self._nodes[host]}",
+            "type": self._link,
+            "status": status,
+            "links": links,
+        }
         return {"annotation": {"available": True}, "detected": True, "device": device, "nodeIDs": [self._nodes[host]]}
 
     def _node(self, host: str) -> dict[str, Any]:
@@ -133,27 +127,27 @@ class Cdim:
     # -- applies -----------------------------------------------------------------------------------------------------------
 
     def _start(self, body: Any) -> Reply:
-        if self._busy > 0:
-            self._busy -= 1
+        if self.busy > 0:
+            self.busy -= 1
             return Reply(409, _BUSY)
         for apply in self.applies.values():
-            if apply.blocks == "E40010":
+            if apply.status in ("IN_PROGRESS", "CANCELING") or apply.rollback == "IN_PROGRESS":
                 return Reply(409, _BUSY)
-            if apply.blocks:
+            if "SUSPENDED" in (apply.status, apply.rollback):
                 words = f"Suspended data exist. Please resume layoutapply. applyID:[{apply.number}]"
                 return Reply(409, {"code": "E40027", "message": words})
         steps = body.get("procedures") if isinstance(body, dict) else None
         if (wrong := self._wrong(steps)) is not None:
             return Reply(400, {"code": "E40001", "message": wrong})
         number = f"{len(self.applies) + 1:010x}"
-        self.applies[number] = Apply(number, list(steps or ()), self._looks)
+        self.applies[number] = Apply(number, list(steps or ()), self.looks)
         return Reply(202, {"applyID": number})
 
     def _wrong(self, steps: Any) -> str | None:
         """What the schema of the request forbids; None for a request that can be started."""
         if not isinstance(steps, list):
             return "'procedures' is a required property"
-        source, destination = self._names
+        source, destination = self._source, self._destination
         numbers = [step.get("operationID") for step in steps if isinstance(step, dict)]
         for step in steps:
             if not isinstance(step, dict) or step.get("operation") not in ("connect", "disconnect"):
@@ -169,15 +163,9 @@ class Cdim:
                 return f"{step!r}: operationIDs must be unique, and dependencies among them"
         return None
 
-    def _advance(self, apply: Apply) -> None:
-        if apply.status == "IN_PROGRESS":
-            apply.looks -= 1
-            if apply.looks < 0:
-                self._run(apply)
-
     def _run(self, apply: Apply) -> None:
-        fails = self._ends != "COMPLETED" and self._times != 0
-        limit = self._after if fails else len(apply.steps)
+        fails = self.ends != "COMPLETED" and self.times != 0
+        limit = self.after if fails else len(apply.steps)
         waiting = list(apply.steps)
         while waiting and len(apply.done) < limit:
             finished = {step["operationID"] for step in apply.done}
@@ -190,30 +178,25 @@ class Cdim:
         if not fails:
             apply.status = "COMPLETED"
             return
-        self._times -= 1
-        apply.status = self._ends
-        apply.rollback = self._rollback
-        if self._rollback == "COMPLETED":
+        self.times -= 1
+        apply.status = self.ends
+        apply.rollback = self.rollback
+        if self.rollback == "COMPLETED":
             self._undo(apply)
 
     def _do(self, step: Mapping[str, Any], *, undo: bool = False) -> bool:
         """One step on the hardware; False for what it cannot do."""
-        source, destination = self._names
-        host = next((name for name in self.rack.hosts if self._interface(name) == step[source]), None)
-        device = next((d for d in self.rack.devices.values() if d.uuid == step[destination]), None)
+        host = self._interfaces.get(step[self._source])
+        device = next((d for d in self.rack.devices.values() if d.uuid == step[self._destination]), None)
         if host is None or device is None:
             return False
-        if (step["operation"] == "connect") != undo:
-            if device.attached_to is not None:
-                return False
-            try:
-                self.rack.attach(device.name, host)
-            except RackError:
-                return False
-            return True
-        if device.attached_to != host:
+        attaching = (step["operation"] == "connect") != undo
+        if device.attached_to != (None if attaching else host):
             return False
-        self.rack.detach(device.name)
+        try:
+            self.rack.attach(device.name, host) if attaching else self.rack.detach(device.name)
+        except RackError:
+            return False
         return True
 
     def _undo(self, apply: Apply) -> None:
@@ -239,34 +222,4 @@ class Cdim:
 
 
 COMPOSES = ("POST", "*/layout-apply")
-
-
-def open_dialect(
-    rack: Rack,
-    *,
-    api: Literal["eeio", "cpu"] = "eeio",
-    nodes: Mapping[str, str] | Sequence[tuple[str, str]] = (),
-    looks: int = 0,
-    busy: int = 0,
-    ends: str = "COMPLETED",
-    after: int = 0,
-    rollback: str | None = None,
-    times: int = 1,
-) -> Cdim:
-    """CDIM over a rack. nodes: CDIM's id of a host, where it is not the host's name; looks: so many reads go by
-    before an apply is done.
-
-    busy: so many applies are refused as if another ran. ends: status in which the next `times` applies end (-1: all) after `after`
-    of their steps, other than COMPLETED: FAILED, SUSPENDED or CANCELED; rollback: what became of taking them back.
-    """
-    return Cdim(
-        rack,
-        api=api,
-        nodes=dict(nodes),
-        looks=looks,
-        busy=busy,
-        ends=ends,
-        after=after,
-        rollback=rollback,
-        times=times,
-    )
+open_dialect = Cdim

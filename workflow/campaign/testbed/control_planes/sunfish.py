@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from campaign.testbed.control_planes.hardware import Rack, RackDevice, RackError
+from campaign.testbed.control_planes.redfish_service.documents import ROOT, ref
 from campaign.testbed.control_planes.server import Asked, Reply
 
-ROOT = "/redfish/v1"
+FABRIC = f"{ROOT}/Fabrics/CXL"
 AGENT = "/_agent/redfish/v1/Fabrics/CXL/Connections"
 """The agent's own list of connections, on a service of its own in reality."""
 ENTITIES = {"gpu": "Processor", "nvme": "Drive", "nic": "NetworkController"}
@@ -84,11 +85,11 @@ class Agent:
 
 
 class Sunfish:
-    """See `open_dialect`."""
+    """Sunfish and its agent over a rack: an initiator endpoint a host, a target one a device, a zone a drawer. See `Quirks`."""
 
-    def __init__(self, rack: Rack, user: str, password: str, quirks: Quirks) -> None:
+    def __init__(self, rack: Rack, *, user: str = "campaign", password: str = "learn-2-compose", **quirks: Any) -> None:
         self.rack = rack
-        self.quirks = quirks
+        self.quirks = Quirks(**quirks)
         self._login = (user, password)
         self._sessions: set[str] = set()
         self._names = {self._path("Endpoints", name): name for name in (*rack.hosts, *rack.devices)}
@@ -98,7 +99,7 @@ class Sunfish:
 
     def _path(self, collection: str, name: str) -> str:
         shown = hashlib.sha256(name.encode()).hexdigest()[:12] if self.quirks.renamed else name
-        return f"{ROOT}/Fabrics/CXL/{collection}/{shown}"
+        return f"{FABRIC}/{collection}/{shown}"
 
     def answer(self, asked: Asked) -> Reply | None:
         path = asked.path.rstrip("/")
@@ -113,7 +114,7 @@ class Sunfish:
         if asked.method == "DELETE" and path.startswith(f"{ROOT}/SessionService/Sessions/"):
             self._sessions.discard(path.rpartition("/")[2])
             return Reply(204)
-        if (asked.method, path) == ("POST", f"{ROOT}/Fabrics/CXL/Connections"):
+        if (asked.method, path) == ("POST", f"{FABRIC}/Connections"):
             return self._create(asked.body)
         if asked.method == "DELETE" and path in self._connections():
             return self._delete(self._connections()[path])
@@ -135,8 +136,8 @@ class Sunfish:
 
     def _root(self) -> dict[str, Any]:
         features = {"ProtocolFeaturesSupported": {"ExpandQuery": {"NoLinks": True}}} if self.quirks.expands else {}
-        sessions = {"Sessions": {"@odata.id": f"{ROOT}/SessionService/Sessions"}}
-        return {"@odata.id": f"{ROOT}/", "Fabrics": {"@odata.id": f"{ROOT}/Fabrics"}, "Links": sessions, **features}
+        sessions = {"Sessions": ref(f"{ROOT}/SessionService/Sessions")}
+        return {"@odata.id": f"{ROOT}/", "Fabrics": ref(f"{ROOT}/Fabrics"), "Links": sessions, **features}
 
     def _connections(self) -> dict[str, str]:
         return {self._path("Connections", name): name for name in self.store}
@@ -150,31 +151,29 @@ class Sunfish:
         return Reply(200, found)
 
     def _resource(self, path: str) -> dict[str, Any] | None:
-        fabric = f"{ROOT}/Fabrics/CXL"
         if (members := self._members(path)) is not None:
-            return {"@odata.id": path, "Members": [{"@odata.id": member} for member in members]}
-        if path == fabric:
-            parts = {name: {"@odata.id": f"{fabric}/{name}"} for name in ("Endpoints", "Zones", "Connections")}
+            return {"@odata.id": path, "Members": [ref(member) for member in members]}
+        if path == FABRIC:
+            parts = {name: ref(f"{FABRIC}/{name}") for name in ("Endpoints", "Zones", "Connections")}
             return {"@odata.id": path, "Id": "CXL", "FabricType": "CXL", **parts}
         if path in self._names:
             return self._endpoint(path, self._names[path])
         if path in self._connections():
             return self.store[self._connections()[path]]
-        drawer, entity = path.removeprefix(f"{fabric}/Zones/"), path.removeprefix(f"{ROOT}/Chassis/Pool/")
+        drawer, entity = path.removeprefix(f"{FABRIC}/Zones/"), path.removeprefix(f"{ROOT}/Chassis/Pool/")
         if drawer in self._drawers:
             return self._zone(path, drawer)
         return self._entity(path, self.rack.devices[entity]) if entity in self.rack.devices else None
 
     def _members(self, path: str) -> list[str] | None:
         """What a collection has; None for what is no collection."""
-        fabric = f"{ROOT}/Fabrics/CXL"
         if path == f"{ROOT}/Fabrics":
-            return [fabric]
-        match path.removeprefix(f"{fabric}/"):
+            return [FABRIC]
+        match path.removeprefix(f"{FABRIC}/"):
             case "Endpoints":
                 return list(self._names)
             case "Zones":
-                return [f"{fabric}/Zones/{drawer}" for drawer in self._drawers]
+                return [f"{FABRIC}/Zones/{drawer}" for drawer in self._drawers]
             case "Connections":
                 return list(self._connections())
         return None
@@ -182,7 +181,7 @@ class Sunfish:
     def _zone(self, path: str, drawer: str) -> dict[str, Any]:
         hosts = [host.name for host in self.rack.hosts.values() if drawer in host.drawers]
         devices = [device.name for device in self.rack.devices.values() if device.drawer == drawer]
-        ends = [{"@odata.id": self._path("Endpoints", name)} for name in (*hosts, *devices)]
+        ends = [ref(self._path("Endpoints", name)) for name in (*hosts, *devices)]
         return {"@odata.id": path, "Id": drawer, "ZoneType": "ZoneOfEndpoints", "Links": {"Endpoints": ends}}
 
     def _endpoint(self, path: str, name: str) -> dict[str, Any]:
@@ -192,7 +191,7 @@ class Sunfish:
             entity = {
                 "EntityType": ENTITIES[device.kind],
                 "EntityRole": "Target",
-                "EntityLink": {"@odata.id": f"{ROOT}/Chassis/Pool/{name}"},
+                "EntityLink": ref(f"{ROOT}/Chassis/Pool/{name}"),
             }
             if device.kind == "gpu":
                 entity["Identifiers"] = [{"DurableName": device.uuid, "DurableNameFormat": "UUID"}]
@@ -204,7 +203,7 @@ class Sunfish:
         """The connections that an endpoint says it is part of."""
         told = self.agent.connections if self.quirks.links == "agent" else self.store
         return [
-            {"@odata.id": self._path("Connections", number)}
+            ref(self._path("Connections", number))
             for number, body in told.items()
             if path in (*ends(body, "InitiatorEndpoints"), *ends(body, "TargetEndpoints"))
         ]
@@ -232,7 +231,7 @@ class Sunfish:
             return None
         self.store[name] = {
             **whole,
-            "Oem": {"Sunfish_RM": {"ManagingAgent": {"@odata.id": f"{ROOT}/AggregationService"}}},
+            "Oem": {"Sunfish_RM": {"ManagingAgent": ref(f"{ROOT}/AggregationService")}},
         }
         return Reply(200, self.store[name])
 
@@ -256,15 +255,11 @@ class Sunfish:
             return None
         addresses = {f"{AGENT}/{name}": body for name, body in self.agent.connections.items()}
         if path == AGENT:
-            return Reply(200, {"@odata.id": AGENT, "Members": [{"@odata.id": address} for address in addresses]})
+            return Reply(200, {"@odata.id": AGENT, "Members": [ref(address) for address in addresses]})
         if path not in addresses:
             return Reply(404, {"error": "not found"})
         return Reply(200, {**addresses[path], "@odata.id": path})
 
 
 COMPOSES = ("POST", "*/Connections")
-
-
-def open_dialect(rack: Rack, *, user: str = "campaign", password: str = "learn-2-compose", **quirks: Any) -> Sunfish:
-    """Sunfish and its agent over a rack: an initiator endpoint a host, a target one a device, a zone a drawer. See `Quirks`."""
-    return Sunfish(rack, user, password, Quirks(**quirks))
+open_dialect = Sunfish
