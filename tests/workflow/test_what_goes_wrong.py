@@ -20,7 +20,7 @@ from campaign.config.resolve import load_campaign
 from campaign.documents.driver_messages import DriverResult
 from campaign.documents.record import Store
 from campaign.errors import RecordError
-from campaign.fabrics.simulated.faults import FaultKind
+from campaign.fabrics.simulated import FaultKind
 from campaign.plan.dag import Request
 from campaign.run import measure_lease as measuring
 from campaign.run.driver import Driver

@@ -15,7 +15,7 @@ from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown
 from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
 from campaign.fabrics.protocol import HostSelection, Request, Selection
 from campaign.fabrics.simulated import Options, SimulatedFabric
-from campaign.fabrics.simulated.device_state import host_id
+from campaign.fabrics.simulated.chassis_topology import host_id
 from campaign.fabrics.state_file import StateFile
 from tests.contract.fabric_fixtures import configuration
 

@@ -20,8 +20,7 @@ from campaign import files
 from campaign.errors import FabricError
 from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request
-from campaign.fabrics.simulated import Options, SimulatedFabric
-from campaign.fabrics.simulated.faults import FaultKind
+from campaign.fabrics.simulated import FaultKind, Options, SimulatedFabric
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, release
 from campaign.lease.reconcile import reconcile

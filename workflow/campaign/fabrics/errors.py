@@ -7,20 +7,28 @@ from collections.abc import Iterable
 from campaign.errors import FabricError
 
 
-class Busy(FabricError):
-    """The fabric runs another transaction; nothing was changed. Waiting helps."""
+class Held(FabricError):
+    """Others, the `holders`, are in the way; nothing was changed. Waiting helps."""
 
     def __init__(self, message: str, holders: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.holders = tuple(holders)
 
 
-class Conflict(FabricError):
-    """Devices or hosts that would do are held by `holders`; nothing was changed. Waiting helps."""
+class OfDevices(FabricError):
+    """What is wrong with `devices` (fabric ids)."""
 
-    def __init__(self, message: str, holders: Iterable[str] = ()) -> None:
+    def __init__(self, message: str, devices: Iterable[str] = ()) -> None:
         super().__init__(message)
-        self.holders = tuple(holders)
+        self.devices = tuple(devices)
+
+
+class Busy(Held):
+    """The fabric runs another transaction."""
+
+
+class Conflict(Held):
+    """Devices or hosts that would do are held by `holders`."""
 
 
 class NoMatch(FabricError):
@@ -35,12 +43,8 @@ class Incompatible(FabricError):
         self.rule = rule
 
 
-class Unhealthy(FabricError):
+class Unhealthy(OfDevices):
     """Devices that would do, or that were obtained, are broken."""
-
-    def __init__(self, message: str, devices: Iterable[str] = ()) -> None:
-        super().__init__(message)
-        self.devices = tuple(devices)
 
 
 class PartialFailure(FabricError):
@@ -56,12 +60,8 @@ class OutcomeUnknown(FabricError):
     """The reply was lost; the operation may or may not have happened. Only reading back tells."""
 
 
-class HostNotVisible(FabricError):
+class HostNotVisible(OfDevices):
     """The fabric says attached, the host does not see it, also after a rescan."""
-
-    def __init__(self, message: str, devices: Iterable[str] = ()) -> None:
-        super().__init__(message)
-        self.devices = tuple(devices)
 
 
 class ProtocolViolation(FabricError):

@@ -35,6 +35,10 @@ class Slot(_Stored):
     fails_s: float | None = Field(default=None, description="Unix time from which it is broken")
     width: int | None = Field(default=None, description="trained lanes, when fewer than possible")
 
+    @property
+    def broken(self) -> bool:
+        return self.fails_s is not None and self.fails_s <= time.time()
+
 
 class HeldHost(_Stored):
     """What a lease asked for on one host, in fabric ids."""
@@ -79,9 +83,9 @@ class State(_Stored):
 
     def free(self, fabric_id: str) -> None:
         """Nobody has the device any more; one that broke stays broken."""
-        fails_s = self.devices.pop(fabric_id).fails_s
-        if fails_s is not None and fails_s <= time.time():
-            self.devices[fabric_id] = Slot(fails_s=fails_s)
+        slot = self.devices.pop(fabric_id)
+        if slot.broken:
+            self.devices[fabric_id] = Slot(fails_s=slot.fails_s)
 
     def drop(self, lease_id: str, keeping: Collection[str] = ()) -> None:
         """Forget the claims of a lease; devices to keep stay with it, and so do the hosts that they are on."""

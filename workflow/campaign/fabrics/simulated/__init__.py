@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,10 +24,36 @@ from campaign.fabrics.placement.devices import own_devices
 from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric
-from campaign.fabrics.simulated.chassis_topology import ChassisOptions, banks, fill, ports_of
-from campaign.fabrics.simulated.device_state import LANES, host_id, pooled, present, visible
-from campaign.fabrics.simulated.faults import Fault, FaultKind, Faults
+from campaign.fabrics.simulated.chassis_topology import LANES, ChassisOptions, banks, fill, host_id, ports_of
 from campaign.fabrics.state_file import Slot, State
+from campaign.files import content_hash
+
+FaultKind = Literal[
+    "busy",  # compose or release is refused because the fabric is busy; nothing changes
+    "lost_request",  # compose never arrives, and the caller cannot know
+    "unknown_outcome",  # compose is done, the reply is lost
+    "unknown_release",  # release is done, the reply is lost
+    "partial_attach",  # one device is not attached, and the fabric says so
+    "short_attach",  # one device is not attached, and the fabric reports success
+    "substituted_device",  # another free device of the drawer is attached in place of the one asked for
+    "degraded_link",  # a device trains with half its lanes
+    "device_never_visible",  # attached, but the host never enumerates it
+    "needs_rescan",  # attached, but the host enumerates it only after a rescan
+    "device_fails",  # a device breaks `after_s` seconds after it was attached, and stays broken
+    "leak",  # one device cannot be released
+]
+
+
+class Fault(BaseModel):
+    """One kind of fault, to happen `times` times to what matches."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: FaultKind = Field(description="what goes wrong")
+    times: int = Field(default=1, ge=1, description="how often it happens before it stops")
+    lease: str = Field(default="*", description="lease ids that it happens to, as a shell pattern")
+    device: str = Field(default="*", description="fabric ids that it happens to, as a shell pattern")
+    after_s: float = Field(default=0.0, ge=0, description="device_fails only: seconds from attachment to failure")
 
 
 class Occupied(BaseModel):
@@ -67,7 +95,7 @@ class SimulatedFabric(SimpleFabric):
         own = (device for host in hosts for device in own_devices(host))
         super().__init__(
             [replace(host, ports=ports[host.name]) for host in hosts],
-            map(pooled, fill(options.chassis, pool)),
+            fill(options.chassis, pool),
             state_dir,
             own=(replace(device, host_id=host_id(device.kind, device.fabric_id)) for device in own),
             banks=banks(options.chassis, hosts),
@@ -76,10 +104,41 @@ class SimulatedFabric(SimpleFabric):
         self._occupied = {entry.device: entry.by for entry in options.occupied}
         if unknown := set(self._occupied) - set(self.pool):
             raise ConfigError(f"occupied: no device {min(unknown)!r} in the pool")
-        self._faults = Faults(options.faults, self.state)
+        self._faults = {f"{n}-{content_hash(fault.model_dump(), 8)}": fault for n, fault in enumerate(options.faults)}
+
+    def _strikes(self, kind: FaultKind, lease_id: str, device: str | None = None) -> Fault | None:
+        """The fault that happens now, counted as happened in the state file; None when nothing goes wrong."""
+        matching = {
+            key: fault
+            for key, fault in self._faults.items()
+            if fault.kind == kind
+            and fnmatchcase(lease_id, fault.lease)
+            and fnmatchcase(device or fault.device, fault.device)
+        }
+        if not matching:
+            return None
+        with self.state.change() as state:
+            for key, fault in matching.items():
+                left = state.faults.get(key, fault.times)
+                if left > 0:
+                    state.faults[key] = left - 1
+                    return fault
+        return None
 
     def present(self, device: Device, state: State) -> Device:
-        return present(device, state, time.time(), self._occupied)
+        if (by := self._occupied.get(device.fabric_id)) is not None:
+            return replace(device, holder=by, attached_to=by, state="in_use")
+        slot = state.devices.get(device.fabric_id)
+        if slot is None:
+            return device
+        return replace(
+            device,
+            holder=slot.lease,
+            attached_to=slot.host,
+            state="failed" if slot.broken and slot.lease is None else slot.state,
+            health="critical" if slot.broken else "ok",
+            link=device.link and replace(device.link, width=slot.width or LANES),
+        )
 
     def refuse(self, state: State, selection: Selection) -> None:
         if foreign := [name for name in selection.ids if name in self._occupied]:
@@ -90,33 +149,38 @@ class SimulatedFabric(SimpleFabric):
         lease_id = selection.request.lease_id
         with self.exclusive(lease_id):
             self._refuse_if_busy(lease_id)
-            if self._faults.strike("lost_request", lease_id):
+            if self._strikes("lost_request", lease_id):
                 raise OutcomeUnknown(f"{lease_id}: no reply to compose")
             self.claim(selection)
             time.sleep(self._options.operation_s)
             self.attach_claimed(selection)
-            if self._faults.strike("unknown_outcome", lease_id):
+            if self._strikes("unknown_outcome", lease_id):
                 raise OutcomeUnknown(f"{lease_id}: the reply to compose was lost")
 
     def attach_claimed(self, selection: Selection) -> None:
         lease_id, done, failed = selection.request.lease_id, list[str](), list[str]()
         for device, host in self.unattached(selection):
             time.sleep(self._options.attach_s)
-            if self._faults.strike("partial_attach", lease_id, device):
+            if self._strikes("partial_attach", lease_id, device):
                 failed.append(device)
-            elif not self._faults.strike("short_attach", lease_id, device):
+            elif not self._strikes("short_attach", lease_id, device):
                 self.attach(self.pool[device], host, lease_id)
                 done.append(device)
         if failed:
             raise PartialFailure(f"{lease_id}: {', '.join(failed)} could not be attached", done, failed)
 
     def host_sees(self, composition: Composition) -> frozenset[str]:
-        state, now = self.state.read(), time.time()
+        slots, now = self.state.read().devices, time.time()
+
+        def arrived(slot: Slot, host: str) -> bool:
+            there = slot.visible_s is not None and slot.visible_s <= now and not slot.needs_rescan
+            return there and not slot.broken and slot.host == host
+
         return frozenset(
             device.fabric_id
             for host in composition.hosts
             for device in (*host.devices, *host.storage)
-            if device.local or visible(state.devices.get(device.fabric_id, Slot()), host.name, now)
+            if device.local or arrived(slots.get(device.fabric_id, Slot()), host.name)
         )
 
     def rescan(self, composition: Composition) -> None:
@@ -132,24 +196,24 @@ class SimulatedFabric(SimpleFabric):
             self._refuse_if_busy(lease_id)
             time.sleep(self._options.operation_s)
             stuck = self.detach_held(lease_id)
-            if self._faults.strike("unknown_release", lease_id):
+            if self._strikes("unknown_release", lease_id):
                 raise OutcomeUnknown(f"{lease_id}: the reply to release was lost")
         return stuck
 
     def detach(self, device: Device, host: str, lease_id: str) -> None:
         time.sleep(self._options.detach_s)
-        if self._faults.strike("leak", lease_id, device.fabric_id):
+        if self._strikes("leak", lease_id, device.fabric_id):
             raise FabricError(f"{device.fabric_id}: cannot be detached")
 
     def _refuse_if_busy(self, lease_id: str) -> None:
-        if self._faults.strike("busy", lease_id):
+        if self._strikes("busy", lease_id):
             raise Busy(f"{lease_id}: the fabric is busy", ("the fabric itself",))
 
     def attach(self, device: Device, host: str, lease_id: str) -> None:
         """Attach one device, or the one that the fabric mistakes for it."""
         actual = self._mistaken(device, host, lease_id)
         struck: dict[FaultKind, Fault | None] = {
-            kind: self._faults.strike(kind, lease_id, actual)
+            kind: self._strikes(kind, lease_id, actual)
             for kind in ("device_never_visible", "needs_rescan", "degraded_link", "device_fails")
         }
         now = time.time()
@@ -174,16 +238,14 @@ class SimulatedFabric(SimpleFabric):
         """A free device of another model that could be attached in place of `device`, when that fault strikes."""
         state = self.state.read()
         for other in self.pool.values():
-            free = present(other, state, time.time(), self._occupied).state == "free"
+            free = self.present(other, state).state == "free"
             fits = other.kind == device.kind and other.model != device.model
             if free and fits and violation(self.banks, {other.location: host}) is None:
-                struck = self._faults.strike("substituted_device", lease_id, device.fabric_id)
+                struck = self._strikes("substituted_device", lease_id, device.fabric_id)
                 return (other if struck else device).fabric_id
         return device.fabric_id
 
 
 FABRIC = FabricKind(
-    "a Falcon-4016-like chassis and its pool, simulated with latencies and faults",
-    Options,
-    SimulatedFabric,
+    "a Falcon-4016-like chassis and its pool, simulated with latencies and faults", Options, SimulatedFabric
 )

@@ -9,19 +9,22 @@ Everything here is pure. Source: the public description of the Falcon 4016 in th
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from campaign.errors import ConfigError
 from campaign.fabrics.banks import HOSTS_IN_ADVANCED, RULES, SLOTS, SLOTS_PER_CONNECTION, Bank, Mode
-from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.hardware import Device, HostSpec, Link, PoolSpec
 
 Port = Literal["H1", "H2", "H3", "H4"]
 
 PORTS: tuple[Port, ...] = ("H1", "H2", "H3", "H4")
+# Of a host adapter and a slot: PCIe 4.0, 16 lanes.
+LANES = 16
+GENERATION = 4
 
 
 class DrawerOptions(BaseModel):
@@ -53,15 +56,6 @@ class ChassisOptions(BaseModel):
     ports: dict[Port, str] | None = Field(
         default=None, description="which host is cabled to which port; default: the system's next hosts in order"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Slotted:
-    """A device of the pool in its slot."""
-
-    location: str
-    kind: str
-    model: str
 
 
 def banks(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> tuple[Bank, ...]:
@@ -145,26 +139,30 @@ def _reaching(index: int, drawer: DrawerOptions, cabled: Mapping[Port, str]) -> 
     return tuple((own or shared)[:count])
 
 
-def fill(chassis: Sequence[ChassisOptions], pool: Sequence[PoolSpec]) -> tuple[Slotted, ...]:
-    """Put the pool into slots, in order. Raises ConfigError when there are more devices than slots."""
+def host_id(kind: str, fabric_id: str) -> str:
+    """What a host would call the device: a GPU's UUID, a card's MAC, a drive's serial; always the same for one slot."""
+    name = uuid.uuid5(uuid.NAMESPACE_OID, fabric_id)
+    if kind == "nic":
+        return ":".join(f"{byte:02x}" for byte in b"\x02" + name.bytes[:5])
+    return name.hex[:16].upper() if kind == "nvme" else f"{kind.upper()}-{name}"
+
+
+def fill(chassis: Sequence[ChassisOptions], pool: Sequence[PoolSpec]) -> list[Device]:
+    """The pool in slots, in order; a device's id is its location. Raises ConfigError when there are more devices than slots."""
     drawers = [f"{one.name}/{drawer.name}" for one in chassis for drawer in one.drawers]
     free = {drawer: list(range(1, SLOTS + 1)) for drawer in drawers}
-    found: list[Slotted] = []
+    found: list[Device] = []
+    link = Link(LANES, GENERATION, LANES, GENERATION)
     # Devices that name their drawer go first, so that one that does not care never takes their slot.
     for spec in sorted(pool, key=lambda spec: spec.drawer is None):
+        named = [name for name in drawers if spec.drawer in (None, name, name.rpartition("/")[2])]
+        if not named:
+            raise ConfigError(f"pool: drawer {spec.drawer!r} is not known; there are {', '.join(drawers)}")
         for _ in range(spec.count):
-            drawer = next((name for name in _candidates(spec, drawers) if free[name]), None)
+            drawer = next((name for name in named if free[name]), None)
             if drawer is None:
                 where = spec.drawer or "the chassis"
                 raise ConfigError(f"pool: no slot left in {where} for {spec.count} x {spec.model!r} ({spec.kind})")
-            found.append(Slotted(f"{drawer}/slot{free[drawer].pop(0)}", spec.kind, spec.model))
-    return tuple(sorted(found, key=lambda slotted: drawers.index(slotted.location.rpartition("/")[0])))
-
-
-def _candidates(spec: PoolSpec, drawers: Sequence[str]) -> list[str]:
-    if spec.drawer is None:
-        return list(drawers)
-    named = [name for name in drawers if spec.drawer in (name, name.rpartition("/")[2])]
-    if not named:
-        raise ConfigError(f"pool: drawer {spec.drawer!r} is not known; there are {', '.join(drawers)}")
-    return named
+            at, kind = f"{drawer}/slot{free[drawer].pop(0)}", spec.kind
+            found.append(Device(at, kind, spec.model, host_id(kind, at), at, local=False, link=link))
+    return sorted(found, key=lambda device: drawers.index(device.location.rpartition("/")[0]))

@@ -103,7 +103,9 @@ class Cdim:
                 "model": device.model,
                 "serialNumber": device.serial,
                 "status": {"health": "Critical" if "broken" in device.quirks else "OK", "state": "Enabled"},
-                "links": [{"type": self._link, "deviceID": f"{self._link.lower()}-{self._nodes[host]}"}] if host else [],
+                "links": [{"type": self._link, "deviceID": f"{self._link.lower()}-{self._nodes[host]}"}]
+                if host
+                else [],
             },
             "nodeIDs": [self._nodes[host]] if host else [],
             "resourceGroupIDs": ["00000000-0000-7000-8000-000000000000"],
