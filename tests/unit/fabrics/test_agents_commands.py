@@ -12,9 +12,8 @@ import pytest
 
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Link
-from campaign.fabrics.host_agents import open_agent, shell
+from campaign.fabrics.host_agents import AgentOptions, open_agent, shell
 from campaign.fabrics.host_agents.drain import Done
-from campaign.fabrics.host_agents.options import AgentOptions
 from campaign.fabrics.host_agents.shell import Commands, run_here, through
 from tests.unit.fabrics.emulated_host import EmulatedHost
 

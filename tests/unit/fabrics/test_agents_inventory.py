@@ -11,8 +11,7 @@ import pytest
 
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Link
-from campaign.fabrics.host_agents import open_agent
-from campaign.fabrics.host_agents.options import AgentOptions
+from campaign.fabrics.host_agents import AgentOptions, open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import Rack, rack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from campaign.fabrics.host_agents.options import AgentOptions
+from campaign.fabrics.host_agents import AgentOptions
 from campaign.fabrics.http.options import Connection
 
 

@@ -1,27 +1,64 @@
-"""Host agents: whoever looks on a host for its devices, and gets them out of use before the fabric takes them away.
-
-A table says which there are; `open_agent` gives the one that a system file names, or None for nobody.
-"""
+"""Host agents: whoever looks on a host for its devices, and gets them out of use before the fabric takes them away."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import cast
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from campaign.errors import ConfigError
-from campaign.fabrics.host_agents.options import AgentOptions
 from campaign.fabrics.host_agents.protocol import HostAgent
+from campaign.fabrics.http.options import Closed
 
-AGENTS: dict[str, str] = {
-    "local": "campaign.fabrics.host_agents.shell",
-    "ssh": "campaign.fabrics.host_agents.shell",
-    "http": "campaign.fabrics.host_agents.http_inventory",
-}
+
+class AgentOptions(Closed):
+    """Who looks at a host's devices, and gets them out of use before the fabric takes them away."""
+
+    kind: Literal["none", "local", "ssh", "http"] = Field(
+        default="none",
+        description="`none`: hosts are not inspected; `local`: this machine is the host; `ssh`: by commands through ssh; "
+        "`http`: an inventory service of the site tells what each host enumerates (looks only)",
+    )
+    command: tuple[str, ...] = Field(
+        default=("ssh", "-o", "BatchMode=yes", "{host}"), description="for `ssh`: what runs a command on a host"
+    )
+    sudo: tuple[str, ...] = Field(
+        default=("sudo", "-n"), description="what makes a command run as root on the host; empty: nothing"
+    )
+    url: str | None = Field(
+        default=None, description="for `http`: address with `{host}`, which gives a JSON list of devices"
+    )
+    virtual_machine: bool = Field(
+        default=False, description="hosts are virtual machines, where devices are removed through sysfs"
+    )
+    rescan_url: str | None = Field(
+        default=None,
+        description="for `http`: address with `{host}`; a POST to it makes the host scan for devices again; "
+        "default: hosts are not asked to scan",
+    )
+    ca_file: str | None = Field(
+        default=None,
+        description="for `http`: certificates of the authority that signed the service's; default: the machine's own",
+    )
+    look_s: Annotated[float, Field(gt=0)] = Field(
+        default=30.0, description="seconds that one command on a host, or one answer about it, may take"
+    )
+    detach_s: Annotated[float, Field(gt=0)] = Field(
+        default=120.0,
+        description="seconds that a host may take to let a device go before it is given up, with who holds it",
+    )
 
 
 def open_agent(options: AgentOptions, hosts: int) -> HostAgent | None:
-    """Raises ConfigError when the options do not say enough for their kind, or do not fit so many hosts."""
+    """None for nobody. Raises ConfigError when the options do not say enough for their kind, or do not fit so many hosts."""
+    if options.kind == "none":
+        return None
+    if options.kind == "http":
+        from campaign.fabrics.host_agents import http_inventory
+
+        return http_inventory.open_agent(options)
+    from campaign.fabrics.host_agents import shell
+
     if options.kind == "local" and hosts != 1:
         raise ConfigError(f"agent: kind local looks at this machine, and there are {hosts} hosts; use ssh")
-    module = AGENTS.get(options.kind)
-    return None if module is None else cast(HostAgent, import_module(module).open_agent(options))
+    return shell.open_agent(options)

@@ -6,13 +6,15 @@ GET `url` gives a JSON list, one object a device: `identity` (GPU UUID, serial, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 from urllib.parse import quote, urlsplit
+
+from pydantic import BaseModel, Field, StrictBool, ValidationError
 
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Link
-from campaign.fabrics.host_agents.options import AgentOptions
+from campaign.fabrics.host_agents import AgentOptions
 from campaign.fabrics.host_agents.pairing import normal
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.http.client import Client
@@ -41,6 +43,30 @@ def open_agent(options: AgentOptions) -> HttpInventory:
     return HttpInventory(options)
 
 
+_Count = Annotated[int, Field(strict=True, ge=0)]
+
+
+class _Link(BaseModel):
+    width: _Count
+    gen: _Count
+    width_max: _Count
+    gen_max: _Count
+
+
+class _Entry(BaseModel):
+    identity: str
+    address: str = ""
+    kind: str = "gpu"
+    model: str = ""
+    link: _Link | None = None
+    ready: StrictBool = True
+    users: list[Any] | None = None
+
+    def device(self) -> HostDevice:
+        link = Link(**self.link.model_dump()) if self.link else None
+        return HostDevice(self.identity, self.address, self.kind, self.model, link, self.ready)
+
+
 class HttpInventory:
     """See `protocol.HostAgent`."""
 
@@ -50,22 +76,21 @@ class HttpInventory:
         self._users: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def devices(self, host: str) -> tuple[HostDevice, ...]:
-        url = _address(str(self._options.url), host)
-        answer = self._send("GET", url)
+        url, answer = self._send("GET", str(self._options.url), host)
         if not isinstance(answer.body, list):
             raise FabricError(f"{url}: a JSON list of devices was expected, got: {answer.words()}")
         try:
-            found = tuple(map(device, answer.body))
-            self._users[host] = {
-                normal(one.identity): _users(entry) for one, entry in zip(found, answer.body, strict=True)
-            }
-        except (KeyError, TypeError, ValueError) as error:
-            raise FabricError(f"{url}: an entry describes no device: {type(error).__name__}: {error}") from error
-        return found
+            found = [_Entry.model_validate(entry) for entry in answer.body]
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise FabricError(f"{url}: an entry describes no device: {where}: {problem['msg']}") from error
+        self._users[host] = {normal(one.identity): tuple(map(str, one.users or ())) for one in found}
+        return tuple(one.device() for one in found)
 
     def rescan(self, host: str) -> None:
         if self._options.rescan_url is not None:
-            self._send("POST", _address(self._options.rescan_url, host))
+            self._send("POST", self._options.rescan_url, host)
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
         """Only tells of users, as of the last look, which whoever detaches has just had."""
@@ -83,8 +108,9 @@ class HttpInventory:
         for client in self._clients.values():
             client.close()
 
-    def _send(self, method: str, url: str) -> Answer:
-        """The answer of a success, within `look_s`. Raises FabricError for any other."""
+    def _send(self, method: str, address: str, host: str) -> tuple[str, Answer]:
+        """The URL, and its answer of a success, within `look_s`. Raises FabricError for any other."""
+        url = address.replace("{host}", quote(host, safe=""))
         split = urlsplit(url)
         origin, look_s = f"{split.scheme}://{split.netloc}", self._options.look_s
         if origin not in self._clients:
@@ -95,40 +121,4 @@ class HttpInventory:
         answer = client.get(path) if method == "GET" else client.change(method, path)
         if not answer.ok:
             raise FabricError(f"{method} {url}: refused: {answer.words()}")
-        return answer
-
-
-def device(entry: Mapping[str, Any]) -> HostDevice:
-    """One object of the list. Raises KeyError, TypeError or ValueError when it describes no device."""
-    if not isinstance(entry, Mapping):
-        raise TypeError(f"no object: {entry!r}")
-    texts = {name: entry.get(name, default) for name, default in (("address", ""), ("kind", "gpu"), ("model", ""))}
-    texts["identity"] = entry["identity"]
-    for name, text in texts.items():
-        if not isinstance(text, str):
-            raise TypeError(f"{name} is no text: {text!r}")
-    ready = entry.get("ready", True)
-    if not isinstance(ready, bool):
-        raise TypeError(f"ready is neither true nor false: {ready!r}")
-    link = entry.get("link")
-    if link is not None:
-        link = Link(*(_count(link, name) for name in ("width", "gen", "width_max", "gen_max")))
-    return HostDevice(texts["identity"], texts["address"], texts["kind"], texts["model"], link, ready)
-
-
-def _count(link: Mapping[str, Any], name: str) -> int:
-    value = link[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"link.{name} is no count: {value!r}")
-    return value
-
-
-def _users(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    users = entry.get("users") or []
-    if not isinstance(users, list):
-        raise TypeError(f"users is no list: {users!r}")
-    return tuple(map(str, users))
-
-
-def _address(url: str, host: str) -> str:
-    return url.replace("{host}", quote(host, safe=""))
+        return url, answer

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.host_agents import drain, parse
+from campaign.fabrics.host_agents import AgentOptions, drain, parse
 from campaign.fabrics.host_agents.drain import Done, Run, Terms, script
-from campaign.fabrics.host_agents.options import AgentOptions
 from campaign.fabrics.host_agents.pairing import normal
 from campaign.fabrics.host_agents.protocol import HostDevice
 from campaign.processes.command import TIMED_OUT, run_command
