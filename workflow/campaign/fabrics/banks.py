@@ -39,10 +39,6 @@ class Bank:
     hosts: tuple[str, ...]
     hosts_max: int
 
-    def has(self, location: str) -> bool:
-        drawer, _, slot = location.rpartition("/slot")
-        return drawer == self.drawer and int(slot) in self.slots
-
 
 def open_banks(locations: Iterable[str], hosts: tuple[str, ...] | Callable[[str], tuple[str, ...]]) -> tuple[Bank, ...]:
     """A bank for each drawer, without a limit. locations: `<drawer>/slot<n>`; hosts: who reaches all drawers, or this one."""
@@ -58,9 +54,8 @@ def open_banks(locations: Iterable[str], hosts: tuple[str, ...] | Callable[[str]
 
 def bank_of(all_banks: Sequence[Bank], location: str) -> Bank | None:
     """The bank that a slot is in; None for what is in no chassis (a host's own device)."""
-    if "/slot" not in location:
-        return None
-    return next((bank for bank in all_banks if bank.has(location)), None)
+    drawer, chassis, slot = location.rpartition("/slot")
+    return next((bank for bank in all_banks if chassis and bank.drawer == drawer and int(slot) in bank.slots), None)
 
 
 def violation(all_banks: Sequence[Bank], attached: Mapping[str, str]) -> str | None:

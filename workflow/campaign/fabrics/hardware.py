@@ -5,7 +5,7 @@ Ids are double: `fabric_id` is the fabric's (to release by), `host_id` the host'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -62,6 +62,11 @@ class Link:
     def degraded(self) -> bool:
         return self.width < self.width_max or self.gen < self.gen_max
 
+    @property
+    def shortfall(self) -> str:
+        """How it is trained and what is possible, in words."""
+        return f"link x{self.width} gen {self.gen}, x{self.width_max} gen {self.gen_max} possible"
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -102,16 +107,10 @@ class Device:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Device:
-        """The device that `document` describes, held by whoever keeps the document."""
+        """The device that `document` describes, held by whoever keeps the document. TypeError, KeyError: it describes none."""
         link, launch = document["link"], document.get("launch")
-        return cls(
-            **{
-                **document,
-                "link": link and Link(**link),
-                "launch": launch and Launch.from_document(launch),
-                "state": "in_use",
-            }
-        )
+        nested = {"link": link and Link(**link), "launch": launch and Launch.from_document(launch)}
+        return cls(**{**document, **nested, "state": "in_use"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +138,16 @@ class Inventory:
         """The same system with nobody in it: select() on this tells whether a configuration could ever fit."""
         return Inventory(
             tuple(replace(host, holder=None) for host in self.hosts),
-            tuple(_freed(device) for device in self.devices),
+            tuple(
+                replace(
+                    device,
+                    holder=None,
+                    state="failed" if device.health == "critical" else "free",
+                    attached_to=device.attached_to if device.local else None,
+                )
+                for device in self.devices
+            ),
         )
-
-
-def _freed(device: Device) -> Device:
-    return replace(
-        device,
-        holder=None,
-        state="failed" if device.health == "critical" else "free",
-        attached_to=device.attached_to if device.local else None,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +172,13 @@ class Composition:
 
     def document(self) -> dict[str, Any]:
         """JSON-able; the same for two leases of the same hardware."""
+
+        def listed(devices: tuple[Device, ...]) -> list[dict[str, Any]]:
+            return [device.document() for device in devices]
+
         return {
             "hosts": [
-                {
-                    "name": host.name,
-                    "cores": host.cores,
-                    "memory_gib": host.memory_gib,
-                    "devices": [device.document() for device in host.devices],
-                    "storage": [device.document() for device in host.storage],
-                }
+                {**asdict(host), "devices": listed(host.devices), "storage": listed(host.storage)}
                 for host in self.hosts
             ]
         }
@@ -190,15 +186,13 @@ class Composition:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Composition:
         """The composition that `document` describes; TypeError, KeyError: it describes none."""
+
+        def devices(found: Sequence[Mapping[str, Any]]) -> tuple[Device, ...]:
+            return tuple(Device.from_document(device) for device in found)
+
         return cls(
             tuple(
-                ComposedHost(
-                    **{
-                        **host,
-                        "devices": tuple(Device.from_document(device) for device in host["devices"]),
-                        "storage": tuple(Device.from_document(device) for device in host["storage"]),
-                    }
-                )
+                ComposedHost(**{**host, "devices": devices(host["devices"]), "storage": devices(host["storage"])})
                 for host in document["hosts"]
             )
         )
@@ -206,13 +200,12 @@ class Composition:
     def shortfall(self, configuration: Configuration) -> tuple[str, ...]:
         """What is missing so that the configuration cannot be measured at all (as against measured and flagged)."""
         found: list[str] = []
+        wanted = configuration.devices_per_host
         if len(self.hosts) != configuration.hosts:
             found.append(f"{len(self.hosts)} hosts obtained, {configuration.hosts} requested")
         for host in self.hosts:
-            if len(host.devices) < configuration.devices_per_host:
-                found.append(
-                    f"{host.name}: {len(host.devices)} devices obtained, {configuration.devices_per_host} requested"
-                )
+            if len(host.devices) < wanted:
+                found.append(f"{host.name}: {len(host.devices)} devices obtained, {wanted} requested")
             if configuration.storage != "local" and not host.storage:
                 found.append(f"{host.name}: no {configuration.storage} storage obtained")
         return tuple(found)
@@ -225,16 +218,12 @@ class Composition:
         links: (lanes, generation) that the site expects of a model's links, where more than the device itself tells.
         """
         found = list(self.shortfall(configuration))
+        wanted, wanted_local = configuration.devices_per_host, configuration.local_devices_per_host
         for host in self.hosts:
-            if len(host.devices) > configuration.devices_per_host:
-                found.append(
-                    f"{host.name}: {len(host.devices)} devices obtained, {configuration.devices_per_host} requested"
-                )
-            local = sum(device.local for device in host.devices)
-            if local != configuration.local_devices_per_host:
-                found.append(
-                    f"{host.name}: {local} local devices obtained, {configuration.local_devices_per_host} requested"
-                )
+            if len(host.devices) > wanted:
+                found.append(f"{host.name}: {len(host.devices)} devices obtained, {wanted} requested")
+            if (local := sum(device.local for device in host.devices)) != wanted_local:
+                found.append(f"{host.name}: {local} local devices obtained, {wanted_local} requested")
             found.extend(
                 f"{host.name}: {device.fabric_id} is {device.model!r}, {configuration.device!r} requested"
                 for device in host.devices
@@ -246,28 +235,13 @@ class Composition:
                 for device in host.storage
                 if device.local != (configuration.storage == "nvme")
             )
-        found.extend(_blemishes(self.devices))
-        found.extend(_below(self.devices, links or {}))
+        found.extend(f"{device.fabric_id}: health {device.health}" for device in self.devices if device.health != "ok")
+        linked = [(device, device.link) for device in self.devices if device.link is not None]
+        found.extend(f"{device.fabric_id}: {link.shortfall}" for device, link in linked if link.degraded)
+        for device, link in linked:
+            # As good as both ends can be, and less than the site expects of the model.
+            width, gen = (links or {}).get(device.model, (0, 0))
+            if not link.degraded and (link.width < width or link.gen < gen):
+                expected = f"x{width} gen {gen} expected of {device.model!r}"
+                found.append(f"{device.fabric_id}: link x{link.width} gen {link.gen}, {expected}")
         return tuple(found)
-
-
-def _below(devices: tuple[Device, ...], links: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Links that are as good as their ends can be, and less than the site expects of the model."""
-    return [
-        f"{device.fabric_id}: link x{device.link.width} gen {device.link.gen}, x{width} gen {gen} expected of {device.model!r}"
-        for device in devices
-        if device.link is not None and not device.link.degraded and device.model in links
-        for width, gen in (links[device.model],)
-        if device.link.width < width or device.link.gen < gen
-    ]
-
-
-def _blemishes(devices: tuple[Device, ...]) -> list[str]:
-    found = [f"{device.fabric_id}: health {device.health}" for device in devices if device.health != "ok"]
-    found.extend(
-        f"{device.fabric_id}: link x{device.link.width} gen {device.link.gen}, "
-        f"x{device.link.width_max} gen {device.link.gen_max} possible"
-        for device in devices
-        if device.link is not None and device.link.degraded
-    )
-    return found

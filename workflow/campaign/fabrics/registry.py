@@ -127,9 +127,7 @@ def open_fabric(
         try:
             options = kind.options.model_validate(options)
         except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, problem['loc'])) or 'options'}: {problem['msg']}"
-                for problem in error.errors(include_url=False)
-            )
+            found = [(".".join(map(str, each["loc"])) or "options", each["msg"]) for each in error.errors()]
+            problems = "; ".join(f"{where}: {message}" for where, message in found)
             raise ConfigError(f"options of fabric {name!r}: {problems}") from error
     return kind.open(options, tuple(hosts), tuple(pool), state_dir)

@@ -121,11 +121,9 @@ class StateFile:
     def read(self) -> State:
         """The state as last written. Raises ProtocolViolation naming a damaged file."""
         try:
-            content = self.path.read_bytes()
+            return State.model_validate_json(self.path.read_bytes())
         except FileNotFoundError:
             return State()
-        try:
-            return State.model_validate_json(content)
         except ValidationError as error:
             raise ProtocolViolation(
                 f"{self.path}: not a valid fabric state ({error.error_count()} problems); "
@@ -186,15 +184,14 @@ def claim(state: State, selection: Selection) -> bool:
 
 def composed(specs: Mapping[str, HostSpec], hosts: Iterable[HeldHost], devices: Mapping[str, Device]) -> Composition:
     """The composition of stored hosts, out of the devices that are really there (missing ones are left out)."""
+
+    def there(names: Iterable[str]) -> tuple[Device, ...]:
+        return tuple(devices[name] for name in names if name in devices)
+
+    asked = [(host, specs[host.name]) for host in hosts]
     return Composition(
         tuple(
-            ComposedHost(
-                host.name,
-                specs[host.name].cores,
-                specs[host.name].memory_gib,
-                tuple(devices[name] for name in host.devices if name in devices),
-                tuple(devices[name] for name in host.storage if name in devices),
-            )
-            for host in hosts
+            ComposedHost(host.name, spec.cores, spec.memory_gib, there(host.devices), there(host.storage))
+            for host, spec in asked
         )
     )

@@ -27,20 +27,14 @@ class StaticFabric(SimpleFabric):
     note = "devices are those of the system file; the run on the host is what verifies them"
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
-        asked = request.configuration
-        if asked.fabric_devices_per_host or asked.attach != "local":
-            raise Incompatible(
-                f"{request.lease_id}: configuration {asked.name!r} asks for attach: {asked.attach} with "
-                f"{asked.fabric_devices_per_host} pooled devices a host ({RULE}); use attach: local, or a composable fabric",
-                RULE,
-            )
-        if asked.storage == "fabric-nvme":
-            raise Incompatible(
-                f"{request.lease_id}: configuration {asked.name!r} asks for storage: fabric-nvme ({RULE}); "
-                "use local or nvme, or a composable fabric",
-                RULE,
-            )
-        return super().select(request, inventory)
+        asked, pooled = request.configuration, request.configuration.fabric_devices_per_host
+        wrong, use = f"storage: {asked.storage}", "local or nvme"
+        if pooled or asked.attach != "local":
+            wrong, use = f"attach: {asked.attach} with {pooled} pooled devices a host", "attach: local"
+        elif asked.storage != "fabric-nvme":
+            return super().select(request, inventory)
+        who = f"{request.lease_id}: configuration {asked.name!r}"
+        raise Incompatible(f"{who} asks for {wrong} ({RULE}); use {use}, or a composable fabric", RULE)
 
 
 def open_fabric(

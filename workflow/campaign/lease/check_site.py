@@ -138,9 +138,7 @@ def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
                 "pool", "note", f"{device.fabric_id} ({device.model}): {device.state}, health {device.health}"
             )
         elif device.link is not None and device.link.degraded:
-            link = device.link
-            words = f"link x{link.width} gen {link.gen}, x{link.width_max} gen {link.gen_max} possible"
-            yield Finding("pool", "note", f"{device.fabric_id} ({device.model}): {words}")
+            yield Finding("pool", "note", f"{device.fabric_id} ({device.model}): {device.link.shortfall}")
 
 
 def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
