@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.main import main
-from campaign.lease.check_site import Site
+from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import rack

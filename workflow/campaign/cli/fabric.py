@@ -14,6 +14,7 @@ from campaign.cli.options import FILE, PATH, format_option, output_option, resul
 from campaign.cli.terminal import show_rows
 from campaign.errors import ConfigError
 from campaign.lease import check_site as sites
+from campaign.lease.campaign_leases import Site
 from campaign.testbed.serve_control_plane import serve
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
@@ -27,8 +28,8 @@ def fabric() -> None:
     """
 
 
-def _site(system: str, results: Path) -> sites.Site:
-    return sites.Site(read_system_file(system), results)
+def _site(system: str, results: Path) -> Site:
+    return Site(read_system_file(system), results)
 
 
 @fabric.command()

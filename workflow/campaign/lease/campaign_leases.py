@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from campaign import files
-from campaign.config.open_fabric import request_of
+from campaign.config.open_fabric import fabric_of, request_of
 from campaign.config.resolve import Campaign
+from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
@@ -30,10 +32,6 @@ def lease_of(results: Results, name: str) -> str | None:
     """The lease that an id stands for in these results; None for an id of other results."""
     head, tail = lease_id(results, "|").split("|")
     return name[len(head) : -len(tail)] if name.startswith(head) and name.endswith(tail) else None
-
-
-def journals(results: Results, system: str) -> Path:
-    return results.journals(system)
 
 
 def request(
@@ -59,7 +57,7 @@ class Obtained:
 
 def obtained_on_demand(results: Results, system: str, job_id: str) -> Obtained:
     """What Slurm's ResumeProgram had composed for a job (`campaign compose --name job-12`); LaunchError when it has not."""
-    journal = Journal(journals(results, system), lease_id(results, kept_name(f"job-{job_id}")))
+    journal = Journal(results.journals(system), lease_id(results, kept_name(f"job-{job_id}")))
     if journal.state not in ("READY", "IN_USE"):
         raise LaunchError(
             f"job {job_id}: the allocation has started, and its hosts are not composed ({journal.state or 'never asked for'}); "
@@ -79,26 +77,24 @@ def kept_name(configuration: str) -> str:
 
 
 def reconcile_orphans(
-    fabric: Fabric, root: Path, system: str, *, dry_run: bool, skip: Collection[str] = (), grace_s: float = 0.0
+    fabric: Fabric, site: Site, *, dry_run: bool, skip: Collection[str] = (), grace_s: float = 0.0
 ) -> list[Orphan]:
     """Release leases whose owner died without releasing them (see `reconcile`), but not those in `skip`.
 
     A lease kept by hand has no owner on purpose, and one whose driver is still at work will be taken over.
     """
-    directory = Results(root, "").journals(system)
 
-    def is_alive(name: str) -> bool:
-        return name in skip or is_owned(directory, name) or is_kept(directory, name) or _is_driven(name)
-
-    def _is_driven(name: str) -> bool:
-        campaign = str(Journal(directory, name).document()["campaign"])
-        results = Results(root, campaign)
+    def is_driven(name: str) -> bool:
+        results = Results(site.root, str(Journal(site.journals, name).document()["campaign"]))
         lease = lease_of(results, name)
         return lease is not None and (
             files.is_locked(results.driver_lock(lease)) or submitted_jobs.is_expected(results, lease)
         )
 
-    return reconcile(fabric, directory, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s)
+    def is_alive(name: str) -> bool:
+        return name in skip or site.is_live(name) or is_driven(name)
+
+    return reconcile(fabric, site.journals, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s)
 
 
 def keep_mark(directory: Path, name: str) -> Path:
@@ -106,19 +102,31 @@ def keep_mark(directory: Path, name: str) -> Path:
     return directory / f"{name}.kept"
 
 
-def is_kept(directory: Path, name: str) -> bool:
-    return keep_mark(directory, name).exists()
+@dataclass(frozen=True)
+class Site:
+    """A system, and the results directory beside which its state is kept."""
+
+    system: SystemFile
+    root: Path
+
+    @property
+    def journals(self) -> Path:
+        return Results(self.root, "").journals(self.system.name)
+
+    def fabric(self) -> AbstractContextManager[Fabric]:
+        return fabric_of(self.system, Results(self.root, "").system_state(self.system.name))
+
+    @property
+    def kind(self) -> str:
+        return str(self.system.fabric["kind"])
+
+    def is_live(self, lease_id: str) -> bool:
+        """True for a lease that a live process owns, or that is kept by hand."""
+        return is_owned(self.journals, lease_id) or keep_mark(self.journals, lease_id).exists()
 
 
 def lease_document(document: dict[str, Any], lease: str, name: str) -> dict[str, Any]:
     """A lease's journal as the results keep it: one document a use, milestones flat."""
+    named = {"configuration": (document["requested"] or {}).get("name", lease), "lease": lease, "lease_id": name}
     flat = {key: value for key, value in document.items() if key != "times"}
-    configuration = (document["requested"] or {}).get("name", lease)
-    return {
-        **flat,
-        **document["times"],
-        "configuration": configuration,
-        "schema_version": "lease/1",
-        "lease": lease,
-        "lease_id": name,
-    }
+    return {**flat, **document["times"], "schema_version": "lease/1", **named}

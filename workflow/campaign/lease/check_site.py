@@ -8,12 +8,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from campaign.config.open_fabric import fabric_of, owner
+from campaign.config.open_fabric import owner
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import CampaignError, ConfigError, FabricError
@@ -21,13 +19,11 @@ from campaign.fabrics.banks import RULES
 from campaign.fabrics.control_plane.options import Controlled as ControlledOptions
 from campaign.fabrics.errors import Conflict
 from campaign.fabrics.hardware import Inventory
-from campaign.fabrics.protocol import Controlled, Fabric, Observed, Portable, Request
+from campaign.fabrics.protocol import Controlled, Fabric, Portable, Request
 from campaign.fabrics.registry import Offer, fabric_kind, offering
-from campaign.lease.campaign_leases import is_kept
-from campaign.lease.journal import is_owned
+from campaign.lease.campaign_leases import Site
 from campaign.lease.lifecycle import acquire, release
 from campaign.lease.reconcile import Orphan, reconcile
-from campaign.paths import Results
 
 Verdict = Literal["ok", "note", "problem"]
 
@@ -39,41 +35,6 @@ class Finding:
     what: str
     verdict: Verdict
     words: str
-
-
-@dataclass(frozen=True)
-class Site:
-    """A system, and the results directory beside which its state is kept."""
-
-    system: SystemFile
-    root: Path
-
-    @property
-    def state(self) -> Path:
-        return Results(self.root, "").system_state(self.system.name)
-
-    @property
-    def journals(self) -> Path:
-        return Results(self.root, "").journals(self.system.name)
-
-    @contextmanager
-    def fabric(self) -> Iterator[Fabric]:
-        with fabric_of(self.system, self.state) as fabric:
-            yield fabric
-
-    @property
-    def owner(self) -> str:
-        return self.system.tenancy.owner or owner()
-
-    @property
-    def kind(self) -> str:
-        return str(self.system.fabric["kind"])
-
-    def controlled(self, fabric: Fabric) -> Controlled:
-        """Raises ConfigError for a fabric without a control plane."""
-        if fabric.controlled is None:
-            raise ConfigError(f"system {self.system.name}: a fabric of kind {self.kind} has no control plane")
-        return fabric.controlled
 
 
 def check(site: Site) -> Iterator[Finding]:
@@ -102,15 +63,11 @@ def _transport(site: Site) -> Iterator[Finding]:
     options = {key: value for key, value in site.system.fabric.items() if key in ControlledOptions.model_fields}
     url = str(options.get("url", ""))
     if url.startswith("http://"):
-        yield Finding(
-            "transport",
-            "problem",
-            f"{url}: not encrypted: anybody on the network can read the password; use https",
-        )
+        words = "not encrypted: anybody on the network can read the password; use https"
+        yield Finding("transport", "problem", f"{url}: {words}")
     elif url and options.get("verify_tls") is False:
-        yield Finding(
-            "transport", "problem", f"{url}: its certificate is not verified (verify_tls: false); give ca_file"
-        )
+        words = "its certificate is not verified (verify_tls: false); give ca_file"
+        yield Finding("transport", "problem", f"{url}: {words}")
     elif url:
         yield Finding("transport", "ok", f"{url}: TLS, its certificate is verified")
 
@@ -125,20 +82,18 @@ def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
         if there[model] == expected[model]:
             yield Finding("pool", "ok", f"{there[model]} {model}, as in the system file")
         elif model not in expected:
-            yield Finding(
-                "pool", "note", f"{there[model]} {model} that the system file does not list; plans do not use them"
-            )
+            words = "that the system file does not list; plans do not use them"
+            yield Finding("pool", "note", f"{there[model]} {model} {words}")
         else:
             words = f"{there[model]} {model} found, the system file lists {expected[model]}"
             known = f"; the fabric has {', '.join(sorted(there))} (map the fabric's names under `fabric: models`)"
             yield Finding("pool", "problem", words + (known if not there[model] else ""))
     for device in inventory.devices:
+        name = f"{device.fabric_id} ({device.model})"
         if device.health != "ok" or device.state in ("failed", "unknown", "unavailable"):
-            yield Finding(
-                "pool", "note", f"{device.fabric_id} ({device.model}): {device.state}, health {device.health}"
-            )
+            yield Finding("pool", "note", f"{name}: {device.state}, health {device.health}")
         elif device.link is not None and device.link.degraded:
-            yield Finding("pool", "note", f"{device.fabric_id} ({device.model}): {device.link.shortfall}")
+            yield Finding("pool", "note", f"{name}: {device.link.shortfall}")
 
 
 def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
@@ -156,17 +111,14 @@ def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
         yield Finding("modes", "ok", f"{bank.name}: {len(bank.slots)} places, reached by {reached}{rule}")
     reachable = {name for bank in banks for name in bank.hosts}
     if lost := [host.name for host in inventory.hosts if host.name not in reachable]:
-        yield Finding(
-            "hosts",
-            "problem",
-            f"the fabric reaches no device from {', '.join(lost)} (map their names under `fabric: hosts`)",
-        )
+        words = f"the fabric reaches no device from {', '.join(lost)} (map their names under `fabric: hosts`)"
+        yield Finding("hosts", "problem", words)
 
 
 def _holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     tags = fabric.held()
     for name, tag in sorted(tags.items()):
-        lives = is_owned(site.journals, name) or is_kept(site.journals, name)
+        lives = site.is_live(name)
         words = f"{name} of {tag.owner} holds {', '.join(tag.devices) or 'hosts'}"
         left = "" if lives else "; no process here owns it: run 'campaign fabric reconcile'"
         yield Finding("holders", "ok" if lives else "note", words + left)
@@ -185,7 +137,7 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
             yield Finding("trial", "problem", "no device of the pool is free; try again when one is")
             return
         configuration = Configuration(name, 1, 1, 0, 1, free.model, "fabric", "local")
-        asked = Request(name, "check", site.owner, configuration, site.system.allowed_hosts())
+        asked = Request(name, "check", site.system.tenancy.owner or owner(), configuration, site.system.allowed_hosts())
         try:
             lease = acquire(fabric, asked, site.journals, wait_s=0, poll_s=0.5, on_wait=say, attempts=1)
         except FabricError as error:
@@ -194,24 +146,21 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
         problems = lease.mismatches
         document = release(fabric, lease, poll_s=0.5)
     times = document["times"]
-    seconds = {
-        "fabric": times["fabric_done_s"] - times["requested_s"],
-        "host": times["host_visible_s"] - times["fabric_done_s"],
-    }
+    attached_s, seen_s = (
+        times["fabric_done_s"] - times["requested_s"],
+        times["host_visible_s"] - times["fabric_done_s"],
+    )
     (host,) = lease.composition.hosts
-    told = ", ".join(f"{part} {value:.2f} s" for part, value in seconds.items())
+    told = f"fabric {attached_s:.2f} s, host {seen_s:.2f} s"
     yield Finding("trial", "ok", f"composed {free.model} onto {host.name}: {told}")
     for problem in problems:
         yield Finding("trial", "note", problem)
     if document["state"] == "RELEASED":
-        yield Finding(
-            "trial", "ok", f"released in {times['released_s'] - times['release_started_s']:.2f} s; nothing is left"
-        )
+        took_s = times["released_s"] - times["release_started_s"]
+        yield Finding("trial", "ok", f"released in {took_s:.2f} s; nothing is left")
     else:
-        left = ", ".join(document["leaked"])
-        yield Finding(
-            "trial", "problem", f"could not be released: {left}; run 'campaign fabric reconcile --release' to try again"
-        )
+        words = f"{', '.join(document['leaked'])}; run 'campaign fabric reconcile --release' to try again"
+        yield Finding("trial", "problem", f"could not be released: {words}")
 
 
 def left_behind(
@@ -221,15 +170,11 @@ def left_behind(
 
     force: hosts are made to let go of devices that something still uses.
     """
-
-    def is_alive(name: str) -> bool:
-        return is_owned(site.journals, name) or is_kept(site.journals, name)
-
     with site.fabric() as fabric:
         if fabric.controlled is not None:
             fabric.controlled.force = force
         orphans = reconcile(
-            fabric, site.journals, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled
+            fabric, site.journals, is_alive=site.is_live, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled
         )
         known = {*fabric.held(), *(orphan.lease_id for orphan in orphans)}
         foreign: dict[str, list[str]] = {}
@@ -247,7 +192,7 @@ def export(site: Site) -> dict[str, Any]:
 
 def restore(site: Site, document: dict[str, Any]) -> tuple[str, ...]:
     """Bring a fabric to a saved allocation; gives what was changed. Raises Conflict while any lease is held."""
-    with site.fabric() as fabric, site.controlled(fabric).operation():
+    with site.fabric() as fabric, _controlled(site, fabric).operation():
         if held := fabric.held():
             raise Conflict(f"{', '.join(sorted(held))} would be changed; end those leases first", held)
         return _portable(site, fabric).restore(document)
@@ -256,23 +201,26 @@ def restore(site: Site, document: dict[str, Any]) -> tuple[str, ...]:
 def readings(site: Site) -> list[dict[str, Any]]:
     """What the fabric tells of its links and parts."""
     with site.fabric() as fabric:
-        return [
-            asdict(each) for each in _observed(site, fabric, "readings", "report the state of its links").readings()
-        ]
+        observed = _controlled(site, fabric).observed or _cannot(site, "readings", "report the state of its links")
+        return [asdict(each) for each in observed.readings()]
 
 
 def events(site: Site, after: str | None = None) -> list[dict[str, Any]]:
     """The fabric's log, after a cursor."""
     with site.fabric() as fabric:
-        return [asdict(each) for each in _observed(site, fabric, "events", "report events").events(after)]
+        observed = _controlled(site, fabric).observed or _cannot(site, "events", "report events")
+        return [asdict(each) for each in observed.events(after)]
+
+
+def _controlled(site: Site, fabric: Fabric) -> Controlled:
+    """Raises ConfigError for a fabric without a control plane."""
+    if fabric.controlled is None:
+        raise ConfigError(f"system {site.system.name}: a fabric of kind {site.kind} has no control plane")
+    return fabric.controlled
 
 
 def _portable(site: Site, fabric: Fabric) -> Portable:
-    return site.controlled(fabric).portable or _cannot(site, "allocation", "save and restore its allocation")
-
-
-def _observed(site: Site, fabric: Fabric, offer: Offer, able: str) -> Observed:
-    return site.controlled(fabric).observed or _cannot(site, offer, able)
+    return _controlled(site, fabric).portable or _cannot(site, "allocation", "save and restore its allocation")
 
 
 def _cannot(site: Site, offer: Offer, able: str) -> NoReturn:

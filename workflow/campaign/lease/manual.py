@@ -7,24 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.config.open_fabric import fabric_of
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.cell import Configuration
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Composition, Inventory
-from campaign.fabrics.protocol import Capabilities
-from campaign.lease.campaign_leases import (
-    is_kept,
-    journals,
-    keep_mark,
-    kept_name,
-    lease_id,
-    reconcile_orphans,
-    request,
-)
+from campaign.fabrics.protocol import Capabilities, Request
+from campaign.lease.campaign_leases import Site, keep_mark, kept_name, lease_id, reconcile_orphans, request
 from campaign.lease.fabric_calls import Turn
-from campaign.lease.journal import Journal, Ownership, is_owned
+from campaign.lease.journal import Journal, Ownership
 from campaign.lease.lifecycle import acquire
 from campaign.lease.reconcile import reconcile
 from campaign.paths import Results
@@ -33,17 +24,22 @@ from campaign.plan.lease_plans import campaign_of
 _WAIT_S = 30.0
 
 
-def _campaign(path: Path) -> Campaign:
-    """The campaign of a campaign file, or of a lease plan (.json)."""
-    return campaign_of(read_lease_plan(path)) if path.suffix == ".json" else load_campaign(path)
+def _opened(path: Path, root: Path) -> tuple[Campaign, Site]:
+    """The campaign of a campaign file, or of a lease plan (.json), and its system."""
+    campaign = campaign_of(read_lease_plan(path)) if path.suffix == ".json" else load_campaign(path)
+    return campaign, Site(campaign.system, root)
 
 
 def _configuration(campaign: Campaign, name: str) -> Configuration:
-    for configuration in campaign.configurations:
-        if configuration.name == name:
-            return configuration
-    names = ", ".join(configuration.name for configuration in campaign.configurations)
-    raise ConfigError(f"{campaign.path}: no configuration '{name}'; there are: {names}")
+    known = {configuration.name: configuration for configuration in campaign.configurations}
+    if name not in known:
+        raise ConfigError(f"{campaign.path}: no configuration '{name}'; there are: {', '.join(known)}")
+    return known[name]
+
+
+def _request(campaign: Campaign, root: Path, name: str, kept_as: str | None, hosts: Sequence[str]) -> Request:
+    results, configuration = Results(root, campaign.name), _configuration(campaign, name)
+    return request(campaign, results, kept_name(kept_as or name), configuration, tuple(hosts))
 
 
 def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None) -> dict[str, Any]:
@@ -51,23 +47,23 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
 
     hosts: those it may be on, empty for any; kept_as: what it is kept under, so that several of one configuration can be kept.
     """
-    campaign = _campaign(path)
-    results = Results(root, campaign.name)
-    configuration = _configuration(campaign, name)
-    if unknown := sorted(set(hosts) - {known for group in campaign.system.hosts for known in group.names()}):
-        known = ", ".join(known for group in campaign.system.hosts for known in group.names())
-        raise ConfigError(f"system {campaign.system.name}: no host {', '.join(unknown)}; there are: {known}")
-    directory = journals(results, campaign.system.name)
-    mine = request(campaign, results, kept_name(kept_as or name), configuration, tuple(hosts))
-    was_kept = is_kept(directory, mine.lease_id)
+    campaign, site = _opened(path, root)
+    known = [host for group in campaign.system.hosts for host in group.names()]
+    _configuration(campaign, name)
+    if unknown := sorted(set(hosts) - set(known)):
+        words = f"no host {', '.join(unknown)}; there are: {', '.join(known)}"
+        raise ConfigError(f"system {campaign.system.name}: {words}")
+    mine = _request(campaign, root, name, kept_as, hosts)
+    mark = keep_mark(site.journals, mine.lease_id)
+    was_kept = mark.exists()
     # Marked before it exists: a lease that a crash leaves half composed is then found by 'release', not taken for garbage.
-    directory.mkdir(parents=True, exist_ok=True)
-    keep_mark(directory, mine.lease_id).touch()
-    with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
+    site.journals.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    with site.fabric() as fabric:
         try:
-            lease = acquire(fabric, mine, directory, wait_s=_WAIT_S, poll_s=0.5)
+            lease = acquire(fabric, mine, site.journals, wait_s=_WAIT_S, poll_s=0.5)
         except FabricError:
-            keep_mark(directory, mine.lease_id).unlink(missing_ok=True)
+            mark.unlink(missing_ok=True)
             raise
         document = lease.document()
         lease.ownership.close()
@@ -81,14 +77,12 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
 
 def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None) -> list[str]:
     """What composing and releasing a configuration would ask of the fabric now, request by request; nothing is changed."""
-    campaign = _campaign(path)
-    results = Results(root, campaign.name)
-    asked = request(campaign, results, kept_name(kept_as or name), _configuration(campaign, name), tuple(hosts))
-    with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
-        selection = fabric.select(asked, fabric.inventory())
+    campaign, site = _opened(path, root)
+    with site.fabric() as fabric:
+        selection = fabric.select(_request(campaign, root, name, kept_as, hosts), fabric.inventory())
         lines = [f"# {host.host}: {', '.join(host.ids) or 'no device'}" for host in selection.hosts]
         if fabric.controlled is None:
-            return [*lines, f"# a fabric of kind {campaign.system.fabric['kind']} is asked nothing over the network"]
+            return [*lines, f"# a fabric of kind {site.kind} is asked nothing over the network"]
         composing, releasing = fabric.controlled.rehearse(selection)
     for title, sent in (("to compose", composing), ("to release", releasing)):
         count = f"{len(sent)} request{'s' if len(sent) != 1 else ''}"
@@ -102,65 +96,52 @@ def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_
 
 def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> str:
     """Release a configuration that is kept; says what happened. FabricError names what would not go."""
-    campaign = _campaign(path)
-    results = Results(root, campaign.name)
-    directory = journals(results, campaign.system.name)
-    mine = lease_id(results, kept_name(kept_as or name))
-    if not is_kept(directory, mine):
+    campaign, site = _opened(path, root)
+    mine = lease_id(Results(root, campaign.name), kept_name(kept_as or name))
+    mark = keep_mark(site.journals, mine)
+    if not mark.exists():
         if kept_as is None:
             _configuration(campaign, name)
         return f"{kept_as or name}: nothing is kept; a campaign's own leases end by themselves (see 'campaign status')"
-    with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
-        turn = Turn(_WAIT_S, 0.5, None)
-        turn.get(lambda: Ownership(directory, mine)).close()
+    with site.fabric() as fabric:
+        Turn(_WAIT_S, 0.5, None).get(lambda: Ownership(site.journals, mine)).close()
         # What is half composed is not composed first in order to be released.
-        ended = reconcile(fabric, directory, is_alive=lambda other: other != mine, dry_run=False)
+        ended = reconcile(fabric, site.journals, is_alive=lambda other: other != mine, dry_run=False)
     for orphan in ended:
         if orphan.outcome != "released":
             held = f" {', '.join(orphan.devices)}" if orphan.devices else ""
             why = f" ({orphan.message})" if orphan.message else ""
             raise FabricError(f"{kept_as or name}: the fabric would not release{held}{why}; try again later")
-    keep_mark(directory, mine).unlink(missing_ok=True)
+    mark.unlink(missing_ok=True)
     return f"{kept_as or name}: released"
 
 
 def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
     """Release leases of this results directory that nobody owns; one line each."""
-    campaign = _campaign(path)
-    results = Results(root, campaign.name)
-    with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
-        orphans = reconcile_orphans(fabric, root, campaign.system.name, dry_run=dry_run)
+    _, site = _opened(path, root)
+    with site.fabric() as fabric:
+        orphans = reconcile_orphans(fabric, site, dry_run=dry_run)
     return [f"{o.lease_id}: {o.outcome.replace('_', ' ')} {', '.join(o.devices)} {o.message}".rstrip() for o in orphans]
 
 
 def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory]:
     """The system's name, what its fabric can do, and what there is."""
-    campaign = _campaign(path)
-    results = Results(root, campaign.name)
-    with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
-        return campaign.system.name, fabric.capabilities(), fabric.inventory()
+    _, site = _opened(path, root)
+    with site.fabric() as fabric:
+        return site.system.name, fabric.capabilities(), fabric.inventory()
 
 
 def verify(path: Path, root: Path) -> list[Mapping[str, Any]]:
     """Every composition held on the fabric as it is now: lease, holder, and each device with what both ends say of it."""
-    campaign = _campaign(path)
-    results = Results(root, campaign.name)
-    directory = journals(results, campaign.system.name)
+    _, site = _opened(path, root)
     found: list[Mapping[str, Any]] = []
-    with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
+    with site.fabric() as fabric:
         for name, tag in sorted(fabric.held().items()):
             composition = fabric.read_back(name)
             seen = fabric.host_sees(composition) if composition else frozenset[str]()
-            found.append(
-                {
-                    "lease": name,
-                    "campaign": tag.campaign,
-                    "owner": tag.owner,
-                    "live": is_owned(directory, name) or is_kept(directory, name),
-                    "devices": _devices(composition, seen),
-                    "mismatches": _mismatches(Journal(directory, name), composition),
-                }
-            )
+            about = {"lease": name, "campaign": tag.campaign, "owner": tag.owner, "live": site.is_live(name)}
+            mismatches = _mismatches(Journal(site.journals, name), composition)
+            found.append({**about, "devices": _devices(composition, seen), "mismatches": mismatches})
     return found
 
 

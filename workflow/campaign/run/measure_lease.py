@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from campaign import files
-from campaign.config.open_fabric import fabric_of
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.lease_plan import LeasePlan
@@ -24,7 +23,7 @@ from campaign.errors import FabricError, HostFailed, LaunchError, unwritable
 from campaign.fabrics.protocol import Fabric
 from campaign.files import write_once
 from campaign.lease.campaign_leases import (
-    journals,
+    Site,
     lease_document,
     lease_id,
     lease_of,
@@ -90,7 +89,7 @@ class _Measuring:
         self.submitter = open_submitter(self.campaign, results, Driver, self.tell)
         self.strategy: Strategy = open_strategy(self.campaign.system, Slurm(results.slurm_calls), self.tell)
         self.excluded, self.changed = ExcludedHosts(results.slurm), ChangedHosts(results.slurm)
-        self.leases = journals(results, self.campaign.system.name)
+        self.site = Site(self.campaign.system, results.root)
         # The driver reads the same document, wherever this process has it from.
         path = results.lease_plans / f"{plan.lease}.{plan.digest}.json"
         write_once(path, plan.text().encode())
@@ -113,7 +112,7 @@ class _Measuring:
         else:
             # Killed after its last record, while releasing: what it held is still to be released.
             self.submitter.stop(self.plan.lease)
-            with self.fabric() as fabric:
+            with self.site.fabric() as fabric:
                 self.end_orphans(fabric)
         return self.manifest()
 
@@ -123,19 +122,20 @@ class _Measuring:
         workloads = {name: workload for name, workload in self.campaign.workloads.items() if name in named}
         return replace(self.campaign, configurations=(self.plan.configuration,), workloads=workloads)
 
-    def fabric(self) -> AbstractContextManager[Fabric]:
-        return fabric_of(self.campaign.system, self.results.system_state(self.campaign.system.name))
-
     def end_orphans(self, fabric: Fabric, but: Collection[str] = ()) -> None:
         """Release what dead processes left on the fabric, and keep the documents of this campaign's leases."""
-        for orphan in reconcile_orphans(fabric, self.results.root, self.campaign.system.name, dry_run=False, skip=but):
+        for orphan in reconcile_orphans(fabric, self.site, dry_run=False, skip=but):
             self.tell(f"{orphan.lease_id} had no owner any more: {orphan.outcome} {', '.join(orphan.devices)}")
             lease = lease_of(self.results, orphan.lease_id)
             if lease is not None:
                 self.keep(lease, self.journal(orphan.lease_id))
         for name, hosts in self.changed.read().items():
             # Begun by a process that died, and nobody's lease any more: the scheduler is still to be told.
-            if name not in but and self.journal(name).state in (None, "RELEASED") and not is_owned(self.leases, name):
+            if (
+                name not in but
+                and self.journal(name).state in (None, "RELEASED")
+                and not is_owned(self.site.journals, name)
+            ):
                 self.restore(name, hosts)
 
     def restore(self, name: str, hosts: Collection[str]) -> None:
@@ -144,7 +144,7 @@ class _Measuring:
         self.changed.remove(name)
 
     def journal(self, name: str) -> Journal:
-        return Journal(self.leases, name)
+        return Journal(self.site.journals, name)
 
     def keep(self, lease: str, journal: Journal) -> None:
         """The lease's document beside the records that refer to it, written once it is over."""
@@ -218,7 +218,7 @@ class _Measuring:
 
     def attempt(self) -> None:
         """Compose, measure, release: once."""
-        with self.fabric() as fabric:
+        with self.site.fabric() as fabric:
             hosts = self.excluded.remaining(self.campaign.system)
             mine = request(self.campaign, self.results, self.plan.lease, self.plan.configuration, hosts)
             self.end_orphans(fabric, but=(mine.lease_id,))
@@ -235,7 +235,7 @@ class _Measuring:
                 lease = acquire(
                     fabric,
                     mine,
-                    self.leases,
+                    self.site.journals,
                     wait_s=self.campaign.protocol.compose_wait_s,
                     poll_s=0.2,
                     on_wait=lambda message: self.tell(f"waiting in turn: {message}"),
