@@ -117,23 +117,20 @@ class Journal:
         use = self.last_use()
         states = [entry for entry in use if "state" in entry]
         operations = [entry for entry in use if "operation" in entry]
+        last = {name: value for entry in use for name, value in entry.items()}
+        facts = {name: last.get(name) for name in ("campaign", "owner", "state", "requested", "selected", "obtained")}
+        # Failed operations of the fabric, and what failed while the composition was used, in their order.
+        failed = [{**entry, **entry.get("fault", {})} for entry in use if "fault" in entry or _failed(entry)]
         return {
             "lease_id": self.lease_id,
-            "campaign": _latest(use, "campaign"),
-            "owner": _latest(use, "owner"),
-            "state": states[-1]["state"] if states else None,
-            "requested": _latest(use, "requested"),
-            "selected": _latest(use, "selected"),
-            "obtained": _latest(use, "obtained"),
-            "mismatches": _latest(use, "mismatches") or [],
+            **facts,
+            "mismatches": last.get("mismatches", []),
             "times": _times(states),
             "operations": len(operations),
             "retries": sum(entry["outcome"] in ("failed", "busy") for entry in operations),
             "adoptions": sum("adopted_from" in entry for entry in use),
-            "waits": [
-                {"time_s": entry["time_s"], "reason": entry["waits_for"]} for entry in use if "waits_for" in entry
-            ],
-            "faults": _faults(use),
+            "waits": [{"time_s": each["time_s"], "reason": each["waits_for"]} for each in use if "waits_for" in each],
+            "faults": [{name: each[name] for name in ("time_s", "operation", "error", "message")} for each in failed],
             "readings": [
                 {"time_s": entry["time_s"], "readings": entry["readings"]} for entry in use if "readings" in entry
             ],
@@ -142,19 +139,8 @@ class Journal:
         }
 
 
-def _faults(entries: list[Entry]) -> list[Entry]:
-    """Failed operations of the fabric, and what failed while the composition was used, in their order."""
-    names = ("time_s", "operation", "error", "message")
-    failed = [{**entry, **entry.get("fault", {})} for entry in entries if "fault" in entry or _failed(entry)]
-    return [{name: entry[name] for name in names} for entry in failed]
-
-
 def _failed(entry: Entry) -> bool:
     return "operation" in entry and entry["outcome"] == "failed"
-
-
-def _latest(entries: list[Entry], name: str) -> Any:
-    return next((entry[name] for entry in reversed(entries) if name in entry), None)
 
 
 def _times(states: list[Entry]) -> dict[str, float | None]:

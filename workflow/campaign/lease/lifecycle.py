@@ -26,7 +26,7 @@ from campaign.fabrics.errors import (
     Unhealthy,
 )
 from campaign.fabrics.hardware import Composition
-from campaign.fabrics.protocol import Fabric, Request, Selection
+from campaign.fabrics.protocol import Fabric, Request
 from campaign.lease.fabric_calls import ATTEMPTS, RELEASE_WAIT_S, Turn, give_back, operate
 from campaign.lease.journal import Journal, LeaseState, Ownership
 
@@ -69,31 +69,28 @@ def acquire(
     turn = Turn(wait_s, poll_s, on_wait)
     ownership = turn.get(lambda: Ownership(journal_dir, request.lease_id))
     try:
-        acquisition = _Acquisition(fabric, request, Journal(journal_dir, request.lease_id), turn, visible_s, attempts)
-        acquisition.before_compose = before_compose or acquisition.before_compose
-        composition = acquisition.run()
+        journal = Journal(journal_dir, request.lease_id)
+        composition = _Acquisition(fabric, request, journal, turn, visible_s, attempts, before_compose).run()
     except BaseException:
         ownership.close()
         raise
-    _note_readings(fabric, acquisition.journal)
+    _note_readings(fabric, journal)
     mismatches = composition.mismatches(request.configuration, request.links)
-    return Lease(request.lease_id, request, composition, mismatches, acquisition.journal, ownership)
+    return Lease(request.lease_id, request, composition, mismatches, journal, ownership)
 
 
+@dataclass
 class _Acquisition:
     """One way through the states, from PLANNED (or from what a dead process left) to READY or back to nothing."""
 
-    def __init__(
-        self, fabric: Fabric, request: Request, journal: Journal, turn: Turn, visible_s: float, attempts: int
-    ) -> None:
-        self.fabric = fabric
-        self.request = request
-        self.journal = journal
-        self.turn = turn
-        self.visible_s = visible_s
-        self.attempts = attempts
-        self.before_compose: Callable[[Collection[str]], None] = lambda hosts: None
-        self._waited_for = ""
+    fabric: Fabric
+    request: Request
+    journal: Journal
+    turn: Turn
+    visible_s: float
+    attempts: int
+    before_compose: Callable[[Collection[str]], None] | None
+    waited_for: str = ""
 
     def run(self) -> Composition:
         before, there = self.turn.get(self._found)
@@ -124,9 +121,9 @@ class _Acquisition:
             try:
                 return self._attempt()
             except (Busy, Conflict) as reason:
-                if str(reason) != self._waited_for:
-                    self._waited_for = str(reason)
-                    self.journal.note(waits_for=self._waited_for)
+                if str(reason) != self.waited_for:
+                    self.waited_for = str(reason)
+                    self.journal.note(waits_for=self.waited_for)
                 self.turn.wait(reason)
             except (NoMatch, Incompatible, HostNotVisible):
                 raise
@@ -139,8 +136,9 @@ class _Acquisition:
 
     def _attempt(self) -> Composition:
         selection = self.fabric.select(self.request, self.fabric.inventory())
-        self.journal.advance("RESERVED", selected=_selected(selection))
-        self.before_compose([host.host for host in selection.hosts])
+        self.journal.advance("RESERVED", selected=[asdict(host) for host in selection.hosts])
+        if self.before_compose is not None:
+            self.before_compose([host.host for host in selection.hosts])
         self.journal.advance("COMPOSING")
         try:
             operate(self.journal, "compose", lambda: self.fabric.compose(selection))
@@ -181,11 +179,8 @@ class _Acquisition:
             operate(self.journal, "rescan", lambda: self.fabric.rescan(composition))
             missing = self._unseen(composition, self.visible_s)
         if missing:
-            raise HostNotVisible(
-                f"{self.request.lease_id}: attached, but not seen by the host within {self.visible_s:g} s, "
-                f"also after a rescan: {', '.join(missing)}",
-                missing,
-            )
+            words = f"attached, but not seen by the host within {self.visible_s:g} s, also after a rescan"
+            raise HostNotVisible(f"{self.request.lease_id}: {words}: {', '.join(missing)}", missing)
         return True
 
     def _unseen(self, composition: Composition, patience_s: float) -> list[str]:
@@ -215,22 +210,16 @@ class _Acquisition:
                 self._abort(f"not worth taking over: {error}")
         if self.journal.state == "LEAKED":
             leaked = tuple(self.journal.document()["leaked"])
-            raise PartialFailure(
-                f"{self.request.lease_id}: its former use still has {', '.join(leaked)}, which cannot be released",
-                failed=leaked,
-            )
+            words = f"its former use still has {', '.join(leaked)}, which cannot be released"
+            raise PartialFailure(f"{self.request.lease_id}: {words}", failed=leaked)
         if not self._asked_for():
             self.journal.advance("RELEASED")
             self._plan()
         return None
 
     def _plan(self) -> None:
-        self.journal.advance(
-            "PLANNED",
-            campaign=self.request.campaign,
-            owner=self.request.owner,
-            requested=asdict(self.request.configuration),
-        )
+        asked = asdict(self.request.configuration)
+        self.journal.advance("PLANNED", campaign=self.request.campaign, owner=self.request.owner, requested=asked)
 
     def _asked_for(self) -> bool:
         """True when the lease that is there was requested for this configuration."""
@@ -245,10 +234,6 @@ class _Acquisition:
         if self.journal.state != "ABORTING":
             self.journal.advance("ABORTING", reason=reason)
         give_back(self.fabric, self.journal, wait_s=RELEASE_WAIT_S, poll_s=self.turn.poll_s)
-
-
-def _selected(selection: Selection) -> list[dict[str, Any]]:
-    return [asdict(host) for host in selection.hosts]
 
 
 def _note_readings(fabric: Fabric, journal: Journal) -> None:
@@ -276,15 +261,16 @@ def check(fabric: Fabric, lease: Lease) -> tuple[str, ...]:
     now = fabric.read_back(lease.id)
     present = {} if now is None else {device.fabric_id: device for device in now.devices}
     seen = frozenset() if now is None else fabric.host_sees(now)
-    problems: list[str] = []
-    for device in lease.composition.devices:
-        name = device.fabric_id
+
+    def problem(name: str) -> str:
         if name not in present:
-            problems.append(f"{name}: no longer attached")
-        elif present[name].health == "critical":
-            problems.append(f"{name}: health critical")
-        elif name not in seen:
-            problems.append(f"{name}: no longer seen by its host")
+            return "no longer attached"
+        if present[name].health == "critical":
+            return "health critical"
+        return "" if name in seen else "no longer seen by its host"
+
+    found = {device.fabric_id: problem(device.fabric_id) for device in lease.composition.devices}
+    problems = [f"{name}: {words}" for name, words in found.items() if words]
     if problems and lease.journal.state in ("READY", "IN_USE"):
         lease.journal.advance("DEGRADED", problems=problems)
     return tuple(problems)
