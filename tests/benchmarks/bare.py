@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from campaign.workloads.trainer import models
 from campaign.workloads.trainer.input_pipeline import make_feed
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer.rank_interface import TrainSpec
 
 
 class Bare:

@@ -13,8 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from campaign.workloads.trainer import training_session
-from campaign.workloads.trainer.rank_process import Place
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer.rank_interface import Place, TrainSpec
 from campaign.workloads.trainer.timed_steps import CpuClock
 from tests.benchmarks.bare import Bare
 

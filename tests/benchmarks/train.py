@@ -18,10 +18,10 @@ from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.local import open_launcher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.workloads.protocol import Step
-from campaign.workloads.trainer.rank_result import read_results
+from campaign.workloads.trainer.rank_interface import read_results
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import ROOT, Project
-from tests.benchmarks.side_by_side.parent import BLOCKS
+from tests.benchmarks.side_by_side.forkserver import BLOCKS
 
 _DEVICES = 4
 _LAUNCHES = 7

@@ -15,9 +15,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from campaign.launch.emulation.network import Emulation, emulated
 from campaign.launch.emulation.topology import EmulationSpec
+from campaign.processes.marked import adopt_orphans
 
 _PORT = 29511
 _RECEIVE = """
@@ -63,13 +65,14 @@ class Ranks:
     """The parent that ranks are forked from, so that torch is imported once for all of them (protocol: `forkserver`)."""
 
     def __init__(self) -> None:
+        adopt_orphans()
         self.parent = subprocess.Popen(
             [sys.executable, "-m", "campaign.workloads.trainer.forkserver"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self._event()["event"] == "ready"
+        assert "import_s" in self._answer()
 
     def step_times_s(self, emulation: Emulation, directory: Path) -> list[float]:
         spec = {"model": "bert-nano", "batch": 4, "warmup_steps": 2, "measured_steps": 8}
@@ -93,17 +96,16 @@ class Ranks:
             for rank in range(world)
         ]
         assert self.parent.stdin
-        self.parent.stdin.write(json.dumps({"id": "steps", "ranks": ranks, "cwd": str(directory)}) + "\n")
+        self.parent.stdin.write(json.dumps({"ranks": ranks, "cwd": str(directory)}) + "\n")
         self.parent.stdin.flush()
-        assert self._event()["event"] == "started"
-        assert self._event()["codes"] == [0] * world, log.read_text()
+        assert [os.waitpid(pid, 0)[1] for pid in self._answer()["pids"]] == [0] * world, log.read_text()
         times: list[float] = json.loads((directory / "rank0.json").read_text())["step_times_s"]
         return times
 
-    def _event(self) -> dict[str, object]:
+    def _answer(self) -> dict[str, Any]:
         assert self.parent.stdout
-        event: dict[str, object] = json.loads(self.parent.stdout.readline())
-        return event
+        answer: dict[str, Any] = json.loads(self.parent.stdout.readline())
+        return answer
 
 
 def _environment(emulation: Emulation, rank: int) -> dict[str, str]:

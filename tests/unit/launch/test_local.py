@@ -122,6 +122,22 @@ def test_one_failing_rank_ends_the_others(bench: Bench, monkeypatch: pytest.Monk
     assert not ended.timed_out
 
 
+def test_a_rank_that_hangs_in_its_exit_is_ended_and_its_result_stands(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_EXIT_PATIENCE_S", 0.2)
+    code = f"""
+import os, sys, time
+open(os.environ['CAMPAIGN_OUT'] + '/rank' + os.environ['RANK'] + '.json', 'w').close()
+if os.environ['RANK'] == '1': {SLEEP.removeprefix("import time; ")}
+"""
+    places = [local.RankPlace({"RANK": str(rank), "CAMPAIGN_OUT": str(bench.directory)}) for rank in range(2)]
+    step = Step((sys.executable, "-S", "-c", code), {"CAMPAIGN_OUT": str(bench.directory)}, {"host1": 2}, preload="x")
+    bench.log.parent.mkdir()
+    ended = local._run(step, bench.mark, places, bench.log, bench.directory, Limits(30.0), None)
+    assert (ended.codes, ended.exit_hang, ended.timed_out) == ((0, 0), (1,), False)
+
+
 def test_exit_codes_and_signals_are_told_apart(bench: Bench) -> None:
     code = "import os, signal, sys; os.kill(os.getpid(), signal.SIGSEGV) if os.environ['RANK'] == '0' else sys.exit(7)"
     assert bench.run(code, {"host1": 2}).codes == (-11, 7)

@@ -9,8 +9,7 @@ import pytest
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
 from campaign.workloads.train import TrainWorkload
-from campaign.workloads.trainer.rank_result import RankResult, write_result
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer.rank_interface import RankResult, TrainSpec, write_result
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"seq_len": 16})

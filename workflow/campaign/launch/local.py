@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -10,11 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, cast
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
@@ -23,13 +24,18 @@ from campaign.launch.local_placement import LocalPlacement, RankPlace, open_plac
 from campaign.launch.protocol import Limits
 from campaign.launch.rank_devices import UsedDevices
 from campaign.launch.sidecar import local_sidecar
-from campaign.processes.marked import MARK, adopt_orphans, children, end_run, kill_marked, marked, memory_mib
+from campaign.processes.marked import MARK, adopt_orphans, children, end_run, marked, memory_mib
 from campaign.processes.namespaces import enter, opened
 from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.trainer.rank_interface import result_path
 
 _MEMORY_LOOK_S = 0.1
 _PEER_PATIENCE_S = 10.0  # from the first failed rank to the end of the others, which wait for it in a collective
-_PARENT_START_S = 300.0  # loading torch from a busy shared file system can take minutes
+_EXIT_PATIENCE_S = 10.0  # from the last result file to the end of the ranks
+_RESULT_LOOK_S = 0.5
+_PARENT_PATIENCE_S = 300.0  # loading torch from a busy shared file system can take minutes
+
+_Stopped = Literal["time limit", "memory limit", "failed rank", "exit hang"]
 
 
 class LocalLauncher:
@@ -54,10 +60,9 @@ class LocalLauncher:
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             # A fork of the parent has no command that words could stand before.
-            if step.preload and not any(place.prefix for place in places):
-                ended = self._parent(step.preload).run(_module(step), marker, places, log, directory, limits)
-            else:
-                ended = _spawn(step, marker, places, log, directory, limits)
+            forked = step.preload and not any(place.prefix for place in places)
+            parent = self._parent(step.preload) if step.preload and forked else None
+            ended = _run(step, marker, places, log, directory, limits, parent)
         except (OSError, ValueError, subprocess.SubprocessError) as error:  # ValueError: a NUL in an argument
             raise LaunchError(f"{program}: could not be started: {error}") from error
         if not self._places.stand():
@@ -79,11 +84,6 @@ class LocalLauncher:
         return self._parents[module]
 
 
-def _module(step: Step) -> dict[str, str]:
-    """What a rank that is forked instead of started is to be; a step that names no module is the parent's own kind of rank."""
-    return {"module": step.argv[2]} if step.argv[1:2] == ("-m",) else {}
-
-
 def _environment(step: Step, marker: str, place: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, str]:
     one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank else {}
     # A run uses the devices that its record says, whatever the workload says of them.
@@ -95,20 +95,49 @@ def _inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}
 
 
-def _spawn(step: Step, marker: str, places: Sequence[RankPlace], log: Path, directory: Path, limits: Limits) -> Ended:
+def _run(
+    step: Step,
+    marker: str,
+    places: Sequence[RankPlace],
+    log: Path,
+    directory: Path,
+    limits: Limits,
+    parent: _Parent | None,
+) -> Ended:
+    """parent: the process to fork the ranks from; None: they are spawned."""
+    out = step.environment.get("CAMPAIGN_OUT") if step.preload else None
+    results = [result_path(Path(out), int(place.environment["RANK"])) for place in places] if out else []
+    for path in results:
+        path.unlink(missing_ok=True)
     before = children()
     started = time.time()
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[_Forked | subprocess.Popen[bytes]] = []
     try:
-        with log.open("ab") as output:
-            for place in places:
-                processes.append(_start((*place.prefix, *step.argv), place, output, directory))
-        timed_out, memory_hit = _wait(processes, marker, started, limits)
+        if parent is not None:
+            processes += parent.fork(step, places, log, directory)
+        else:
+            with log.open("ab") as output:
+                for place in places:
+                    processes.append(_start((*place.prefix, *step.argv), place, output, directory))
+        stopped = _wait(processes, marker, started, limits, results)
     finally:
+        for process in processes:
+            if process.poll() is None:  # a fork's environment shows no mark from outside
+                with suppress(ProcessLookupError):
+                    os.killpg(os.getpgid(process.pid), signal.SIGKILL)
         # Also after success: a program may have left something running in the background.
         end_run(processes, marker, before)
     codes = tuple(process.returncode for process in processes)
-    return Ended(codes, started, time.time(), timed_out=timed_out, memory_limit_hit=memory_hit)
+    # Ranks that measured well and then hung in their exit: their results stand. Others ended by themselves.
+    hang = tuple(rank for rank, code in enumerate(codes) if stopped == "exit hang" and code == -signal.SIGKILL)
+    return Ended(
+        tuple(0 if rank in hang else code for rank, code in enumerate(codes)),
+        started,
+        time.time(),
+        timed_out=stopped == "time limit",
+        memory_limit_hit=stopped == "memory limit",
+        exit_hang=hang,
+    )
 
 
 def _start(argv: Sequence[str], place: RankPlace, output: IO[bytes], directory: Path) -> subprocess.Popen[bytes]:
@@ -127,146 +156,142 @@ def _start(argv: Sequence[str], place: RankPlace, output: IO[bytes], directory: 
         )
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], marker: str, started: float, limits: Limits) -> tuple[bool, bool]:
-    """Wait for all; gives (time limit hit, memory limit hit). Returns early when a rank failed and the others hang."""
+def _wait(
+    processes: Sequence[_Forked | subprocess.Popen[bytes]],
+    marker: str,
+    started: float,
+    limits: Limits,
+    results: Sequence[Path],
+) -> _Stopped | None:
+    """Wait for all (None), or until they have to be ended. results: files that the ranks leave when they have measured."""
     poll = select.poll()
     waiting = {}
+    deadline = started + limits.time_limit_s
+    failed_at = complete_at = math.inf
     try:
         for process in processes:
             descriptor = os.pidfd_open(process.pid)
             waiting[descriptor] = process
             poll.register(descriptor, select.POLLIN)
-        deadline = started + limits.time_limit_s
-        failed_at: float | None = None
         while waiting:
             now = time.time()
-            if now >= deadline:
-                return True, False
-            if failed_at is not None and now > failed_at + _PEER_PATIENCE_S:
-                return False, False
-            patience = min(deadline - now, _PEER_PATIENCE_S if failed_at is not None else 1e6)
+            if results and complete_at > now and all(path.exists() for path in results):
+                complete_at = now
+            for when, why in (
+                (deadline, "time limit"),
+                (failed_at + _PEER_PATIENCE_S, "failed rank"),
+                (complete_at + _EXIT_PATIENCE_S, "exit hang"),
+            ):
+                if now >= when:
+                    return cast(_Stopped, why)
+            look_s = _RESULT_LOOK_S if results else math.inf
             if limits.memory_limit_mib is not None:
-                if memory_mib(list(marked(marker))) > limits.memory_limit_mib:
-                    return False, True
-                patience = min(patience, _MEMORY_LOOK_S)
-            for descriptor, _ in poll.poll(max(1.0, patience * 1e3)):
+                if (
+                    memory_mib(list({*marked(marker), *(one.pid for one in waiting.values())}))
+                    > limits.memory_limit_mib
+                ):
+                    return "memory limit"
+                look_s = _MEMORY_LOOK_S
+            wait_s = min(deadline - now, failed_at + _PEER_PATIENCE_S - now, look_s)
+            for descriptor, _ in poll.poll(max(1.0, wait_s * 1e3)):
                 poll.unregister(descriptor)
                 os.close(descriptor)
-                if waiting.pop(descriptor).wait() != 0 and failed_at is None:
-                    failed_at = time.time()
-        return False, False
+                if waiting.pop(descriptor).wait() != 0:
+                    failed_at = min(failed_at, time.time())
+        return None
     finally:
         for descriptor in waiting:
             os.close(descriptor)
+
+
+class _Forked:
+    """A rank that the parent has forked and this process has adopted: a child like any other."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self._reaped(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        return self._reaped(0)
+
+    def _reaped(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
 
 
 class _Parent:
     """The long-lived process that has torch loaded and forks ranks (protocol: `campaign.workloads.trainer.forkserver`)."""
 
     def __init__(self, module: str) -> None:
+        self._argv = [sys.executable, "-m", f"{module}.forkserver"]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{module}.forkserver"],
+            self._argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             process_group=0,
         )
-        self._buffer = b""
-        ready = self._event(time.time() + _PARENT_START_S)
-        if ready is None or ready["event"] != "ready":
+        try:
+            self.answer()
+        except BaseException:
             self.close()
-            message = ready.get("message", ready) if ready else f"no answer within {_PARENT_START_S:g} s"
-            raise LaunchError(f"python -m {module}.forkserver: {message}")
+            raise
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def run(
-        self,
-        module: Mapping[str, str],
-        marker: str,
-        places: Sequence[RankPlace],
-        log: Path,
-        directory: Path,
-        limits: Limits,
-    ) -> Ended:
-        started = time.time()
+    def fork(self, step: Step, places: Sequence[RankPlace], log: Path, directory: Path) -> list[_Forked]:
         ranks = [{"env": dict(place.environment), "log": str(log), "namespaces": place.namespaces} for place in places]
-        pids: list[int] = []
-        self._send({"id": marker, "ranks": ranks, "cwd": str(directory), **module})
-        finished = False
-        timed_out = memory_hit = False
-        deadline = started + limits.time_limit_s
+        # A step that names no module is the parent's own kind of rank.
+        module = {"module": step.argv[2]} if step.argv[1:2] == ("-m",) else {}
         try:
-            while True:
-                look = deadline if limits.memory_limit_mib is None else min(deadline, time.time() + _MEMORY_LOOK_S)
-                event = self._event(look if not (timed_out or memory_hit) else time.time() + 30)
-                if event is None and (timed_out or memory_hit):
-                    raise LaunchError("the parent process of the ranks did not kill a run")
-                if event is None:
-                    timed_out = time.time() >= deadline
-                    memory_hit = not timed_out and memory_mib(pids) > (limits.memory_limit_mib or 1e12)
-                    if timed_out or memory_hit:
-                        self._send({"kill": marker})
-                elif event["event"] == "exited":
-                    break
-                elif event["event"] == "started":
-                    pids = event["pids"]  # a fork's environment shows no mark from outside
-                else:
-                    raise LaunchError(f"the parent process of the ranks refused a run: {event.get('message', event)}")
-            finished = True
-        finally:
-            if not finished:
-                kill_marked(marker)
-                self.close()
-        hang = tuple(event["exit_hang"])
-        # A rank that measured well and then hung in its exit was ended by the parent: its result stands.
-        codes = tuple(0 if rank in hang else code for rank, code in enumerate(event["codes"]))
-        return Ended(codes, started, time.time(), timed_out, memory_hit, hang)
+            return [_Forked(pid) for pid in self.answer({"ranks": ranks, "cwd": str(directory), **module})["pids"]]
+        except BaseException:
+            self.close()
+            # Ranks that it forked and could not name; a fork has its parent's command line.
+            line = "".join(f"{word}\0" for word in self._argv).encode()
+            for pid in children() or ():
+                with suppress(OSError):
+                    if Path(f"/proc/{pid}/cmdline").read_bytes() == line:
+                        os.kill(pid, signal.SIGKILL)
+                        os.waitpid(pid, 0)
+            raise
+
+    def answer(self, order: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to an order (None: to its start); LaunchError: it has ended, or refuses."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        line = ""
+        with suppress(BrokenPipeError):
+            if order is not None:
+                print(json.dumps(order), file=stdin, flush=True)
+            if select.select([stdout], [], [], _PARENT_PATIENCE_S)[0]:
+                line = stdout.readline()
+        found: dict[str, Any] = json.loads(line or '{"problem": "it has ended, or does not answer"}')
+        if "problem" in found:
+            words = " ".join(self._argv[1:])
+            raise LaunchError(f"the parent process of the ranks (python {words}): {found['problem']}")
+        return found
 
     def close(self) -> None:
-        """End of input ends the parent and every rank of it."""
-        if self._process.stdin:
-            try:
-                self._process.stdin.close()
-            except BrokenPipeError:
-                self._process.kill()
+        """The end of its input ends the parent."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.kill()
             self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
-
-    def _send(self, message: Mapping[str, Any]) -> None:
-        stdin: IO[bytes] | None = self._process.stdin
-        if stdin is None:
-            raise LaunchError("the parent process of the ranks has ended")
-        try:
-            stdin.write(json.dumps(message).encode() + b"\n")
-            stdin.flush()
-        except BrokenPipeError as error:
-            raise LaunchError("the parent process of the ranks has ended unexpectedly") from error
-
-    def _event(self, until: float) -> dict[str, Any] | None:
-        """Next line from the parent, or None at the time `until`; LaunchError when it has ended."""
-        if self._process.stdout is None:
-            raise LaunchError("the parent process of the ranks has ended")
-        descriptor = self._process.stdout.fileno()
-        while b"\n" not in self._buffer:
-            if not select.select([descriptor], [], [], max(0.0, until - time.time()))[0]:
-                return None
-            more = os.read(descriptor, 65536)
-            if not more:
-                raise LaunchError(
-                    f"the parent process of the ranks ended unexpectedly (exit code {self._process.poll()})"
-                )
-            self._buffer += more
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        event: dict[str, Any] = json.loads(line)
-        return event
 
 
 def open_launcher(system: SystemFile, composition: Composition) -> LocalLauncher:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 MARK = "CAMPAIGN_RUN"
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
@@ -47,7 +47,16 @@ def children() -> set[int] | None:
     return {int(pid) for pids in tasks for pid in pids.split()} if adopts.value else None
 
 
-def end_run(processes: Sequence[subprocess.Popen[bytes]], marker: str, before: set[int] | None) -> None:
+class Child(Protocol):
+    """A process that this one waits for, such as `subprocess.Popen`."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self) -> int | None: ...
+
+
+def end_run(processes: Sequence[Child], marker: str, before: set[int] | None) -> None:
     """End the processes of a run and what they left in the background; `before`: the `children` before the run.
 
     A look through all processes of a host can take longer than a short run, so it is taken only where something is left.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -25,7 +25,7 @@ def opened(*groups: Sequence[str]) -> Iterator[list[list[int]]]:
         yield descriptors
 
 
-def close(descriptors: Sequence[int]) -> None:
+def close(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
 

@@ -19,6 +19,7 @@ from campaign.errors import LaunchError
 from campaign.launch.local import LocalLauncher, open_launcher
 from campaign.observe.links.document import LinksDocument, with_models
 from campaign.observe.links.measure_links import measure_links
+from campaign.processes.marked import children
 from tests.unit.launch.compositions import composition, system
 
 SIZES = (8, 4096, 65536)
@@ -164,23 +165,15 @@ def test_a_rank_that_is_killed_is_a_problem_and_no_hang(launcher: LocalLauncher,
 
 
 def kill_a_rank(parent: int) -> None:
-    """The second of two, when both have been at work for a moment."""
-    children = Path(f"/proc/{parent}/task/{parent}/children")
-    ranks: list[str] = []
+    """The second of two, when both have been at work for a moment; a fork has its parent's command line."""
+    line = Path(f"/proc/{parent}/cmdline").read_bytes()
+    ranks: list[int] = []
     while len(ranks) < 2:
         time.sleep(0.05)
-        ranks = children.read_text().split()
+        found = [pid for pid in children() or () if Path(f"/proc/{pid}/cmdline").read_bytes() == line]
+        ranks = sorted(set(found) - {parent})
     time.sleep(0.5)
-    os.kill(int(ranks[1]), signal.SIGKILL)
-
-
-def test_a_program_that_is_no_rank_is_refused(launcher: LocalLauncher, tmp_path: Path) -> None:
-    parent = launcher._parent("campaign.workloads.trainer")
-    parent._send({"id": "x", "ranks": [{"env": {}, "log": "x"}], "cwd": str(tmp_path), "module": "campaign.cli.main"})
-    answer = parent._event(time.time() + 30)
-    assert answer is not None
-    assert answer["event"] == "rejected"
-    assert "campaign.observe.links.rank" in answer["message"]
+    os.kill(ranks[1], signal.SIGKILL)
 
 
 def test_what_cannot_be_started_at_all_is_the_apparatus_failure(tmp_path: Path) -> None:

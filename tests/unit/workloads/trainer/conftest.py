@@ -1,10 +1,11 @@
-"""A driver's end of the parent protocol, and one parent for all tests of a worker process (its imports take seconds)."""
+"""A launcher's end of the fork server, and one server for all tests of a worker process (its imports take seconds)."""
 
 from __future__ import annotations
 
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-from campaign.workloads.trainer.rank_result import RankResult, read_results
+from campaign.launch.local import _Forked, _wait
+from campaign.launch.protocol import Limits
+from campaign.processes.marked import adopt_orphans
+from campaign.workloads.trainer.rank_interface import RankResult, read_results
 from tests.unit.workloads.trainer.ports import free_port
 
 # As in a rank: two OpenMP threads on two busy cores make a step of milliseconds take a second.
@@ -25,7 +29,7 @@ torch.set_num_threads(1)
 
 @dataclass(frozen=True)
 class Outcome:
-    exited: dict[str, Any]
+    codes: list[int | None]
     results: tuple[RankResult | None, ...]
     log: str
 
@@ -36,6 +40,8 @@ class Driver:
     def __init__(self) -> None:
         command = [sys.executable, "-m", "campaign.workloads.trainer.forkserver"]
         own = {**os.environ, "CAMPAIGN_SPEC": "/of/the/parent"}  # no rank may ever see it
+        adopt_orphans()
+        self.pids: list[int] = []
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=own)
         self._unread = b""
         self.ready = self.answer(120)
@@ -57,7 +63,7 @@ class Driver:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def start(self, name: str, directory: Path, specs: list[dict[str, Any]]) -> list[int]:
+    def start(self, directory: Path, specs: list[dict[str, Any]]) -> list[int]:
         """One spec a rank (all the same in a real run); gives the pids."""
         directory.mkdir(parents=True, exist_ok=True)
         environment = {"PATH": os.environ["PATH"], "WORLD_SIZE": str(len(specs)), "MASTER_ADDR": "127.0.0.1"}
@@ -68,19 +74,23 @@ class Driver:
             path.write_text(json.dumps(spec))
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "CAMPAIGN_SPEC": str(path)}
             ranks.append({"env": environment | own, "log": str(directory / "log")})
-        self.order({"id": name, "cwd": str(directory), "ranks": ranks})
+        self.order({"cwd": str(directory), "ranks": ranks})
         started = self.answer()
-        assert started["event"] == "started", started
-        pids: list[int] = started["pids"]
-        return pids
+        assert "pids" in started, started
+        self.pids = started["pids"]
+        return self.pids
 
     def finish(self, directory: Path, world_size: int, patience_s: float = 60) -> Outcome:
-        exited = self.answer(patience_s)
-        assert exited["event"] == "exited"
-        return Outcome(exited, read_results(directory, world_size), (directory / "log").read_text())
+        ranks = [_Forked(pid) for pid in self.pids]
+        stopped = _wait(ranks, "none", time.time(), Limits(patience_s), ())
+        if stopped:
+            os.killpg(self.pids[0], signal.SIGKILL)
+        codes = [rank.wait() for rank in ranks]
+        assert stopped in (None, "failed rank"), f"the ranks did not end in {patience_s} s"
+        return Outcome(codes, read_results(directory, world_size), (directory / "log").read_text())
 
     def run(self, directory: Path, spec: dict[str, Any], world_size: int = 1, patience_s: float = 60) -> Outcome:
-        self.start(directory.name, directory, [spec] * world_size)
+        self.start(directory, [spec] * world_size)
         return self.finish(directory, world_size, patience_s)
 
     def close(self) -> int:
@@ -97,22 +107,6 @@ def driver() -> Iterator[Driver]:
     driver = Driver()
     yield driver
     driver.close()
-
-
-@pytest.fixture
-def new_driver() -> Iterator[type[Driver]]:
-    """For tests that end the parent: call it for a driver of your own."""
-    made: list[Driver] = []
-
-    class Own(Driver):
-        def __init__(self) -> None:
-            super().__init__()
-            made.append(self)
-
-    yield Own
-    for driver in made:
-        driver.process.kill()
-        driver.process.wait()
 
 
 def nano(**changes: Any) -> dict[str, Any]:

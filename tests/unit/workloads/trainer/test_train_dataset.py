@@ -16,7 +16,7 @@ from campaign.workloads.trainer import dataset
 from campaign.workloads.trainer.dataset import BLOCK_BYTES, Dataset, Pace, Record
 from campaign.workloads.trainer.input_pipeline import StorageFeed, make_feed
 from campaign.workloads.trainer.models import Sample, batch_of, build
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer.rank_interface import TrainSpec
 
 CPU = torch.device("cpu")
 

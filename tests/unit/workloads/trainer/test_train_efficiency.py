@@ -10,10 +10,8 @@ import pytest
 
 from campaign.errors import ConfigError
 from campaign.workloads.protocol import Run, Storage
-from campaign.workloads.train import TrainWorkload
-from campaign.workloads.trainer.efficiency import efficiency
-from campaign.workloads.trainer.rank_result import RankResult
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.train import TrainWorkload, efficiency
+from campaign.workloads.trainer.rank_interface import RankResult, TrainSpec
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"input": "storage"})

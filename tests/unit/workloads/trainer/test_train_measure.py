@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import torch
 from campaign.workloads.trainer import models
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import build
-from campaign.workloads.trainer.rank_process import Place
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer.rank_interface import Place, TrainSpec
 from campaign.workloads.trainer.timed_steps import CpuClock, Training, measure
 from campaign.workloads.trainer.training_session import Session
 
@@ -69,10 +69,10 @@ def test_images_and_convolutions_have_the_memory_format_that_is_asked_for(given:
     assert spec.model_copy(update={"device": "cuda"}).channels_last is True
     session = Session(spec, Place(0, 1, 0, Path(), Path(), 1), 0.0)
     trainable = session._build()
-    assert trainable.network.stem[0].weight.is_contiguous(memory_format=torch.channels_last) is expected
+    assert trainable.network.features[0].weight.is_contiguous(memory_format=torch.channels_last) is expected
     image, _ = make_feed(spec, trainable, 0, 1, CPU)[0]()
     assert image.is_contiguous(memory_format=torch.channels_last) is expected
-    assert ("channels_last" in session._flags()) is expected
+    assert ("channels_last" in session.flags) is expected
 
 
 def test_training_lowers_the_loss_and_repeats_bit_for_bit() -> None:
@@ -101,7 +101,7 @@ def test_the_window_holds_the_steps_and_the_barriers_are_outside() -> None:
 def test_one_loss_that_is_not_finite_is_seen(bad: float) -> None:
     losses = iter([1.0, bad, 1.0])
     window = measure(lambda: torch.tensor(next(losses)), 3, CpuClock(), lambda: None)
-    assert not window.finite
+    assert not all(map(math.isfinite, window.losses))
 
 
 def test_fp16_warms_up_until_updates_are_applied_and_a_dropped_one_is_counted() -> None:
@@ -129,4 +129,4 @@ def test_parameters_and_gradients_stay_fp32(asked: str) -> None:
 def test_optimizers_are_those_of_the_family() -> None:
     for name, kind in (("bert-nano", torch.optim.AdamW), ("cspn", torch.optim.SGD)):
         trainable = build(name, TrainSpec(model=name, batch=1, measured_steps=1).resolved_options())
-        assert isinstance(models.make_optimizer(trainable, 0.1), kind)
+        assert models.optimizer_of(trainable, 0.1)[0] is kind

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from campaign.errors import ConfigError
-from campaign.workloads.trainer import flops
-from campaign.workloads.trainer.model_catalog import MODELS, resolve_options
-from campaign.workloads.trainer.model_options import FAMILY_OPTIONS
-from campaign.workloads.trainer.models import Sample, batch_of, build, gpt, yolo
+from campaign.workloads.trainer import models
+from campaign.workloads.trainer.model_catalog import FAMILY_OPTIONS, MODELS, resolve_options
+from campaign.workloads.trainer.models import Sample, batch_of, build, language, yolo
 
-REDUCED = sorted(name for name, info in MODELS.items() if not info.full_size)
+REDUCED = sorted(name for name, info in MODELS.items() if "reduced" in info.description)
 # Parameters, and operations of one sample's forward pass, to the precision that they are published or were derived by hand with.
 PUBLISHED = {
     "resnet50": (25_557_032, 8.18e9),
@@ -43,11 +42,11 @@ def test_parameters_and_arithmetic(name: str) -> None:
     info = MODELS[name]
     trainable = build(name, info.default_options, "meta")
     shaping = {option: info.default_options[option] for option in FAMILY_OPTIONS[info.family]}
-    counted = flops.count(name, tuple(sorted(shaping.items())))
+    counted = models.count(name, tuple(sorted(shaping.items())))
     parameters = sum(parameter.numel() for parameter in trainable.parameters())
     assert parameters == info.parameters
     assert counted == info.forward_flops_per_sample
-    if info.full_size:
+    if "reduced" not in info.description:
         assert parameters == PUBLISHED[name][0]
         assert counted == pytest.approx(PUBLISHED[name][1], rel=0.003)
 
@@ -95,7 +94,7 @@ def test_a_new_language_model_expects_every_token_alike() -> None:
     torch.manual_seed(0)
     trainable = build("gpt-nano", MODELS["gpt-nano"].default_options)
     loss = trainable(*batch_of(trainable, range(4), 1))
-    assert loss.item() == pytest.approx(math.log(gpt.SIZES["gpt-nano"].vocabulary), rel=0.02)
+    assert loss.item() == pytest.approx(math.log(language.GPT_SIZES["gpt-nano"].vocabulary), rel=0.02)
 
 
 @settings(deadline=None, max_examples=10)

@@ -12,7 +12,7 @@ from campaign.documents.fields import Precision
 from campaign.workloads.trainer import precision
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import build
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer.rank_interface import TrainSpec
 from campaign.workloads.trainer.timed_steps import Training
 
 CPU = torch.device("cpu")

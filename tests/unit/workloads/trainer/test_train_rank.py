@@ -15,8 +15,7 @@ import torch
 
 from campaign.errors import ConfigError, RecordError
 from campaign.workloads.trainer.rank import describe
-from campaign.workloads.trainer.rank_process import Place
-from campaign.workloads.trainer.rank_result import RankResult, read_results, write_result
+from campaign.workloads.trainer.rank_interface import Place, RankResult, read_results, write_result
 
 Spec = Callable[..., dict[str, Any]]
 WHERE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -25,7 +24,7 @@ WHERE |= {"CAMPAIGN_SPEC": "/spec", "CAMPAIGN_OUT": "/out"}
 
 def test_tf32_on_a_cpu_is_unsupported_and_nothing_is_run(driver: Any, tmp_path: Path, nano_spec: Spec) -> None:
     outcome = driver.run(tmp_path, nano_spec(precision="tf32"), world_size=2)
-    assert outcome.exited["codes"] == [0, 0]
+    assert outcome.codes == [0, 0]
     for result in outcome.results:
         assert (result.status, result.step_times_s, result.window_s) == ("unsupported", (), None)
         assert "tf32" in result.reason

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from campaign.errors import ConfigError
-from campaign.workloads.trainer.model_catalog import MODELS, model_info, resolve_options
-from campaign.workloads.trainer.model_options import COMMON_OPTIONS, FAMILY_OPTIONS
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options
+from campaign.workloads.trainer.rank_interface import TrainSpec
 
 WORKLOADS = Path(__file__).parents[4] / "config" / "workloads"
 
@@ -23,9 +22,8 @@ WORKLOADS = Path(__file__).parents[4] / "config" / "workloads"
 def test_spec_result_and_place_import_without_torch() -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
-        "import campaign.workloads.trainer.model_catalog, campaign.workloads.trainer.run_spec, "
-        "campaign.workloads.trainer.rank_result, "
-        "campaign.workloads.trainer.rank_process, campaign.workloads.trainer.rank, campaign.workloads.failures\n"
+        "import campaign.workloads.trainer.model_catalog, campaign.workloads.trainer.rank_interface, "
+        "campaign.workloads.trainer.rank, campaign.workloads.failures\n"
         "print(len(campaign.workloads.trainer.model_catalog.MODELS))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

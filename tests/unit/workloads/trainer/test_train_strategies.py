@@ -22,9 +22,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from campaign.workloads.trainer import models
-from campaign.workloads.trainer.rank_process import Place
+from campaign.workloads.trainer.rank_interface import Place
 from campaign.workloads.trainer.training_session import Session
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer.rank_interface import TrainSpec
 
 torch.set_num_threads(1)
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).zero_grad()

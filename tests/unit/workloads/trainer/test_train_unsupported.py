@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from campaign.workloads.trainer import models, unsupported_options
-from campaign.workloads.trainer.repeated_layers import layers_of
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer import models
+from campaign.workloads.trainer.parallel_strategies import layers_of
+from campaign.workloads.trainer.rank_interface import TrainSpec
+from campaign.workloads.trainer.training_session import unsupported_by, unsupported_reason
 
 CPU = torch.device("cpu")
 
@@ -20,13 +21,13 @@ def nano(**options: object) -> TrainSpec:
 
 
 def test_what_is_asked_for_by_default_is_supported() -> None:
-    assert unsupported_options.unsupported_reason(nano(), 2, CPU) is None
+    assert unsupported_reason(nano(), 2, CPU) is None
 
 
 def test_compiling_without_a_compiler_is_unsupported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    reason = unsupported_options.unsupported_reason(nano(compile=True), 1, CPU)
+    reason = unsupported_reason(nano(compile=True), 1, CPU)
     assert reason is not None
     assert "no c++, g++, clang++ on PATH" in reason
 
@@ -36,20 +37,20 @@ def test_a_compiler_that_does_not_work_is_no_compiler(monkeypatch: pytest.Monkey
     broken.write_text("#!/bin/sh\necho 'Python.h: No such file or directory' >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
-    reason = unsupported_options.unsupported_reason(nano(compile=True), 1, CPU)
+    reason = unsupported_reason(nano(compile=True), 1, CPU)
     assert reason is not None
     assert "Python.h: No such file" in reason
 
 
 def test_data_parallel_modules_are_not_compiled() -> None:
     spec = nano(compile=True, parallel="dp").model_copy(update={"replicas": 2})
-    assert "DataParallel" in (unsupported_options.unsupported_reason(spec, 1, CPU) or "")
+    assert "DataParallel" in (unsupported_reason(spec, 1, CPU) or "")
 
 
 def test_sharded_weights_have_no_other_memory_format() -> None:
     spec = nano(channels_last=True, parallel="fsdp")
-    assert "contiguous" in (unsupported_options.unsupported_reason(spec, 2, CPU) or "")
-    assert unsupported_options.unsupported_reason(spec, 1, CPU) is None
+    assert "contiguous" in (unsupported_reason(spec, 2, CPU) or "")
+    assert unsupported_reason(spec, 1, CPU) is None
     default = nano(parallel="fsdp").model_copy(update={"device": "cuda"})
     assert not default.channels_last
 
@@ -57,8 +58,8 @@ def test_sharded_weights_have_no_other_memory_format() -> None:
 def test_a_network_without_layers_has_nothing_to_compute_again() -> None:
     plain = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     trainable = models.Trainable(plain, lambda x: x.sum(), 1, lambda _: (torch.zeros(2),), "sgd")
-    assert "no layers" in (unsupported_options.unsupported_by(nano(activation_checkpointing=True), trainable) or "")
-    assert unsupported_options.unsupported_by(nano(), trainable) is None
+    assert "no layers" in (unsupported_by(nano(activation_checkpointing=True), trainable) or "")
+    assert unsupported_by(nano(), trainable) is None
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from typing import NoReturn
 
 from campaign.errors import ConfigError
 from campaign.observe.links.spec import read_spec, write_links
-from campaign.workloads.trainer.rank_process import Place, live
-from campaign.workloads.trainer.rank_result import result_path
+from campaign.workloads.trainer.rank_interface import Place, live, result_path
 
 _ERROR_CHARACTERS = 500
 

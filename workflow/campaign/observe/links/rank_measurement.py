@@ -25,7 +25,7 @@ from campaign.observe.links.transfer_timing import (
     Exchange,
     copies_s,
 )
-from campaign.workloads.trainer.rank_process import Place
+from campaign.workloads.trainer.rank_interface import Place
 
 _BUFFERS = 3  # of one size that a rank holds at most
 _ALL_OF_PAIRS = 2.0  # time of a size over that of its one-way messages, before one is known

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from campaign.errors import ConfigError, RecordError
 from campaign.files import write_once
-from campaign.workloads.trainer.rank_result import result_path
+from campaign.workloads.trainer.rank_interface import result_path
 
 _NUMBER_BYTES = 4  # of an fp32
 

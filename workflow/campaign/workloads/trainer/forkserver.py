@@ -1,23 +1,17 @@
-"""The long-lived parent that a driver starts ranks from: `python -m campaign.workloads.trainer.forkserver`.
+"""The long-lived process that a launcher forks ranks from: `python -m campaign.workloads.trainer.forkserver`.
 
-It imports torch once (seconds) and forks every rank (milliseconds). Lines of JSON on stdin:
-    {"id": "r1", "ranks": [{"env": {...}, "log": "/path"}, ...], "cwd": "/path"}    start a run; env replaces the environment;
-                                                    "module": "campaign...."        beside id: the program of its ranks (`_Program`)
-                                                    "namespaces": ["/proc/..", ...]      beside env: namespaces that the rank enters
-    {"kill": "r1"}                                                                  end a run's ranks with SIGKILL
-and on stdout:
-    {"event": "ready", "import_s": 2.1}
-    {"event": "failed", "message": "..."}            torch cannot be imported; the parent ends
-    {"event": "started", "id": "r1", "pids": [...]}
-    {"event": "exited", "id": "r1", "codes": [...], "killed": [...], "exit_hang": [...]}
-    {"event": "rejected", "id": "r1", "message": "..."}
-`codes` by rank, negative for a signal; `killed`: ranks that the parent ended itself; `exit_hang`: those of them whose result was
-there (a rank can measure well and then hang in its exit). Ranks of one run share a process group of their own. The end of stdin
-ends every rank; a parent that is killed takes its ranks along. The parent has one thread, so that forking is safe.
+It imports torch once (seconds) and forks every rank (milliseconds). stdin has one order a line, as JSON (`_Order`); stdout answers
+each with a line, after one that says that torch is there:
+    {"import_s": 2.1}
+    {"pids": [...]}              of the ranks
+    {"problem": "..."}           the order is refused; in place of the first line, torch cannot be imported
+Ranks of one order share a process group. They are not children of this process, but of the process that started it, which has to
+adopt orphans (`campaign.processes.marked`): it waits for them, limits and ends them as it does any child, and they end with it.
+This process has one thread, so that forking is safe.
 
 The forkserver of multiprocessing, with its preload list, does not fit. It ignores an import that fails, so each rank would report a
 missing torch by itself. Every child imports the driver's main module again. There is one server per process, which a launcher
-cannot end with its own ranks. Namespaces, log, process group, death with the parent and the wait for hanging ranks would stay here.
+cannot end with its own ranks. Namespaces, log, process group and death with the launcher would stay here.
 """
 
 from __future__ import annotations
@@ -27,249 +21,108 @@ import gc
 import importlib
 import json
 import os
-import select
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from campaign.errors import missing_extra
 from campaign.processes import namespaces
-from campaign.workloads.trainer.rank_result import result_path
 
-_EXIT_PATIENCE_S = 10.0  # from the last result file to the end of the rank
-_PEER_PATIENCE_S = 5.0  # from the first failed rank to the end of the others
-_LOOK_S = 0.5  # how often result files are looked for while a run is on
 _PR_SET_PDEATHSIG = 1
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-# What a forked rank can be; both are imported before the fork.
-_Program = Literal["campaign.workloads.trainer.rank", "campaign.observe.links.rank"]
-
-
 class _Rank(BaseModel):
+    """env replaces the environment; namespaces: files of those that the rank enters."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
     env: dict[str, str]
     log: Path
     namespaces: tuple[str, ...] = ()
 
 
-class _Run(BaseModel):
+class _Order(BaseModel):
+    """module: what the ranks are; both programs are imported before the fork."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
-    id: str
     ranks: tuple[_Rank, ...] = Field(min_length=1)
     cwd: Path
-    module: _Program = "campaign.workloads.trainer.rank"
+    module: Literal["campaign.workloads.trainer.rank", "campaign.observe.links.rank"] = (
+        "campaign.workloads.trainer.rank"
+    )
 
 
-class _Kill(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    kill: str
+def _fork(order: _Order, answers: int) -> list[int]:
+    """Start the ranks; gives their pids. ValueError, OSError: it could not be done, and no rank is left."""
+    if not order.cwd.is_dir():
+        raise ValueError(f"cwd {order.cwd} is not a directory")
+    pids: list[int] = []
+    with namespaces.opened(*(rank.namespaces for rank in order.ranks)) as opened:
+        for rank, own in zip(order.ranks, opened, strict=True):
+            reader, writer = os.pipe()
+            # The rank of a process that ends at once is an orphan, and the launcher adopts it.
+            between = os.fork()
+            if between == 0:
+                try:
+                    between, pid = os.getpid(), os.fork()
+                    if pid == 0:
+                        inherited = [answers, reader, writer, *(each for group in opened for each in group)]
+                        _become(rank, order, own, inherited, between)
+                    # Here and not in the rank: the second must not be there before the group that it joins.
+                    os.setpgid(pid, pids[0] if pids else pid)
+                    os.write(writer, pid.to_bytes(8, "little"))
+                finally:
+                    os._exit(0)
+            os.close(writer)
+            os.waitpid(between, 0)
+            told = os.read(reader, 8)
+            os.close(reader)
+            if not told:
+                if pids:
+                    os.killpg(pids[0], signal.SIGKILL)
+                raise OSError("a rank could not be forked")
+            pids.append(int.from_bytes(told, "little"))
+    return pids
 
 
-@dataclass(slots=True)
-class _Running:
-    """A run with at least one rank not yet ended; pids and codes by rank."""
-
-    id: str
-    pids: list[int]
-    results: list[Path]
-    codes: list[int | None]
-    killed: set[int] = field(default_factory=set)
-    exit_hang: list[int] = field(default_factory=list)
-    results_complete_s: float | None = None
-    failed_s: float | None = None
-
-    def alive(self) -> list[int]:
-        return [rank for rank, code in enumerate(self.codes) if code is None]
-
-    def end(self) -> None:
-        """SIGKILL to every rank that has not been waited for, and to whatever it has started."""
-        alive = self.alive()
-        for rank in alive:
-            os.kill(self.pids[rank], signal.SIGKILL)
-        self.killed.update(alive)
-        if alive:
-            os.killpg(self.pids[0], signal.SIGKILL)
-
-    def note(self, rank: int, code: int, now_s: float) -> None:
-        self.codes[rank] = code
-        if code != 0 and self.failed_s is None:
-            self.failed_s = now_s
-
-    def watch(self, now_s: float) -> None:
-        """End ranks that wait for a peer that has failed, or hang in their exit."""
-        if self.results_complete_s is None and all(path.exists() for path in self.results):
-            self.results_complete_s = now_s
-        if self.results_complete_s is not None and now_s - self.results_complete_s > _EXIT_PATIENCE_S:
-            self.exit_hang = self.alive()
-            self.end()
-        elif self.failed_s is not None and now_s - self.failed_s > _PEER_PATIENCE_S:
-            self.end()
-
-
-class Parent:
-    """Reads orders, forks ranks, waits for them, answers; `serve` is the whole life of the process."""
-
-    def __init__(self, orders: int, answers: int) -> None:
-        self._orders = orders
-        self._answers = answers
-        self._runs: dict[str, _Running] = {}
-        self._unread = b""
-        self._wake_reader, self._wake_writer = os.pipe()
-        for end in (self._wake_reader, self._wake_writer):
-            os.set_blocking(end, False)
-
-    def serve(self) -> None:
-        """Until stdin ends, or nobody reads the answers; no rank outlives this."""
-        # A handler that does nothing: the signal's byte in the pipe is what wakes select().
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
-        try:
-            while self._take_orders():
-                self._reap()
-                now_s = time.monotonic()
-                for run in self._runs.values():
-                    run.watch(now_s)
-        except BrokenPipeError:
-            print("the driver no longer reads; ending its ranks", file=sys.stderr)
-        finally:
-            for run in self._runs.values():
-                run.end()
-            for run in self._runs.values():
-                for rank in run.alive():
-                    os.waitpid(run.pids[rank], 0)
-
-    def answer(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"event": event, **fields}).encode() + b"\n"
-        while line:
-            line = line[os.write(self._answers, line) :]
-
-    def _take_orders(self) -> bool:
-        """Wait for an order, the end of a rank, or the time to look; False when stdin has ended."""
-        ready, _, _ = select.select([self._orders, self._wake_reader], [], [], _LOOK_S if self._runs else None)
-        if self._wake_reader in ready:
-            os.read(self._wake_reader, 4096)
-        if self._orders in ready:
-            received = os.read(self._orders, 1 << 16)
-            if not received:
-                return False
-            *lines, self._unread = (self._unread + received).split(b"\n")
-            for line in lines:
-                if line.strip():
-                    self._obey(line)
-        return True
-
-    def _obey(self, line: bytes) -> None:
-        try:
-            document = json.loads(line)
-            if isinstance(document, dict) and "kill" in document:
-                name = _Kill.model_validate(document).kill
-                # A run that is not there has ended by itself in the meantime, and its answer is on its way.
-                if name in self._runs:
-                    self._runs[name].end()
-                return
-            order = _Run.model_validate(document)
-            if order.id in self._runs:
-                raise ValueError(f"a run {order.id!r} is on already")
-            self._start(order)
-        except (ValueError, ValidationError, OSError) as error:
-            self.answer("rejected", id=_name_in(line), message=str(error))
-
-    def _start(self, order: _Run) -> None:
-        results = [_result_of(rank.env) for rank in order.ranks]
-        if not order.cwd.is_dir():
-            raise ValueError(f"cwd {order.cwd} is not a directory")
-        for path in results:
-            path.unlink(missing_ok=True)
-        run = _Running(order.id, [], results, [])
-        with namespaces.opened(*(rank.namespaces for rank in order.ranks)) as opened:
-            self._runs[order.id] = run
-            for number, rank in enumerate(order.ranks):
-                group = run.pids[0] if run.pids else 0
-                pid = os.fork()
-                if pid == 0:
-                    self._become(rank, order, opened, number)
-                # Here and not in the child: the second rank must not be there before the group that it joins.
-                os.setpgid(pid, group or pid)
-                run.pids.append(pid)
-                run.codes.append(None)
-        self.answer("started", id=order.id, pids=run.pids)
-
-    def _become(self, rank: _Rank, order: _Run, opened: Sequence[Sequence[int]], number: int) -> NoReturn:
-        """In the child: let go of what is the parent's, take the rank's environment and log, and run it."""
-        parent = os.getppid()
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            namespaces.enter(opened[number])
-            for each in opened:
-                namespaces.close(each)
-            _die_with(parent)  # after it: the kernel may forget this for who changes what they may do
-            log = os.open(rank.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            for source, target in ((nothing, 0), (log, 1), (log, 2)):
-                os.dup2(source, target)
-            for descriptor in {log, nothing, self._orders, self._answers, self._wake_reader, self._wake_writer} - {
-                0,
-                1,
-                2,
-            }:
-                os.close(descriptor)
-            os.chdir(order.cwd)
-            os.environ.clear()
-            os.environ.update(rank.env)
-            importlib.import_module(order.module).main()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(70)
-
-    def _reap(self) -> None:
-        now_s = time.monotonic()
-        for name, run in list(self._runs.items()):
-            for rank in run.alive():
-                pid, status = os.waitpid(run.pids[rank], os.WNOHANG)
-                if pid:
-                    run.note(rank, os.waitstatus_to_exitcode(status), now_s)
-            if not run.alive():
-                del self._runs[name]
-                # Only those that the signal met: a rank can end by itself while it is on its way.
-                killed = [rank for rank in sorted(run.killed) if run.codes[rank] == -signal.SIGKILL]
-                self.answer("exited", id=name, codes=run.codes, killed=killed, exit_hang=run.exit_hang)
-
-
-def _name_in(line: bytes) -> str | None:
-    """The id in a line that is no valid order, if it has one."""
+def _become(rank: _Rank, order: _Order, own: Sequence[int], inherited: Sequence[int], between: int) -> NoReturn:
+    """In the new process: let go of what is the server's, take the rank's environment and log, and run it."""
     try:
-        document = json.loads(line)
-    except ValueError:
-        return None
-    return str(document["id"]) if isinstance(document, dict) and "id" in document else None
+        namespaces.enter(own)
+        namespaces.close(inherited)
+        while os.getppid() == between:
+            time.sleep(0.0005)
+        _die_with_launcher()  # after entering: the kernel may forget this for who changes what they may do
+        log = os.open(rank.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        namespaces.close({log, nothing} - {0, 1, 2})
+        os.chdir(order.cwd)
+        os.environ.clear()
+        os.environ.update(rank.env)
+        importlib.import_module(order.module).main()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(70)
 
 
-def _result_of(environment: Mapping[str, str]) -> Path:
-    for name in ("CAMPAIGN_OUT", "RANK"):
-        if name not in environment:
-            raise ValueError(f"the environment of a rank needs {name}")
-    return result_path(Path(environment["CAMPAIGN_OUT"]), int(environment["RANK"]))
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent ends; Linux only, and not inherited by a fork, so every rank asks for it."""
+def _die_with_launcher() -> None:
+    """Have the kernel end this process when the one that has adopted it ends; Linux only, and not inherited by a fork."""
+    launcher = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:
-        raise ProcessLookupError("the parent ended while this rank was starting")
+    if os.getppid() != launcher:
+        raise ProcessLookupError("the launcher ended while this rank was starting")
 
 
 def _prepare() -> None:
@@ -294,19 +147,26 @@ def _prepare() -> None:
 
 
 def main() -> int:
-    """Serve the driver on stdin and stdout; anything that torch prints goes to stderr."""
+    """Serve the launcher on stdin and stdout, until stdin ends; anything that torch prints goes to stderr."""
     answers = os.dup(1)
     os.dup2(2, 1)
-    parent = Parent(0, answers)
+
+    def answer(**fields: Any) -> None:
+        os.write(answers, json.dumps(fields).encode() + b"\n")
+
     start_s = time.perf_counter()
     try:
         _prepare()
     except ImportError as error:
         problem = f"PyTorch cannot be imported ({error}); load the site's own, or install it"
-        parent.answer("failed", message=str(missing_extra("train", problem)))
+        answer(problem=str(missing_extra("train", problem)))
         return 1
-    parent.answer("ready", import_s=round(time.perf_counter() - start_s, 3))
-    parent.serve()
+    answer(import_s=round(time.perf_counter() - start_s, 3))
+    for line in sys.stdin:
+        try:
+            answer(pids=_fork(_Order.model_validate_json(line), answers))
+        except (ValueError, OSError) as error:  # pydantic's is a ValueError
+            answer(problem=str(error))
     return 0
 
 

@@ -12,7 +12,7 @@ import torch
 
 from campaign.workloads.trainer.dataset import Dataset, Record
 from campaign.workloads.trainer.models import Sample, Trainable, batch_of
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer.rank_interface import TrainSpec
 
 _DATASET_MIB = 256
 _FEWEST_RECORDS = 2

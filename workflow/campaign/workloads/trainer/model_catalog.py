@@ -1,14 +1,153 @@
-"""The built-in models: what is known of each without building it, and its options. Without torch."""
+"""The built-in models and what can be asked of them: known without building one. Without torch."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, cast
 
 from campaign.documents.cell import Scalar
 from campaign.errors import ConfigError
-from campaign.workloads.trainer.model_options import COMMON_OPTIONS, FAMILY_OPTIONS, Family, Option
+
+Family = Literal["resnet", "mobilenet", "yolo", "bert", "gpt", "transformers", "torchvision"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One key of `options`: its kind, what it may be, and what it does.
+
+    choices: allowed words of a text option; minimum: smallest allowed number; multiple_of: what it has to be divisible by.
+    """
+
+    kind: type[int] | type[float] | type[str] | type[bool]
+    description: str
+    minimum: float | None = None
+    maximum: float | None = None
+    multiple_of: int | None = None
+    choices: tuple[str, ...] = ()
+    default: Scalar | None = None
+
+    def objection(self, value: Scalar) -> str | None:
+        """Why the value is not allowed, or None."""
+        # YAML and JSON write 1 for 1.0; True is an int to Python and a number to nobody.
+        boolean = isinstance(value, bool)
+        numeric = isinstance(value, int | float) and not boolean
+        fits = numeric if self.kind is float else isinstance(value, self.kind) and boolean == (self.kind is bool)
+        if not fits:
+            return f"has to be {self.kind.__name__}, not {value!r}"
+        if self.choices and value not in self.choices:
+            return f"has to be one of {', '.join(self.choices)}, not {value!r}"
+        if isinstance(value, str):
+            return None
+        if self.minimum is not None and value < self.minimum:
+            return f"has to be at least {self.minimum:g}, not {value!r}"
+        if self.maximum is not None and value > self.maximum:
+            return f"has to be at most {self.maximum:g}, not {value!r}"
+        if self.multiple_of is not None and value % self.multiple_of:
+            return f"has to be a multiple of {self.multiple_of}, not {value!r}"
+        return None
+
+    def words(self) -> str:
+        """What may stand for the value, for people."""
+        if self.choices:
+            return " or ".join(f"`{choice}`" for choice in self.choices)
+        kind = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}[self.kind]
+        least = "" if self.minimum is None else f"{self.minimum:g}"
+        most = "" if self.maximum is None else f"{self.maximum:g}"
+        limits = f", {least} to {most}" if least and most else f" ≥ {least}" if least else f" ≤ {most}" if most else ""
+        return kind + limits + (f", multiple of {self.multiple_of}" if self.multiple_of else "")
+
+
+COMMON_OPTIONS: Mapping[str, Option] = {
+    "learning_rate": Option(float, "step size of the optimizer; default: that of the model", minimum=0.0),
+    "input": Option(
+        str,
+        "resident: one batch stays on the device; h2d: a pinned host batch is copied to the device every step; storage: every rank "
+        "reads every batch from a dataset that it has written to the configuration's storage",
+        choices=("resident", "h2d", "storage"),
+        default="resident",
+    ),
+    "loader_workers": Option(
+        int,
+        "input storage: 0: the step itself reads, so storage time is fully exposed; n: n threads read up to 2n batches ahead",
+        minimum=0,
+        maximum=64,
+        default=0,
+    ),
+    "page_cache": Option(
+        str,
+        "input storage: drop: reads come from the storage (O_DIRECT if the file system supports it, else the cache is dropped "
+        "before and after every read); keep: reads come from the page cache as far as it holds the dataset",
+        choices=("drop", "keep"),
+        default="drop",
+    ),
+    "dataset_mib": Option(
+        int,
+        "input storage: size of each rank's dataset in MiB; default: as much as the run reads, at most 256",
+        minimum=1,
+        maximum=2**20,
+    ),
+    "emulation": Option(
+        str,
+        "refuse: a precision without device instructions is unsupported; allow: it is computed slowly (for rehearsals)",
+        choices=("refuse", "allow"),
+        default="refuse",
+    ),
+    "parallel": Option(
+        str,
+        "how ranks share the work: ddp: DistributedDataParallel; dp: DataParallel, one process for the devices of one host; "
+        "zero1: ddp with the optimizer's state sharded (ZeroRedundancyOptimizer); fsdp: weights, gradients and optimizer "
+        "state sharded (fully_shard). A single rank is not wrapped",
+        choices=("ddp", "dp", "zero1", "fsdp"),
+        default="ddp",
+    ),
+    "accumulation": Option(
+        int,
+        "micro-steps per optimizer step, each with its share of `batch`; only the last one communicates gradients",
+        minimum=1,
+        maximum=4096,
+        default=1,
+    ),
+    "channels_last": Option(
+        bool,
+        "channels-last memory format of images and convolutions; default: true on CUDA (except with fsdp), false on CPUs",
+    ),
+    "compile": Option(bool, "use torch.compile; compilation happens in the warm-up steps", default=False),
+    "activation_checkpointing": Option(
+        bool,
+        "recompute the activations inside layers in the backward pass instead of keeping them: less memory, more work",
+        default=False,
+    ),
+    "bucket_mib": Option(
+        float,
+        "MiB of gradients that ddp and zero1 reduce together; with 25, torch's default, the first bucket is smaller",
+        minimum=0.001,
+        maximum=65536,
+        default=25.0,
+    ),
+    "measure_communication": Option(
+        bool,
+        "after the timed steps of ddp, also time steps without all-reduce, and the all-reduce of as many bytes alone",
+        default=False,
+    ),
+}
+_COMMON_DEFAULTS = {name: option.default for name, option in COMMON_OPTIONS.items() if option.default is not None}
+_IMAGE_PX = Option(int, "height and width of the input images, pixels", minimum=32, maximum=4096)
+_DROPOUT = Option(float, "probability of dropping an activation", minimum=0.0, maximum=0.9)
+
+FAMILY_OPTIONS: Mapping[Family, Mapping[str, Option]] = {
+    "resnet": {"image_px": _IMAGE_PX},
+    "mobilenet": {"image_px": _IMAGE_PX},
+    "yolo": {"image_px": Option(int, "height and width of the input images, pixels", 32, 4096, multiple_of=32)},
+    "bert": {"seq_len": Option(int, "tokens in a sequence", minimum=2, maximum=512), "dropout": _DROPOUT},
+    "gpt": {"seq_len": Option(int, "tokens in a sequence", minimum=2, maximum=1024), "dropout": _DROPOUT},
+    "transformers": {
+        "seq_len": Option(int, "tokens in a sequence (language models)", minimum=2),
+        "image_px": Option(int, "height and width of the input images, pixels (vision models)", minimum=8),
+    },
+    "torchvision": {"image_px": _IMAGE_PX},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +162,6 @@ class ModelInfo:
     family: Family
     description: str
     input_description: str
-    full_size: bool
     parameters: int | None = None
     forward_flops_per_sample: float | None = None
     default_options: Mapping[str, Scalar] = field(default_factory=dict)
@@ -34,183 +172,58 @@ class ModelInfo:
         return {**FAMILY_OPTIONS[self.family], **COMMON_OPTIONS}
 
 
-_COMMON_DEFAULTS: dict[str, Scalar] = {
-    "input": "resident",
-    "loader_workers": 0,
-    "page_cache": "drop",
-    "emulation": "refuse",
-    "parallel": "ddp",
-    "accumulation": 1,
-    "compile": False,
-    "activation_checkpointing": False,
-    "bucket_mib": 25.0,
-    "measure_communication": False,
+# Family -> one sample, and the default options beside the size of a sample.
+_FAMILIES: Mapping[str, tuple[str, Mapping[str, Scalar]]] = {
+    "resnet": ("image 3 x {0} x {0} and its class", {"learning_rate": 0.01}),
+    "mobilenet": ("image 3 x {0} x {0} and its class", {"learning_rate": 0.01}),
+    "yolo": ("image 3 x {0} x {0} and eight boxes", {"learning_rate": 0.001}),
+    "bert": ("{0} token ids, their segments, start and end of the answer", {"dropout": 0.1, "learning_rate": 3e-5}),
+    "gpt": ("{0} token ids and the ids that follow them", {"dropout": 0.1, "learning_rate": 6e-4}),
 }
-_IMAGENET: dict[str, Scalar] = {"image_px": 224, "learning_rate": 0.01, **_COMMON_DEFAULTS}
-_SMALL_IMAGE: dict[str, Scalar] = {"image_px": 32, "learning_rate": 0.01, **_COMMON_DEFAULTS}
-_SQUAD: dict[str, Scalar] = {"seq_len": 384, "dropout": 0.1, "learning_rate": 3e-5, **_COMMON_DEFAULTS}
-_TEXT: dict[str, Scalar] = {"seq_len": 1024, "dropout": 0.1, "learning_rate": 6e-4, **_COMMON_DEFAULTS}
-_DETECTION: dict[str, Scalar] = {"image_px": 640, "learning_rate": 0.001, **_COMMON_DEFAULTS}
+_NANO: Mapping[str, Scalar] = {"dropout": 0.0, "learning_rate": 1e-3}
+# Name, family, parameters, operations of a sample's forward pass, size of a sample (pixels or tokens), description.
+_TABLE = """\
+resnet50         resnet     25_557_032   8_178_368_512  224 ResNet-50 (stride in the 3x3 convolution), image classification, 1000 classes
+resnet50w16      resnet      1_532_276      11_431_936   32 ResNet-50 at a quarter of its width, 100 classes: a reduced size that a CPU core trains in a second
+mobilenetv2      mobilenet   3_504_872     601_548_544  224 MobileNetV2 1.0, image classification, 1000 classes
+mobilenetv2-32px mobilenet   3_504_872      14_784_256   32 the whole of MobileNetV2 1.0 on images of 32 pixels: a reduced input, not a reduced model
+yolov5l          yolo       46_563_709 108_993_740_800  640 CSP/PAN one-stage detector of the size of YOLOv5-L (v6.0), 80 classes
+yolov5s          yolo        7_235_389  16_433_561_600  640 CSP/PAN one-stage detector of the size of YOLOv5-S (v6.0), 80 classes
+cspn             yolo        1_872_157      44_681_216   64 CSP/PAN one-stage detector of the size of YOLOv5-N on images of 64 pixels: a reduced size and input
+bert-base        bert      108_893_186  70_666_813_440  384 BERT-base with a question-answering head (12 layers, width 768)
+bert-large       bert      334_094_338 246_425_321_472  384 BERT-large with a question-answering head (24 layers, width 1024)
+bert-nano        bert          724_994      54_558_720   64 BERT with a question-answering head, 2 layers of width 128, 2048 tokens: a reduced size, a second on a CPU core
+gpt2             gpt       124_439_808 291_648_307_200 1024 GPT-2 (12 layers, width 768), next token
+gpt2-medium      gpt       354_823_168 826_951_073_792 1024 GPT-2 medium (24 layers, width 1024), next token
+gpt-nano         gpt           790_016      88_080_384   64 GPT-2 with 2 layers of width 128 and 2048 tokens: a reduced size, a fraction of a second on a CPU core
+"""  # noqa: E501
 
-_TABLE = (
-    ModelInfo(
-        "resnet50",
-        "resnet",
-        "ResNet-50 (stride in the 3x3 convolution), image classification, 1000 classes",
-        "image 3 x 224 x 224 and its class",
-        True,
-        25_557_032,
-        8_178_368_512.0,
-        _IMAGENET,
-    ),
-    ModelInfo(
-        "resnet50w16",
-        "resnet",
-        "ResNet-50 at a quarter of its width, 100 classes: a reduced size that a CPU core trains in a second",
-        "image 3 x 32 x 32 and its class",
-        False,
-        1_532_276,
-        11_431_936.0,
-        _SMALL_IMAGE,
-    ),
-    ModelInfo(
-        "mobilenetv2",
-        "mobilenet",
-        "MobileNetV2 1.0, image classification, 1000 classes",
-        "image 3 x 224 x 224 and its class",
-        True,
-        3_504_872,
-        601_548_544.0,
-        _IMAGENET,
-    ),
-    ModelInfo(
-        "mobilenetv2-32px",
-        "mobilenet",
-        "the whole of MobileNetV2 1.0 on images of 32 pixels: a reduced input, not a reduced model",
-        "image 3 x 32 x 32 and its class",
-        False,
-        3_504_872,
-        14_784_256.0,
-        _SMALL_IMAGE,
-    ),
-    ModelInfo(
-        "yolov5l",
-        "yolo",
-        "CSP/PAN one-stage detector of the size of YOLOv5-L (v6.0), 80 classes",
-        "image 3 x 640 x 640 and eight boxes",
-        True,
-        46_563_709,
-        108_993_740_800.0,
-        _DETECTION,
-    ),
-    ModelInfo(
-        "yolov5s",
-        "yolo",
-        "CSP/PAN one-stage detector of the size of YOLOv5-S (v6.0), 80 classes",
-        "image 3 x 640 x 640 and eight boxes",
-        True,
-        7_235_389,
-        16_433_561_600.0,
-        _DETECTION,
-    ),
-    ModelInfo(
-        "cspn",
-        "yolo",
-        "CSP/PAN one-stage detector of the size of YOLOv5-N on images of 64 pixels: a reduced size and input",
-        "image 3 x 64 x 64 and eight boxes",
-        False,
-        1_872_157,
-        44_681_216.0,
-        {**_DETECTION, "image_px": 64},
-    ),
-    ModelInfo(
-        "bert-base",
-        "bert",
-        "BERT-base with a question-answering head (12 layers, width 768)",
-        "384 token ids, their segments, start and end of the answer",
-        True,
-        108_893_186,
-        70_666_813_440.0,
-        _SQUAD,
-    ),
-    ModelInfo(
-        "bert-large",
-        "bert",
-        "BERT-large with a question-answering head (24 layers, width 1024)",
-        "384 token ids, their segments, start and end of the answer",
-        True,
-        334_094_338,
-        246_425_321_472.0,
-        _SQUAD,
-    ),
-    ModelInfo(
-        "bert-nano",
-        "bert",
-        "BERT with a question-answering head, 2 layers of width 128, 2048 tokens: a reduced size, a second on a CPU core",
-        "64 token ids, their segments, start and end of the answer",
-        False,
-        724_994,
-        54_558_720.0,
-        {"seq_len": 64, "dropout": 0.0, "learning_rate": 1e-3, **_COMMON_DEFAULTS},
-    ),
-    ModelInfo(
-        "gpt2",
-        "gpt",
-        "GPT-2 (12 layers, width 768), next token",
-        "1024 token ids and the ids that follow them",
-        True,
-        124_439_808,
-        291_648_307_200.0,
-        _TEXT,
-    ),
-    ModelInfo(
-        "gpt2-medium",
-        "gpt",
-        "GPT-2 medium (24 layers, width 1024), next token",
-        "1024 token ids and the ids that follow them",
-        True,
-        354_823_168,
-        826_951_073_792.0,
-        _TEXT,
-    ),
-    ModelInfo(
-        "gpt-nano",
-        "gpt",
-        "GPT-2 with 2 layers of width 128 and 2048 tokens: a reduced size, a fraction of a second on a CPU core",
-        "64 token ids and the ids that follow them",
-        False,
-        790_016,
-        88_080_384.0,
-        {**_TEXT, "seq_len": 64, "dropout": 0.0, "learning_rate": 1e-3},
-    ),
-)
-MODELS: dict[str, ModelInfo] = {info.name: info for info in _TABLE}
+
+def _built_in(row: str) -> ModelInfo:
+    name, family, parameters, flops, size, description = row.split(maxsplit=5)
+    sample, own = _FAMILIES[family]
+    sized: dict[str, Scalar] = {"seq_len" if family in ("bert", "gpt") else "image_px": int(size)}
+    options = {**sized, **own, **(_NANO if name.endswith("-nano") else {}), **_COMMON_DEFAULTS}
+    return ModelInfo(
+        name, cast(Family, family), description, sample.format(size), int(parameters), float(flops), options
+    )
+
+
+MODELS: dict[str, ModelInfo] = {info.name: info for info in map(_built_in, _TABLE.splitlines())}
 
 
 def model_info(name: str) -> ModelInfo:
     """The model of that name, also `transformers:NAME` and `torchvision:NAME`; ConfigError names the nearest known ones."""
     if name in MODELS:
         return MODELS[name]
-    package, colon, foreign = name.partition(":")
-    if colon and foreign and package == "transformers":
-        defaults: dict[str, Scalar] = {"seq_len": 128, "image_px": 224, "learning_rate": 1e-4, **_COMMON_DEFAULTS}
-        return ModelInfo(
-            name,
-            "transformers",
-            f"{foreign} of transformers, random weights",
-            "by its configuration",
-            True,
-            default_options=defaults,
-        )
-    if colon and foreign and package == "torchvision":
-        return ModelInfo(
-            name,
-            "torchvision",
-            f"{foreign} of torchvision.models, random weights",
-            "image and class",
-            True,
-            default_options=_IMAGENET,
-        )
+    package, _, foreign = name.partition(":")
+    if foreign and package == "transformers":
+        options: dict[str, Scalar] = {"seq_len": 128, "image_px": 224, "learning_rate": 1e-4, **_COMMON_DEFAULTS}
+        words = f"{foreign} of transformers, random weights", "by its configuration"
+        return ModelInfo(name, "transformers", *words, default_options=options)
+    if foreign and package == "torchvision":
+        words = f"{foreign} of torchvision.models, random weights", "image and class"
+        return ModelInfo(name, "torchvision", *words, default_options=MODELS["resnet50"].default_options)
     near = difflib.get_close_matches(name, MODELS, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     known = ", ".join(sorted(MODELS))

@@ -6,10 +6,11 @@ al. 2020; fsdp is `fully_shard` of PyTorch). The result of training does not dep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,10 +18,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from campaign.workloads.trainer import fsdp_sharding, models, precision
+from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
-from campaign.workloads.trainer.repeated_layers import layers_of
-from campaign.workloads.trainer.run_spec import Parallel, TrainSpec
+from campaign.workloads.trainer.rank_interface import Parallel, TrainSpec
 
 _DEFAULT_BUCKET_MIB = 25.0
 
@@ -68,11 +68,8 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     if options["activation_checkpointing"]:
         for layer in layers_of(trainable.network):
             recompute(layer)
-    name = name_of(spec, world_size)
-    if name == "fsdp":
-        strategy = _fsdp(spec, trainable, device, world_size)
-    else:
-        strategy = _replicated(spec, name, trainable, device, world_size)
+    make = _sharded if name_of(spec, world_size) == "fsdp" else _replicated
+    strategy = make(spec, trainable, device, world_size)
     if options["compile"]:
         from torch._inductor import config
 
@@ -81,98 +78,53 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     return strategy
 
 
-def _replicated(
-    spec: TrainSpec, name: Parallel, trainable: models.Trainable, device: torch.device, world_size: int
-) -> Strategy:
+def _replicated(spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int) -> Strategy:
     """Every device has all weights."""
-    options = spec.resolved_options()
+    options, name = spec.resolved_options(), name_of(spec, world_size)
     masters = None
     if spec.precision == "fp16-o2":
         precision.to_half(trainable)
         masters = precision.Masters(trainable)
-    parameters = masters.parameters if masters else [p for p in trainable.parameters() if p.requires_grad]
-    rate = float(options["learning_rate"])
+    trained = [p for p in trainable.parameters() if p.requires_grad]
+    parameters = masters.parameters if masters else trained
+    kind, settings = models.optimizer_of(trainable, float(options["learning_rate"]))
     if name == "zero1":
-        optimizer = _sharded_optimizer(trainable, parameters, rate)
+        # Here, not above: this import takes 0.2 s and only zero1 needs it.
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer: torch.optim.Optimizer = ZeroRedundancyOptimizer(parameters, kind, **settings)
     else:
-        optimizer = models.make_optimizer(trainable, rate, parameters)
+        optimizer = kind(parameters, **settings)
     if masters:
         masters.follow(optimizer)
     model: nn.Module = trainable
     alone: Callable[[], AbstractContextManager[Any]] = nullcontext
-    if name in ("ddp", "zero1"):
-        model = wrapped = _ddp(trainable, device, float(options["bucket_mib"]))
+    gradients = _size(trained)
+    traffic = Traffic(gradients)
+    if name == "dp":
+        model = _data_parallel(trainable, device, spec)
+        # In each micro-step the root sends its weights to every other device, and gets their gradients back.
+        moved = int(options["accumulation"]) * (_size(trainable.parameters()) + gradients)
+        traffic = Traffic(gradients, None, round((1 - 1 / spec.replicas) * moved))
+    elif name != "single":
+        bucket_mib = float(options["bucket_mib"])
+        model = wrapped = DistributedDataParallel(
+            trainable,
+            device_ids=[device] if device.type == "cuda" else None,
+            # A number switches the smaller first bucket off, the default one too.
+            bucket_cap_mb=None if bucket_mib == _DEFAULT_BUCKET_MIB else bucket_mib,
+        )
         alone = wrapped.no_sync
-    elif name == "dp":
-        model = _dp(trainable, device, spec)
-    devices = spec.replicas if name == "dp" else world_size
-    gradients = _size(p for p in trainable.parameters() if p.requires_grad)
-    micro_steps = int(options["accumulation"])
-    traffic = _traffic(name, devices, micro_steps, gradients, _size(parameters), _size(trainable.parameters()))
-    return Strategy(name, model, optimizer, masters.take_gradients if masters else _nothing, alone, traffic)
-
-
-def _fsdp(spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int) -> Strategy:
-    """Every device has its share of all weights; the optimizer updates fp32 shards, also with fp16-o2."""
-    options = spec.resolved_options()
-    half = spec.precision == "fp16-o2"
-    gradients, gathered = fsdp_sharding.sizes(trainable, half, int(options["accumulation"]))
-    fsdp_sharding.shard(trainable, device, world_size, half)
-    optimizer = models.make_optimizer(trainable, float(options["learning_rate"]))
-    traffic = Traffic(gradients, None, round((world_size - 1) / world_size * (gathered + gradients)))
-    return Strategy("fsdp", trainable, optimizer, _nothing, lambda: fsdp_sharding.gradients_kept(trainable), traffic)
-
-
-def recompute(layer: nn.Module) -> None:
-    """From now on the layer keeps its inputs only, and runs again in the backward pass (Chen et al. 2016)."""
-    kind = type(layer)
-    if kind not in _RECOMPUTED:
-        _RECOMPUTED[kind] = _recomputed(kind)
-    layer.__class__ = _RECOMPUTED[kind]
-
-
-_RECOMPUTED: dict[type[nn.Module], type[nn.Module]] = {}
-
-
-def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
-    # A class, not a changed object: DataParallel copies a module's attributes, and a method among them would stay the original's.
-    def forward(self: nn.Module, *arguments: Any) -> Any:
-        return checkpoint(partial(kind.forward, self), *arguments, use_reentrant=False)
-
-    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
-
-
-def _nothing() -> None:
-    return
+        updated = _size(parameters) if name == "zero1" else 0
+        traffic = Traffic(gradients, gradients, round((1 - 1 / world_size) * (2 * gradients + updated)))
+    return Strategy(name, model, optimizer, masters.take_gradients if masters else lambda: None, alone, traffic)
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _traffic(name: Parallel, devices: int, micro_steps: int, gradients: int, updated: int, weights: int) -> Traffic:
-    """updated: bytes of what the optimizer updates; weights: of what the forward pass uses."""
-    if devices == 1:
-        return Traffic(gradients)
-    share = (devices - 1) / devices
-    if (
-        name == "dp"
-    ):  # in each micro-step the root sends its weights to every other device, and gets their gradients back
-        return Traffic(gradients, None, round(micro_steps * share * (weights + gradients)))
-    sent = 2 * share * gradients + (share * updated if name == "zero1" else 0)
-    return Traffic(gradients, gradients, round(sent))
-
-
-def _ddp(trainable: nn.Module, device: torch.device, bucket_mib: float) -> DistributedDataParallel:
-    return DistributedDataParallel(
-        trainable,
-        device_ids=[device] if device.type == "cuda" else None,
-        # A number switches the smaller first bucket off, the default one too.
-        bucket_cap_mb=None if bucket_mib == _DEFAULT_BUCKET_MIB else bucket_mib,
-    )
-
-
-def _dp(trainable: models.Trainable, device: torch.device, spec: TrainSpec) -> nn.Module:
+def _data_parallel(trainable: models.Trainable, device: torch.device, spec: TrainSpec) -> nn.Module:
     if device.type == "cpu":
         return CpuReplicas(trainable, spec.replicas, lambda: precision.autocast(spec.precision, device))
     return _MeanLoss(nn.DataParallel(trainable, device_ids=list(range(spec.replicas))))
@@ -190,11 +142,92 @@ class _MeanLoss(nn.Module):
         return loss.mean()
 
 
-def _sharded_optimizer(
-    trainable: models.Trainable, parameters: list[nn.Parameter], rate: float
-) -> torch.optim.Optimizer:
-    # Here, not above: this import takes 0.2 s and only zero1 needs it.
-    from torch.distributed.optim import ZeroRedundancyOptimizer
+def recompute(layer: nn.Module) -> None:
+    """From now on the layer keeps its inputs only, and runs again in the backward pass (Chen et al. 2016)."""
+    layer.__class__ = _recomputed(type(layer))  # type: ignore[arg-type]  # a class is hashable
 
-    kind, settings = models.optimizer_of(trainable, rate)
-    return ZeroRedundancyOptimizer(parameters, kind, **settings)
+
+@cache
+def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
+    # A class, not a changed object: DataParallel copies a module's attributes, and a method among them would stay the original's.
+    def forward(self: nn.Module, *arguments: Any) -> Any:
+        return checkpoint(partial(kind.forward, self), *arguments, use_reentrant=False)
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+
+
+def _sharded(spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int) -> Strategy:
+    """Every device has its share of all weights; the optimizer updates fp32 shards, also with fp16-o2."""
+    options, half = spec.resolved_options(), spec.precision == "fp16-o2"
+    gradients, gathered = _fsdp_bytes(trainable, half, int(options["accumulation"]))
+    _shard(trainable, device, world_size, half)
+    kind, settings = models.optimizer_of(trainable, float(options["learning_rate"]))
+
+    @contextmanager
+    def gradients_kept() -> Iterator[None]:
+        trainable.set_requires_gradient_sync(False)  # type: ignore[operator]  # fully_shard changes the module's class
+        try:
+            yield
+        finally:
+            trainable.set_requires_gradient_sync(True)  # type: ignore[operator]
+
+    traffic = Traffic(gradients, None, round((1 - 1 / world_size) * (gathered + gradients)))
+    return Strategy("fsdp", trainable, kind(trainable.parameters(), **settings), lambda: None, gradients_kept, traffic)
+
+
+def _shard(trainable: models.Trainable, device: torch.device, world_size: int, half: bool) -> None:
+    """Shard in place over all ranks, each layer as a unit of its own. half: units compute and communicate in fp16.
+
+    Layers give their weights back after their forward pass; the rest, which the backward pass begins and ends with, does not.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(device.type, (world_size,))
+    policy = MixedPrecisionPolicy(param_dtype=torch.float16 if half else None, cast_forward_inputs=False)
+    if half:
+        norms = precision.norms_of(trainable)
+        for norm in norms:
+            precision.compute_in_fp32(norm)
+        if norms:
+            # One unit for all norms: they are computed in fp32, and a unit has one type.
+            own = MixedPrecisionPolicy(cast_forward_inputs=False)
+            fully_shard(norms, mesh=mesh, reshard_after_forward=False, mp_policy=own)
+        precision.cast_inputs(trainable)
+    for layer in layers_of(trainable.network):
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+    fully_shard(trainable, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
+
+
+def _fsdp_bytes(trainable: models.Trainable, half: bool, micro_steps: int) -> tuple[int, int]:
+    """Of the model before it is sharded: bytes of its gradients, and of all that is gathered in a step.
+
+    A layer is gathered for its forward and again for its backward pass, everything else once, in each micro-step.
+    """
+    norms = {id(p) for norm in (precision.norms_of(trainable) if half else ()) for p in norm.parameters()}
+    in_layers = {id(p) for layer in layers_of(trainable.network) for p in layer.parameters()}
+    gradients = gathered = 0
+    for weight in trainable.parameters():
+        in_half = half and id(weight) not in norms
+        size = weight.numel() * (2 if in_half else weight.element_size())
+        gradients += size if weight.requires_grad else 0
+        gathered += micro_steps * size * (2 if id(weight) in in_layers - norms else 1)
+    return gradients, gathered
+
+
+def layers_of(network: nn.Module) -> list[nn.Module]:
+    """The outermost modules with parameters whose class is the model's own and occurs more than once, in the order of the network.
+
+    Transformer layers, residual blocks, convolution units: whatever the model calls them; none in one of torch's modules.
+    """
+    kinds = Counter(
+        type(module)
+        for module in network.modules()
+        if not type(module).__module__.startswith("torch.") and next(module.parameters(), None) is not None
+    )
+
+    def search(module: nn.Module) -> Iterator[nn.Module]:
+        for child in module.children():
+            yield from [child] if kinds[type(child)] > 1 else search(child)
+
+    return list(dict.fromkeys(search(network)))

@@ -9,49 +9,37 @@ way, and the file says how where it could still be written; 2: the environment o
 from __future__ import annotations
 
 import faulthandler
-import gc
 import os
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from pydantic import ValidationError
 
 from campaign.documents.record import Status
 from campaign.errors import ConfigError
 from campaign.workloads.failures import classify
-from campaign.workloads.trainer.rank_process import Place, live
-from campaign.workloads.trainer.rank_result import result_path, write_result
-from campaign.workloads.trainer.run_spec import TrainSpec
-
-if TYPE_CHECKING:
-    from campaign.workloads.trainer.training_session import Session
+from campaign.workloads.trainer.rank_interface import Place, TrainSpec, live, result_path, write_result
 
 _EVIDENCE_CHARACTERS = 500
 
 
-def read_spec(path: Path) -> TrainSpec:
-    """The run's specification; ConfigError names the file and what is wrong in it."""
-    try:
-        return TrainSpec.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
 def main() -> NoReturn:
-    """Run this process as one rank and end it. Never returns, and never unwinds: see `_close` for what would hang."""
+    """Run this process as one rank and end it. Never returns, and never unwinds: see `Session.close` for what would hang."""
     live(_run)
 
 
 def _run(environment: Mapping[str, str]) -> int:
     place = Place.from_environment(environment)
-    spec = read_spec(place.spec)
+    try:
+        spec = TrainSpec.model_validate_json(place.spec.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{place.spec}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        raise ConfigError(f"{place.spec}: {error}") from error
     # A result from an earlier attempt must not pass for this one's.
     result_path(place.out, place.rank).unlink(missing_ok=True)
     faulthandler.enable()
@@ -70,21 +58,15 @@ def _run(environment: Mapping[str, str]) -> int:
     try:
         result = current.run()
     except Exception as error:
-        _report(current, error)
+        # In the log with the rank in front of every line, and in the result file.
+        text = "".join(traceback.format_exception(error))
+        print("".join(f"[rank{place.rank}]: {line}\n" for line in text.splitlines()), end="", file=sys.stderr)
+        status, reason, evidence = describe(error, text)
+        write_result(place.out, current.result(status, reason=reason, evidence=evidence))
         return 1
     write_result(place.out, result)
-    _close(current)
+    current.close()
     return 0
-
-
-def _report(current: Session, error: Exception) -> None:
-    """Say what went wrong in the log, with the rank in front of every line, and in the result file."""
-    place = current.place
-    text = "".join(traceback.format_exception(error))
-    for line in text.splitlines():
-        print(f"[rank{place.rank}]: {line}", file=sys.stderr)
-    status, reason, evidence = describe(error, text)
-    write_result(place.out, current.failed(status, reason, evidence))
 
 
 def describe(error: BaseException, text: str) -> tuple[Status, str, str]:
@@ -95,17 +77,6 @@ def describe(error: BaseException, text: str) -> tuple[Status, str, str]:
     if verdict is None:
         return "crashed", type(error).__name__, str(error)[:_EVIDENCE_CHARACTERS]
     return verdict[0], verdict[1].reason, verdict[1].evidence
-
-
-def _close(current: Session) -> None:
-    """End the process group so that no thread of it is waited for.
-
-    The reducer of DistributedDataParallel keeps the gloo group alive; when its destructor runs at exit it joins a thread that wants
-    the interpreter lock it holds (15-22 % of forked runs hung with torch 2.13). Dropping it first, and os._exit after, hung never.
-    """
-    current.release()
-    gc.collect()
-    current.leave_group()
 
 
 if __name__ == "__main__":

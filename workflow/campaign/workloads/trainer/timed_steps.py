@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.input_pipeline import Feed
 from campaign.workloads.trainer.parallel_strategies import make_strategy
-from campaign.workloads.trainer.run_spec import TrainSpec
+from campaign.workloads.trainer.rank_interface import TrainSpec
 
 _SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves: it has settled long before
 _SETTLED_AFTER = 3
+_FEWEST_STEPS, _MOST_STEPS = 3, 20
 
 
 class Training:
@@ -163,10 +166,6 @@ class Window:
     process_time_s: float
     losses: tuple[float, ...]
 
-    @property
-    def finite(self) -> bool:
-        return all(math.isfinite(loss) for loss in self.losses)
-
 
 def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Callable[[], None]) -> Window:
     """Barrier, synchronise, `steps` steps, synchronise, barrier. Inside the window nothing waits and no loss is read."""
@@ -185,3 +184,37 @@ def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Calla
     barrier()
     read = torch.stack(losses).double().cpu().tolist()
     return Window(started, tuple(clock.step_times_s()), window_s, process_time_s, tuple(read))
+
+
+def measure_communication(training: Training, step_times_s: tuple[float, ...]) -> tuple[float, float]:
+    """(exposed_s, allreduce_s): what communication costs a step of `ddp`, and as many bytes cost with nothing else going on.
+
+    exposed_s is the median step of the window, whose times are given, less the median step without all-reduce: about zero where
+    all of it is hidden. Collective: every rank has to call it, after the window, for the ranks no longer agree about their weights.
+    """
+    repeats = min(max(len(step_times_s), _FEWEST_STEPS), _MOST_STEPS)
+    numbers: Counter[tuple[torch.dtype, torch.device]] = Counter()
+    for parameter in training.model.parameters():
+        if parameter.requires_grad:
+            numbers[parameter.dtype, parameter.device] += parameter.numel()
+    buffers = [torch.zeros(count, dtype=kind, device=device) for (kind, device), count in numbers.items()]
+
+    def reduce() -> None:
+        for buffer in buffers:
+            dist.all_reduce(buffer)
+
+    alone_s = _median_s(lambda: training.step(communicate=False), training.device, repeats)
+    return statistics.median(step_times_s) - alone_s, _median_s(reduce, training.device, repeats)
+
+
+def _median_s(action: Callable[[], object], device: torch.device, repeats: int) -> float:
+    clock = make_clock(device)
+    dist.barrier()
+    action()  # a warm-up
+    clock.synchronize()
+    clock.mark()
+    for _ in range(repeats):
+        action()
+        clock.mark()
+    clock.synchronize()
+    return statistics.median(clock.step_times_s())

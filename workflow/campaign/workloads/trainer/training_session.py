@@ -1,10 +1,17 @@
-"""What a rank does between its environment and its result: group, model, input, warm-up, window. Needs torch."""
+"""What a rank does between its environment and its result: group, model, input, warm-up, window. Needs torch.
+
+What this device or torch cannot do is `unsupported`; nothing is ever run in its place.
+"""
 
 from __future__ import annotations
 
+import gc
 import math
 import os
+import shutil
 import socket
+import subprocess
+import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,21 +25,20 @@ import torch.distributed as dist
 from campaign.documents.record import Status
 from campaign.errors import ConfigError
 from campaign.workloads.trainer import models, precision
-from campaign.workloads.trainer.communication_cost import measure_communication
-from campaign.workloads.trainer.flops import flops_per_step
-from campaign.workloads.trainer.input_pipeline import Feed, make_feed
-from campaign.workloads.trainer.precision import SeenTypes
-from campaign.workloads.trainer.rank_process import Place
-from campaign.workloads.trainer.rank_result import RankResult
-from campaign.workloads.trainer.run_spec import TrainSpec
-from campaign.workloads.trainer.timed_steps import Training, Window, make_clock, measure
-from campaign.workloads.trainer.unsupported_options import unsupported_by, unsupported_reason
+from campaign.workloads.trainer.input_pipeline import make_feed
+from campaign.workloads.trainer.models import flops_per_step
+from campaign.workloads.trainer.parallel_strategies import layers_of, name_of
+from campaign.workloads.trainer.rank_interface import Place, RankResult, TrainSpec
+from campaign.workloads.trainer.timed_steps import Training, Window, make_clock, measure, measure_communication
 
 _FEWEST_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first, cuDNN tunes per shape, the fp16 scaler backs off
+_COMPILERS = ("c++", "g++", "clang++")
+_PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vector<int>(1)[0]; }\n"
+_COMPILER_PATIENCE_S = 60
 
 
 class Session:
-    """One rank's run. `run` measures; after it `release`, then `leave_group`, in this order."""
+    """One rank's run. `run` measures; after it, `close`."""
 
     def __init__(self, spec: TrainSpec, place: Place, import_s: float) -> None:
         self.spec = spec
@@ -40,64 +46,101 @@ class Session:
         self.device = torch.device("cpu")
         self.phases_s: dict[str, float] = {"import": import_s}
         self._training: Training | None = None
-        self._parameters: int | None = None
-        self._in_channels_last = False
-        self._measured: dict[str, Any] = {}
-        self._input_flags: tuple[str, ...] = ()
+        self._built: dict[str, Any] = {}
+        self.flags: list[str] = []
 
     def run(self) -> RankResult:
         """The whole run; raises what torch raises."""
         # Before any tensor work: OpenMP's pool is made at the first, and a rank stands for one core.
         torch.set_num_threads(1)
-        self.device = self._choose_device()
-        if reason := unsupported_reason(self.spec, self.place.world_size, self.device):
-            return self._result("unsupported", reason=reason)
-        precision.switch_on(self.spec.precision)
-        if self.device.type == "cuda":
+        spec, place = self.spec, self.place
+        self.device = device = self._choose_device()
+        self.flags = self._conditions()
+        if reason := unsupported_reason(spec, place.world_size, device):
+            return self.result("unsupported", reason=reason)
+        precision.switch_on(spec.precision)
+        if device.type == "cuda":
             torch.backends.cudnn.benchmark = True
         with self._phase("group"):
             self._join_group()
         with self._phase("model"):
             trainable = self._build()
-        if reason := unsupported_by(self.spec, trainable):
-            return self._result("unsupported", reason=reason)
+        if reason := unsupported_by(spec, trainable):
+            return self.result("unsupported", reason=reason)
         with self._phase("input"):
-            feed, input_bytes = make_feed(self.spec, trainable, self.place.rank, self.place.world_size, self.device)
-        self._note(feed)
+            feed, input_bytes = make_feed(spec, trainable, place.rank, place.world_size, device)
+        self.flags += feed.flags
+        if feed.written_s is not None:  # writing a dataset is no part of the input: a real one stands there already
+            self.phases_s["dataset"] = feed.written_s
+            self.phases_s["input"] -= feed.written_s
         with self._phase("wrap"):
-            training = Training(self.spec, trainable, feed, self.device, self.place.world_size)
-            self._training = training
-            seen = SeenTypes(trainable.network, inside=training.strategy.name == "fsdp")
+            self._training = training = Training(spec, trainable, feed, device, place.world_size)
+            seen = precision.SeenTypes(trainable.network, inside=training.strategy.name == "fsdp")
         with self._phase("warmup"):
             loss_first, warmup_steps = training.warm_up()
-            clock = make_clock(self.device)
+            clock = make_clock(device)
             clock.synchronize()
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        applied = training.applied_steps
-        waited_s = feed.waited_s
-        window = measure(training.step, self.spec.measured_steps, clock, self._barrier)
-        input_read_s = None if waited_s is None or feed.waited_s is None else feed.waited_s - waited_s
-        skipped = self.spec.measured_steps - (training.applied_steps - applied)
-        self._measured = {**_memory(self.device), **self._traffic(training), "input_bytes_per_step": input_bytes}
-        self._measured["input_read_s"] = input_read_s
-        self._measured["precision"] = precision.in_force(self.spec.precision, self.device, *seen.types())
-        if training.strategy.name == "ddp" and self.spec.resolved_options()["measure_communication"]:
-            found = measure_communication(training, window.step_times_s)
-            self._measured |= {"exposed_communication_s": found.exposed_s, "allreduce_s": found.allreduce_s}
-        if self.place.rank == 0:
-            self._measured["flops_per_step"] = flops_per_step(self.spec)
-        return self._judge(window, skipped, loss_first, warmup_steps)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        applied, waited_s = training.applied_steps, feed.waited_s
+        window = measure(training.step, spec.measured_steps, clock, self._barrier)
+        skipped = spec.measured_steps - (training.applied_steps - applied)
+        traffic = training.strategy.traffic
+        measured: dict[str, Any] = {
+            **_memory_peaks(device),
+            "gradient_bytes": traffic.gradient_bytes,
+            "allreduce_bytes_per_step": traffic.allreduce_bytes,
+            "communication_bytes_per_step": traffic.communication_bytes,
+            "input_bytes_per_step": input_bytes,
+            "input_read_s": None if waited_s is None or feed.waited_s is None else feed.waited_s - waited_s,
+            "precision": precision.in_force(spec.precision, device, *seen.types()),
+        }
+        if training.strategy.name == "ddp" and spec.resolved_options()["measure_communication"]:
+            exposed_s, allreduce_s = measure_communication(training, window.step_times_s)
+            measured |= {"exposed_communication_s": exposed_s, "allreduce_s": allreduce_s}
+        if place.rank == 0:
+            measured["flops_per_step"] = flops_per_step(spec)
+        if measured["precision"] != spec.precision:
+            self.flags.append(f"precision in force is {measured['precision']}, not {spec.precision}")
+        status, reason, evidence = self._judge(window, skipped)
+        return self.result(
+            status,
+            reason=reason,
+            evidence=evidence,
+            step_times_s=window.step_times_s,
+            window_started=window.started,
+            window_s=window.window_s,
+            process_time_s=window.process_time_s,
+            loss_first=_finite(loss_first if loss_first is not None else window.losses[0]),
+            loss_last=_finite(window.losses[-1]),
+            warmup_steps=warmup_steps,
+            skipped_steps=skipped,
+            **measured,
+        )
 
-    def failed(self, status: Status, reason: str, evidence: str) -> RankResult:
-        """The result of a run that an exception ended."""
-        return self._result(status, reason=reason, evidence=evidence)
+    def result(self, status: Status, **fields: Any) -> RankResult:
+        """What is known of this rank, with these fields; also of a run that an exception ended."""
+        return RankResult(
+            rank=self.place.rank,
+            world_size=self.place.world_size,
+            host=socket.gethostname(),
+            status=status,
+            phases_s=self.phases_s,
+            samples_per_step=self.spec.batch * self.spec.replicas,
+            torch_version=torch.__version__,
+            flags=tuple(self.flags),
+            **{**self._built, **_identity(self.device), **_memory_peaks(self.device), **fields},
+        )
 
-    def release(self) -> None:
-        """Let go of everything that holds the process group."""
+    def close(self) -> None:
+        """End the process group so that no thread of it is waited for.
+
+        The reducer of DistributedDataParallel keeps the gloo group alive; when its destructor runs at exit it joins a thread that
+        wants the interpreter lock it holds (15-22 % of forked runs hung with torch 2.13). Dropping it first, and os._exit after,
+        hung never.
+        """
         self._training = None
-
-    def leave_group(self) -> None:
+        gc.collect()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -108,13 +151,6 @@ class Session:
             yield
         finally:
             self.phases_s[name] = time.perf_counter() - start_s
-
-    def _note(self, feed: Feed) -> None:
-        """Writing a dataset is no part of the input: a real one stands there already."""
-        self._input_flags = feed.flags
-        if feed.written_s is not None:
-            self.phases_s["dataset"] = feed.written_s
-            self.phases_s["input"] -= feed.written_s
 
     def _choose_device(self) -> torch.device:
         if self.spec.device == "cpu":
@@ -135,14 +171,14 @@ class Session:
         return device
 
     def _join_group(self) -> None:
-        if self.place.world_size == 1:
-            return
-        time_out = timedelta(seconds=self.spec.time_out_s)
-        where: dict[str, Any] = {"rank": self.place.rank, "world_size": self.place.world_size, "timeout": time_out}
-        if self.device.type == "cuda":
-            dist.init_process_group("nccl", device_id=self.device, **where)
-        else:
-            dist.init_process_group("gloo", **where)
+        if self.place.world_size > 1:
+            dist.init_process_group(
+                "nccl" if self.device.type == "cuda" else "gloo",
+                device_id=self.device if self.device.type == "cuda" else None,
+                rank=self.place.rank,
+                world_size=self.place.world_size,
+                timeout=timedelta(seconds=self.spec.time_out_s),
+            )
 
     def _barrier(self) -> None:
         if self.place.world_size > 1:
@@ -152,65 +188,26 @@ class Session:
         torch.manual_seed(self.spec.seed)
         trainable = models.build(self.spec.model, self.spec.resolved_options())
         trainable.to(self.device)
-        self._in_channels_last = self.spec.channels_last and any(weight.dim() == 4 for weight in trainable.parameters())
-        if self._in_channels_last:
+        if self.spec.channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
             trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs leave it out
+            self.flags.append("channels_last")
         trainable.train()
-        self._parameters = sum(parameter.numel() for parameter in trainable.parameters())
+        self._built["parameters"] = sum(parameter.numel() for parameter in trainable.parameters())
         return trainable
 
-    def _traffic(self, training: Training) -> dict[str, int | None]:
-        traffic = training.strategy.traffic
-        return {
-            "gradient_bytes": traffic.gradient_bytes,
-            "allreduce_bytes_per_step": traffic.allreduce_bytes,
-            "communication_bytes_per_step": traffic.communication_bytes,
-        }
+    def _judge(self, window: Window, skipped: int) -> tuple[Status, str, str]:
+        """Status, reason and evidence."""
+        steps = self.spec.measured_steps
+        for number, loss in enumerate(window.losses, 1):
+            if not math.isfinite(loss):
+                reason = "a loss in the measured window is not a finite number"
+                return "nan", reason, f"loss {loss} in measured step {number} of {steps}"
+        if skipped:
+            reason = "the gradient scaler dropped updates (gradients not finite); such steps are faster"
+            return "nan", reason, f"{skipped} of {steps} measured steps dropped"
+        return "ok", "", ""
 
-    def _judge(self, window: Window, skipped: int, loss_first: float | None, warmup_steps: int) -> RankResult:
-        status: Status = "ok"
-        reason = evidence = ""
-        if not window.finite:
-            status, reason = "nan", "a loss in the measured window is not a finite number"
-            first = next(index for index, loss in enumerate(window.losses) if not math.isfinite(loss))
-            evidence = f"loss {window.losses[first]} in measured step {first + 1} of {self.spec.measured_steps}"
-        elif skipped:
-            status, reason = "nan", "the gradient scaler dropped updates (gradients not finite); such steps are faster"
-            evidence = f"{skipped} of {self.spec.measured_steps} measured steps dropped"
-        return self._result(
-            status,
-            reason=reason,
-            evidence=evidence,
-            step_times_s=window.step_times_s,
-            window_started=window.started,
-            window_s=window.window_s,
-            process_time_s=window.process_time_s,
-            loss_first=_number(loss_first if loss_first is not None else window.losses[0]),
-            loss_last=_number(window.losses[-1]),
-            warmup_steps=warmup_steps,
-            skipped_steps=skipped,
-            **self._measured,
-        )
-
-    def _result(self, status: Status, **fields: Any) -> RankResult:
-        flags = [*self._flags(), *self._input_flags]
-        if (found := fields.get("precision")) and found != self.spec.precision:
-            flags.append(f"precision in force is {found}, not {self.spec.precision}")
-        return RankResult(
-            rank=self.place.rank,
-            world_size=self.place.world_size,
-            host=socket.gethostname(),
-            status=status,
-            phases_s=self.phases_s,
-            samples_per_step=self.spec.batch * self.spec.replicas,
-            parameters=self._parameters,
-            torch_version=torch.__version__,
-            flags=tuple(flags),
-            **_identity(self.device),
-            **(fields if self._measured else {**_memory(self.device), **fields}),
-        )
-
-    def _flags(self) -> list[str]:
+    def _conditions(self) -> list[str]:
         flags = []
         cores = len(os.sched_getaffinity(0))
         ranks = (self.place.local_ranks or 0) * self.spec.replicas
@@ -218,19 +215,17 @@ class Session:
             flags.append(f"{ranks} ranks on {cores} cores")
         if self.spec.warmup_steps < _FEWEST_WARMUP_STEPS:
             flags.append(f"only {self.spec.warmup_steps} warm-up steps")
-        if self._in_channels_last:
-            flags.append("channels_last")
         if self.device.type == "cpu" and precision.emulated_here(self.spec.precision):
             flags.append(f"{self.spec.precision} is emulated on this CPU")
         return flags
 
 
-def _number(loss: float | None) -> float | None:
-    return loss if loss is not None and math.isfinite(loss) else None
+def _finite(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None
 
 
-def _memory(device: torch.device) -> dict[str, int]:
-    """Peaks in bytes, those that exist: of the host's from /proc (a fork's ru_maxrss starts at its parent's size)."""
+def _memory_peaks(device: torch.device) -> dict[str, int]:
+    """In bytes, those that exist: of the host's from /proc (a fork's ru_maxrss starts at its parent's size)."""
     peaks = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -249,3 +244,44 @@ def _identity(device: torch.device) -> dict[str, str]:
         if line.startswith("model name"):
             return {"device_name": line.partition(":")[2].strip()}
     return {"device_name": os.uname().machine}
+
+
+def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
+    """Why the run cannot be as it is asked for, or None."""
+    options, name = spec.resolved_options(), name_of(spec, world_size)
+    if device.type == "cpu" and options["input"] == "h2d":
+        return "input h2d copies from the host to a device; on a CPU they are the same memory"
+    if reason := precision.unsupported_reason(spec.precision, device, options["emulation"] == "allow"):
+        return reason
+    if spec.channels_last and name == "fsdp":
+        return "channels_last: fully_shard takes contiguous weights only (torch 2.13)"
+    if options["compile"] and name == "dp":
+        return "compile: DataParallel makes new modules every step, and torch.compile would compile each of them again"
+    if options["compile"] and (problem := _compiler_problem()):
+        return f"compile: torch.compile needs a C++ compiler, and none works here ({problem})"
+    return None
+
+
+def unsupported_by(spec: TrainSpec, trainable: models.Trainable) -> str | None:
+    """Why the model that was built cannot be trained as it is asked for, or None."""
+    if spec.resolved_options()["activation_checkpointing"] and not layers_of(trainable.network):
+        return f"activation_checkpointing: {spec.model} has no layers of one kind that could be computed again"
+    return None
+
+
+def _compiler_problem() -> str | None:
+    """Why the compiler that torch would take cannot build a program against Python's headers, or None."""
+    names = (os.environ["CXX"],) if os.environ.get("CXX") else _COMPILERS
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        return f"no {', '.join(names)} on PATH"
+    command = [found, "-x", "c++", "-fsyntax-only", f"-I{sysconfig.get_paths()['include']}", "-"]
+    try:
+        done = subprocess.run(
+            command, input=_PROGRAM, capture_output=True, text=True, check=False, timeout=_COMPILER_PATIENCE_S
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{found}: {error}"
+    if done.returncode == 0:
+        return None
+    return f"{found}: {(done.stderr.strip().splitlines() or ['exit code ' + str(done.returncode)])[0]}"

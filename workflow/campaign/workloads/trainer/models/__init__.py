@@ -1,20 +1,24 @@
-"""The models as things to train: a network, a synthetic sample, a loss and an optimizer, by name. Needs torch."""
+"""The models as things to train: network, synthetic sample, loss and optimizer, by name; and what a step costs. Needs torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from campaign.documents.cell import Scalar
-from campaign.workloads.trainer.model_catalog import model_info
-from campaign.workloads.trainer.models import bert, foreign, gpt, mobilenet, resnet, yolo
+from campaign.workloads.trainer.model_catalog import FAMILY_OPTIONS, model_info, resolve_options
+from campaign.workloads.trainer.models import classification, foreign, language, yolo
+from campaign.workloads.trainer.rank_interface import TrainSpec
 
 Sample = tuple[Tensor, ...]
-_IMAGE_CLASSES = {"resnet50w16": 100}
-_DEFAULT_CLASSES = 1000
+_CLASSES = 1000
+_COUNTED = 2
+# They keep the shape and hold nothing that counts, and without data torch takes most of the time for them.
+_PASSED_OVER = (nn.BatchNorm2d, nn.LayerNorm, nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Dropout)
 
 
 class Trainable(nn.Module):
@@ -48,9 +52,50 @@ def build(model: str, options: Mapping[str, Scalar], device: torch.device | str 
 
     options: resolved ones (`model_catalog.resolve_options`). ConfigError when a foreign package is missing.
     """
-    family = model_info(model).family
+    image_px, seq_len = int(options.get("image_px", 0)), int(options.get("seq_len", 0))
+    dropout, foreign_name = float(options.get("dropout", 0.0)), model.partition(":")[2]
     with torch.device(device):
-        return _BUILDERS[family](model, options)
+        match model_info(model).family:
+            case "resnet":
+                width, classes = (16, 100) if model == "resnet50w16" else (64, _CLASSES)
+                return _classifier(classification.resnet50(width, classes), image_px, classes)
+            case "mobilenet":
+                return _classifier(classification.mobilenet_v2(_CLASSES), image_px)
+            case "torchvision":
+                return _classifier(foreign.vision(foreign_name), image_px, loss=foreign.vision_loss)
+            case "yolo":
+                detector = yolo.Detector(yolo.SIZES[model])
+                return Trainable(detector, yolo.loss, 1, lambda rng: (_image(image_px, rng), yolo.boxes(rng)), "sgd")
+            case "bert":
+                bert = language.BERT_SIZES[model]
+                sample = partial(language.question, bert, seq_len)
+                return Trainable(language.Bert(bert, dropout), language.answer_loss, 2, sample, "adamw")
+            case "gpt":
+                gpt = language.GPT_SIZES[model]
+                sample = partial(language.text, gpt, seq_len)
+                return Trainable(language.Gpt(gpt, dropout), language.next_token_loss, 1, sample, "adamw")
+            case "transformers":
+                other = foreign.transformer(foreign_name)
+                sample = partial(other.sample, seq_len, image_px)
+                return Trainable(other, foreign.transformer_loss, 1, sample, "adamw")
+
+
+def _image(image_px: int, generator: torch.Generator) -> Tensor:
+    # Bytes, as a decoded photograph is: what storage and the link to the device have to carry is then realistic.
+    return torch.randint(256, (3, image_px, image_px), generator=generator, dtype=torch.uint8)
+
+
+def _class_loss(logits: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.float(), target)
+
+
+def _classifier(
+    network: nn.Module, image_px: int, classes: int = _CLASSES, loss: Callable[..., Tensor] = _class_loss
+) -> Trainable:
+    def sample(generator: torch.Generator) -> Sample:
+        return _image(image_px, generator), torch.randint(classes, (), generator=generator)
+
+    return Trainable(network, loss, 1, sample, "sgd")
 
 
 def batch_of(trainable: Trainable, indices: Iterable[int], seed: int) -> Sample:
@@ -69,83 +114,48 @@ def optimizer_of(trainable: Trainable, learning_rate: float) -> tuple[type[torch
     return torch.optim.SGD, {"lr": learning_rate, "momentum": 0.9}
 
 
-def make_optimizer(
-    trainable: Trainable, learning_rate: float, parameters: Iterable[nn.Parameter] | None = None
-) -> torch.optim.Optimizer:
-    """The model's optimizer over its own parameters, or over those that stand for them."""
-    kind, settings = optimizer_of(trainable, learning_rate)
-    return kind(trainable.parameters() if parameters is None else parameters, **settings)
+def flops_per_step(spec: TrainSpec) -> float | None:
+    """Operations of one optimizer step of one rank, over all its samples; None for a foreign model that cannot be counted."""
+    return training_flops(spec.model, spec.options, spec.batch * spec.replicas)
 
 
-def _image(image_px: int, generator: torch.Generator) -> Tensor:
-    # Bytes, as a decoded photograph is: what storage and the link to the device have to carry is then realistic.
-    return torch.randint(256, (3, image_px, image_px), generator=generator, dtype=torch.uint8)
+def training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> float | None:
+    """Operations of training on a batch: three forward passes over it, whatever a device or a strategy really does.
+
+    options: as in a workload file; ConfigError where they do not fit the model. Two operations for a multiply and an add; only
+    matrix products and convolutions count (Kaplan et al. 2020): torch's counter would give grouped convolutions too much in the
+    backward pass, by the number of groups. Activations that are computed again are not counted, and attention counts in full where
+    it is causal (Chowdhery et al. 2022, appendix B, do the same).
+    """
+    resolved, info = resolve_options(model, options), model_info(model)
+    shaping = {name: resolved[name] for name in FAMILY_OPTIONS[info.family]}
+    if info.forward_flops_per_sample is not None and shaping.items() <= info.default_options.items():
+        forward: float | None = info.forward_flops_per_sample
+    else:
+        forward = count(model, tuple(sorted(shaping.items())))
+    return None if forward is None else 3.0 * forward * batch
 
 
-def _class_loss(logits: Tensor, target: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(logits.float(), target)
+@cache
+def count(model: str, options: tuple[tuple[str, Scalar], ...]) -> float | None:
+    """Operations of one sample's forward pass, of a model built without memory; options: those that shape the model, sorted."""
+    from torch.utils.flop_counter import FlopCounterMode
 
-
-def _classifier(
-    network: nn.Module, classes: int, image_px: int, loss: Callable[..., Tensor] = _class_loss
-) -> Trainable:
-    def sample(generator: torch.Generator) -> Sample:
-        return _image(image_px, generator), torch.randint(classes, (), generator=generator)
-
-    return Trainable(network, loss, 1, sample, "sgd")
-
-
-def _resnet(model: str, options: Mapping[str, Scalar]) -> Trainable:
-    classes = _IMAGE_CLASSES.get(model, _DEFAULT_CLASSES)
-    return _classifier(
-        resnet.ResNet50(16 if model == "resnet50w16" else 64, classes), classes, int(options["image_px"])
-    )
-
-
-def _mobilenet(model: str, options: Mapping[str, Scalar]) -> Trainable:
-    return _classifier(mobilenet.MobileNetV2(_DEFAULT_CLASSES), _DEFAULT_CLASSES, int(options["image_px"]))
-
-
-def _yolo(model: str, options: Mapping[str, Scalar]) -> Trainable:
-    image_px = int(options["image_px"])
-
-    def sample(generator: torch.Generator) -> Sample:
-        return _image(image_px, generator), yolo.boxes(generator)
-
-    return Trainable(yolo.Detector(yolo.SIZES[model]), yolo.loss, 1, sample, "sgd")
-
-
-def _bert(model: str, options: Mapping[str, Scalar]) -> Trainable:
-    size, seq_len = bert.SIZES[model], int(options["seq_len"])
-    network = bert.BertQuestionAnswering(size, float(options["dropout"]))
-    return Trainable(network, bert.loss, 2, lambda generator: bert.sample(size, seq_len, generator), "adamw")
-
-
-def _gpt(model: str, options: Mapping[str, Scalar]) -> Trainable:
-    size, seq_len = gpt.SIZES[model], int(options["seq_len"])
-    network = gpt.Gpt(size, float(options["dropout"]))
-    return Trainable(network, gpt.loss, 1, lambda generator: gpt.sample(size, seq_len, generator), "adamw")
-
-
-def _transformers(model: str, options: Mapping[str, Scalar]) -> Trainable:
-    network = foreign.transformer(model.partition(":")[2])
-    seq_len, image_px = int(options["seq_len"]), int(options["image_px"])
-    return Trainable(
-        network, foreign.transformer_loss, 1, lambda generator: network.sample(seq_len, image_px, generator), "adamw"
-    )
-
-
-def _torchvision(model: str, options: Mapping[str, Scalar]) -> Trainable:
-    network = foreign.vision(model.partition(":")[2])
-    return _classifier(network, _DEFAULT_CLASSES, int(options["image_px"]), foreign.vision_loss)
-
-
-_BUILDERS: Mapping[str, Callable[[str, Mapping[str, Scalar]], Trainable]] = {
-    "resnet": _resnet,
-    "mobilenet": _mobilenet,
-    "yolo": _yolo,
-    "bert": _bert,
-    "gpt": _gpt,
-    "transformers": _transformers,
-    "torchvision": _torchvision,
-}
+    foreign_model = model_info(model).parameters is None
+    try:
+        trainable = build(model, resolve_options(model, dict(options)), "meta")
+        batch = [
+            (tensor.float() if tensor.dtype == torch.uint8 else tensor).to("meta")
+            for tensor in batch_of(trainable, range(_COUNTED), 1)
+        ]
+        for module in [] if foreign_model else list(trainable.network.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, _PASSED_OVER):
+                    setattr(module, name, nn.Identity())
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            trainable.network(*batch[: trainable.inputs])
+    except Exception:
+        if not foreign_model:
+            raise
+        return None  # a package's model may do on no data what only data allows
+    return float(counter.get_total_flops()) / _COUNTED

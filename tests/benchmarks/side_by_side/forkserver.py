@@ -22,7 +22,7 @@ def by_turns(original: Callable[..., Any]) -> Callable[..., Any]:
     """Measures as `original` does, many times, and a bare loop of the same training between."""
 
     def measure(step: Callable[[], Any], steps: int, clock: Any, barrier: Callable[[], None], **more: Any) -> Any:
-        from campaign.workloads.trainer.rank_process import Place
+        from campaign.workloads.trainer.rank_interface import Place
         from campaign.workloads.trainer.timed_steps import CpuClock
         from tests.benchmarks.bare import Bare
 

@@ -1,0 +1,102 @@
+"""Image classifiers: ResNet-50 (He et al. 2015) and MobileNetV2 1.0 (Sandler et al. 2018); [n, 3, h, w] to [n, classes]."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+# Expansion, output channels, repeats, stride of the first: Table 2 of the paper.
+_MOBILENET_STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+def _convolution(
+    in_channels: int,
+    out_channels: int,
+    size: int,
+    stride: int = 1,
+    activation: type[nn.Module] | None = None,
+    groups: int = 1,
+) -> list[nn.Module]:
+    convolution = nn.Conv2d(in_channels, out_channels, size, stride, padding=size // 2, groups=groups, bias=False)
+    return [convolution, nn.BatchNorm2d(out_channels), *([activation(inplace=True)] if activation else [])]
+
+
+class Classifier(nn.Module):
+    """Features, averaged over the image, to the logits of classes."""
+
+    def __init__(self, features: list[nn.Module], channels: int, classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(*features)
+        self.classifier = nn.Linear(channels, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(x).mean((2, 3)))
+        return logits
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 convolution around a shortcut; [n, in_channels, h, w] to [n, 4 width, h/stride, w/stride]."""
+
+    def __init__(self, in_channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            *_convolution(in_channels, width, 1, activation=nn.ReLU),
+            *_convolution(width, width, 3, stride, nn.ReLU),
+            *_convolution(width, 4 * width, 1),
+        )
+        changes = stride != 1 or in_channels != 4 * width
+        self.shortcut = nn.Sequential(*(_convolution(in_channels, 4 * width, 1, stride) if changes else []))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.residual(x) + self.shortcut(x))
+
+
+def resnet50(width: int, classes: int) -> Classifier:
+    """width: channels of the first stage (64 in the paper). The stride is in the 3x3 convolution, as everyone trains it."""
+    features = [*_convolution(3, width, 7, 2, nn.ReLU), nn.MaxPool2d(3, 2, padding=1)]
+    channels = width
+    for stage, count in enumerate((3, 4, 6, 3)):
+        for block in range(count):
+            features.append(Bottleneck(channels, width << stage, 2 if stage > 0 and block == 0 else 1))
+            channels = 4 * (width << stage)
+    return Classifier(features, channels, classes)
+
+
+class InvertedResidual(nn.Module):
+    """Expand, filter each channel, project; with a shortcut where input and output have one shape."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        hidden = in_channels * expansion
+        self.layers = nn.Sequential(
+            *(_convolution(in_channels, hidden, 1, activation=nn.ReLU6) if expansion != 1 else []),
+            *_convolution(hidden, hidden, 3, stride, nn.ReLU6, groups=hidden),
+            *_convolution(hidden, out_channels, 1),
+        )
+        self.has_shortcut = stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return x + y if self.has_shortcut else y
+
+
+def mobilenet_v2(classes: int) -> Classifier:
+    """No dropout: a measured step has to be the same work every time."""
+    features, channels = _convolution(3, 32, 3, 2, nn.ReLU6), 32
+    for expansion, out_channels, repeats, first_stride in _MOBILENET_STAGES:
+        for repeat in range(repeats):
+            features.append(InvertedResidual(channels, out_channels, 1 if repeat else first_stride, expansion))
+            channels = out_channels
+    features += _convolution(channels, 1280, 1, activation=nn.ReLU6)
+    return Classifier(features, 1280, classes)

@@ -1,0 +1,162 @@
+"""BERT (Devlin et al. 2018) with a question-answering head, and GPT-2 (Radford et al. 2019).
+
+BERT normalises after each part and, as only its head is trained, has no pooler. GPT-2 normalises before, and its output is tied to
+its input.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+
+
+BERT_SIZES = {
+    "bert-nano": Size(layers=2, width=128, heads=2, vocabulary=2048),
+    "bert-base": Size(layers=12, width=768, heads=12, vocabulary=30522),
+    "bert-large": Size(layers=24, width=1024, heads=16, vocabulary=30522),
+}
+GPT_SIZES = {
+    "gpt-nano": Size(layers=2, width=128, heads=4, vocabulary=2048),
+    "gpt2": Size(layers=12, width=768, heads=12, vocabulary=50257),
+    "gpt2-medium": Size(layers=24, width=1024, heads=16, vocabulary=50257),
+}
+
+
+def _attention(packed: Tensor, heads: int, dropout: float, causal: bool) -> Tensor:
+    """Self-attention over packed queries, keys and values: [n, tokens, 3 width] to [n, tokens, width]."""
+    samples, tokens, width = packed.shape[0], packed.shape[1], packed.shape[2] // 3
+    query, key, value = packed.view(samples, tokens, 3, heads, width // heads).permute(2, 0, 3, 1, 4).unbind(0)
+    attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
+    return attended.transpose(1, 2).reshape(samples, tokens, width)
+
+
+def _initialise(network: nn.Module, outward_std: float = 0.02) -> None:
+    """outward_std: of the projections at the end of each part."""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=outward_std if name.endswith("_out") else 0.02)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+
+
+class BertLayer(nn.Module):
+    """Self-attention and feed-forward, each with a shortcut and normalised after it; [n, tokens, width] to the same."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width, eps=1e-12)
+        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.feed_forward_norm = nn.LayerNorm(width, eps=1e-12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        drop = self.dropout if self.training else 0.0
+        attended = self.attention_out(_attention(self.query_key_value(x), self.heads, drop, causal=False))
+        x = self.attention_norm(x + functional.dropout(attended, drop))
+        normed: Tensor = self.feed_forward_norm(x + functional.dropout(self.feed_forward(x), drop))
+        return normed
+
+
+class Bert(nn.Module):
+    """Token ids and segment ids, both [n, tokens] int64, to start and end logits [n, tokens, 2]."""
+
+    def __init__(self, size: Size, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.tokens = nn.Embedding(size.vocabulary, size.width)
+        self.positions = nn.Embedding(512, size.width)
+        self.segments = nn.Embedding(2, size.width)
+        self.embedding_norm = nn.LayerNorm(size.width, eps=1e-12)
+        self.layers = nn.Sequential(*(BertLayer(size.width, size.heads, dropout) for _ in range(size.layers)))
+        self.answer = nn.Linear(size.width, 2)
+        _initialise(self)
+
+    def forward(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
+        position_ids = torch.arange(token_ids.shape[1], device=token_ids.device)
+        x = self.tokens(token_ids) + self.positions(position_ids) + self.segments(segment_ids)
+        x = functional.dropout(self.embedding_norm(x), self.dropout if self.training else 0.0)
+        logits: Tensor = self.answer(self.layers(x))
+        return logits
+
+
+def question(size: Size, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """One question with its answer: token ids [seq_len], segment ids [seq_len], start [], end []."""
+    token_ids = torch.randint(size.vocabulary, (seq_len,), generator=generator)
+    first = int(torch.randint(1, seq_len, (), generator=generator))
+    segment_ids = (torch.arange(seq_len) >= first).long()
+    span = torch.randint(seq_len, (2,), generator=generator).sort().values
+    return token_ids, segment_ids, span[0], span[1]
+
+
+def answer_loss(logits: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Mean cross-entropy of the answer's first and last token, a scalar."""
+    start_logits, end_logits = logits.float().unbind(-1)
+    return (functional.cross_entropy(start_logits, start) + functional.cross_entropy(end_logits, end)) / 2
+
+
+class GptLayer(nn.Module):
+    """Causal self-attention and feed-forward, each added to its normalised input; [n, tokens, width] to the same."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.feed_forward_norm = nn.LayerNorm(width)
+        self.feed_forward_in = nn.Linear(width, 4 * width)
+        self.feed_forward_out = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        drop = self.dropout if self.training else 0.0
+        packed = self.query_key_value(self.attention_norm(x))
+        x = x + functional.dropout(self.attention_out(_attention(packed, self.heads, drop, causal=True)), drop)
+        hidden = functional.gelu(self.feed_forward_in(self.feed_forward_norm(x)), approximate="tanh")
+        return x + functional.dropout(self.feed_forward_out(hidden), drop)
+
+
+class Gpt(nn.Module):
+    """Token ids [n, tokens] int64 to logits of the next token [n, tokens, vocabulary]."""
+
+    def __init__(self, size: Size, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.tokens = nn.Embedding(size.vocabulary, size.width)
+        self.positions = nn.Embedding(1024, size.width)
+        self.layers = nn.Sequential(*(GptLayer(size.width, size.heads, dropout) for _ in range(size.layers)))
+        self.norm = nn.LayerNorm(size.width)
+        # Both parts of every layer add to one sum; so scaled, it has the deviation of one at the start (section 2.3).
+        _initialise(self, outward_std=0.02 / math.sqrt(2 * size.layers))
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        position_ids = torch.arange(token_ids.shape[1], device=token_ids.device)
+        x = self.tokens(token_ids) + self.positions(position_ids)
+        x = functional.dropout(x, self.dropout if self.training else 0.0)
+        return functional.linear(self.norm(self.layers(x)), self.tokens.weight)
+
+
+def text(size: Size, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """A piece of text: token ids [seq_len], and the ids that follow each of them [seq_len]."""
+    token_ids = torch.randint(size.vocabulary, (seq_len + 1,), generator=generator)
+    return token_ids[:-1], token_ids[1:]
+
+
+def next_token_loss(logits: Tensor, following: Tensor) -> Tensor:
+    """Mean cross-entropy of the next token over all positions, a scalar."""
+    return functional.cross_entropy(logits.float().flatten(0, 1), following.flatten())

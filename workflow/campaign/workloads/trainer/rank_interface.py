@@ -1,0 +1,209 @@
+"""A rank as a process: where it stands in its run, by its environment, and how it ends. Without torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from campaign.documents.cell import Scalar
+from campaign.documents.fields import Precision
+from campaign.documents.record import Status
+from campaign.errors import ConfigError, RecordError
+from campaign.files import write_once
+from campaign.workloads.trainer.model_catalog import ModelInfo, model_info, resolve_options
+
+Parallel = Literal["single", "ddp", "dp", "zero1", "fsdp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which rank this is, and where it reads and writes; local_ranks: how many share this host, None when that is not known."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    spec: Path
+    out: Path
+    local_ranks: int | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Place:
+        """ConfigError names the variable that is missing or not a number."""
+        try:
+            rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+            local_rank = int(environment["LOCAL_RANK"])
+            spec, out = Path(environment["CAMPAIGN_SPEC"]), Path(environment["CAMPAIGN_OUT"])
+            if world_size > 1:
+                int(environment["MASTER_PORT"])
+            address = environment["MASTER_ADDR"] if world_size > 1 else "localhost"
+        except KeyError as error:
+            raise ConfigError(f"the environment of a rank needs {error.args[0]}") from error
+        except ValueError as error:
+            raise ConfigError(
+                f"RANK, WORLD_SIZE, LOCAL_RANK and MASTER_PORT have to be whole numbers ({error})"
+            ) from error
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"RANK has to be from 0 to WORLD_SIZE - 1 = {world_size - 1}, not {rank}")
+        one_host = re.match(r"127\.|localhost$|::1$", address) is not None
+        return cls(rank, world_size, local_rank, spec, out, world_size if one_host else None)
+
+
+def live(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
+    """Run this process as one rank and end it with the code that `run` gives for its environment; 2: ConfigError, 1: any other.
+
+    Never returns and never unwinds: threads of a process group can hang what does.
+    """
+    code = 1
+    try:
+        code = run(os.environ)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class TrainSpec(BaseModel):
+    """One training run. Closed and frozen; every rank of the run reads the same file.
+
+    batch: samples per device and optimizer step; replicas: devices of one process (more than 1: `parallel: dp`); warmup_steps come
+    before the window, measured_steps make it up; time_out_s: how long a collective operation may take before the run counts as
+    stuck; storage_dir: where `input: storage` keeps its
+    dataset; storage_gb_per_s: a host's storage_ranks together read no faster, in place of a link that is not there.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    batch: int = Field(ge=1)
+    replicas: int = Field(default=1, ge=1)
+    precision: Precision = "fp32"
+    warmup_steps: int = Field(default=5, ge=0)
+    measured_steps: int = Field(ge=1)
+    seed: int = Field(default=1234, ge=0)
+    options: dict[str, Scalar] = Field(default_factory=dict)
+    device: Literal["cpu", "cuda"] = "cpu"
+    storage_dir: Path | None = None
+    storage_gb_per_s: float | None = Field(default=None, gt=0)
+    storage_ranks: int = Field(default=1, ge=1)
+    time_out_s: float = Field(default=120.0, gt=0)
+
+    @model_validator(mode="after")
+    def _options_fit_the_model(self) -> TrainSpec:
+        try:
+            options = resolve_options(self.model, self.options)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if self.batch % int(options["accumulation"]):
+            raise ValueError(
+                f"batch {self.batch} cannot be divided into {options['accumulation']} micro-steps (accumulation)"
+            )
+        if options["input"] == "storage" and self.storage_dir is None:
+            raise ValueError("option input: storage needs storage_dir, the directory to read from")
+        return self
+
+    @property
+    def info(self) -> ModelInfo:
+        return model_info(self.model)
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether images and convolutions are to have that memory format; `fully_shard` takes no weights that have it."""
+        options = self.resolved_options()
+        return bool(options.get("channels_last", self.device == "cuda" and options["parallel"] != "fsdp"))
+
+    def resolved_options(self) -> dict[str, Scalar]:
+        """The model's default options with this run's on top."""
+        return resolve_options(self.model, self.options)
+
+
+class RankResult(BaseModel):
+    """One rank of one run. A field that does not exist on the device is absent from the file.
+
+    step_times_s: one entry a measured step; window_s: all of them by the wall clock, between two device synchronisations;
+    process_time_s: processor time of the window. The rate of a run is batch_global x steps / the largest window_s.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    schema_version: Literal["rank/1"] = Field(default="rank/1", alias="schema")
+    rank: int = Field(ge=0)
+    world_size: int = Field(ge=1)
+    host: str
+    status: Status
+    reason: str = ""
+    evidence: str = ""
+    step_times_s: tuple[float, ...] = ()
+    window_started: float | None = Field(default=None, description="Unix seconds by this host's clock")
+    window_s: float | None = None
+    process_time_s: float | None = None
+    phases_s: dict[str, float] = Field(
+        default_factory=dict, description="import, group, model, dataset, input, wrap, warmup"
+    )
+    loss_first: float | None = Field(default=None, description="before the first step; absent when not a number")
+    loss_last: float | None = Field(default=None, description="of the last measured step; absent when not a number")
+    samples_per_step: int = Field(default=0, description="batch of this rank")
+    input_bytes_per_step: int | None = None
+    input_read_s: float | None = Field(
+        default=None, description="of the window, reading from storage or waiting for it"
+    )
+    flops_per_step: float | None = Field(
+        default=None, description="of this rank's samples, by the model; left by rank 0"
+    )
+    warmup_steps: int = Field(default=0, description="steps done before the window")
+    skipped_steps: int = Field(default=0, description="measured steps whose update the gradient scaler dropped")
+    parameters: int | None = None
+    gradient_bytes: int | None = Field(default=None, description="in the type that gradients have in the backward pass")
+    allreduce_bytes_per_step: int | None = Field(
+        default=None, description="S: what this rank hands to all-reduces of gradients"
+    )
+    communication_bytes_per_step: int | None = Field(
+        default=None,
+        description="what this rank sends in a step where every collective is a ring; see train.strategies.Traffic",
+    )
+    exposed_communication_s: float | None = Field(default=None, description="median step less that without all-reduce")
+    allreduce_s: float | None = Field(default=None, description="bare all-reduces of as many bytes, median")
+    host_memory_peak_bytes: int | None = None
+    device_memory_allocated_peak_bytes: int | None = None
+    device_memory_reserved_peak_bytes: int | None = None
+    device_name: str = ""
+    device_uuid: str | None = None
+    torch_version: str = ""
+    precision: str = Field(default="", description="found by computing, not by asking for it")
+    flags: tuple[str, ...] = ()
+
+
+def result_path(out: Path, rank: int) -> Path:
+    return out / f"rank{rank}.json"
+
+
+def write_result(out: Path, result: RankResult) -> None:
+    """Write the file whole or not at all."""
+    content = result.model_dump_json(by_alias=True, exclude_none=True)
+    write_once(result_path(out, result.rank), content.encode() + b"\n")
+
+
+def read_results(out: Path, world_size: int) -> tuple[RankResult | None, ...]:
+    """Results by rank, None for a rank that left none; RecordError names a damaged file."""
+    results: list[RankResult | None] = []
+    for rank in range(world_size):
+        path = result_path(out, rank)
+        try:
+            results.append(RankResult.model_validate_json(path.read_bytes()))
+        except FileNotFoundError:
+            results.append(None)
+        except (OSError, ValidationError) as error:
+            raise RecordError(f"{path}: not a whole rank/1 result ({error})") from error
+    return tuple(results)
