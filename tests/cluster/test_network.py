@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from campaign.errors import LaunchError
-from campaign.launch.emulation import namespaces
+from campaign.launch.emulation import network
 from campaign.launch.emulation.network import EmulatedHost, EmulationSpec, LinkRates, availability, emulated
 from tests.cluster.probe import prefix
 
@@ -191,26 +191,26 @@ def test_an_owner_that_is_killed_leaves_nothing() -> None:
 
 def test_a_setup_that_fails_halfway_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = outside()
-    good = namespaces.tool
+    good = network.tool
     # The links are made, and then nothing shapes them.
-    monkeypatch.setattr(namespaces, "tool", lambda name: "/bin/false" if name == "tc" else good(name))
-    with pytest.raises(namespaces.EmulationUnavailable, match="/bin/false"), emulated(MIXED):
+    monkeypatch.setattr(network, "tool", lambda name: "/bin/false" if name == "tc" else good(name))
+    with pytest.raises(network.EmulationUnavailable, match="/bin/false"), emulated(MIXED):
         pytest.fail("not reached")
     assert outside() == before
 
 
 def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(namespaces, "_SEARCH", ())
-    with pytest.raises(namespaces.EmulationUnavailable, match="`ip`, which is not installed"), emulated(MIXED):
+    monkeypatch.setattr(network, "_SEARCH", ())
+    with pytest.raises(network.EmulationUnavailable, match="`ip`, which is not installed"), emulated(MIXED):
         pytest.fail("not reached")
 
 
 def test_a_kernel_that_refuses_is_quoted_with_its_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     switch = tmp_path / "unprivileged_userns_clone"
     switch.write_text("0\n")
-    monkeypatch.setattr(namespaces, "_SWITCHES", {str(switch): ("0", "sysctl kernel.unprivileged_userns_clone=1")})
-    said = namespaces.refusal("a user namespace: Operation not permitted", "kernel")
+    monkeypatch.setattr(network, "_SWITCHES", {str(switch): ("0", "sysctl kernel.unprivileged_userns_clone=1")})
+    said = network.refusal("a user namespace: Operation not permitted", "kernel")
     assert "Operation not permitted" in said
     assert "sysctl kernel.unprivileged_userns_clone=1" in said
 

@@ -26,8 +26,7 @@ from campaign.launch.local import LocalLauncher, open_launcher
 from campaign.launch.protocol import Limits
 from campaign.launch.rank_devices import UsedDevices
 from campaign.launch.slurm_placement import SlurmPlacement
-from campaign.launch.srun_result import objection, read_ends
-from campaign.launch.srun_script import rank_script, step_argv
+from campaign.launch.srun_step import objection, rank_script, read_ends, step_argv
 from campaign.plan.matrix import expand
 from campaign.processes.marked import marked
 from campaign.slurm.options import devices_asked, sbatch_parameters

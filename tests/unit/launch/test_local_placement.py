@@ -10,8 +10,7 @@ import pytest
 
 from campaign.errors import LaunchError
 from campaign.launch import local_placement
-from campaign.launch.emulation.namespaces import EmulationUnavailable, Held
-from campaign.launch.emulation.network import Emulation
+from campaign.launch.emulation.network import Emulation, EmulationUnavailable, Held
 from campaign.launch.emulation.topology import EmulationSpec, layout
 from campaign.launch.emulation_plan import NOT_CROSSED
 from campaign.launch.local_placement import LocalPlacement, RankPlace, open_placement

@@ -21,13 +21,22 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec
-from campaign.launch.emulation.namespaces import Held
+from campaign.launch.emulation.network import Held
 from campaign.launch.emulation_plan import NOT_CROSSED
 from campaign.launch.protocol import Limits
 from campaign.launch.slurm_placement import SlurmPlacement
 from campaign.launch.srun import open_launcher
-from campaign.launch.srun_result import RankEnd, codes_of, objection, parse_end, read_ends, some_rank_failed
-from campaign.launch.srun_script import StepPlacement, rank_script, step_argv
+from campaign.launch.srun_step import (
+    RankEnd,
+    StepPlacement,
+    codes_of,
+    objection,
+    parse_end,
+    rank_script,
+    read_ends,
+    some_rank_failed,
+    step_argv,
+)
 from campaign.processes.marked import marked
 from campaign.workloads.protocol import Step
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from campaign.errors import ConfigError, LaunchError
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
-from campaign.launch.srun_script import step_argv
+from campaign.launch.srun_step import step_argv
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Step

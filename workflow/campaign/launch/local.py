@@ -251,13 +251,14 @@ class _Parent:
         ranks = [{"env": dict(place.environment), "log": str(log), "namespaces": place.namespaces} for place in places]
         # A step that names no module is the parent's own kind of rank.
         module = {"module": step.argv[2]} if step.argv[1:2] == ("-m",) else {}
+        before = children() or set()
         try:
             return [_Forked(pid) for pid in self.answer({"ranks": ranks, "cwd": str(directory), **module})["pids"]]
         except BaseException:
             self.close()
             # Ranks that it forked and could not name; a fork has its parent's command line.
             line = "".join(f"{word}\0" for word in self._argv).encode()
-            for pid in children() or ():
+            for pid in (children() or set()) - before:
                 with suppress(OSError):
                     if Path(f"/proc/{pid}/cmdline").read_bytes() == line:
                         os.kill(pid, signal.SIGKILL)

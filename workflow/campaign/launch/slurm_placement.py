@@ -12,7 +12,7 @@ from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.launch.emulation.topology import INTERFACE, far_side
 from campaign.launch.emulation_plan import NOT_CROSSED, links_document, rates_of
 from campaign.launch.rank_devices import UsedDevices
-from campaign.launch.srun_script import StepPlacement
+from campaign.launch.srun_step import StepPlacement
 from campaign.workloads.protocol import Step
 
 _LOOPBACK = "127.0.0.1"

@@ -1,7 +1,7 @@
 """Runs as steps of the Slurm job that this process is in: `srun` starts one task per rank.
 
 A step that Slurm cancelled, could not start, or lost a host of is a LaunchError and no measurement. How each rank ended is read
-from the file that its script leaves (`srun_script`), since srun's messages differ between releases.
+from the file that its script leaves (`srun_step`), since srun's messages differ between releases.
 """
 
 from __future__ import annotations
@@ -24,8 +24,15 @@ from campaign.launch.local_placement import free_port
 from campaign.launch.protocol import Limits
 from campaign.launch.sidecar import slurm_sidecar
 from campaign.launch.slurm_placement import SlurmPlacement
-from campaign.launch.srun_result import codes_of, objection, read_ends, some_rank_failed
-from campaign.launch.srun_script import rank_script, step_argv, sweep_script
+from campaign.launch.srun_step import (
+    codes_of,
+    objection,
+    rank_script,
+    read_ends,
+    some_rank_failed,
+    step_argv,
+    sweep_script,
+)
 from campaign.slurm.run_on_hosts import Answers, Patience, ask_hosts, call, launch_failures, step_environment
 from campaign.workloads.failures import MEMORY_ENDED
 from campaign.workloads.protocol import Ended, Step

@@ -152,7 +152,7 @@ def test_what_an_installed_program_prints_is_read(
 
 def test_a_rank_that_is_killed_is_a_problem_and_no_hang(launcher: LocalLauncher, tmp_path: Path) -> None:
     parent = launcher._parent("campaign.workloads.trainer")._process.pid
-    victim = threading.Thread(target=kill_a_rank, args=(parent,))
+    victim = threading.Thread(target=kill_a_rank, args=(parent, children() or set()))
     victim.start()
     started_s = time.monotonic()
     found = measure(launcher, composition((2, 0)), tmp_path, repeats=1000, sizes_bytes=(8, 2**20), budget_s=60.0)
@@ -164,14 +164,14 @@ def test_a_rank_that_is_killed_is_a_problem_and_no_hang(launcher: LocalLauncher,
     assert measure(launcher, composition((1, 0)), tmp_path).problems == ()
 
 
-def kill_a_rank(parent: int) -> None:
+def kill_a_rank(parent: int, before: set[int]) -> None:
     """The second of two, when both have been at work for a moment; a fork has its parent's command line."""
     line = Path(f"/proc/{parent}/cmdline").read_bytes()
     ranks: list[int] = []
     while len(ranks) < 2:
         time.sleep(0.05)
-        found = [pid for pid in children() or () if Path(f"/proc/{pid}/cmdline").read_bytes() == line]
-        ranks = sorted(set(found) - {parent})
+        found = (children() or set()) - before
+        ranks = sorted(pid for pid in found if Path(f"/proc/{pid}/cmdline").read_bytes() == line)
     time.sleep(0.5)
     os.kill(ranks[1], signal.SIGKILL)
 

@@ -48,15 +48,10 @@ def test_a_loss_that_explodes_is_nan_and_keeps_its_rate(driver: Any, tmp_path: P
 
 
 def test_a_peer_that_never_comes_is_a_comm_timeout(driver: Any, tmp_path: Path, nano_spec: Spec) -> None:
-    driver.order(
-        {
-            "id": "alone",
-            "cwd": str(tmp_path),
-            "ranks": [{"env": alone(tmp_path, nano_spec(time_out_s=2)), "log": str(tmp_path / "log")}],
-        }
-    )
-    assert driver.answer()["event"] == "started"
-    assert driver.answer()["codes"] == [1]
+    rank = {"env": alone(tmp_path, nano_spec(time_out_s=2)), "log": str(tmp_path / "log")}
+    driver.order({"cwd": str(tmp_path), "ranks": [rank]})
+    driver.pids = driver.answer()["pids"]
+    assert driver.finish(tmp_path, 1).codes == [1]
     (result, _) = read_results(tmp_path, 2)
     assert result is not None
     assert result.status == "comm_timeout"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from campaign.launch.emulation.namespaces import Held
+from campaign.launch.emulation.network import Held
 from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, LinkRates, far_side
 
 DESCRIPTION = "cluster.json"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from campaign.errors import LaunchError
 from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster, ClusterSpec, environment
-from campaign.launch.emulation.namespaces import end, tool
+from campaign.launch.emulation.network import end, tool
 from campaign.processes.command import TIMED_OUT, run_command
 from campaign.testbed.slurm import cluster_directory, daemons, emulated_hosts
 from campaign.testbed.slurm.requirements import check

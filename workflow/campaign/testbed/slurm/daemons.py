@@ -18,7 +18,7 @@ from typing import Literal
 
 from campaign.errors import LaunchError
 from campaign.launch.emulation.cluster_spec import Cluster, environment
-from campaign.launch.emulation.namespaces import tool
+from campaign.launch.emulation.network import tool
 from campaign.launch.emulation.topology import HOME
 
 Daemon = Literal["munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd"]

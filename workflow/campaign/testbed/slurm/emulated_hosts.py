@@ -8,7 +8,7 @@ from pathlib import Path
 
 from campaign.errors import LaunchError
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterSpec
-from campaign.launch.emulation.namespaces import EmulationUnavailable, Keeper, tool
+from campaign.launch.emulation.network import EmulationUnavailable, Keeper, tool
 from campaign.launch.emulation.topology import (
     BRIDGE,
     HOME,

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.numbers import Verdict, agree, number
-from campaign.workloads.parsers.reading import Format, Reading, Scope
+from campaign.workloads.parsers.reading import Format, Reading, Scope, Verdict, agree, number
 
 _N = r"(\d+\.\d|nan|inf)(?![\d.])"
 _ITERATION = re.compile(rf"Iter #(\d{{1,6}}): {_N} img/sec per (?:GPU|CPU)")
@@ -48,7 +47,6 @@ class HorovodSynthetic:
 
     def reading(self, scope: Scope) -> Reading:
         verdict = Verdict()
-        metrics: dict[str, float | None] = {}
         if self.total is None or self.each is None:
             verdict.incomplete("no 'Total img/sec' and 'Img/sec per' in the output")
         else:
@@ -64,10 +62,10 @@ class HorovodSynthetic:
             verdict.flag("the total is rank 0's rate times the ranks, not a measured sum")
             if each < _COARSE_PER_S:
                 verdict.flag(f"printed with one decimal: known to {5 / max(each, 0.1):.1f} %")
-            metrics = {"throughput_per_device_per_s": each, "iteration_rate_std_per_s": spread / _DEVIATIONS}
+            verdict.metrics = {"throughput_per_device_per_s": each, "iteration_rate_std_per_s": spread / _DEVIATIONS}
         verdict.expect("the ranks are", self.ranks, scope.ranks)
         verdict.expect("the batch per device is", self.batch, scope.batch)
-        return verdict.reading(throughput_per_s=self.total[1] if self.total else None, metrics=metrics)
+        return verdict.reading(self.total[1] if self.total else None)
 
 
 FORMAT = Format(HorovodSynthetic, needles=(b"mg/sec", b"Batch size: ", b"Number of "))

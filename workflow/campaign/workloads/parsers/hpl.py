@@ -11,8 +11,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from campaign.workloads.parsers.numbers import LABEL, F, Verdict, agree
-from campaign.workloads.parsers.reading import Format, Reading, Scope
+from campaign.workloads.parsers.reading import LABEL, F, Format, Reading, Scope, Verdict, agree
 
 _RESULT = re.compile(
     rf"\s*(W[A-Z]\w{{2,20}})\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+({F})\s+({F})(?:\s+\(\s*({F})\s*\))?\s*$"
@@ -74,29 +73,26 @@ class Hpl:
                 if found[2] == "FAILED" or not residual < _RESIDUAL_MAX:
                     self.results[-1].failed = True
         elif found := _COUNT.match(line):
-            self.count(int(found[1]), found[2])
+            self.ended, kind = True, found[2]
+            if "passed" in kind:
+                self.passed = int(found[1])
+            elif "failed" in kind:
+                self.failed = int(found[1])
+            else:
+                self.unchecked = int(found[1])
         elif found := _MXP.match(line):
             self.mixed = float(found[1])
         elif "Memory allocation failed" in line:
             self.too_large = True
-
-    def count(self, tests: int, what: str) -> None:
-        self.ended = True
-        if "passed" in what:
-            self.passed = tests
-        elif "failed" in what:
-            self.failed = tests
-        else:
-            self.unchecked = tests
 
     def reading(self, scope: Scope) -> Reading:
         verdict = Verdict()
         passed = [result for result in self.results if result.passed]
         self.check(verdict)
         best = max(passed, key=lambda result: result.gflops, default=None)
-        metrics: dict[str, float | None] = {"hpl_mxp_gflops": self.mixed}
+        verdict.metrics["hpl_mxp_gflops"] = self.mixed
         if best is not None:
-            metrics |= {
+            verdict.metrics |= {
                 "hpl_gflops": best.gflops,
                 "hpl_time_s": best.time_s,
                 "hpl_n": float(best.n),
@@ -106,11 +102,10 @@ class Hpl:
                 verdict.nan("the rate is not a number")
             if scope.ranks and best.ranks != scope.ranks:
                 verdict.flag(f"the grid has {best.ranks} processes, the run {scope.ranks} devices")
-        return verdict.reading(metrics=metrics)
+        return verdict.reading()
 
     def check(self, verdict: Verdict) -> None:
-        failed = max(self.failed, sum(result.failed for result in self.results))
-        if failed:
+        if failed := max(self.failed, sum(result.failed for result in self.results)):
             verdict.invalid(f"{failed} of {len(self.results)} results failed the residual check")
         for result in self.results:
             if result.contradicts:

@@ -12,8 +12,7 @@ import statistics
 from array import array
 from typing import Any
 
-from campaign.workloads.parsers.numbers import Verdict, number
-from campaign.workloads.parsers.reading import Format, Reading, Scope
+from campaign.workloads.parsers.reading import Format, Reading, Scope, Verdict, number
 
 _MARK = ":::MLLOG {"
 _RATES_MAX = 1_000_000
@@ -48,12 +47,20 @@ class Mlperf:
 
     def event(self, event: dict[str, Any]) -> None:
         key, value, time_ms = event.get("key"), event.get("value"), number(event.get("time_ms"))
-        metadata = event.get("metadata") if isinstance(event.get("metadata"), dict) else {}
+        metadata = found if isinstance(found := event.get("metadata"), dict) else {}
         if key in ("run_start", "run_stop", "init_start", "init_stop"):
             if time_ms is None or not math.isfinite(time_ms):
                 self.timeless += 1
                 return
-            self.moment(key, time_ms, str((metadata or {}).get("status")))
+            if key == "run_start":
+                if time_ms >= self.stop_ms > -math.inf:  # another run begins: the last counts
+                    self.begin()
+                self.start_ms = min(self.start_ms, time_ms)
+            elif key == "run_stop":
+                self.stop_ms = max(self.stop_ms, time_ms)
+                self.endings.add(str(metadata.get("status")))
+            else:
+                self.init[key == "init_stop"] = time_ms
         elif key == "tracked_stats" and isinstance(value, dict):
             rate = number(value.get("throughput"))
             if rate is not None and len(self.rates) < _RATES_MAX:
@@ -63,20 +70,9 @@ class Mlperf:
         elif key == "eval_accuracy":
             self.accuracy = number(value)
         if key in ("eval_accuracy", "block_stop", "eval_stop", "run_stop"):
-            samples = number((metadata or {}).get("samples_count"))
+            samples = number(metadata.get("samples_count"))
             if samples is not None:
                 self.samples = max(self.samples or 0.0, samples)
-
-    def moment(self, key: str, time_ms: float, status: str) -> None:
-        if key == "run_start":
-            if time_ms >= self.stop_ms > -math.inf:  # another run begins: the last counts
-                self.begin()
-            self.start_ms = min(self.start_ms, time_ms)
-        elif key == "run_stop":
-            self.stop_ms = max(self.stop_ms, time_ms)
-            self.endings.add(status)
-        else:
-            self.init[key == "init_stop"] = time_ms
 
     def reading(self, scope: Scope) -> Reading:
         verdict = Verdict()
@@ -94,16 +90,14 @@ class Mlperf:
         rate = self.rate(verdict, taken_s if timed else None)
         if timed and not success and rate is None:
             verdict.incomplete(f"run_stop says {', '.join(sorted(self.endings))}, and no rate was tracked")
-        return verdict.reading(
-            throughput_per_s=rate,
-            metrics={
-                "time_to_train_s": taken_s if success and timed else None,
-                "run_time_s": taken_s if timed else None,
-                "init_time_s": (self.init[1] - self.init[0]) / 1e3,
-                "eval_accuracy": self.accuracy,
-                "samples": self.samples,
-            },
-        )
+        verdict.metrics = {
+            "time_to_train_s": taken_s if success and timed else None,
+            "run_time_s": taken_s if timed else None,
+            "init_time_s": (self.init[1] - self.init[0]) / 1e3,
+            "eval_accuracy": self.accuracy,
+            "samples": self.samples,
+        }
+        return verdict.reading(rate)
 
     def rate(self, verdict: Verdict, taken_s: float | None) -> float | None:
         if not self.rates:

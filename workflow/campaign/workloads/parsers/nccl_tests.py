@@ -11,10 +11,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
 
-from campaign.workloads.parsers.numbers import LABEL, F, Verdict, agree, curve, number
-from campaign.workloads.parsers.reading import Curve, Format, Reading, Scope
+from campaign.workloads.parsers.reading import LABEL, F, Format, Reading, Scope, Verdict, agree, number
 
 _CELL = rf"({F}|N/A)"
 _ROW = re.compile(
@@ -52,7 +50,9 @@ class NcclTests:
         elif line.startswith("{"):
             self.text = [line]
         elif row := _ROW.match(line):
-            self.row(row)
+            cells = [number(cell) for cell in row.groups()[2:]]  # N/A is none
+            self.take(int(row[1]), cells[:3], cells[3], "")
+            self.take(int(row[1]), cells[4:7], cells[7], "_in_place")
         elif found := _RANK.match(line):
             self.restart()
             self.ranks.append(int(found[1]))
@@ -70,19 +70,11 @@ class NcclTests:
         if self.bounds:  # another test begins: the last counts
             self.begin()
 
-    def row(self, row: re.Match[str]) -> None:
-        size = int(row[1])
-        cells = [number(cell) for cell in row.groups()[2:]]  # N/A is none
-        self.take(size, cells[:3], cells[3], "")
-        self.take(size, cells[4:7], cells[7], "_in_place")
-
     def take(self, size: int, cells: list[float | None], wrong: float | None, place: str) -> None:
         time_us, algbw, busbw = cells
-        if wrong is not None and self.counted_wrong:
+        if wrong is not None:
             self.checked = True
-            self.wrong += wrong > 0 or not math.isfinite(wrong)
-        elif wrong is not None:
-            self.checked = True
+            self.wrong += self.counted_wrong and (wrong > 0 or not math.isfinite(wrong))
         if len(self.values["busbw"]) >= _MOST_SIZES:
             return
         if time_us is not None and algbw is not None and busbw is not None and size:
@@ -108,14 +100,11 @@ class NcclTests:
             self.bounds = None if count is None else (int(count), count == 0)
             for result in results:
                 for key, place in (("out_of_place", ""), ("in_place", "_in_place")):
-                    self.result(int(result["size"]), result.get(key), place)
+                    if isinstance(found := result.get(key), dict):
+                        cells = [number(found.get(name)) for name in ("time", "alg_bw", "bus_bw")]
+                        self.take(int(result["size"]), cells, number(found.get("nwrong")), place)
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError):
             self.text = []
-
-    def result(self, size: int, found: Any, place: str) -> None:
-        if isinstance(found, dict):
-            cells = [number(found.get(name)) for name in ("time", "alg_bw", "bus_bw")]
-            self.take(size, cells, number(found.get("nwrong")), place)
 
     def reading(self, scope: Scope) -> Reading:
         if self.text is not None:
@@ -137,10 +126,16 @@ class NcclTests:
         self.check_ranks(scope, verdict, busbw)
         if busbw and not self.checked:
             verdict.flag("the values were not checked")
-        missing = self.missing(busbw)
-        if missing:
+        if missing := self.missing(busbw):
             verdict.flag(f"{missing} sizes could not be read")
-        return verdict.reading(metrics=self.metrics(), curves=self.curves(verdict))
+        for name in ("busbw", "algbw"):
+            values = [*self.values[name].values(), *self.values[f"{name}_in_place"].values()]
+            verdict.metrics[f"{name}_peak_gb_per_s"] = max(values, default=None)
+        times = self.values["time"] or self.values["time_in_place"]
+        verdict.metrics["latency_us"] = times[min(times)] if times else None
+        for name, points in self.values.items():
+            verdict.curve(name, "us" if name.startswith("time") else "gb_per_s", points)
+        return verdict.reading()
 
     def check_ranks(self, scope: Scope, verdict: Verdict, busbw: dict[int, float]) -> None:
         ranks = len(set(self.ranks))
@@ -152,16 +147,12 @@ class NcclTests:
             verdict.expect("the ranks are", float(ranks), scope.ranks)
         if busbw and not any(busbw.values()):
             verdict.invalid("no bus bandwidth at any size, as with one rank")
-        if ranks > 1 and not self.factor_known(ranks):
+        known = (2 * (ranks - 1) / max(ranks, 1), (ranks - 1) / max(ranks, 1), 1.0)
+        if ranks > 1 and not all(
+            algbw < 1 or any(agree(self.values["busbw"][size], factor * algbw, 0.012, 0.02) for factor in known)
+            for size, algbw in self.values["algbw"].items()
+        ):
             verdict.invalid(f"bus and algorithm bandwidth are in a ratio that no operation of {ranks} ranks has")
-
-    def factor_known(self, ranks: int) -> bool:
-        known = (2 * (ranks - 1) / ranks, (ranks - 1) / ranks, 1.0)
-        for size, algbw in self.values["algbw"].items():
-            busbw = self.values["busbw"][size]
-            if algbw >= 1 and not any(agree(busbw, factor * algbw, 0.012, 0.02) for factor in known):
-                return False
-        return True
 
     def missing(self, busbw: dict[int, float]) -> int:
         if self.sizes is None:
@@ -175,24 +166,6 @@ class NcclTests:
                 break
             size = size * step if factor else size + step
         return missing
-
-    def metrics(self) -> dict[str, float | None]:
-        metrics: dict[str, float | None] = {}
-        for name in ("busbw", "algbw"):
-            values = [*self.values[name].values(), *self.values[f"{name}_in_place"].values()]
-            metrics[f"{name}_peak_gb_per_s"] = max(values, default=None)
-        times = self.values["time"] or self.values["time_in_place"]
-        metrics["latency_us"] = times[min(times)] if times else None
-        return metrics
-
-    def curves(self, verdict: Verdict) -> dict[str, Curve]:
-        found = {}
-        for name, points in self.values.items():
-            if not all(map(math.isfinite, points.values())):
-                verdict.nan(f"{name} is not a number")
-            elif points:
-                found[name] = curve("us" if name.startswith("time") else "gb_per_s", points)
-        return found
 
 
 FORMAT = Format(

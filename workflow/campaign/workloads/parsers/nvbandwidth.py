@@ -13,8 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from campaign.workloads.parsers.numbers import LABEL, F, Verdict, agree, number, pairs
-from campaign.workloads.parsers.reading import Format, Matrix, Reading, Scope
+from campaign.workloads.parsers.reading import LABEL, F, Format, Matrix, Reading, Scope, Verdict, agree, number, pairs
 
 _RUNNING = re.compile(r"\s*Running (\w{3,100})\.?\s*$")
 _TITLE = re.compile(r"\s*\S.*\((GB/s|ns)\)\s*$")
@@ -39,16 +38,12 @@ class _Test:
 
     def matrix(self, name: str) -> Matrix:
         masked = "device_to_device" in name
-        values = tuple(
-            tuple(
-                None
-                if value is None or not math.isfinite(value) or (masked and row == column and value == 0)
-                else value
-                for column, value in enumerate(cells)
-            )
-            for row, cells in enumerate(self.rows)
-        )
-        return Matrix(self.unit, tuple(self.labels), self.columns, values)
+
+        def cell(value: float | None, diagonal: bool) -> float | None:
+            return None if value is None or not math.isfinite(value) or (masked and diagonal and value == 0) else value
+
+        rows = (tuple(cell(v, row == column) for column, v in enumerate(r)) for row, r in enumerate(self.rows))
+        return Matrix(self.unit, tuple(self.labels), self.columns, tuple(rows))
 
 
 class NvBandwidth:
@@ -64,7 +59,9 @@ class NvBandwidth:
         elif line.lstrip().startswith("{"):
             self.text = [line]
         elif found := _RUNNING.match(line):
-            self.begin(found[1])
+            self.test = None
+            if len(self.tests) < _TESTS_MAX:
+                self.test = self.tests[found[1]] = _Test()
         elif found := _SUM.match(line):
             if test := self.tests.get(found[1]):
                 test.total, test.state = float(found[2]), "done"
@@ -75,11 +72,6 @@ class NvBandwidth:
             self.test = None
         elif self.test is not None:
             self.inside(self.test, line)
-
-    def begin(self, name: str) -> None:
-        self.test = None
-        if len(self.tests) < _TESTS_MAX:
-            self.test = self.tests[name] = _Test()
 
     def inside(self, test: _Test, line: str) -> None:
         if found := _TITLE.match(line):
@@ -122,24 +114,17 @@ class NvBandwidth:
         if self.text is not None:
             self.document()
         verdict = Verdict()
-        metrics: dict[str, float | None] = {}
-        matrices: dict[str, Matrix] = {}
         for name, test in self.tests.items():
             self.check(verdict, name, test)
-            matrix = test.matrix(name) if test.state == "done" else None
-            values = pairs(matrix.values) if matrix else []
-            if matrix is not None and values:
-                matrices[name] = matrix
-                metrics[f"{name}_min_{test.unit}"] = min(values)
-                metrics[f"{name}_max_{test.unit}"] = max(values)
-        waived = [name for name, test in self.tests.items() if test.state == "waived"]
-        if waived:
+            if test.state == "done":
+                verdict.matrix(name, test.matrix(name))
+        if waived := [name for name, test in self.tests.items() if test.state == "waived"]:
             verdict.flag(f"not run on this machine: {', '.join(waived[:20])}")
-        if any("bidirectional" in name and name.endswith("_ce") for name in matrices):
+        if any("bidirectional" in name and name.endswith("_ce") for name in verdict.matrices):
             verdict.flag("bidirectional tests by copy engine give one direction, not the sum")
-        if not matrices and all(test.state != "failed" for test in self.tests.values()):
+        if not verdict.matrices and all(test.state != "failed" for test in self.tests.values()):
             verdict.incomplete("no test with a matrix in the output")
-        return verdict.reading(metrics=metrics, matrices=matrices)
+        return verdict.reading()
 
     def check(self, verdict: Verdict, name: str, test: _Test) -> None:
         if test.state == "running":

@@ -10,11 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
-from typing import Any
 
-from campaign.workloads.parsers.numbers import F, Verdict, number
-from campaign.workloads.parsers.reading import Format, Reading, Scope
+from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, number
 
 _PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,60}}) : ({F})(?=\s|$)")
 _ITERATION = re.compile(r"Training Epoch: (\d{1,9}) Training Iteration: (\d{1,12})")
@@ -44,18 +41,23 @@ class NvidiaBert:
             return
         if bar := _BAR.search(line):
             self.per_epoch = int(bar[2])
-        at = line.find("DLL ")
-        if at >= 0:
-            self.printed(line[at:])
+        if (at := line.find("DLL ")) >= 0:
+            line = line[at:]
+            steps = _ITERATION.search(line)
+            found = {name: float(value) for name, value in _PAIR.findall(line)}
+            self.take(found, steps and (int(steps[1]), int(steps[2])), line if "PARAMETER" in line else None)
 
-    def printed(self, line: str) -> None:
-        found = {name: float(value) for name, value in _PAIR.findall(line)}
+    def take(self, found: dict[str, float], steps: tuple[int, int] | None, parameters: str | None) -> None:
+        """One line: its numbers, epoch and iteration, the text of a line of parameters."""
         if "e2e_train_time" in found:
             self.summary = found
-        elif iteration := _ITERATION.search(line):
-            self.iteration(int(iteration[1]), int(iteration[2]))
-        elif "PARAMETER" in line:
-            self.parameters(line, found)
+        elif steps:
+            self.epochs = max(self.epochs, steps[0] + 1)
+            if steps[1] > self.last_iteration:
+                self.spacing = max(self.spacing, steps[1] - self.last_iteration)
+                self.last_iteration = steps[1]
+        elif parameters is not None:
+            self.parameters(parameters, found)
         else:
             self.scores |= {name: found[name] for name in ("exact_match", "F1") if name in found}
 
@@ -66,14 +68,10 @@ class NvidiaBert:
             found = {name: value for name, raw in data.items() if (value := number(raw)) is not None}
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
             return
-        if "e2e_train_time" in found:
-            self.summary = found
-        elif step == "PARAMETER":
-            self.parameters(" ".join(_texts(data.get("Config"))), found)
-        elif isinstance(step, list) and len(step) == 2 and all(type(one) is int and one >= 0 for one in step):
-            self.iteration(step[0], step[1])
-        else:
-            self.scores |= {name: found[name] for name in ("exact_match", "F1") if name in found}
+        counted = isinstance(step, list) and len(step) == 2 and all(type(one) is int and one >= 0 for one in step)
+        settings = data.get("Config")
+        texts = [text for text in (settings if isinstance(settings, list) else [settings]) if isinstance(text, str)]
+        self.take(found, (step[0], step[1]) if counted else None, " ".join(texts) if step == "PARAMETER" else None)
 
     def parameters(self, text: str, found: dict[str, float]) -> None:
         if self.summary:  # another run begins: the last counts
@@ -85,12 +83,6 @@ class NvidiaBert:
             for name in ("training_features", "train_batch_size", "model_weights_num")
             if name in found
         }
-
-    def iteration(self, epoch: int, iteration: int) -> None:
-        self.epochs = max(self.epochs, epoch + 1)
-        if iteration > self.last_iteration:
-            self.spacing = max(self.spacing, iteration - self.last_iteration)
-            self.last_iteration = iteration
 
     def reading(self, scope: Scope) -> Reading:
         verdict = Verdict()
@@ -109,7 +101,7 @@ class NvidiaBert:
             verdict.flag("no warm-up is left out of the rate, and the time includes the start of data loading")
         if loss is not None and not math.isfinite(loss):
             verdict.nan("the final loss is not a number")
-        metrics = {
+        verdict.metrics = {
             "printed_throughput_per_s": printed,
             "e2e_train_time_s": time_s,
             "samples": samples,
@@ -118,7 +110,7 @@ class NvidiaBert:
             "exact_match_pct": self.scores.get("exact_match"),
             "f1_pct": self.scores.get("F1"),
         }
-        return verdict.reading(throughput_per_s=rate, metrics=metrics)
+        return verdict.reading(rate)
 
     def rate(
         self, scope: Scope, verdict: Verdict, samples: float | None, printed: float, time_s: float
@@ -169,12 +161,6 @@ class NvidiaBert:
             return None
         accumulation = max(1.0, self.settings.get("gradient_accumulation_steps", 1.0))
         return math.ceil(math.ceil(features / scope.ranks) / max(1.0, batch // accumulation))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    for part in value if isinstance(value, list) else [value]:
-        if isinstance(part, str):
-            yield part
 
 
 FORMAT = Format(NvidiaBert, needles=(b"DLL ", b"DLLL {", b"Iteration: 100%"), line_max=256 << 10)

@@ -10,8 +10,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from campaign.workloads.parsers.numbers import LABEL, F, Verdict, curve
-from campaign.workloads.parsers.reading import Curve, Format, Reading, Scope
+from campaign.workloads.parsers.reading import LABEL, F, Format, Reading, Scope, Verdict
 
 _TITLE = re.compile(r"\s*#? ?OSU (.{3,80}?) Test(?: v\S+)?\s*(?:#.*)?$")
 _COLUMNS = re.compile(
@@ -43,21 +42,17 @@ class Osu:
         if found := _TITLE.match(line):
             self.name, self.table = _name(found[1]), None
         elif found := _COLUMNS.match(line):
-            self.columns(found)
+            bandwidth = "MB/s" in found[2]
+            if len(self.tables) < 1_000:
+                # The same test again: the last counts.
+                self.table = _Table("gb_per_s" if bandwidth else "us", 1e-3 if bandwidth else 1.0, bool(found[1]))
+                self.tables[self.name or ("bandwidth" if bandwidth else "latency")] = self.table
         elif self.table is not None:
             if self.table.sized:
                 if row := _ROW.match(line):
                     self.row(self.table, int(row[1]), float(row[2].split()[0]), row[3] or "")
             elif (found := _ALONE.match(line)) and self.table.alone is None:
                 self.table.alone = float(found[1])
-
-    def columns(self, found: re.Match[str]) -> None:
-        bandwidth = "MB/s" in found[2]
-        name = self.name or ("bandwidth" if bandwidth else "latency")
-        if len(self.tables) < 1_000:
-            # The same test again: the last counts.
-            self.table = _Table("gb_per_s" if bandwidth else "us", 1e-3 if bandwidth else 1.0, bool(found[1]))
-            self.tables[name] = self.table
 
     def row(self, table: _Table, size: int, value: float, check: str) -> None:
         table.failed = table.failed or check.lower() == "fail"
@@ -68,8 +63,6 @@ class Osu:
 
     def reading(self, scope: Scope) -> Reading:
         verdict = Verdict()
-        metrics: dict[str, float | None] = {}
-        curves: dict[str, Curve] = {}
         for name, table in self.tables.items():
             values = [*table.points.values(), *([] if table.alone is None else [table.alone])]
             if not values:
@@ -82,17 +75,16 @@ class Osu:
             if not all(map(math.isfinite, values)):
                 verdict.nan(f"{name} is not a number")
                 continue
-            if table.points:
-                curves[name] = curve(table.unit, table.points)
+            verdict.curve(name, table.unit, table.points)
             if table.unit == "us":
-                metrics[f"{name}_us"] = table.points[min(table.points)] if table.points else table.alone
+                verdict.metrics[f"{name}_us"] = table.points[min(table.points)] if table.points else table.alone
             else:
-                metrics[f"{name}_peak_gb_per_s"] = max(values)
+                verdict.metrics[f"{name}_peak_gb_per_s"] = max(values)
         if not self.tables:
             verdict.incomplete("no table of the OSU micro-benchmarks in the output")
-        if "bidirectional_bandwidth" in curves:
+        if "bidirectional_bandwidth" in verdict.curves:
             verdict.flag("bidirectional bandwidth is the sum of both directions")
-        return verdict.reading(metrics=metrics, curves=curves)
+        return verdict.reading()
 
 
 def _name(title: str) -> str:

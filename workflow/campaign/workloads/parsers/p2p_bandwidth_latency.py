@@ -11,8 +11,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from campaign.workloads.parsers.numbers import LABEL, F, Verdict, curve, pairs
-from campaign.workloads.parsers.reading import Curve, Format, Matrix, Reading, Scope
+from campaign.workloads.parsers.reading import LABEL, F, Format, Matrix, Reading, Scope, Verdict
 
 _TITLE = re.compile(
     r"\s*(?:(Unidirectional|Bidirectional) P2P=(Disabled|Enabled) Bandwidth.{0,30}Matrix \(GB/s\)"
@@ -58,9 +57,16 @@ class P2pBandwidthLatency:
 
     def feed(self, line: str) -> None:
         if found := _TITLE.match(line):
-            self.begin(found)
+            self.table, kind = None, found[1].lower() if found[1] else "latency"
+            self.title = f"{kind}_p2p_{(found[2] or found[3]).lower()}"
+            # Announced and not there yet; what the same title gave before belongs to another run of the program.
+            self.unit = "us" if kind == "latency" else "gb_per_s"
+            self.tables[self.title] = _Table(self.unit, ("0",), broken=True)
         elif found := _HEAD.match(line):
-            self.head(found[1], tuple(found[2].split()))
+            self.table, columns = None, tuple(found[2].split())
+            if self.title and found[1] != "CPU":
+                torn = columns != tuple(map(str, range(len(columns))))
+                self.table = self.tables[self.title] = _Table(self.unit, columns, broken=torn)
         elif found := _ROW.match(line):
             self.row(int(found[1]), tuple(float(text) for text in found[2].split()))
         elif "CANNOT Access" in line:
@@ -70,21 +76,6 @@ class P2pBandwidthLatency:
             self.copies.setdefault(name, {})[int(found[5])] = float(found[3]) / (1 if found[4] == "G" else 1000)
         elif "Matrix" in line:
             self.table, self.title = None, ""
-
-    def begin(self, found: re.Match[str]) -> None:
-        self.table = None
-        kind = found[1].lower() if found[1] else "latency"
-        self.title = f"{kind}_p2p_{(found[2] or found[3]).lower()}"
-        # Announced and not there yet; what the same title gave before belongs to another run of the program.
-        unit = "us" if kind == "latency" else "gb_per_s"
-        self.tables[self.title] = _Table(unit, ("0",), broken=True)
-        self.unit = unit
-
-    def head(self, corner: str, columns: tuple[str, ...]) -> None:
-        self.table = None
-        if self.title and corner != "CPU":
-            self.table = self.tables[self.title] = _Table(self.unit, columns)
-            self.table.broken = columns != tuple(str(column) for column in range(len(columns)))
 
     def row(self, number: int, values: tuple[float, ...]) -> None:
         if self.table is None or self.table.whole:
@@ -96,26 +87,22 @@ class P2pBandwidthLatency:
 
     def reading(self, scope: Scope) -> Reading:
         verdict = Verdict()
-        matrices = {name: table.matrix() for name, table in self.tables.items() if table.whole}
-        curves = self.curves(verdict)
+        for name, table in self.tables.items():
+            if table.whole:
+                verdict.matrix(name, table.matrix())
+        if self.copies:
+            verdict.flag("bandwidthTest was withdrawn for inaccurate results; nvbandwidth takes its place")
+        for name, points in self.copies.items():
+            verdict.curve(name, "gb_per_s", points)
         if self.tables:
             self.check(verdict)
-        elif not curves:
+        elif not verdict.curves:
             verdict.incomplete("no matrix of bandwidths or latencies in the output")
-        metrics: dict[str, float | None] = {}
-        for name, matrix in matrices.items():
-            values = pairs(matrix.values)
-            suffix = f"{name}_{{}}_{matrix.unit}"
-            metrics |= {
-                suffix.format("min"): min(values, default=None),
-                suffix.format("max"): max(values, default=None),
-            }
-        self.remarks(verdict, matrices)
-        return verdict.reading(metrics=metrics, matrices=matrices, curves=curves)
+        self.remarks(verdict)
+        return verdict.reading()
 
     def check(self, verdict: Verdict) -> None:
-        torn = [name for name, table in self.tables.items() if not table.whole]
-        if torn:
+        if torn := [name for name, table in self.tables.items() if not table.whole]:
             verdict.incomplete(f"matrices with rows missing or torn: {', '.join(torn)}")
         elif "latency_p2p_enabled" not in self.tables:
             verdict.incomplete("the output ends before the last matrix, P2P=Enabled Latency")
@@ -128,33 +115,17 @@ class P2pBandwidthLatency:
             if not all(map(math.isfinite, cells)):
                 verdict.nan(f"{name} has cells that are not a number")
 
-    def remarks(self, verdict: Verdict, matrices: dict[str, Matrix]) -> None:
+    def remarks(self, verdict: Verdict) -> None:
         if self.cannot:
             verdict.flag(
                 f"{len(self.cannot)} pairs cannot access each other: their P2P=Enabled cells are copies through the host"
             )
-        if any(name.startswith("bidirectional") for name in matrices):
+        if any(name.startswith("bidirectional") for name in verdict.matrices):
             verdict.flag("bidirectional cells are the sum of both directions")
         for kind in ("unidirectional", "bidirectional"):
-            enabled, disabled = (matrices.get(f"{kind}_p2p_{state}") for state in ("enabled", "disabled"))
-            if (
-                enabled
-                and disabled
-                and min(pairs(enabled.values), default=0.0) < _SLOWER * min(pairs(disabled.values), default=0.0)
-            ):
+            enabled, disabled = (verdict.metrics.get(f"{kind}_p2p_{s}_min_gb_per_s") for s in ("enabled", "disabled"))
+            if enabled is not None and disabled is not None and enabled < _SLOWER * disabled:
                 verdict.flag(f"{kind}: some pairs are slower with P2P enabled than without")
-
-    def curves(self, verdict: Verdict) -> dict[str, Curve]:
-        if self.copies:
-            verdict.flag("bandwidthTest was withdrawn for inaccurate results; nvbandwidth takes its place")
-        for name, points in self.copies.items():
-            if not all(map(math.isfinite, points.values())):
-                verdict.nan(f"{name} is not a number")
-        return {
-            name: curve("gb_per_s", points)
-            for name, points in self.copies.items()
-            if all(map(math.isfinite, points.values()))
-        }
 
 
 FORMAT = Format(

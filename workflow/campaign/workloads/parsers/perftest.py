@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.numbers import LABEL, F, Verdict, agree, curve
-from campaign.workloads.parsers.reading import Curve, Format, Reading, Scope
+from campaign.workloads.parsers.reading import LABEL, F, Format, Reading, Scope, Verdict, agree
 
 _BANDWIDTH = re.compile(r"\s*#bytes\s+#iterations\s+BW peak\[(MB|MiB|Gb)/sec\]\s+BW average\[(?:MB|MiB|Gb)/sec\]")
 _LATENCY = re.compile(r"\s*#bytes\s+#iterations\s+t_min\[usec\]\s+t_max\[usec\]\s+t_typical\[usec\]")
@@ -63,32 +62,24 @@ class Perftest:
 
     def reading(self, scope: Scope) -> Reading:
         verdict = Verdict()
-        curves: dict[str, Curve] = {}
-        metrics: dict[str, float | None] = {}
         if not self.average and not self.typical:
             verdict.incomplete("no row of perftest in the output")
         if self.torn:
             verdict.invalid(f"a row contradicts itself: {self.torn}")
-        for name, unit, points in (
-            ("bandwidth", "gb_per_s", self.average),
-            ("bandwidth_peak", "gb_per_s", self.peak),
-            ("latency", "us", self.typical),
-        ):
-            if not all(map(math.isfinite, points.values())):
-                verdict.nan(f"{name} is not a number")
-            elif points:
-                curves[name] = curve(unit, points)
-        if "bandwidth" in curves:
-            metrics["bandwidth_gb_per_s"] = curves["bandwidth"].peak
-        if "latency" in curves:
-            metrics["latency_us"] = self.typical[min(self.typical)]
+        verdict.curve("bandwidth", "gb_per_s", self.average)
+        verdict.curve("bandwidth_peak", "gb_per_s", self.peak)
+        verdict.curve("latency", "us", self.typical)
+        if "bandwidth" in verdict.curves:
+            verdict.metrics["bandwidth_gb_per_s"] = verdict.curves["bandwidth"].peak
+        if "latency" in verdict.curves:
+            verdict.metrics["latency_us"] = self.typical[min(self.typical)]
         if self.bidirectional:
             verdict.flag("bidirectional bandwidth is the sum of both directions")
         if self.twice:
             verdict.flag("client and server both printed: the slower counts")
         if self.throttled:
             verdict.flag("perftest says that the CPU's frequency is not at its maximum")
-        return verdict.reading(metrics=metrics, curves=curves)
+        return verdict.reading()
 
 
 FORMAT = Format(

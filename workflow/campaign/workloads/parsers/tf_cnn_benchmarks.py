@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.numbers import F, Verdict, agree
-from campaign.workloads.parsers.reading import Format, Reading, Scope
+from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, agree, number
 
 _TOTAL = re.compile(r"total images/sec: +(\d+\.\d\d|nan|inf)(?![\d.])")
 _STEP = re.compile(rf"(\d{{1,9}})\s+images/sec: ({F})(?: \+/- {F} \(jitter = {F}\))?\s+({F})(?=\s|$)")
@@ -39,25 +38,22 @@ class TfCnnBenchmarks:
             self.totals += [float(text) for text in _TOTAL.findall(line)]
         elif "images/sec:" in line:
             if step := _STEP.match(line):
-                self.step(float(step[3]))
+                self.loss = float(step[3])
+                self.losses += 1
+                self.loss_nan = self.loss_nan or not math.isfinite(self.loss)
+                self.loss_zero = self.loss_zero and self.loss == 0
         elif "Done warm up" in line:
             if self.totals:  # another benchmark begins: ranks of one have all warmed up before any is done
                 self.totals, self.begun, self.losses, self.loss_nan, self.loss_zero = [], 0, 0, False, True
             self.begun += 1
         elif found := _GLOBAL.search(line):
-            self.batch_global = float(found[1]) if found[1].replace(".", "", 1).isdigit() else None
+            self.batch_global = number(found[1])
         elif found := _DEVICE.match(line):
-            self.batch = float(found[1]) if found[1].replace(".", "", 1).isdigit() else None
+            self.batch = number(found[1])
         elif _VARIABLES.search(line):
             self.servers = True
         elif "Done with training" in line or "examples/sec" in line:
             self.evaluated = line.strip()[:60]
-
-    def step(self, loss: float) -> None:
-        self.losses += 1
-        self.loss = loss
-        self.loss_nan = self.loss_nan or not math.isfinite(loss)
-        self.loss_zero = self.loss_zero and loss == 0
 
     def reading(self, scope: Scope) -> Reading:
         verdict = Verdict()
@@ -86,10 +82,8 @@ class TfCnnBenchmarks:
             verdict.flag("the loss is 0 at every step, as in a forward-only run")
         if self.servers and len(self.totals) > 1:
             verdict.flag("parameter servers: the total counts the global step, which workers see differently")
-        return verdict.reading(
-            throughput_per_s=min(finite, default=None),
-            metrics={"loss_last": self.loss if self.losses and not self.loss_zero else None},
-        )
+        verdict.metrics["loss_last"] = self.loss if self.losses and not self.loss_zero else None
+        return verdict.reading(min(finite, default=None))
 
 
 FORMAT = Format(

@@ -11,8 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from campaign.workloads.parsers.numbers import F, Verdict, number
-from campaign.workloads.parsers.reading import Format, Reading, Scope
+from campaign.workloads.parsers.reading import F, Format, Reading, Scope, Verdict, number
 
 _ROW = re.compile(
     rf"\s*(\d{{1,6}})/(\d{{1,6}})\s+({F})([GM])B?((?:\s+{F})+):\s+100%\|[^|]*\|\s*(\d{{1,9}})/(\d{{1,9}}) "
@@ -67,7 +66,18 @@ class Yolov5:
             if found := _TOTAL_BATCH.search(line) or _BATCH.search(line):
                 self.batch_global = float(found[1])
         elif line.count(",") >= 3:
-            self.csv([part.strip() for part in line.split(",")])
+            parts = [part.strip() for part in line.split(",")]
+            if parts[0] == "epoch":
+                self.columns, self.rows, self.values = parts, 0, {}
+            elif self.columns and len(parts) == len(self.columns):
+                values = {
+                    name: value
+                    for name, text in zip(self.columns, parts, strict=True)
+                    if (value := number(text)) is not None
+                }
+                if len(values) == len(set(self.columns)):
+                    self.rows += 1
+                    self.values = values
 
     def row(self, row: re.Match[str]) -> None:
         epoch, batches, of = int(row[1]), int(row[6]), int(row[7])
@@ -83,21 +93,11 @@ class Yolov5:
         reserved_mib = float(row[3]) * (1e9 if row[4] == "G" else 1e6) / 2**20
         self.epochs[epoch] = _Epoch(batches, elapsed_s, rate, error, losses, reserved_mib)
 
-    def csv(self, parts: list[str]) -> None:
-        if parts[0] == "epoch":
-            self.columns, self.rows, self.values = parts, 0, {}
-        elif self.columns and len(parts) == len(self.columns):
-            values = [number(part) for part in parts]
-            if all(value is not None for value in values):
-                self.rows += 1
-                self.values = dict(zip(self.columns, [value or 0.0 for value in values], strict=True))
-
     def reading(self, scope: Scope) -> Reading:
         verdict = Verdict()
-        metrics: dict[str, float | None] = {}
         if self.columns and not self.epochs:
             return self.table(verdict)
-        rate = self.rate(scope, verdict, metrics)
+        rate = self.rate(scope, verdict)
         if self.done is None:
             verdict.incomplete("no 'epochs completed in' in the output")
         elif not self.epochs:
@@ -107,10 +107,10 @@ class Yolov5:
         # The batch of all devices: a per-device batch in its place is the most frequent mistake with this program.
         verdict.expect("the batch of all devices is", self.batch_global, scope.batch_global)
         if self.model:
-            metrics |= {"parameters": self.model[0], "forward_gflop": self.model[1]}
-        return verdict.reading(throughput_per_s=rate, metrics=metrics)
+            verdict.metrics |= {"parameters": self.model[0], "forward_gflop": self.model[1]}
+        return verdict.reading(rate)
 
-    def rate(self, scope: Scope, verdict: Verdict, metrics: dict[str, float | None]) -> float | None:
+    def rate(self, scope: Scope, verdict: Verdict) -> float | None:
         if not self.epochs:
             return None
         numbers = sorted(self.epochs)
@@ -124,7 +124,7 @@ class Yolov5:
             verdict.nan("a loss of the last epoch is not a number")
         seconds = sum(epoch.seconds for epoch in counted)
         batches = sum(epoch.batches for epoch in counted)
-        metrics |= {
+        verdict.metrics |= {
             "epochs": float(len(numbers)),
             "epoch_time_s": seconds / len(counted),
             "iterations_per_s": batches / seconds,
@@ -150,12 +150,12 @@ class Yolov5:
         if not all(map(math.isfinite, losses)):
             verdict.nan("a loss of the last epoch is not a number")
         verdict.flag("results.csv has no times: no rate of images")
-        metrics = {
+        verdict.metrics = {
             "epochs": float(self.rows),
             "map50_pct": _pct(self.values, "metrics/mAP_0.5", "metrics/mAP50(B)"),
             "map50_95_pct": _pct(self.values, "metrics/mAP_0.5:0.95", "metrics/mAP50-95(B)"),
         }
-        return verdict.reading(metrics=metrics)
+        return verdict.reading()
 
 
 def _pct(values: dict[str, float], *names: str) -> float | None:
