@@ -18,6 +18,12 @@ from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTI
 from campaign.workloads.trainer.rank_interface import RankResult, read_results
 
 _COLLECTIVE_TIME_OUT_S = 120.0
+_FOLLOWS = {"comm_error", "comm_timeout"}
+_LARGEST = (
+    "parameters", "gradient_bytes", "allreduce_bytes_per_step", "communication_bytes_per_step", "exposed_communication_s",
+    "allreduce_s", "skipped_steps", "host_memory_peak_bytes", "device_memory_allocated_peak_bytes",
+    "device_memory_reserved_peak_bytes", "process_time_s",
+)  # fmt: skip
 _SHARED_OPTIONS = frozenset(COMMON_OPTIONS) - {"learning_rate"}
 _INTRODUCTION = """\
 Training steps of a built-in PyTorch model with random weights on synthetic data. The same code runs on CPUs (gloo) and on GPUs
@@ -170,7 +176,17 @@ class TrainWorkload(Workload):
             "time_out_s": min(_COLLECTIVE_TIME_OUT_S, settings.time_limit_s),
         }
         if options["input"] == "storage":
-            specification |= _storage(run, readers=cell.configuration.devices_used // replicas)
+            if run.storage is None:
+                raise ConfigError(
+                    "option input: storage needs a directory; add "
+                    f"`storage: {{{cell.configuration.storage}: {{path: ...}}}}` to the system file"
+                )
+            specification |= {
+                "storage_dir": str(run.storage.path),
+                "storage_gb_per_s": run.storage.gb_per_s,
+                # Processes of a host, who share its storage.
+                "storage_ranks": cell.configuration.devices_used // replicas,
+            }
         path = run.directory / "spec.json"
         path.write_text(json.dumps(specification))
         environment = {"CAMPAIGN_SPEC": str(path), "CAMPAIGN_OUT": str(run.directory)}
@@ -183,75 +199,47 @@ class TrainWorkload(Workload):
         results = read_results(run.directory, run.cell.configuration.ranks // self._replicas(run.cell))
         whole = [result for result in results if result is not None]
         failed = [result for result in whole if result.status != "ok"]
-        if ended.timed_out or ended.memory_limit_hit or len(whole) < len(results):
-            return _unfinished(ended, log, failed)
-        if any(result.status != "nan" for result in failed):
-            return _failed(failed, ended, log)
+        limited = ended.timed_out or ended.memory_limit_hit
+        if limited or (len(whole) < len(results) and not failed):
+            nothing = Failure(reason="a rank left no result", evidence=f"exit codes {ended.codes}")
+            return ended.failure(log) or Outcome("incomplete", nothing)
+        if len(whole) < len(results) or any(result.status != "nan" for result in failed):
+            # The rank with a complaint of its own is the cause; ranks that lost a peer only follow.
+            cause = next((result for result in failed if result.status not in _FOLLOWS), failed[0])
+            if cause.status in _FOLLOWS and (found := classify(log, ended.codes, timed_out=False, killed_by_us=False)):
+                return Outcome(*found)
+            return Outcome(cause.status, _failure(cause))
         return _measured(run, whole, ended, failed)
 
 
-def _storage(run: Run, readers: int) -> dict[str, Any]:
-    """Where the ranks find their samples; readers: processes of a host, who share its storage."""
-    if run.storage is None:
-        kind = run.cell.configuration.storage
-        raise ConfigError(
-            f"option input: storage needs a directory; add `storage: {{{kind}: {{path: ...}}}}` to the system file"
-        )
-    return {
-        "storage_dir": str(run.storage.path),
-        "storage_gb_per_s": run.storage.gb_per_s,
-        "storage_ranks": readers,
-    }
-
-
-def _unfinished(ended: Ended, log: Log, failed: Sequence[RankResult]) -> Outcome:
-    if failed and not ended.timed_out and not ended.memory_limit_hit:
-        return _failed(failed, ended, log)
-    nothing = Failure(reason="a rank left no result", evidence=f"exit codes {ended.codes}")
-    return ended.failure(log) or Outcome("incomplete", nothing)
-
-
-def _failed(failed: Sequence[RankResult], ended: Ended, log: Log) -> Outcome:
-    """The rank whose own complaint is the earliest in the log is the cause; ranks that lost a peer only follow."""
-    follows = {"comm_error", "comm_timeout"}
-    cause = next((result for result in failed if result.status not in follows), failed[0])
-    if cause.status in follows and (verdict := classify(log, ended.codes, timed_out=False, killed_by_us=False)):
-        return Outcome(*verdict)
-    return Outcome(cause.status, Failure(reason=cause.reason, evidence=cause.evidence, rank=cause.rank))
+def _failure(result: RankResult) -> Failure:
+    return Failure(reason=result.reason, evidence=result.evidence, rank=result.rank)
 
 
 def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_number: Sequence[RankResult]) -> Outcome:
     windows = tuple(result.window_s or 0.0 for result in results)
     slowest = max(windows)
     steps = run.cell.settings.measured_steps
-    flags = {flag for result in results for flag in result.flags}
-    if ended.exit_hang:
-        flags.add("exit_hang")
-    failure = None
-    if not_a_number:
-        failure = Failure(reason=not_a_number[0].reason, evidence=not_a_number[0].evidence, rank=not_a_number[0].rank)
+    hang = {"exit_hang"} if ended.exit_hang else set()
+    phases = {
+        phase: max(result.phases_s.get(phase, 0.0) for result in results)
+        for phase in dict.fromkeys(phase for result in results for phase in result.phases_s)
+    }
+    if starts := [result.window_started for result in results if result.window_started is not None]:
+        # From the launch of the step to the first measured one of the last rank.
+        phases["first_step"] = max(starts) - ended.started
     return Outcome(
         status="nan" if not_a_number else "ok",
-        failure=failure,
+        failure=_failure(not_a_number[0]) if not_a_number else None,
         # All ranks finish a step together, so the slowest window is the job's; ranks' own rates must not be added up.
         throughput_per_s=run.cell.batch_global * steps / slowest if slowest > 0 else None,
         step_times_s=tuple(result.step_times_s for result in results),
         window_s=windows,
         metrics={**_metrics(results), **efficiency(run, results, slowest)},
-        phases_s=_phases_s(results, ended),
+        phases_s=phases,
         steady=_steady(results),
-        flags=tuple(sorted(flags)),
+        flags=tuple(sorted(hang.union(*(result.flags for result in results)))),
     )
-
-
-def _phases_s(results: Sequence[RankResult], ended: Ended) -> dict[str, float]:
-    """The longest of all ranks, by phase; first_step: from the launch of the step to the first measured one of the last rank."""
-    phases = {
-        phase: max(result.phases_s.get(phase, 0.0) for result in results)
-        for phase in dict.fromkeys(phase for result in results for phase in result.phases_s)
-    }
-    starts = [result.window_started for result in results if result.window_started is not None]
-    return {**phases, "first_step": max(starts) - ended.started} if starts else phases
 
 
 def _steady(results: Sequence[RankResult]) -> tuple[float, float] | None:
@@ -264,61 +252,37 @@ def _steady(results: Sequence[RankResult]) -> tuple[float, float] | None:
 
 
 def _metrics(results: Sequence[RankResult]) -> dict[str, float]:
-    """Numbers beside the rate, by their unit; one that no rank has is absent."""
-
-    def most(name: str, scale: float = 1.0) -> float | None:
-        values: list[Any] = [value for result in results if (value := getattr(result, name)) is not None]
-        return max(values) * scale if values else None
-
-    mib = 1 / 2**20
-    found = {
-        "loss_first": results[0].loss_first,
-        "loss_last": results[0].loss_last,
-        "parameters": most("parameters"),
-        "gradient_bytes": most("gradient_bytes"),
-        "allreduce_bytes_per_step": most("allreduce_bytes_per_step"),
-        "communication_bytes_per_step": most("communication_bytes_per_step"),
-        "exposed_communication_s": most("exposed_communication_s"),
-        "allreduce_s": most("allreduce_s"),
-        "skipped_steps": most("skipped_steps"),
-        "host_memory_peak_mib": most("host_memory_peak_bytes", mib),
-        "device_memory_allocated_peak_mib": most("device_memory_allocated_peak_bytes", mib),
-        "device_memory_reserved_peak_mib": most("device_memory_reserved_peak_bytes", mib),
-        "process_time_s": most("process_time_s"),
-    }
-    return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
-    """Metrics by name; what cannot be known is absent. slowest_s: the longest window of all ranks.
-
-    flops_per_step: of all ranks, by the model (`campaign.workloads.trainer.models`); achieved_tflops: of one device;
-    mfu_pct: that, of its peak
-    in this precision (Chowdhery et al. 2022); flops_per_allreduce_byte: a rank's work for each byte that it hands to all-reduces.
-    input_wait_s: the window's time without input, of the rank that waited longest; input_gb_per_s: what all ranks together took
-    from storage, over the window.
-    """
-    return {**_arithmetic(run, results[0], slowest_s), **_input(run, results, slowest_s)}
-
-
-def _arithmetic(run: Run, first: RankResult, slowest_s: float) -> dict[str, float]:
-    if not first.flops_per_step or not first.samples_per_step or slowest_s <= 0:
-        return {}
-    cell = run.cell
-    per_step = first.flops_per_step / first.samples_per_step * cell.batch_global
-    achieved = per_step * cell.settings.measured_steps / slowest_s / cell.configuration.ranks / 1e12
-    found = {"flops_per_step": per_step, "achieved_tflops": achieved}
-    if run.peak_tflops:
-        found["mfu_pct"] = 100 * achieved / run.peak_tflops
-    if first.allreduce_bytes_per_step:
-        found["flops_per_allreduce_byte"] = first.flops_per_step / first.allreduce_bytes_per_step
+    """Numbers beside the rate: losses of rank 0, else the largest of all ranks; one that no rank has is absent."""
+    losses = {"loss_first": results[0].loss_first, "loss_last": results[0].loss_last}
+    found = {name: float(value) for name, value in losses.items() if value is not None}
+    for name in _LARGEST:
+        if values := [value for result in results if (value := getattr(result, name)) is not None]:
+            in_mib = name.endswith("_peak_bytes")
+            found[name.replace("_bytes", "_mib") if in_mib else name] = max(values) / (2**20 if in_mib else 1)
     return found
 
 
-def _input(run: Run, results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
+def efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
+    """What a training run made of its devices, links and storage, by name; what cannot be known is absent.
+
+    slowest_s: the longest window of all ranks. flops_per_step: of all ranks, by the model; achieved_tflops: of one device; mfu_pct:
+    that, of its peak in this precision (Chowdhery et al. 2022); flops_per_allreduce_byte: a rank's work for each byte that it hands
+    to all-reduces. input_wait_s: the window's time without input, of the rank that waited longest; input_gb_per_s: what all ranks
+    together took from storage, over the window.
+    """
+    found: dict[str, float] = {}
+    first, cell = results[0], run.cell
+    if slowest_s > 0 and first.flops_per_step and first.samples_per_step:
+        per_step = first.flops_per_step / first.samples_per_step * cell.batch_global
+        achieved = per_step * cell.settings.measured_steps / slowest_s / cell.configuration.ranks / 1e12
+        found |= {"flops_per_step": per_step, "achieved_tflops": achieved}
+        if run.peak_tflops:
+            found["mfu_pct"] = 100 * achieved / run.peak_tflops
+        if first.allreduce_bytes_per_step:
+            found["flops_per_allreduce_byte"] = first.flops_per_step / first.allreduce_bytes_per_step
     waits = [result.input_read_s for result in results if result.input_read_s is not None]
-    if not waits or slowest_s <= 0:
-        return {}
-    step_bytes = sum(result.input_bytes_per_step or 0 for result in results)
-    rate = step_bytes * run.cell.settings.measured_steps / slowest_s / 1e9
-    return {"input_wait_s": max(waits), "input_gb_per_s": rate}
+    if slowest_s > 0 and waits:
+        step_bytes = sum(result.input_bytes_per_step or 0 for result in results)
+        rate = step_bytes * cell.settings.measured_steps / slowest_s / 1e9
+        found |= {"input_wait_s": max(waits), "input_gb_per_s": rate}
+    return found
