@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.local import open_launcher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.workloads.protocol import Step
+from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.trainer.rank_interface import read_results
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import ROOT, Project
@@ -120,7 +120,7 @@ def launches(directory: Path) -> Iterator[Figure]:
             for number in range(_LAUNCHES):
                 place = directory / f"launch-{ranks}-{number}"
                 ours.append(phases_s(launcher, ranks, place))
-                program.stdin.write(f"{place / 'spec.json'} {ranks} {_free_port()}\n")
+                program.stdin.write(f"{place / 'spec.json'} {ranks} {free_port()}\n")
                 program.stdin.flush()
                 bare.append(json.loads(program.stdout.readline()))
             yield from _phases(ranks, ours, bare)
@@ -150,10 +150,3 @@ def _phases(ranks: int, ours: list[dict[str, float]], bare: list[dict[str, float
             floor_ms,
             "fork and bare loop",
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

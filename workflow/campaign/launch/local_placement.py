@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from campaign.launch.emulation.network import Emulation, EmulationUnavailable, e
 from campaign.launch.emulation.topology import INTERFACE
 from campaign.launch.emulation_plan import NOT_CROSSED, emulation_of, links_document, rates_of
 from campaign.workloads.protocol import Step
+from campaign.workloads.rank_launchers import free_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class LocalPlacement:
         namespaces = [self._namespaces(*rank) for rank in ranks]
         # Ranks that share all they have need no address, and a program may ask whether it is alone.
         alone = len(set(namespaces)) == 1
-        shared = {"WORLD_SIZE": world, "MASTER_PORT": str(free_port()), "MASTER_ADDR": "127.0.0.1"}
+        shared = {"WORLD_SIZE": world, "MASTER_PORT": str(free_port("127.0.0.1")), "MASTER_ADDR": "127.0.0.1"}
         if self._emulation is not None:
             shared |= {} if alone else {"MASTER_ADDR": self._emulation.address(self._device(*ranks[0]))}
             shared |= {"GLOO_SOCKET_IFNAME": "lo" if alone else INTERFACE}
@@ -104,11 +104,3 @@ def open_placement(system: SystemFile, composition: Composition) -> LocalPlaceme
         except EmulationUnavailable as error:
             links = links_document(rates, None, str(error))
     return LocalPlacement(composition, emulation, links, hosts.close)
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    """A TCP port that is free now; address: an empty one means every interface."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port

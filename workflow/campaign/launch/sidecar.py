@@ -9,8 +9,8 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
+from typing import IO
 
 from campaign.errors import CampaignError
 from campaign.launch.local_placement import LocalPlacement, RankPlace
@@ -32,10 +32,13 @@ def local_sidecar(
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for host, place in _apart(argv, hosts, places).items():
-            with suppress(OSError, subprocess.SubprocessError):
-                running[host] = _start(
-                    [word.replace(_HOST, host) for word in argv], place, environment, directory, host
-                )
+            words = [*place.prefix, *(word.replace(_HOST, host) for word in argv)]
+            with (
+                suppress(OSError, subprocess.SubprocessError),
+                opened(place.namespaces) as (namespaces,),
+                (directory / f"{host}.log").open("wb") as output,
+            ):
+                running[host] = _start(words, environment, output, namespaces)
         yield tuple(running)
     finally:
         _end(list(running.values()))
@@ -54,18 +57,22 @@ def _apart(argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement) ->
 
 
 def _start(
-    argv: Sequence[str], place: RankPlace, environment: Mapping[str, str], directory: Path, host: str
+    argv: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | int, namespaces: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    with opened(place.namespaces) as (namespaces,), (directory / f"{host}.log").open("wb") as output:
-        return subprocess.Popen(
-            [*place.prefix, *argv],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-            preexec_fn=partial(_enter_and_follow, namespaces),
-        )
+    def enter_and_follow() -> None:
+        """In the new process: enter the host, and end with the process that started this one."""
+        enter(namespaces)
+        _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
+
+    return subprocess.Popen(
+        argv,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        preexec_fn=enter_and_follow,
+    )
 
 
 @contextmanager
@@ -83,15 +90,8 @@ def slurm_sidecar(
     """
     step = directory / "step"
     try:
-        srun = subprocess.Popen(
-            step_argv(argv, hosts, directory, step, looks_at_devices=looks_at_devices),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-            preexec_fn=partial(_enter_and_follow, ()),
-        )
+        words = step_argv(argv, hosts, directory, step, looks_at_devices=looks_at_devices)
+        srun = _start(words, environment, subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         yield ()
         return
@@ -117,12 +117,6 @@ def step_argv(
 
 def _with_host(word: str) -> str:
     return '"$SLURMD_NODENAME"'.join(shlex.quote(part) if part else "" for part in word.split(_HOST)) or "''"
-
-
-def _enter_and_follow(namespaces: Sequence[int]) -> None:
-    """In the new process: enter the host, and end with the process that started this one."""
-    enter(namespaces)
-    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], step: Path | None = None) -> None:

@@ -20,7 +20,6 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import Composition
 from campaign.launch.emulation.cluster_spec import find_from_environment
-from campaign.launch.local_placement import free_port
 from campaign.launch.protocol import Limits
 from campaign.launch.sidecar import slurm_sidecar
 from campaign.launch.slurm_placement import SlurmPlacement
@@ -36,6 +35,7 @@ from campaign.launch.srun_step import (
 from campaign.slurm.run_on_hosts import Answers, Patience, ask_hosts, call, launch_failures, step_environment
 from campaign.workloads.failures import MEMORY_ENDED
 from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.rank_launchers import free_port
 
 _PEER_PATIENCE_S = 10.0  # from the first failed rank to the end of the others, which wait for it in a collective
 _START_PATIENCE_S = 600.0  # a controller that restarts, hosts that are still busy with what was before
@@ -63,7 +63,7 @@ class SrunLauncher:
         return self._hosts.links
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
-        placement = self._hosts.of(step, free_port(""))
+        placement = self._hosts.of(step, free_port())
         script = directory / "rank.sh"
         argv = step_argv(
             step,

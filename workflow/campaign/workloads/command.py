@@ -6,7 +6,6 @@ import math
 import os
 import shlex
 import shutil
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -20,11 +19,11 @@ from campaign.errors import problems_of
 from campaign.workloads import software as environments
 from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, texts
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import ParserName, Reading, Scope, read_log
-from campaign.workloads.parsers.expressions import Parser, parse
+from campaign.workloads.parsers import ParserName, Scope, read_log
+from campaign.workloads.parsers.expressions import Parser, read_expressions
 from campaign.workloads.parsers.suggestions import hints
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
-from campaign.workloads.rank_launchers import Job, Launch, command_line, exported
+from campaign.workloads.rank_launchers import Job, Launch, command_line, exported, free_port
 from campaign.workloads.software import Software, filled, search_path
 
 _FILLED_PER_RUN = {"command", "launch_options", "environment", "precision_arguments", "precision_environment"}
@@ -211,7 +210,7 @@ class CommandWorkload(Workload):
             launcher=run.launcher,
             cuda=run.runs_on == "cuda",
             exported=exported(software, environment, run.launcher),
-            port=_free_port() if self.launch == "torchrun" else 0,
+            port=free_port() if self.launch == "torchrun" else 0,
             name=f"{cell.id}.{run.repetition}",
         )
         words = (*self.command, *self.precision_arguments.get(cast(Precision, cell.precision), ()))
@@ -235,34 +234,16 @@ class CommandWorkload(Workload):
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
         if failed := ended.failure(log):
             return failed
-        if self.parser is not None:
-            return self._outcome(read_log(self.parser, log, scope_of(run)), run, log)
-        ranks = run.cell.configuration.ranks
-        numbers, series, absent = parse(self.parsers, log, ranks)
-        if absent:
-            tail = log.tail()
-            return Outcome("incomplete", Failure(reason=f"not found in the output: {', '.join(absent)}", evidence=tail))
-        steps = tuple(series.pop("step_time_s", ()))
-        throughput = numbers.pop("throughput_per_s", None)
-        if throughput is None and steps:
-            duration_s = math.fsum(steps) if all(map(math.isfinite, steps)) else math.nan
-            throughput = run.cell.batch_global * len(steps) / duration_s if duration_s else math.inf
-        wrong = [
-            name
-            for name, value in {**numbers, "throughput_per_s": throughput or 0.0}.items()
-            if not math.isfinite(value)
-        ]
-        more = {name: values[-1] for name, values in series.items()}
-        return Outcome(
-            status="nan" if wrong else "ok",
-            failure=Failure(reason=f"not a finite number: {', '.join(wrong)}") if wrong else None,
-            throughput_per_s=throughput if throughput is not None and math.isfinite(throughput) else None,
-            step_times_s=(steps,) if all(map(math.isfinite, steps)) and steps else (),
-            window_s=(math.fsum(steps),) if steps and not wrong else (),
-            metrics={name: value for name, value in {**numbers, **more}.items() if math.isfinite(value)},
+        cell = run.cell
+        scope = Scope(
+            ranks=cell.configuration.ranks,
+            hosts=cell.configuration.hosts,
+            batch=cell.batch,
+            batch_global=cell.batch_global,
+            warmup_steps=cell.settings.warmup_steps,
+            measured_steps=cell.settings.measured_steps,
         )
-
-    def _outcome(self, reading: Reading, run: Run, log: Log) -> Outcome:
+        reading = read_log(self.parser, log, scope) if self.parser else read_expressions(self.parsers, log, scope)
         failure = None if reading.status == "ok" else Failure(reason=reading.problem, evidence=log.tail())
         return Outcome(
             status=reading.status,
@@ -272,7 +253,7 @@ class CommandWorkload(Workload):
             window_s=tuple(map(math.fsum, reading.step_times_s)) if failure is None else (),
             metrics=dict(reading.metrics),
             steady=reading.steady,
-            flags=(*reading.flags, *self._short_of(reading.metrics, run.cell)),
+            flags=(*reading.flags, *self._short_of(reading.metrics, cell)),
         )
 
     def _short_of(self, metrics: Mapping[str, float], cell: Cell) -> Iterator[str]:
@@ -293,23 +274,3 @@ class CommandWorkload(Workload):
             "warmup_steps": settings.warmup_steps,
             "measured_steps": settings.measured_steps,
         }
-
-
-def scope_of(run: Run) -> Scope:
-    """What a parser is told of a run."""
-    cell = run.cell
-    return Scope(
-        ranks=cell.configuration.ranks,
-        hosts=cell.configuration.hosts,
-        batch=cell.batch,
-        batch_global=cell.batch_global,
-        warmup_steps=cell.settings.warmup_steps,
-        measured_steps=cell.settings.measured_steps,
-    )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from campaign.documents.record import Failure, Status
@@ -27,15 +26,10 @@ _KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _ENDED_BY_US = _KILLED | {-signal.SIGTERM, 128 + signal.SIGTERM}
 
 
-@dataclass(frozen=True, slots=True)
 class _Signature:
-    status: Status
-    reason: str
-    pattern: re.Pattern[str]
-
-
-def _signature(status: Status, reason: str, *patterns: str) -> _Signature:
-    return _Signature(status, reason, re.compile("|".join(patterns), re.MULTILINE))
+    def __init__(self, status: Status, reason: str, *patterns: str) -> None:
+        self.status, self.reason = status, reason
+        self.pattern = re.compile("|".join(patterns), re.MULTILINE)
 
 
 _MEMORY_ENDED = (
@@ -47,7 +41,7 @@ MEMORY_ENDED = re.compile("|".join(_MEMORY_ENDED))
 """What Slurm says when it or the kernel has ended a step for its memory."""
 
 _CAUSES = (
-    _signature(
+    _Signature(
         "oom_device",
         "the device's memory was not enough",
         # Only the common prefix: the class and the words after it changed with nearly every release of torch.
@@ -59,7 +53,7 @@ _CAUSES = (
         r"CUDA failure \S+ 'out of memory'",  # nccl-tests
         r"OOM when allocating tensor[^\n]*device:GPU",
     ),
-    _signature(
+    _Signature(
         "oom_host",
         "the host's memory was not enough",
         *_MEMORY_ENDED,
@@ -68,7 +62,7 @@ _CAUSES = (
         r"std::bad_alloc",
         _AT + r"(?:\[rank ?\d+\]: ?)?(?:(?:\w+\.)*_ArrayMemoryError|MemoryError)\b",
     ),
-    _signature(
+    _Signature(
         "comm_timeout",
         "a collective operation waited longer than its limit",
         # Not the bare words: dumps of the environment hold NCCL and TIMEOUT in abundance.
@@ -79,7 +73,7 @@ _CAUSES = (
         r"The client socket has timed out after \d+",
         r"Gloo connectFullMesh failed[^\n]*[Tt]imed? ?out",
     ),
-    _signature(
+    _Signature(
         "comm_error",
         "the communication library failed",
         r"ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|ncclInvalidArgument",
@@ -87,10 +81,10 @@ _CAUSES = (
         r"Received data size doesn't match expected size",
         r"enforce fail at [^\n]*gloo[^\n]*",
     ),
-    _signature("time_limit", "still running at its time limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*"),
+    _Signature("time_limit", "still running at its time limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*"),
 )
 # What a rank says when another one has gone: the cause only if nothing else can be found.
-_LOST_PEER = _signature(
+_LOST_PEER = _Signature(
     "comm_error",
     "the connection to another rank was lost",
     r"Connection closed by peer",
@@ -171,13 +165,10 @@ def _cancelled(log: str, match: re.Match[str]) -> LaunchError:
 
 
 def _earliest(log: str, ranks: int) -> tuple[Status, Failure] | None:
-    matches = [
-        (match.start(), order, match) for order, cause in enumerate(_CAUSES) if (match := cause.pattern.search(log))
-    ]
+    matches = [(match, cause) for cause in _CAUSES if (match := cause.pattern.search(log))]
     if not matches:
         return None
-    _, order, match = min(matches, key=lambda found: found[:2])
-    cause = _CAUSES[order]
+    match, cause = min(matches, key=lambda found: found[0].start())
     evidence = _line_at(log, match)
     if cause.status == "comm_error" and (last := _LAST_ERROR.search(log, match.start())):
         evidence = f"{evidence[: _EVIDENCE_CHARACTERS // 2]}\n{last[0]}"
@@ -193,9 +184,8 @@ def _from_ends(log: str, exit_codes: Sequence[int | None], killed_by_us: bool) -
     killed = None if killed_by_us else _KILLED_LINE.search(log)
     rank = _first(telling, _KILLED)
     if rank is not None or killed:
-        return "oom_host", Failure(
-            reason=_OOM_KILLER, evidence=_line_at(log, killed) if killed else _ends(exit_codes), rank=rank
-        )
+        evidence = _line_at(log, killed) if killed else _ends(exit_codes)
+        return "oom_host", Failure(reason=_OOM_KILLER, evidence=evidence, rank=rank)
     own = next((found for found in _EXCEPTION.finditer(log) if not _LOST_PEER.pattern.search(found[0])), None)
     if own:
         evidence = _line_at(log, own)
@@ -203,15 +193,18 @@ def _from_ends(log: str, exit_codes: Sequence[int | None], killed_by_us: bool) -
         return "crashed", Failure(reason=reason, evidence=evidence, rank=_rank_of(evidence, ranks))
     lost = _LOST_PEER.pattern.search(log)
     if task := _SRUN_TASK.search(log):
+        evidence, rank = _line_at(log, task), int(task[1])
         if task[2].strip() == "Killed" and not killed_by_us:
-            return "oom_host", Failure(reason=_OOM_KILLER, evidence=_line_at(log, task), rank=int(task[1]))
-        return "crashed", Failure(
-            reason=f"rank {task[1]}: {task[2].strip()}", evidence=_line_at(log, task), rank=int(task[1])
-        )
+            return "oom_host", Failure(reason=_OOM_KILLER, evidence=evidence, rank=rank)
+        return "crashed", Failure(reason=f"rank {rank}: {task[2].strip()}", evidence=evidence, rank=rank)
     # The rank that lost its peer ends with an exception, so with 1; whoever ended in another way was lost.
     for rank, code in enumerate(telling):
         if code and (lost is None or code != 1):
-            return "crashed", Failure(reason=_how(rank, code), evidence=_last_line(log) or _ends(exit_codes), rank=rank)
+            number = -code if code < 0 else code - 128
+            by_signal = number in {member.value for member in signal.Signals}
+            how = f"was ended by {signal.Signals(number).name}" if by_signal else f"ended with exit code {code}"
+            evidence = _last_line(log) or _ends(exit_codes)
+            return "crashed", Failure(reason=f"rank {rank} {how}", evidence=evidence, rank=rank)
     if lost:
         evidence = _line_at(log, lost)
         return _LOST_PEER.status, Failure(reason=_LOST_PEER.reason, evidence=evidence, rank=_rank_of(evidence, ranks))
@@ -227,26 +220,15 @@ def _first(exit_codes: Sequence[int | None], wanted: set[int]) -> int | None:
     return next((rank for rank, code in enumerate(exit_codes) if code in wanted), None)
 
 
-def _how(rank: int, code: int) -> str:
-    number = -code if code < 0 else code - 128
-    if number in {member.value for member in signal.Signals}:
-        return f"rank {rank} was ended by {signal.Signals(number).name}"
-    return f"rank {rank} ended with exit code {code}"
-
-
 def _ends(exit_codes: Sequence[int | None]) -> str:
     return "exit codes by rank: " + ", ".join("unknown" if code is None else str(code) for code in exit_codes)
 
 
 def _rank_of(evidence: str, ranks: int) -> int | None:
     """The rank a line names; a number beyond the ranks is none. One exit code may be that of srun, so of any number of ranks."""
-    named = _RANK.search(evidence)
-    number = next((group for group in named.groups() if group), None) if named else None
-    if number is None and (label := _LABEL.match(evidence)):
-        number = label[1]
-    if number is None or int(number) >= ranks > 1:
-        return None
-    return int(number)
+    named = _RANK.search(evidence) or _LABEL.match(evidence)
+    number = int(next(group for group in named.groups() if group)) if named else None
+    return None if number is None or number >= ranks > 1 else number
 
 
 def _line_at(log: str, match: re.Match[str]) -> str:

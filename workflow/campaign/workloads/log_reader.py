@@ -56,7 +56,11 @@ class Log:
                     if skipping:
                         held.clear()
                     continue
-                whole = block[_first_end(block) : cut] if skipping else b"".join([*held, block[:cut]])
+                whole = (
+                    re.split(rb"(?<=[\r\n])", block[:cut], maxsplit=1)[-1]
+                    if skipping
+                    else b"".join([*held, block[:cut]])
+                )
                 skipping = False
                 if whole:
                     yield whole
@@ -71,10 +75,13 @@ class Log:
 
         rows: begins with a line feed, as every line does here. whole: leave out a last line that has no end.
         """
-        for chunk in self._plain():
+        for chunk in map(plain, self.chunks()):
             if whole and not chunk.endswith(b"\n"):
                 chunk = chunk[: chunk.rfind(b"\n") + 1]
-            wanted = _lines(chunk) if not needles and rows is None else _found(chunk, needles, rows)
+            if needles or rows is not None:
+                wanted: Iterable[bytes] = _found(chunk, needles, rows)
+            else:
+                wanted = chunk.removesuffix(b"\n").split(b"\n") if chunk else ()
             for line in wanted:
                 yield line.decode(errors="replace")
 
@@ -90,7 +97,7 @@ class Log:
         left = dict.fromkeys(SIGNS, _SIGN_LINES)
         signs: list[bytes] = []
         tail = b""
-        for chunk in self._plain():
+        for chunk in map(plain, self.chunks()):
             signs += _signs(chunk, left)
             tail = (tail + chunk)[-_TAIL_BYTES:]
         return b"\n".join([*signs, tail[tail.find(b"\n") + 1 :]]).decode(errors="replace")
@@ -109,11 +116,6 @@ class Log:
 
     def _opened(self) -> BinaryIO:
         return BytesIO(self._source) if isinstance(self._source, bytes) else self._source.open("rb")
-
-    def _plain(self) -> Iterator[bytes]:
-        """Chunks in which every line ends with a line feed only, and which have no terminal codes."""
-        for chunk in self.chunks():
-            yield plain(chunk)
 
 
 def plain(chunk: bytes) -> bytes:
@@ -146,16 +148,6 @@ def _cut(text: bytes) -> int:
     """Behind the last line end; a carriage return at the very end may be half of one."""
     at = text.rfind(b"\n")
     return at + 1 if at >= 0 else text.rfind(b"\r", 0, len(text) - 1) + 1
-
-
-def _first_end(text: bytes) -> int:
-    ends = [at for at in (text.find(b"\n"), text.find(b"\r")) if at >= 0]
-    return min(ends) + 1
-
-
-def _lines(chunk: bytes) -> Iterable[bytes]:
-    lines = chunk.split(b"\n")
-    return lines[:-1] if not lines[-1] else lines
 
 
 def _found(chunk: bytes, needles: Sequence[bytes], rows: re.Pattern[bytes] | None) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""The words that start a foreign program's ranks, and those that put it into its software environment. Pure.
+"""The words that start a foreign program's ranks, and those that put it into its software environment.
 
 mpirun (Open MPI 5, MPICH 5), torchrun and srun were tried over two emulated hosts of a real Slurm, none of them on real ones;
 horovodrun, conda, Apptainer and modules were not tried: their documentation says what they take.
@@ -6,7 +6,8 @@ horovodrun, conda, Apptainer and modules were not tried: their documentation say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import socket
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,11 +40,6 @@ class Job:
     def ranks(self) -> int:
         return sum(self.ranks_by_host.values())
 
-    @property
-    def spread(self) -> bool:
-        """Whether there are several hosts in earnest: to the local launcher all hosts are this machine."""
-        return self.launcher == "slurm" and len(self.ranks_by_host) > 1
-
 
 def command_line(
     software: Software | None, options: Sequence[str], program: Sequence[str], job: Job
@@ -56,8 +52,7 @@ def command_line(
     outside, inside = [], software_words(software, cuda=job.cuda)
     if job.launch in ("mpirun", "horovodrun") and not (software and software.apptainer):
         outside, inside = inside, outside
-    words = _LAUNCHES[job.launch](job, options, inside)
-    return (*outside, *words, *program)
+    return (*outside, *_with_launcher(job, options, inside), *program)
 
 
 def exported(software: Software | None, environment: Iterable[str], launcher: str) -> list[str]:
@@ -67,31 +62,29 @@ def exported(software: Software | None, environment: Iterable[str], launcher: st
     return list(dict.fromkeys((*environment, *changed, *(MARKS if launcher == "slurm" else MARKS[:1]))))
 
 
-def _alone(job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
-    return [*inside]
-
-
-def _mpirun(job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
+def _with_launcher(job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
+    """The words before the program. inside: those that each rank is started through."""
     hosts = ",".join(f"{host}:{count}" for host, count in job.ranks_by_host.items())
-    if job.mpi == "mpich":
-        # Hydra gives its ranks the whole environment.
-        words = ["mpirun", "-n", str(job.ranks), *(["-hosts", hosts] if job.launcher == "slurm" else [])]
-    else:
-        words = ["mpirun", "-np", str(job.ranks)]
-        words += ["-H", hosts, "--map-by", "slot"] if job.launcher == "slurm" else ["--oversubscribe"]
-        words += [word for name in job.exported for word in ("-x", name)]
-    return [*words, *options, *inside]
+    slurm, ranks = job.launcher == "slurm", str(job.ranks)
+    match job.launch:
+        case "mpirun" if job.mpi == "mpich":
+            # Hydra gives its ranks the whole environment.
+            return ["mpirun", "-n", ranks, *(["-hosts", hosts] if slurm else []), *options, *inside]
+        case "mpirun":
+            where = ["-H", hosts, "--map-by", "slot"] if slurm else ["--oversubscribe"]
+            variables = [word for name in job.exported for word in ("-x", name)]
+            return ["mpirun", "-np", ranks, *where, *variables, *options, *inside]
+        case "horovodrun":
+            return ["horovodrun", "-np", ranks, "-H", hosts if slurm else f"localhost:{ranks}", *options, *inside]
+        case "torchrun" if slurm and len(job.ranks_by_host) > 1:
+            return [*_torchrun_over_hosts(job, inside), *options]
+        case "torchrun":
+            return [*inside, "torchrun", "--standalone", f"--nproc-per-node={ranks}", *options]
+        case _:
+            return [*inside]
 
 
-def _horovodrun(job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
-    hosts = job.ranks_by_host if job.launcher == "slurm" else {"localhost": job.ranks}
-    named = ",".join(f"{host}:{count}" for host, count in hosts.items())
-    return ["horovodrun", "-np", str(job.ranks), "-H", named, *options, *inside]
-
-
-def _torchrun(job: Job, options: Sequence[str], inside: Sequence[str]) -> list[str]:
-    if not job.spread:
-        return [*inside, "torchrun", "--standalone", f"--nproc-per-node={job.ranks}", *options]
+def _torchrun_over_hosts(job: Job, inside: Sequence[str]) -> list[str]:
     hosts = list(job.ranks_by_host)
     return [
         "srun",
@@ -110,15 +103,12 @@ def _torchrun(job: Job, options: Sequence[str], inside: Sequence[str]) -> list[s
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={hosts[0]}:{job.port}",
         f"--rdzv-id={job.name}",
-        *options,
     ]
 
 
-_LAUNCHES: Mapping[str, Callable[[Job, Sequence[str], Sequence[str]], list[str]]] = {
-    "once": _alone,
-    "per_rank": _alone,
-    "srun": _alone,
-    "mpirun": _mpirun,
-    "horovodrun": _horovodrun,
-    "torchrun": _torchrun,
-}
+def free_port(address: str = "") -> int:
+    """A TCP port that is free now; address: an empty one means every interface."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port

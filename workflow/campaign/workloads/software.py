@@ -30,7 +30,6 @@ ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN, max_length
 
 SCHEMA = "software/1"
 _ANSWER_S = 120.0  # an environment on a busy shared file system
-_BLOCK_BYTES = 4 << 20
 _PACKAGES = "import json, importlib.metadata as m; print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
 _LOADED = 'printf "campaign:%s\\n" "$LOADEDMODULES"'
 # Old Tcl modules end well whatever they could not load.
@@ -139,20 +138,17 @@ def image_digest(image: Path, kept: Path) -> str:
     """SHA-256 of a file in hex. An unchanged one (path, size, time of change) is not read twice."""
     status = image.stat()
     state = [status.st_size, status.st_mtime_ns]
-    memory = kept / "images.json"
+    memory, name = kept / "images.json", str(image.resolve())
     known = read_json(memory)
-    name = str(image.resolve())
     entry = known.get(name)
     if isinstance(entry, dict) and entry.get("state") == state and isinstance(entry.get("sha256"), str):
         return str(entry["sha256"])
-    digest = hashlib.sha256()
     with image.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     # It only saves time: where it cannot be written, the image is read again.
     with suppress(OSError):
-        write_json(memory, {**known, name: {"state": state, "sha256": digest.hexdigest()}})
-    return digest.hexdigest()
+        write_json(memory, {**known, name: {"state": state, "sha256": digest}})
+    return digest
 
 
 def _conda(name: str, where: str) -> dict[str, Any]:

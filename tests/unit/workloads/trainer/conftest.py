@@ -20,8 +20,8 @@ import torch
 from campaign.launch.local import _Forked, _wait
 from campaign.launch.protocol import Limits
 from campaign.processes.marked import adopt_orphans
+from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.trainer.rank_interface import RankResult, read_results
-from tests.unit.workloads.trainer.ports import free_port
 
 # As in a rank: two OpenMP threads on two busy cores make a step of milliseconds take a second.
 torch.set_num_threads(1)

@@ -96,7 +96,7 @@ def test_the_size_asked_for_is_the_size_written(tmp_path: Path) -> None:
 
 def test_a_file_that_something_cuts_is_an_error_that_names_the_directory(tmp_path: Path) -> None:
     stored = Dataset(tmp_path, batch, 4, drop_cache=False)
-    os.ftruncate(stored.fileno(), 2 * stored.record_bytes)
+    os.ftruncate(stored._file.fileno(), 2 * stored.record_bytes)
     record = Record(batch(0), pinned=False)
     stored.read(1, record)
     with pytest.raises(OSError, match=f"ends early.*{tmp_path.name}"):
@@ -107,7 +107,7 @@ def test_the_error_of_a_loader_reaches_the_step(tmp_path: Path) -> None:
     stored = Dataset(tmp_path, batch, 4, drop_cache=False)
     feed = StorageFeed(stored, batch(0), CPU, workers=2)
     feed()
-    os.ftruncate(stored.fileno(), 0)
+    os.ftruncate(stored._file.fileno(), 0)
     ahead = 2 * 2  # they may have been read before the cut
     with pytest.raises(OSError, match="ends early"):
         [feed() for _ in range(ahead + 1)]

@@ -60,7 +60,7 @@ def test_a_peer_that_never_comes_is_a_comm_timeout(driver: Any, tmp_path: Path, 
 
 def alone(directory: Path, spec: dict[str, Any]) -> dict[str, str]:
     """The environment of rank 0 of 2 whose peer is missing."""
-    from tests.unit.workloads.trainer.ports import free_port
+    from campaign.workloads.rank_launchers import free_port
 
     path = directory / "spec.json"
     path.write_text(json.dumps(spec))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.workloads.trainer.ports import free_port
+from campaign.workloads.rank_launchers import free_port
 
 # A process of its own, as ranks are forked: pytest's has threads. Arguments: directory, scenarios as JSON. Each rank leaves its
 # whole parameters, and what one more step hands to collectives. No conv nets: batch norms see the samples of their rank.

@@ -30,11 +30,9 @@ class ClusterHost(BaseModel):
     fabric_ports: int = Field(
         default=0, ge=0, le=64, description="far sides behind a link of the fabric's rate: NAME-fabric0 .."
     )
-    registration: Registration = Field(
-        default="static",
-        description="static: in slurm.conf; dynamic: registers itself and can come back with other devices; "
-        "cloud: in slurm.conf as CLOUD, its slurmd is left to the site's ResumeProgram",
-    )
+    registration: Registration = "static"
+    """static: in slurm.conf; dynamic: registers itself and can come back with other devices; cloud: in slurm.conf as CLOUD, its
+    slurmd is left to the site's ResumeProgram."""
 
     @property
     def slots(self) -> int:
@@ -55,18 +53,12 @@ class ClusterSpec(BaseModel):
     device: str | None = Field(
         default=None, pattern=r"^[a-z][a-z0-9_]{0,30}$", description="gres type of the devices; none: untyped"
     )
-    model: str = Field(default="gpu", description="what `campaign cluster devices` calls a device")
+    model: str = "gpu"  # what `campaign cluster devices` calls a device
     cpus: int = Field(default=16, ge=1, le=256, description="CPUs that a host offers, whatever the machine has")
     memory_mib: int = Field(default=16384, ge=256, description="memory that a host offers, whatever the machine has")
-    accounting: bool = Field(
-        default=True, description="whether slurmdbd and its database run, so that `sacct` knows jobs"
-    )
-    rates: LinkRates = Field(
-        default_factory=LinkRates, description="rates of the links between hosts and to fabric ports"
-    )
-    slurm_conf: tuple[str, ...] = Field(
-        default=(), description="further lines of slurm.conf, such as MaxArraySize or ResumeProgram"
-    )
+    accounting: bool = True  # whether slurmdbd and its database run, so that `sacct` knows jobs
+    rates: LinkRates = LinkRates()  # rates of the links between hosts and to fabric ports
+    slurm_conf: tuple[str, ...] = ()  # further lines of slurm.conf, such as MaxArraySize or ResumeProgram
 
     @model_validator(mode="after")
     def _hosts_fit(self) -> ClusterSpec:
@@ -99,12 +91,12 @@ class Cluster(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    directory: Path = Field(description="where all of its files are")
-    spec: ClusterSpec = Field(description="what was asked for")
-    held: Held = Field(description="its namespaces")
-    control_address: str = Field(description="address of the controller")
-    addresses: dict[str, str] = Field(description="address of each host and fabric port")
-    interface: str = Field(description="the one interface that is visible outside")
+    directory: Path  # where all of its files are
+    spec: ClusterSpec  # what was asked for
+    held: Held  # its namespaces
+    control_address: str  # address of the controller
+    addresses: dict[str, str]  # address of each host and fabric port
+    interface: str  # the one interface that is visible outside
 
     @property
     def slurm_conf(self) -> Path:

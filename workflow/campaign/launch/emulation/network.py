@@ -23,7 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from campaign.errors import LaunchError
 from campaign.launch.emulation.topology import (
@@ -124,11 +124,11 @@ class Held(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pid: int = Field(description="process id of the keeper")
-    user: bool = Field(description="whether the namespaces belong to a user namespace of an ordinary user")
-    isolated: bool = Field(description="whether the namespaces have process ids and mounts of their own")
-    descriptors: dict[str, dict[str, int]] = Field(description="descriptors in the keeper, by namespace and kind")
-    pid_namespace: int = Field(default=0, description="inode of the namespace of process ids, where they are isolated")
+    pid: int  # process id of the keeper
+    user: bool  # whether the namespaces belong to a user namespace of an ordinary user
+    isolated: bool  # whether the namespaces have process ids and mounts of their own
+    descriptors: dict[str, dict[str, int]]  # descriptors in the keeper, by namespace and kind
+    pid_namespace: int = 0  # inode of the namespace of process ids, where they are isolated
 
     def inside(self) -> bool:
         """Whether this process runs under an isolated keeper itself."""

@@ -76,7 +76,7 @@ class EmulationSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hosts: tuple[EmulatedHost, ...] = Field(min_length=1, description="hosts in the order of their ranks")
-    rates: LinkRates = Field(default_factory=LinkRates, description="rates of the fabric and network links")
+    rates: LinkRates = LinkRates()  # rates of the fabric and network links
 
     @model_validator(mode="after")
     def _names_differ(self) -> EmulationSpec:

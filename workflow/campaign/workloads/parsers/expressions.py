@@ -14,6 +14,7 @@ from pydantic import model_validator
 
 from campaign.documents.fields import AxisName, Model
 from campaign.workloads.log_reader import Log
+from campaign.workloads.parsers.reading import Reading, Scope
 
 _PLAIN = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
@@ -49,6 +50,31 @@ class Parser(Model):
             if groups != 1:
                 raise ValueError(f"'{self.regex}' has {groups} groups; exactly one must hold the number")
         return self
+
+
+def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> Reading:
+    """What a workload's own parsers find. Without a rate, it is that of all steps; of other series the last number counts."""
+    numbers, series, absent = parse(parsers, log, scope.ranks or 1)
+    if absent:
+        return Reading("incomplete", f"not found in the output: {', '.join(absent)}")
+    steps = tuple(series.pop("step_time_s", ()))
+    finite = all(map(math.isfinite, steps))
+    throughput = numbers.pop("throughput_per_s", None)
+    if throughput is None and steps:
+        duration_s = math.fsum(steps) if finite else math.nan
+        throughput = (scope.batch_global or 0) * len(steps) / duration_s if duration_s else math.inf
+    wrong = [name for name, value in numbers.items() if not math.isfinite(value)]
+    if throughput is not None and not math.isfinite(throughput):
+        wrong.append("throughput_per_s")
+        throughput = None
+    numbers |= {name: values[-1] for name, values in series.items()}
+    return Reading(
+        status="nan" if wrong else "ok",
+        problem=f"not a finite number: {', '.join(wrong)}" if wrong else "",
+        throughput_per_s=throughput,
+        step_times_s=(steps,) if steps and finite else (),
+        metrics={name: value for name, value in numbers.items() if math.isfinite(value)},
+    )
 
 
 def parse(

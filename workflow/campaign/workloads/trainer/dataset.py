@@ -137,9 +137,6 @@ class Dataset:
         if self._pace is not None:
             self._pace.wait(self._pace.due_s(self.record_bytes, asked_s))
 
-    def fileno(self) -> int:
-        return self._file.fileno()
-
     def _write(self, first: Record, batch: Callable[[int], Sample]) -> None:
         distinct = min(self.records, max(1, _DISTINCT_BYTES // self.record_bytes))
         made = [bytes(first.bytes)]

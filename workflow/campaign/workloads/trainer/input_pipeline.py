@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -37,6 +37,7 @@ def make_feed(
 ) -> tuple[Feed, int]:
     """The feed of one rank and the bytes of one batch.
 
+    A dataset has as many batches as the run reads, at most 256 MiB of them, or the size that is asked for.
     Step k of rank r gets samples (k x world_size + r) x batch and on, so one rank with the batch of two sees what two see together.
     OSError names a storage directory that fails.
     """
@@ -51,26 +52,22 @@ def make_feed(
     options = spec.resolved_options()
     channels_last = spec.channels_last
     if options["input"] == "storage" and spec.storage_dir is not None:
-        share = None if spec.storage_gb_per_s is None else spec.storage_gb_per_s / spec.storage_ranks
+        asked_mib = options.get("dataset_mib")
+        most = int((asked_mib or _DATASET_MIB) * 2**20) // size_bytes
+        records = most if asked_mib else min(most, spec.warmup_steps + spec.measured_steps)
         dataset = Dataset(
             spec.storage_dir,
             batch,
-            _records(spec, size_bytes),
+            max(records, _FEWEST_RECORDS),
             drop_cache=options["page_cache"] == "drop",
-            gb_per_s=share,
+            gb_per_s=None if spec.storage_gb_per_s is None else spec.storage_gb_per_s / spec.storage_ranks,
         )
         return StorageFeed(dataset, example, device, int(options["loader_workers"]), channels_last), size_bytes
     if options["input"] == "h2d":
-        return HostFeed(example, device, channels_last), size_bytes
-    return ResidentFeed(example, device, channels_last), size_bytes
-
-
-def _records(spec: TrainSpec, size_bytes: int) -> int:
-    """Batches of a dataset: as many as the run reads, at most 256 MiB of them, or the size that is asked for."""
-    asked_mib = spec.resolved_options().get("dataset_mib")
-    most = int((asked_mib or _DATASET_MIB) * 2**20) // size_bytes
-    wanted = most if asked_mib else min(most, spec.warmup_steps + spec.measured_steps)
-    return max(wanted, _FEWEST_RECORDS)
+        pinned = tuple(tensor.pin_memory() for tensor in example)
+        return RepeatedFeed(lambda: _on_device(pinned, device, channels_last)), size_bytes
+    resident = _on_device(example, device, channels_last)
+    return RepeatedFeed(lambda: resident), size_bytes
 
 
 def _on_device(batch: Sequence[torch.Tensor], device: torch.device, channels_last: bool) -> Sample:
@@ -86,33 +83,18 @@ def _on_device(batch: Sequence[torch.Tensor], device: torch.device, channels_las
     return tuple(moved)
 
 
-class ResidentFeed:
-    """One batch that stays on the device."""
+class RepeatedFeed:
+    """One batch, that stays on the device or is copied there every step."""
 
     waited_s: float | None = None
     written_s: float | None = None
     flags: tuple[str, ...] = ()
 
-    def __init__(self, batch: Sample, device: torch.device, channels_last: bool) -> None:
-        self._batch = _on_device(batch, device, channels_last)
+    def __init__(self, give: Callable[[], Sample]) -> None:
+        self._give = give
 
     def __call__(self) -> Sample:
-        return self._batch
-
-
-class HostFeed:
-    """One batch in pinned host memory, copied to the device every step."""
-
-    waited_s: float | None = None
-    written_s: float | None = None
-    flags: tuple[str, ...] = ()
-
-    def __init__(self, batch: Sample, device: torch.device, channels_last: bool) -> None:
-        self._pinned = tuple(tensor.pin_memory() for tensor in batch)
-        self._where = device, channels_last
-
-    def __call__(self) -> Sample:
-        return _on_device(self._pinned, *self._where)
+        return self._give()
 
 
 class StorageFeed:
@@ -143,7 +125,8 @@ class StorageFeed:
             self._free.append(self._given)
         if self._threads is None:
             record, copied = self._free.pop()
-            _copied(copied)
+            if copied is not None:
+                copied.synchronize()
             started_s = time.perf_counter()
             self.dataset.read(self._next, record)
             self._next += 1
@@ -164,15 +147,11 @@ class StorageFeed:
 
     def _read(self, index: int, free: _Free) -> Record:
         record, copied = free
-        _copied(copied)
+        if copied is not None:
+            copied.synchronize()
         self.dataset.read(index, record)
         return record
 
 
 _Free = tuple[Record, torch.cuda.Event | None]
 """Memory for a batch, and what happens on the device when the last batch in it has been copied there."""
-
-
-def _copied(event: torch.cuda.Event | None) -> None:
-    if event is not None:
-        event.synchronize()

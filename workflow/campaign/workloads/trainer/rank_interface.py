@@ -18,7 +18,7 @@ from campaign.documents.fields import Precision
 from campaign.documents.record import Status
 from campaign.errors import ConfigError, RecordError
 from campaign.files import write_once
-from campaign.workloads.trainer.model_catalog import ModelInfo, model_info, resolve_options
+from campaign.workloads.trainer.model_catalog import resolve_options
 
 Parallel = Literal["single", "ddp", "dp", "zero1", "fsdp"]
 
@@ -80,8 +80,8 @@ class TrainSpec(BaseModel):
 
     batch: samples per device and optimizer step; replicas: devices of one process (more than 1: `parallel: dp`); warmup_steps come
     before the window, measured_steps make it up; time_out_s: how long a collective operation may take before the run counts as
-    stuck; storage_dir: where `input: storage` keeps its
-    dataset; storage_gb_per_s: a host's storage_ranks together read no faster, in place of a link that is not there.
+    stuck; storage_dir: where `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no faster,
+    in place of a link that is not there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -115,10 +115,6 @@ class TrainSpec(BaseModel):
         return self
 
     @property
-    def info(self) -> ModelInfo:
-        return model_info(self.model)
-
-    @property
     def channels_last(self) -> bool:
         """Whether images and convolutions are to have that memory format; `fully_shard` takes no weights that have it."""
         options = self.resolved_options()
@@ -146,42 +142,32 @@ class RankResult(BaseModel):
     reason: str = ""
     evidence: str = ""
     step_times_s: tuple[float, ...] = ()
-    window_started: float | None = Field(default=None, description="Unix seconds by this host's clock")
+    window_started: float | None = None  # Unix seconds by this host's clock
     window_s: float | None = None
     process_time_s: float | None = None
-    phases_s: dict[str, float] = Field(
-        default_factory=dict, description="import, group, model, dataset, input, wrap, warmup"
-    )
-    loss_first: float | None = Field(default=None, description="before the first step; absent when not a number")
-    loss_last: float | None = Field(default=None, description="of the last measured step; absent when not a number")
-    samples_per_step: int = Field(default=0, description="batch of this rank")
+    phases_s: dict[str, float] = {}  # import, group, model, dataset, input, wrap, warmup
+    loss_first: float | None = None  # before the first step; absent when not a number
+    loss_last: float | None = None  # of the last measured step; absent when not a number
+    samples_per_step: int = 0  # batch of this rank
     input_bytes_per_step: int | None = None
-    input_read_s: float | None = Field(
-        default=None, description="of the window, reading from storage or waiting for it"
-    )
-    flops_per_step: float | None = Field(
-        default=None, description="of this rank's samples, by the model; left by rank 0"
-    )
-    warmup_steps: int = Field(default=0, description="steps done before the window")
-    skipped_steps: int = Field(default=0, description="measured steps whose update the gradient scaler dropped")
+    input_read_s: float | None = None  # of the window, reading from storage or waiting for it
+    flops_per_step: float | None = None  # of this rank's samples, by the model; left by rank 0
+    warmup_steps: int = 0  # steps done before the window
+    skipped_steps: int = 0  # measured steps whose update the gradient scaler dropped
     parameters: int | None = None
-    gradient_bytes: int | None = Field(default=None, description="in the type that gradients have in the backward pass")
-    allreduce_bytes_per_step: int | None = Field(
-        default=None, description="S: what this rank hands to all-reduces of gradients"
-    )
-    communication_bytes_per_step: int | None = Field(
-        default=None,
-        description="what this rank sends in a step where every collective is a ring; see train.strategies.Traffic",
-    )
-    exposed_communication_s: float | None = Field(default=None, description="median step less that without all-reduce")
-    allreduce_s: float | None = Field(default=None, description="bare all-reduces of as many bytes, median")
+    gradient_bytes: int | None = None  # in the type that gradients have in the backward pass
+    allreduce_bytes_per_step: int | None = None  # S: what this rank hands to all-reduces of gradients
+    # What this rank sends in a step where every collective is a ring; see parallel_strategies.Traffic.
+    communication_bytes_per_step: int | None = None
+    exposed_communication_s: float | None = None  # median step less that without all-reduce
+    allreduce_s: float | None = None  # bare all-reduces of as many bytes, median
     host_memory_peak_bytes: int | None = None
     device_memory_allocated_peak_bytes: int | None = None
     device_memory_reserved_peak_bytes: int | None = None
     device_name: str = ""
     device_uuid: str | None = None
     torch_version: str = ""
-    precision: str = Field(default="", description="found by computing, not by asking for it")
+    precision: str = ""  # found by computing, not by asking for it
     flags: tuple[str, ...] = ()
 
 
@@ -197,13 +183,13 @@ def write_result(out: Path, result: RankResult) -> None:
 
 def read_results(out: Path, world_size: int) -> tuple[RankResult | None, ...]:
     """Results by rank, None for a rank that left none; RecordError names a damaged file."""
-    results: list[RankResult | None] = []
-    for rank in range(world_size):
-        path = result_path(out, rank)
+
+    def read(path: Path) -> RankResult | None:
         try:
-            results.append(RankResult.model_validate_json(path.read_bytes()))
+            return RankResult.model_validate_json(path.read_bytes())
         except FileNotFoundError:
-            results.append(None)
+            return None
         except (OSError, ValidationError) as error:
             raise RecordError(f"{path}: not a whole rank/1 result ({error})") from error
-    return tuple(results)
+
+    return tuple(read(result_path(out, rank)) for rank in range(world_size))
