@@ -22,8 +22,7 @@ class SlurmPlacement:
     """The hosts of one composition. cluster: the emulated cluster that they belong to; None for real hosts."""
 
     def __init__(self, system: SystemFile, composition: Composition, cluster: Cluster | None) -> None:
-        self._cluster = cluster
-        self._system = system
+        self._cluster, self._system = cluster, system
         self._used = UsedDevices(composition)
         self._devices = self._used.by_host
         self.links: Mapping[str, Any] | None = None

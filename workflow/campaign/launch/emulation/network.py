@@ -40,12 +40,10 @@ from campaign.launch.emulation.topology import (
 Mode = Literal["root", "user namespace"]
 _KEEPER = Path(__file__).with_name("namespace_daemon.py")
 _SEARCH = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+_APPARMOR = "apparmor_restrict_unprivileged_userns"
 _SWITCHES: Mapping[str, tuple[str, str]] = {
     "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
-    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
-        "1",
-        "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
+    f"/proc/sys/kernel/{_APPARMOR}": ("1", f"sysctl kernel.{_APPARMOR}=0"),
     "/proc/sys/user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=10000"),
 }
 
@@ -104,9 +102,8 @@ def availability() -> Availability:
     """Whether hosts can be emulated here: tried once per process with the smallest example (about 0.1 s)."""
     hosts = (EmulatedHost(name="probe", local_devices=1, fabric_devices=1),)
     try:
-        with emulated(
-            EmulationSpec(hosts=hosts, rates=LinkRates(fabric_gb_per_s=10, network_gb_per_s=10))
-        ) as emulation:
+        rates = LinkRates(fabric_gb_per_s=10, network_gb_per_s=10)
+        with emulated(EmulationSpec(hosts=hosts, rates=rates)) as emulation:
             return Availability(emulation.mode)
     except EmulationUnavailable as error:
         return Availability(None, str(error))
@@ -302,9 +299,6 @@ def refusal(message: str, stage: str) -> str:
             if Path(path).read_text().strip() == closed:
                 switches.append(remedy)
     who = "root without CAP_SYS_ADMIN (a container?)" if os.geteuid() == 0 else "an ordinary user"
-    remedy = (
-        f"an administrator can allow it: {'; '.join(switches)}"
-        if switches
-        else "no setting is known that would allow it"
-    )
+    allowed = f"an administrator can allow it: {'; '.join(switches)}"
+    remedy = allowed if switches else "no setting is known that would allow it"
     return f"the kernel refuses {message} to {who}; {remedy}"

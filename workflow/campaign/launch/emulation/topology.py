@@ -13,7 +13,6 @@ So two local devices of a host meet no link, a fabric device meets the fabric li
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from typing import Literal
@@ -118,14 +117,12 @@ class Layout:
 
 def places(hosts: tuple[EmulatedHost, ...]) -> tuple[DevicePlace, ...]:
     """One place a device: host by host, a host's local devices before its fabric devices."""
-    return tuple(place for host in hosts for place in _places_of(host))
-
-
-def _places_of(host: EmulatedHost) -> Iterator[DevicePlace]:
-    for device in range(host.local_devices):
-        yield DevicePlace(host.name, host.name, "local", device)
-    for port in range(host.fabric_devices):
-        yield DevicePlace(host.name, far_side(host.name, port), "fabric", host.local_devices + port)
+    found = []
+    for host in hosts:
+        found += [DevicePlace(host.name, host.name, "local", device) for device in range(host.local_devices)]
+        for port in range(host.fabric_devices):
+            found.append(DevicePlace(host.name, far_side(host.name, port), "fabric", host.local_devices + port))
+    return tuple(found)
 
 
 def namespaces(hosts: tuple[EmulatedHost, ...]) -> list[str]:
@@ -166,16 +163,13 @@ def _host_batches(
         f"link set {INTERFACE} up",
         f"address add {addresses[host.name]}/{prefix} dev {INTERFACE}",
     ]
-    batches = [
-        Batch(
-            HOME, "ip", (*_pair(port, "uplink", host.name), f"link set {port} master {BRIDGE}", f"link set {port} up")
-        )
-    ]
+    outside = (_pair(port, "uplink", host.name), f"link set {port} master {BRIDGE}", f"link set {port} up")
+    batches = [Batch(HOME, "ip", outside)]
     shaped = [(HOME, port, "network"), (host.name, "uplink", "network")]
     far: list[Batch] = []
     for number in range(host.fabric_devices):
         name, end = far_side(host.name, number), f"fabric{number}"
-        inside += [*_pair(end, INTERFACE, name), f"link set {end} master {INTERFACE}", f"link set {end} up"]
+        inside += [_pair(end, INTERFACE, name), f"link set {end} master {INTERFACE}", f"link set {end} up"]
         address = f"address add {addresses[name]}/{prefix} dev {INTERFACE}"
         far.append(Batch(name, "ip", ("link set lo up", f"link set {INTERFACE} up", address)))
         shaped += [(host.name, end, "fabric"), (name, INTERFACE, "fabric")]
@@ -187,8 +181,8 @@ def _host_batches(
     return batches
 
 
-def _pair(here: str, there: str, namespace: str) -> tuple[str, ...]:
-    return (f"link add {here} type veth peer name {there} netns {{{namespace}}}",)
+def _pair(here: str, there: str, namespace: str) -> str:
+    return f"link add {here} type veth peer name {there} netns {{{namespace}}}"
 
 
 def shaping(interface: str, rate_gbit_per_s: float) -> str:
