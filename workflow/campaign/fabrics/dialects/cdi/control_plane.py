@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.banks import UNLIMITED, Bank
+from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.cdi.machines import (
     ASKED,
@@ -17,13 +18,14 @@ from campaign.fabrics.dialects.cdi.machines import (
     Machine,
     Resource,
     also,
+    attached_by,
     before,
     free_units,
     machines,
     owned,
+    words,
 )
 from campaign.fabrics.dialects.cdi.options import Options
-from campaign.fabrics.dialects.cdi.responses import attached_by, itemised, words
 from campaign.fabrics.dialects.cdi.token import Tokens
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import Device, HostSpec, PoolSpec
@@ -38,8 +40,6 @@ SETTLE_POLL_S = 1.0
 
 
 class Plane(ControlPlane):
-    """The fabric manager, open; see `control.plane.ControlPlane`."""
-
     def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         self.client = Client(options)
         self._options = options
@@ -50,7 +50,6 @@ class Plane(ControlPlane):
         self._asked_for = self._models(pool)
         self._known = Known()
         self._units: dict[str, tuple[str, str]] = {}
-        self._places: dict[str, int] = {}
 
     def _models(self, pool: Sequence[PoolSpec]) -> tuple[tuple[str, str], ...]:
         """(type, model) as the fabric calls them, of everything that the system file's pool has."""
@@ -75,15 +74,14 @@ class Plane(ControlPlane):
         shown = self._shown()
         self._known = Known(shown, owned(shown, self._state.read().leases))
         self._units = {}
-        attached = [self._attached(host, one) for host, machine in shown.items() for one in machine.resources]
+        devices = [self._attached(host, one) for host, machine in shown.items() for one in machine.resources]
+        attached = {device.fabric_id for device in devices}
         fabrics = {machine.fabric: machine for machine in reversed(list(shown.values()))}
-        free = [
-            self._free(unit, type_, model, fabric)
-            for fabric, machine in sorted(fabrics.items())
-            for type_, model in self._asked_for
-            for unit in self._names(machine, fabric, type_, model, {device.fabric_id for device in attached})
-        ]
-        return View(tuple(sorted((*attached, *free), key=lambda device: self._order(device.location))))
+        for fabric, machine in sorted(fabrics.items()):
+            for type_, model in self._asked_for:
+                names = self._names(machine, type_, model, attached)
+                devices += [self._device(name, fabric, type_, model) for name in names]
+        return View(tuple(sorted(devices, key=_by_place)))
 
     def _shown(self) -> dict[str, Machine]:
         """Machines by host; read one by one only where the list does not tell what is on them."""
@@ -100,65 +98,46 @@ class Plane(ControlPlane):
             found[host or (machine.uuid if machine.name in found else machine.name)] = machine
         return found
 
-    def _names(self, machine: Machine, fabric: str, type_: str, model: str, taken: set[str]) -> list[str]:
+    def _names(self, machine: Machine, type_: str, model: str, taken: set[str]) -> list[str]:
         condition = {"column": self._options.model_column, "operator": "eq", "value": model}
         path = f"{MACHINES}/{machine.uuid}/available-reserved-resources"
         told = self._read(path, {"res_type": type_, "condition": json.dumps(condition)})
         count = told.get("reserved_res_num_per_fabric")
         if not isinstance(count, int) or not 0 <= count <= UNITS_MAX:
             raise FabricError(f"{self.client.base}{path}: no reserved_res_num_per_fabric in {str(told)[:200]}")
-        return free_units(f"{fabric}/{model}", count, taken)
+        return free_units(f"{machine.fabric}/{model}", count, taken)
 
     def _attached(self, host: str, one: Resource) -> Device:
         owner = self._known.owned.get(one.uuid)
         unit = owner.unit if owner is not None and owner.unit is not None else one.uuid
-        model = one.model or "unknown"
-        self._units[unit] = (one.type, model)
-        return Device(
-            unit,
-            self._options.types[one.type],
-            self._options.models.get(model, model.lower().replace(" ", "-")),
-            one.serial,
-            self._location(unit, self._known.machines[host].fabric),
-            local=False,
+        device = self._device(unit, self._known.machines[host].fabric, one.type, one.model or "unknown")
+        return replace(
+            device,
+            host_id=one.serial,
             attached_to=host,
             holder=owner.lease_id if owner is not None and owner.unit is None else None,
             state="in_use",
             health=one.health,
         )
 
-    def _free(self, unit: str, type_: str, model: str, fabric: str) -> Device:
+    def _device(self, unit: str, fabric: str, type_: str, model: str) -> Device:
+        """A free device. The fabric does not tell where it is: its place is one by which units can be told apart."""
         self._units[unit] = (type_, model)
-        ours = self._options.models.get(model, model.lower().replace(" ", "-"))
-        return Device(unit, self._options.types[type_], ours, None, self._location(unit, fabric), local=False)
-
-    def _location(self, unit: str, fabric: str) -> str:
-        """A place by which units of a fabric can be told apart; the fabric does not tell where its devices are."""
         place = 0
-        for index, (_, model) in enumerate(self._asked_for):
-            number = unit.removeprefix(f"{fabric}/{model}-")
+        for index, (_, asked_for) in enumerate(self._asked_for):
+            number = unit.removeprefix(f"{fabric}/{asked_for}-")
             if number != unit and number.isdigit():
                 place = int(number) + 1000 * index
-        self._places[fabric] = max(self._places.get(fabric, 0), place)
-        return f"{fabric}/slot{place}"
-
-    @staticmethod
-    def _order(location: str) -> tuple[str, int]:
-        fabric, _, place = location.rpartition("/slot")
-        return fabric, int(place)
+        kind, location = self._options.types[type_], f"{fabric}/slot{place}"
+        return Device(unit, kind, self._options.model(model), None, location, local=False)
 
     def banks(self, view: View) -> Sequence[Bank]:
         """One bank a fabric, reached by its machines; there is no limit to how many share it."""
-        found = []
-        for fabric in sorted({machine.fabric for machine in self._known.machines.values()}):
-            reached = tuple(
-                host
-                for host in self._hosts
-                if host in self._known.machines and self._known.machines[host].fabric == fabric
-            )
-            slots = frozenset(range(self._places.get(fabric, 0) + 1))
-            found.append(Bank(fabric, fabric, "advanced", slots, reached, UNLIMITED))
-        return found
+        machines = self._known.machines
+        return open_banks(
+            (device.location for device in view.devices),
+            lambda fabric: tuple(host for host in self._hosts if host in machines and machines[host].fabric == fabric),
+        )
 
     def objection(self, change: Change, view: View) -> str | None:
         for host, names in change.hosts.items():
@@ -203,23 +182,20 @@ class Plane(ControlPlane):
         new = [uuid for uuid in attached_by(answer, self._options.types) if uuid not in there]
         if self.client.rehearses or not new:
             return  # an answer that says nothing: what appears on the machine is it
-        self._note(host, new, answer)
+        # Known from now on, so that the next answer is not taken to mean them.
+        machine = self._machine(host)
+        added = (*machine.resources, *(Resource(uuid, "", None, None, "0") for uuid in new))
+        machines = {**self._known.machines, host: replace(machine, resources=added)}
+        self._known = Known(machines, self._known.owned)
         remember(unit, new[0])
         for uuid in new[1:]:
             remember(also(uuid), uuid)
-
-    def _note(self, host: str, new: list[str], answer: Answer) -> None:
-        """Know from now on that these are there, so that the next answer is not taken to mean them."""
-        machine = self._machine(host)
-        added = tuple(Resource(uuid, "", None, None, "0") for uuid in new)
-        whole = Machine(machine.uuid, machine.name, machine.fabric, (*machine.resources, *added))
-        self._known = Known({**self._known.machines, host: whole}, self._known.owned)
 
     def _refusal(self, what: str, unit: str, host: str) -> FabricError:
         """Conflict when somebody took the last one meanwhile, else the fabric's own refusal."""
         machine = self._machine(host)
         type_, model = self._units[unit]
-        if not self._names(machine, machine.fabric, type_, model, set()):
+        if not self._names(machine, type_, model, set()):
             return Conflict(f"{what}; the fabric has no {model} left: another client took it", ("the fabric",))
         return Incompatible(what, f"the fabric refuses it: {what}")
 
@@ -228,27 +204,27 @@ class Plane(ControlPlane):
         done: list[str] = []
         refused: dict[str, str] = {}
         unknown: dict[str, str] = {}
-        for host, names in change.hosts.items():
-            for unit in names:
-                found = self._known.of_unit(unit)
-                if self.client.rehearses:
-                    found = (host, Resource(CHOSEN, self._units[unit][0], None, None, "0"))
-                if found is None or found[0] != host:
-                    continue
-                wanted = {"res_type": found[1].type, "res_uuid": found[1].uuid, "res_num": 1}
-                try:
-                    answer = self._update("DELETE", self._machine(host), wanted)
-                except OutcomeUnknown as error:
-                    unknown[unit] = str(error)
-                    continue
-                if answer.ok or answer.status == 404:
-                    done.append(unit)
-                else:
-                    (refused if answer.status < 500 else unknown)[unit] = words(answer)
+        for host, unit in ((host, unit) for host, names in change.hosts.items() for unit in names):
+            found = self._known.of_unit(unit)
+            if self.client.rehearses:
+                found = (host, Resource(CHOSEN, self._units[unit][0], None, None, "0"))
+            if found is None or found[0] != host:
+                continue
+            wanted = {"res_type": found[1].type, "res_uuid": found[1].uuid, "res_num": 1}
+            try:
+                answer = self._update("DELETE", self._machine(host), wanted)
+            except OutcomeUnknown as error:
+                unknown[unit] = str(error)
+                continue
+            if answer.ok or answer.status == 404:
+                done.append(unit)
+            else:
+                (refused if answer.status < 500 else unknown)[unit] = words(answer)
+        items = "; ".join(f"{unit}: {text}" for unit, text in (unknown | refused).items())
         if unknown:
-            raise OutcomeUnknown(f"{change.tag.lease_id}: detaching {itemised(unknown | refused)}")
+            raise OutcomeUnknown(f"{change.tag.lease_id}: detaching {items}")
         if refused:
-            raise PartialFailure(f"{change.tag.lease_id}: not detached: {itemised(refused)}", done, refused)
+            raise PartialFailure(f"{change.tag.lease_id}: not detached: {items}", done, refused)
         return ()
 
     def _settle(self, change: Change) -> None:
@@ -283,10 +259,9 @@ class Plane(ControlPlane):
 
     def _ask(self, method: str, path: str, params: Mapping[str, str], body: Any = None) -> Answer:
         """With a token; once more with a new one when it is refused, which means that nothing was done."""
-        answer = Answer(0, {}, None, "")
+        query = {"tenant_uuid": self._options.tenant, **params}
         for again in (False, True):
             self._tokens.authorize(again=again)
-            query = {"tenant_uuid": self._options.tenant, **params}
             if method == "GET":
                 answer = self.client.get(path, query)
             else:
@@ -294,3 +269,8 @@ class Plane(ControlPlane):
             if answer.status not in (401, 403):
                 break
         return answer
+
+
+def _by_place(device: Device) -> tuple[str, int]:
+    fabric, _, place = device.location.rpartition("/slot")
+    return fabric, int(place)

@@ -1,13 +1,17 @@
-"""What the fabric manager shows, and which of it is which lease's. Pure."""
+"""What the fabric manager shows and answers, and which of it is which lease's. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any
 
 from campaign.fabrics.errors import ProtocolViolation
 from campaign.fabrics.hardware import Health
+from campaign.fabrics.http.client import Answer
+from campaign.fabrics.http.json_values import Json, at, mapping, mappings
 from campaign.fabrics.state_file import Holding
 
 ASKED, REFUSED = "?", ""
@@ -66,57 +70,59 @@ class Known:
 
 def machines(body: Any, types: Iterable[str]) -> tuple[Machine, ...]:
     """Out of GET machines, with devices of the named types only. Raises ProtocolViolation for what is no such list."""
-    listed = _mapping(_mapping(body).get("data")).get("machines")
+    listed = at(body, "data", "machines")
     if not isinstance(listed, list):
         raise ProtocolViolation(f"fabric manager: a list data.machines was expected, got: {str(body)[:200]}")
-    wanted = set(types)
-    return tuple(_machine(_mapping(one), wanted) for one in listed)
+    return tuple(_machine(mapping(one), set(types)) for one in listed)
 
 
-def _machine(body: Mapping[str, Any], types: set[str]) -> Machine:
-    uuid = body.get("mach_uuid")
-    if not isinstance(uuid, str) or not uuid:
-        raise ProtocolViolation(f"fabric manager: a machine without mach_uuid: {str(body)[:200]}")
-    listed = body.get("resources")
-    found = [_mapping(one) for one in listed] if isinstance(listed, list) else []
-    number = body.get("fabric_id")
-    return Machine(
-        uuid,
-        str(body.get("mach_name") or uuid),
-        "fabric" if number is None else f"fabric{number}",
-        tuple(resource(one) for one in found if str(one.get("res_type")) in types and not _boots(one)),
-    )
+def _machine(body: Json, types: set[str]) -> Machine:
+    uuid, number = _uuid(body, "a machine", "mach_uuid"), body.get("fabric_id")
+    found = [
+        _resource(one)
+        for one in mappings(body, "resources")
+        if str(one.get("res_type")) in types and at(one, "tags", "is_bootstorage") is not True
+    ]
+    fabric = "fabric" if number is None else f"fabric{number}"
+    return Machine(uuid, str(body.get("mach_name") or uuid), fabric, tuple(found))
 
 
-def resource(body: Mapping[str, Any]) -> Resource:
-    uuid = body.get("res_uuid")
-    if not isinstance(uuid, str) or not uuid:
-        raise ProtocolViolation(f"fabric manager: a resource without res_uuid: {str(body)[:200]}")
+def _resource(body: Json) -> Resource:
+    spec = mapping(body.get("res_spec") or body.get("res_spcec"))  # some releases write `res_spcec`
+    models = [one for one in mappings(spec, "condition") if str(one.get("column")) in ("model", "gpu_model")]
     return Resource(
-        uuid,
+        _uuid(body, "a resource", "res_uuid"),
         str(body.get("res_type")),
-        _model(body),
+        str(models[0].get("value")) if models else None,
         str(body["res_serial_num"]) if body.get("res_serial_num") else None,
         str(body.get("res_op_status", "0")),
     )
 
 
-def _model(body: Mapping[str, Any]) -> str | None:
-    """The model by a resource's conditions; some releases write `res_spcec`."""
-    spec = _mapping(body.get("res_spec") or body.get("res_spcec"))
-    conditions = spec.get("condition")
-    for condition in conditions if isinstance(conditions, list) else ():
-        if str(_mapping(condition).get("column")) in ("model", "gpu_model"):
-            return str(_mapping(condition).get("value"))
-    return None
+def _uuid(body: Json, what: str, name: str) -> str:
+    uuid = body.get(name)
+    if not isinstance(uuid, str) or not uuid:
+        raise ProtocolViolation(f"fabric manager: {what} without {name}: {str(body)[:200]}")
+    return uuid
 
 
-def _boots(body: Mapping[str, Any]) -> bool:
-    return _mapping(body.get("tags")).get("is_bootstorage") is True
+def words(answer: Answer) -> str:
+    """{"status", "detail": {"code", "message": text or object}}, in words; what else came, as it is."""
+    detail = at(answer.body, "detail")
+    if not isinstance(detail, dict):
+        return answer.words()
+    message = detail.get("message")
+    text = message if isinstance(message, str) else json.dumps(message)
+    return f"HTTP {answer.status} {detail.get('code', '')} {text}".replace("  ", " ")
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def attached_by(answer: Answer, types: Collection[str]) -> list[str]:
+    """UUIDs of the resources of the named types in the answer to an update; none where it is something else.
+
+    Some answers have all of the machine in them, its processors too.
+    """
+    resources = [one for machine in mappings(answer.body, "data", "machines") for one in mappings(machine, "resources")]
+    return [str(one["res_uuid"]) for one in resources if one.get("res_uuid") and one.get("res_type") in types]
 
 
 # -- whose it is ----------------------------------------------------------------------------------------------------------------
@@ -160,23 +166,14 @@ def owned(machines_by_host: Mapping[str, Machine], leases: Mapping[str, Holding]
 
 
 def _matched(waiting: Sequence[str], appeared: Sequence[Resource], fabric: str) -> list[tuple[str, Resource]]:
-    left = list(appeared)
-    matched: list[tuple[str, Resource]] = []
-    for unit in waiting:
-        of_model = [one for one in left if unit.startswith(f"{fabric}/{one.model}-")]
-        chosen = next(iter(of_model or left), None)
-        if chosen is not None:
-            left.remove(chosen)
-            matched.append((unit, chosen))
+    left, matched = list(appeared), []
+    for unit in waiting[: len(appeared)]:
+        chosen = next((one for one in left if unit.startswith(f"{fabric}/{one.model}-")), left[0])
+        left.remove(chosen)
+        matched.append((unit, chosen))
     return matched
 
 
-def free_units(prefix: str, count: int, taken: set[str]) -> list[str]:
-    """Names of `count` free devices: the first numbers that no attached one has."""
-    found: list[str] = []
-    number = 0
-    while len(found) < count:
-        number += 1
-        if f"{prefix}-{number}" not in taken:
-            found.append(f"{prefix}-{number}")
-    return found
+def free_units(prefix: str, units: int, taken: set[str]) -> list[str]:
+    """Names of so many free devices: the first numbers that no attached one has."""
+    return list(islice((name for number in count(1) if (name := f"{prefix}-{number}") not in taken), units))

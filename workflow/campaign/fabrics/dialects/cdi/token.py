@@ -14,6 +14,7 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.dialects.cdi.options import Options
 from campaign.fabrics.errors import OutcomeUnknown
 from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.json_values import text
 from campaign.fabrics.http.login import needed_login
 
 LEEWAY_S = 30.0
@@ -41,8 +42,8 @@ class Tokens:
         except OutcomeUnknown as error:
             # Not the outcome of what was asked for: nobody was logged in to ask for it.
             raise FabricError(f"{self._client.base}: cannot log in ({error})") from error
-        token = answer.body.get("access_token") if isinstance(answer.body, dict) else None
-        if not answer.ok or not isinstance(token, str) or not token:
+        token = text(answer.body, "access_token")
+        if not answer.ok or token is None:
             raise FabricError(
                 f"{self._client.base}: realm {self._options.realm} issues no token (HTTP {answer.status}); see `credentials`, "
                 "`client_id` and `client_secret_env`"
