@@ -8,11 +8,12 @@ from typing import Any
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
-from campaign.fabrics.dialects.nec.layout import ENDS, Layout, Operation, layout, mapping, procedures
+from campaign.fabrics.dialects.nec.layout import ENDS, Layout, Operation, layout, procedures
 from campaign.fabrics.dialects.nec.options import Options
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.http.client import Answer, Client
+from campaign.fabrics.http.json_values import Json, at, mapping, text
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
 
@@ -23,8 +24,6 @@ ASKED, ENDED = "?", ""
 
 
 class Plane(ControlPlane):
-    """CDIM, open; see `control.plane.ControlPlane`."""
-
     def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         self.client = Client(options)
         self._options = options
@@ -110,8 +109,8 @@ class Plane(ControlPlane):
         if 400 <= answer.status < 500:
             remember(APPLY, ENDED)
         self._accepted(answer)
-        number = mapping(answer.body).get("applyID")
-        if self.client.rehearses or not isinstance(number, str) or not number:
+        number = text(answer.body, "applyID")
+        if self.client.rehearses or number is None:
             return  # an answer that says nothing: reading back decides
         remember(APPLY, number)
         status = self._finish(number)
@@ -128,7 +127,7 @@ class Plane(ControlPlane):
     def _unblock(self, answer: Answer, change: Change) -> bool:
         """Cancel the suspended apply that blocks ours, when it is an earlier one of this very lease; False when it is not."""
         ours = change.handles.get(APPLY)
-        if mapping(answer.body).get("code") != "E40027" or not ours or ours not in str(answer.body.get("message")):
+        if at(answer.body, "code") != "E40027" or not ours or ours not in str(at(answer.body, "message")):
             return False
         self._cancel(ours)
         return True
@@ -144,8 +143,7 @@ class Plane(ControlPlane):
         if answer.ok:
             return
         where = f"POST {self.client.base}{self._options.prefix}/layout-apply"
-        body = mapping(answer.body)
-        code, message = str(body.get("code", "")), str(body.get("message") or answer.words())
+        code, message = mapping(answer.body).get("code", ""), str(at(answer.body, "message") or answer.words())
         if answer.status == 409:
             hint = "; resume or cancel it in CDIM, it blocks all others" if code == "E40027" else ""
             raise Busy(f"{where}: {code} {message}{hint}", ("CDIM",))
@@ -153,14 +151,14 @@ class Plane(ControlPlane):
             raise OutcomeUnknown(f"{where}: {answer.words()}")
         raise Incompatible(f"{where}: HTTP {answer.status} {code} {message}", f"CDIM refuses it: {message}")
 
-    def _finish(self, number: str) -> Mapping[str, Any]:
+    def _finish(self, number: str) -> Json:
         """The status of an apply that has ended. Raises OutcomeUnknown when that is not learnt within the operation's time."""
         while True:
             try:
                 status = self._read(f"/layout-apply/{number}")
             except FabricError as error:
                 raise OutcomeUnknown(f"apply {number}: its result cannot be read ({error})") from error
-            if not self._runs(status):
+            if status.get("status") not in RUNNING and status.get("rollbackStatus") != "IN_PROGRESS":
                 return status
             if self.client.left_s() <= self._options.poll_s:
                 raise OutcomeUnknown(
@@ -168,11 +166,7 @@ class Plane(ControlPlane):
                 )
             self.client.sleep(self._options.poll_s)
 
-    @staticmethod
-    def _runs(status: Mapping[str, Any]) -> bool:
-        return status.get("status") in RUNNING or status.get("rollbackStatus") == "IN_PROGRESS"
-
-    def _failed(self, number: str, status: Mapping[str, Any], steps: list[dict[str, Any]]) -> None:
+    def _failed(self, number: str, status: Json, steps: list[dict[str, Any]]) -> None:
         """Raise what an apply that did not complete comes to, by what CDIM shows now."""
         words = f"apply {number}: {status.get('status')}"
         rollback = status.get("rollbackStatus")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from campaign.fabrics.dialects.nec.options import Api, Options
 from campaign.fabrics.errors import ProtocolViolation
 from campaign.fabrics.hardware import Device, DeviceState, Health
+from campaign.fabrics.http.json_values import Json, at, mapping
 
 Operation = Literal["connect", "disconnect"]
 KINDS = {"GPU": "gpu", "storage": "nvme", "networkInterface": "nic"}
@@ -46,42 +47,34 @@ def layout(resources: Any, nodes: Any, options: Options, hosts: Sequence[str]) -
                 ends[str(device.get("deviceID"))] = host
     interfaces |= options.interfaces
     ends |= {interface: host for host, interface in options.interfaces.items()}
-    found = [
-        (resource, mapping(resource.get("device")))
+    movable = [  # what can be taken out of its host
+        resource
         for resource in _listed(resources, "resources")
-        if str(mapping(resource.get("device")).get("type")) in KINDS
+        if str(at(resource, "device", "type")) in KINDS
+        and not at(resource, "device", "constraints", "nonRemovableDevices")
     ]
-    movable = sorted((pair for pair in found if not _built_in(pair[1])), key=lambda pair: str(pair[1].get("deviceID")))
-    devices = tuple(
-        _device(resource, device, number, parts, ends, link_type, options.models)
-        for number, (resource, device) in enumerate(movable, start=1)
-    )
-    return Layout(devices, interfaces)
+    movable.sort(key=lambda resource: str(at(resource, "device", "deviceID")))
+    devices = (_device(one, slot, parts, ends, options) for slot, one in enumerate(movable, start=1))
+    return Layout(tuple(devices), interfaces)
 
 
 def _device(
-    resource: Mapping[str, Any],
-    device: Mapping[str, Any],
-    slot: int,
-    parts: Mapping[str, set[str]],
-    ends: Mapping[str, str],
-    link_type: str,
-    models: Mapping[str, str],
+    resource: Json, slot: int, parts: Mapping[str, set[str]], ends: Mapping[str, str], options: Options
 ) -> Device:
+    device, link_type = mapping(resource, "device"), ENDS[options.api][0]
     name = str(device.get("deviceID") or "")
     if not name:
         raise ProtocolViolation(f"resources: a {device.get('type')} without deviceID")
     links = [str(link.get("deviceID")) for link in _listed(device, "links", ()) if link.get("type") == link_type]
     linked = {ends.get(link, f"{link_type} {link}") for link in links}
     listed = parts.get(name, set())
-    model = str(device.get("model") or "unknown")
-    status = mapping(device.get("status"))
+    status = mapping(device, "status")
     health = _HEALTH.get(str(status.get("health")), "warning")
     agree = linked == listed and len(linked) <= 1
     return Device(
         name,
         KINDS[str(device.get("type"))],
-        models.get(model, model.lower().replace(" ", "-")),
+        options.model(str(device.get("model") or "unknown")),
         # A drive and a card are seen by their serial on their host; a GPU's UUID is not told.
         str(device["serialNumber"]) if device.get("type") != "GPU" and device.get("serialNumber") else None,
         f"{DRAWER}/slot{slot}",
@@ -92,33 +85,17 @@ def _device(
     )
 
 
-def _state(resource: Mapping[str, Any], status: Mapping[str, Any], health: Health, linked: bool) -> DeviceState:
+def _state(resource: Json, status: Json, health: Health, linked: bool) -> DeviceState:
     """Free is what is detected, enabled, well, offered by its administrator, and linked to no host."""
     if linked:
         return "in_use"
     if health == "critical":
         return "failed"
-    offered = mapping(resource.get("annotation")).get("available", True)
-    if (
-        resource.get("detected") is not True
-        or status.get("state") != "Enabled"
-        or health != "ok"
-        or offered is not True
-    ):
-        return "unavailable"
-    return "free"
+    offered = mapping(resource, "annotation").get("available", True) is True and resource.get("detected") is True
+    return "free" if offered and status.get("state") == "Enabled" and health == "ok" else "unavailable"
 
 
-def _built_in(device: Mapping[str, Any]) -> bool:
-    """True for what cannot be taken out of its host."""
-    return bool(mapping(device.get("constraints")).get("nonRemovableDevices"))
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _listed(body: Any, name: str, otherwise: Any = None) -> list[Mapping[str, Any]]:
+def _listed(body: Any, name: str, otherwise: Any = None) -> list[Json]:
     members = mapping(body).get(name, otherwise)
     if not isinstance(members, (list, tuple)):
         raise ProtocolViolation(f"CDIM: a list {name!r} was expected, got {str(body)[:200]}")
@@ -136,14 +113,6 @@ def procedures(
     found: list[dict[str, Any]] = []
     for host, names in hosts.items():
         for index, name in enumerate(names):
-            number = len(found) + 1
-            found.append(
-                {
-                    "operationID": number,
-                    "operation": operation,
-                    source: interfaces[host],
-                    destination: name,
-                    "dependencies": [number - 1] if index else [],
-                }
-            )
+            step = {"operationID": len(found) + 1, "operation": operation, source: interfaces[host], destination: name}
+            found.append(step | {"dependencies": [len(found)] if index else []})
     return found

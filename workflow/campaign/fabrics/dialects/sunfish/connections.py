@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.dialects.redfish.answers import uri, uris
 from campaign.fabrics.hardware import Health
+from campaign.fabrics.http.json_values import Json, listing, mapping, mappings, text
 from campaign.fabrics.protocol import Tag
 
 _HEALTH: dict[str, Health] = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
@@ -58,7 +58,7 @@ class Shown:
     connections: tuple[Connection, ...] = ()
     zones: tuple[tuple[str, ...], ...] = ()
     agent: tuple[Connection, ...] | None = None
-    entities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    entities: Mapping[str, Json] = field(default_factory=dict)
     doubted: frozenset[str] = frozenset()
 
     @property
@@ -69,37 +69,28 @@ class Shown:
         return next((one.id for one in self.endpoints if one.path == path), None)
 
 
-def endpoint(body: Mapping[str, Any]) -> Endpoint:
+def endpoint(body: Json) -> Endpoint:
     """DSP0268 Endpoint: who is connected is its first entity; one that is both is taken for what it is connected as, a target."""
-    entities = body.get("ConnectedEntities")
-    first = entities[0] if isinstance(entities, list) and entities and isinstance(entities[0], Mapping) else {}
-    links = body.get("Links")
-    told = isinstance(links, Mapping) and "Connections" in links
-    status = body.get("Status") if isinstance(body.get("Status"), Mapping) else {}
-    assert isinstance(status, Mapping)
+    first = mapping(next(iter(listing(body, "ConnectedEntities")), None))
+    links, status = mapping(body, "Links"), mapping(body, "Status")
+    uuids = (
+        text(one, "DurableName") for one in mappings(first, "Identifiers") if one.get("DurableNameFormat") == "UUID"
+    )
     return Endpoint(
         uri(body) or "",
         str(body.get("Id") or ""),
         first.get("EntityRole") == "Initiator",
         str(first.get("EntityType") or ""),
         uri(first.get("EntityLink")),
-        _uuid(first.get("Identifiers")),
+        next(filter(None, uuids), None),
         _HEALTH.get(str(status.get("Health", "OK")), "warning"),
         status.get("State", "Enabled") == "Enabled",
-        uris(links["Connections"]) if told and isinstance(links, Mapping) else None,
+        uris(links["Connections"]) if "Connections" in links else None,
     )
 
 
-def _uuid(identifiers: Any) -> str | None:
-    for one in identifiers if isinstance(identifiers, list) else ():
-        if isinstance(one, Mapping) and one.get("DurableNameFormat") == "UUID" and one.get("DurableName"):
-            return str(one["DurableName"])
-    return None
-
-
-def connection(body: Mapping[str, Any]) -> Connection:
-    links = body.get("Links")
-    ends = links if isinstance(links, Mapping) else {}
+def connection(body: Json) -> Connection:
+    ends = mapping(body, "Links")
     return Connection(
         uri(body) or "",
         str(body.get("Id") or ""),
@@ -109,7 +100,7 @@ def connection(body: Mapping[str, Any]) -> Connection:
     )
 
 
-def kind(one: Endpoint, entity: Mapping[str, Any]) -> str:
+def kind(one: Endpoint, entity: Json) -> str:
     """The system file's word for what an endpoint stands for."""
     if one.type == "Processor":
         return str(entity.get("ProcessorType") or "gpu").lower()
@@ -177,7 +168,7 @@ def reach(shown: Shown) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def the_fabric(fabrics: Sequence[Mapping[str, Any]], wanted: str | None) -> Mapping[str, Any]:
+def the_fabric(fabrics: Sequence[Json], wanted: str | None) -> Json:
     """The fabric that is used. Raises FabricError naming those there are."""
     found = [one for one in fabrics if wanted in (None, one.get("Id"))]
     if len(found) != 1:

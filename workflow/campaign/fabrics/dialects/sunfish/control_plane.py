@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from campaign.errors import FabricError
-from campaign.fabrics.banks import UNLIMITED, Bank
+from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
-from campaign.fabrics.dialects.redfish.answers import Missing, uri
+from campaign.fabrics.dialects.redfish.answers import Missing, uri, uris
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.dialects.sunfish.connections import (
     Connection,
@@ -29,6 +29,7 @@ from campaign.fabrics.dialects.sunfish.options import Options
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.json_values import Json, listing
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
 
@@ -36,22 +37,21 @@ FABRICS = "/redfish/v1/Fabrics"
 
 
 class Plane(ControlPlane):
-    """Sunfish, open; see `control.plane.ControlPlane`."""
-
     def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         self.client = Client(options)
         self._service = Service(self.client, options.auth)
         self._options = options
         self._hosts = {options.hosts.get(host.name, host.name): host.name for host in hosts}
-        self._fabric: Mapping[str, Any] = {}
-        self._entities: dict[str, Mapping[str, Any]] = {}
+        self._fabric: Json = {}
+        self._entities: dict[str, Json] = {}
         self._shown = Shown()
-        self._groups: dict[tuple[str, ...], list[str]] = {}
+        self._reach: dict[str, tuple[str, ...]] = {}
         self._places: dict[str, str] = {}
         self._doubted: set[str] = set()
         self._agent: Service | None = None
         if options.agent_url is not None:
             split = urlsplit(options.agent_url)
+            self._agent_path = split.path
             there = options.model_copy(update={"url": f"{split.scheme}://{split.netloc}"})
             self._agent = Service(Client(there), "none")
 
@@ -67,23 +67,29 @@ class Plane(ControlPlane):
     def view(self) -> View:
         if not self._fabric:
             self._fabric = the_fabric(self._service.members(FABRICS), self._options.fabric)
-        endpoints = tuple(endpoint(one) for one in self._members("Endpoints"))
-        zones = tuple(_ends(one) for one in self._members("Zones") if one.get("ZoneType") in ("ZoneOfEndpoints", None))
+        endpoints = tuple(map(endpoint, self._members("Endpoints")))
+        zones = tuple(
+            uris(listing(one, "Links", "Endpoints"))
+            for one in self._members("Zones")
+            if one.get("ZoneType") in ("ZoneOfEndpoints", None)
+        )
         self._shown = Shown(
             endpoints,
-            tuple(connection(one) for one in self._members("Connections")),
+            tuple(map(connection, self._members("Connections"))),
             zones,
-            self._agents(),
+            None if self._agent is None else tuple(map(connection, self._agent.members(self._agent_path))),
             {one.path: self._entity(one) for one in endpoints if not one.initiates},
             frozenset(self._doubted),
         )
-        self._groups = {}
+        groups: dict[tuple[str, ...], list[str]] = {}
         for name, initiators in reach(self._shown).items():
-            self._groups.setdefault(initiators, []).append(name)
+            groups.setdefault(initiators, []).append(name)
+        # One drawer for devices that share their zones.
+        self._reach = {f"{self._fabric.get('Id')}-{index}": ends for index, ends in enumerate(groups, start=1)}
         self._places = {
-            name: f"{self._fabric.get('Id')}-{index}/slot{slot}"
-            for index, members in enumerate(self._groups.values(), start=1)
-            for slot, name in enumerate(members, start=1)
+            name: f"{drawer}/slot{slot}"
+            for drawer, ends in self._reach.items()
+            for slot, name in enumerate(groups[ends], start=1)
         }
         uses = {target.id: use(target, self._shown) for target in self._shown.targets}
         devices = tuple(self._device(target, uses[target.id]) for target in self._shown.targets)
@@ -91,10 +97,9 @@ class Plane(ControlPlane):
         return View(devices, {}, lease_tag.by_lease(marks, devices))
 
     def _members(self, name: str) -> list[dict[str, Any]]:
-        path = uri(self._fabric.get(name))
-        return [] if path is None else self._service.members(path)
+        return self._service.collection(self._fabric, name)
 
-    def _entity(self, one: Endpoint) -> Mapping[str, Any]:
+    def _entity(self, one: Endpoint) -> Json:
         """What an endpoint stands for; read once, as a device does not become another."""
         if one.entity is None:
             return {}
@@ -102,14 +107,8 @@ class Plane(ControlPlane):
             self._entities[one.entity] = self._service.find(one.entity) or {}
         return self._entities[one.entity]
 
-    def _agents(self) -> tuple[Connection, ...] | None:
-        if self._agent is None or self._options.agent_url is None:
-            return None
-        return tuple(connection(one) for one in self._agent.members(urlsplit(self._options.agent_url).path))
-
     def _device(self, target: Endpoint, used: Use) -> Device:
         entity = self._shown.entities.get(target.path, {})
-        model = str(entity.get("Model") or "unknown")
         serial = entity.get("UUID") or entity.get("SerialNumber")
         host = None if used.initiator is None else self._hosts.get(used.initiator, used.initiator)
         # Without a mark it is somebody's; what is in disagreement may have lost ours, and the claims say whose it is.
@@ -117,7 +116,7 @@ class Plane(ControlPlane):
         return Device(
             target.id,
             kind(target, entity),
-            self._options.models.get(model, model.lower().replace(" ", "-")),
+            self._options.model(str(entity.get("Model") or "unknown")),
             target.uuid or (str(serial) if serial else None),
             self._places[target.id],
             local=False,
@@ -129,17 +128,10 @@ class Plane(ControlPlane):
 
     def banks(self, view: View) -> Sequence[Bank]:
         """One bank for devices that share their zones; there is no limit to how many hosts share it."""
-        return [
-            Bank(
-                name := f"{self._fabric.get('Id')}-{index}",
-                name,
-                "advanced",
-                frozenset(range(1, len(members) + 1)),
-                tuple(self._hosts[one] for one in initiators if one in self._hosts),
-                UNLIMITED,
-            )
-            for index, (initiators, members) in enumerate(self._groups.items(), start=1)
-        ]
+        return open_banks(
+            self._places.values(),
+            lambda drawer: tuple(self._hosts[one] for one in self._reach[drawer] if one in self._hosts),
+        )
 
     def objection(self, change: Change, view: View) -> str | None:
         for host, names in change.hosts.items():
@@ -248,12 +240,6 @@ class Plane(ControlPlane):
         if self._agent is not None:
             self._agent.close()
             self._agent.client.close()
-
-
-def _ends(zone: Mapping[str, Any]) -> tuple[str, ...]:
-    links = zone.get("Links")
-    listed = links.get("Endpoints") if isinstance(links, Mapping) else None
-    return tuple(path for one in (listed if isinstance(listed, list) else []) if (path := uri(one)) is not None)
 
 
 def _state(target: Endpoint, used: Use) -> DeviceState:
