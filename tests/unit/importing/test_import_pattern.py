@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from campaign.documents.expression import parse
 from campaign.errors import ConfigError
-from campaign.importing.exclusion_rules import others
-from campaign.importing.path_pattern import pattern, plain
+from campaign.importing.campaign_files import others
+from campaign.importing.map_file import pattern, plain
 
 NAMES = ("configuration", "workload", "batch", "precision", "repetition")
 
@@ -75,6 +75,6 @@ def test_rules_hold_for_exactly_the_cells_that_were_not_found(cells: set[tuple[s
 def test_many_cells_make_few_short_rules() -> None:
     values = [[f"configuration-{n}" for n in range(200)], [8, 16, 32]]
     cells = [(name, batch) for n, name in enumerate(values[0]) for batch in (8, 16, 32) if batch < 32 or n % 2]
-    rules = others(("configuration", "batch"), values, cells)
+    rules = list(others(("configuration", "batch"), values, cells))
     assert len(rules) <= 10
     assert max(map(len, rules)) < 1000

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from campaign.config.import_file import ImportFile
 from campaign.documents.cell import Scalar
-from campaign.importing.exclusion_rules import either, others
 from campaign.importing.log_identity import PRECISIONS, Point
 from campaign.workloads.protocol import Workload
 
 WHY = "no log of it was found"
 _AXES = ("configuration", "workload", "batch", "precision")
+_TOGETHER = 12  # names in one list: an expression has an end
 
 
 def system_document(said: ImportFile, workloads: Mapping[str, Workload], notes: Sequence[str] = ()) -> dict[str, Any]:
@@ -51,10 +51,15 @@ def campaign_document(
     """The campaign file. axes: options that are axes; repetitions: planned, by workload."""
     cells = [_values(point, axes, workloads) for point in sorted(points)]
     most = max(repetitions.values())
+    fewer = [
+        {"when": f"workload == {name!r}", "repetitions": count}
+        for name, count in sorted(repetitions.items())
+        if count < most
+    ]
     full = said.matrix == "full"
     values = {name: _sorted(cell[place] for cell in cells) for place, name in enumerate((*_AXES, *sorted(axes)))}
     overrides, exclude = ([], []) if full else _sparse(values, cells)
-    document: dict[str, Any] = {
+    return {
         "schema_version": "campaign/1",
         "name": said.name,
         "title": said.title,
@@ -71,47 +76,33 @@ def campaign_document(
             "options": {name: values[name] for name in sorted(axes)},
         },
         "exclude": [{"when": rule, "why": WHY} for rule in exclude],
-        "overrides": [
-            *overrides,
-            *(
-                {"when": f"workload == {name!r}", "repetitions": count}
-                for name, count in sorted(repetitions.items())
-                if count < most
-            ),
-        ],
+        "overrides": [*overrides, *fewer],
         "protocol": {
-            "warmup_steps": said.protocol.warmup_steps,
-            "measured_steps": said.protocol.measured_steps,
-            "seed": said.protocol.seed,
-            "order": said.protocol.order,
+            **said.protocol.model_dump(mode="json"),
             "repetitions": most,
             "telemetry_s": None,
             "links": {"when": []},
         },
         "imported": True,
     }
-    return document
 
 
 def _sparse(
     values: Mapping[str, Sequence[Scalar]], cells: Sequence[tuple[Scalar, ...]]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """What makes of the product the cells that were found: own batches and precisions of workloads, and exclusions."""
-    by_workload: dict[Scalar, set[tuple[Scalar, ...]]] = {}
-    for configuration, workload, *rest in cells:
-        by_workload.setdefault(workload, set()).add((configuration, *rest))
-    alike: dict[frozenset[tuple[Scalar, ...]], list[Scalar]] = {}
-    for workload, its_own in by_workload.items():
-        alike.setdefault(frozenset(its_own), []).append(workload)
+    rests = ((workload, (configuration, *rest)) for configuration, workload, *rest in cells)
+    alike = _alike(rests, values["workload"])
     names = [name for name in values if name != "workload"]
-    overrides, exclude = [], []
+    overrides: list[dict[str, Any]] = []
+    exclude: list[str] = []
     for found, workloads in alike.items():
         own = {**values, "batch": _sorted(c[1] for c in found), "precision": _sorted(c[2] for c in found)}
-        for at in range(0, len(workloads), 12):
-            of = either("workload", workloads[at : at + 12])
+        for of in _among("workload", workloads):
             if changed := {name: own[name] for name in ("batch", "precision") if own[name] != values[name]}:
                 overrides.append({"when": of, "axes": changed})
-            exclude += others(names, [own[name] for name in names], found, of if len(by_workload) > 1 else "")
+            only = of if len(values["workload"]) > 1 else ""
+            exclude += others(names, [own[name] for name in names], found, only)
     return overrides, exclude
 
 
@@ -127,3 +118,46 @@ def _values(point: Point, axes: Collection[str], workloads: Mapping[str, Workloa
     configuration, workload, batch, precision, options = point
     given = {**workloads[workload].options, **dict(options)}
     return configuration, workload, batch, precision, *(given[name] for name in sorted(axes))
+
+
+def others(
+    names: Sequence[str], values: Sequence[Sequence[Scalar]], cells: Iterable[Sequence[Scalar]], given: str = ""
+) -> Iterator[str]:
+    """Expressions that together hold for exactly those combinations of values that are no cell, once each: few, each short.
+
+    names: of the axes, in the order of a cell's values; values: of each axis; given: what holds for all of these cells.
+    """
+    if not names:
+        return
+    name, every = names[0], values[0]
+    alike = _alike(((first, tuple(rest)) for first, *rest in cells), every)
+    present = {value for same in alike.values() for value in same}
+    if absent := [value for value in every if value not in present]:
+        yield from (_and(given, rule) for rule in _among(name, absent))
+    for rest_of, same in alike.items():
+        for chosen in _among(name, same) if len(same) < len(every) else [""]:
+            yield from others(names[1:], values[1:], rest_of, _and(given, chosen))
+
+
+def _alike(
+    cells: Iterable[tuple[Scalar, tuple[Scalar, ...]]], order: Iterable[Scalar]
+) -> dict[frozenset[tuple[Scalar, ...]], list[Scalar]]:
+    """Values of an axis that have cells, by the rest of these; in the order of values."""
+    below: dict[Scalar, set[tuple[Scalar, ...]]] = {}
+    for value, rest in cells:
+        below.setdefault(value, set()).add(rest)
+    alike: dict[frozenset[tuple[Scalar, ...]], list[Scalar]] = {}
+    for value in order:
+        if value in below:
+            alike.setdefault(frozenset(below[value]), []).append(value)
+    return alike
+
+
+def _among(name: str, values: Sequence[Scalar]) -> list[str]:
+    """Expressions for any of the values."""
+    parts = [list(values[at : at + _TOGETHER]) for at in range(0, len(values), _TOGETHER)]
+    return [f"{name} == {part[0]!r}" if len(part) == 1 else f"{name} in {part!r}" for part in parts]
+
+
+def _and(given: str, rule: str) -> str:
+    return f"{given} and {rule}" if given and rule else given or rule

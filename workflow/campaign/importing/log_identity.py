@@ -7,21 +7,19 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from campaign.config.import_file import LogPattern
+from campaign.config.import_file import IDENTITY, LogPattern
 from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar
 from campaign.documents.fields import Precision
 from campaign.errors import nearest
-from campaign.importing.log_facts import Found
-from campaign.importing.path_pattern import NUMBERS
+from campaign.importing.log_facts import Found, Unread
 from campaign.workloads.protocol import Workload
 
+NUMBERS = frozenset(
+    {"batch", "batch_global", "repetition", "hosts", "devices_per_host", "devices_used", "devices", "ranks"}
+)
 PRECISIONS: tuple[str, ...] = typing.get_args(Precision)
 Point = tuple[str, str, int, str, tuple[tuple[str, Scalar], ...]]
 """configuration, workload, batch, precision, and options by name: a cell before there is a campaign."""
-
-
-class Unread(Exception):
-    """Why a file becomes no record."""
 
 
 class Copy(Unread):
@@ -40,16 +38,13 @@ class LogIdentity:
 
 @dataclass(frozen=True)
 class Known:
-    """What the map declares, with the workload files that it names. axes: options that any log gives a value."""
+    """What the map declares, with the workload files that it names."""
 
     configurations: Sequence[Configuration]
     workloads: Mapping[str, Workload]
-    axes: frozenset[str] = frozenset()
 
     def names(self) -> set[str]:
         """What can be said of a log by this map."""
-        from campaign.config.import_file import IDENTITY
-
         return {*IDENTITY, *SHAPE_AXES, *(option for file in self.workloads.values() for option in file.options)}
 
     def words(self, pattern: LogPattern) -> dict[str, set[str]]:
@@ -76,11 +71,8 @@ def identify(known: Known, pattern: LogPattern, path: Mapping[str, str], found: 
             f"'{precision}' is not a precision; there are: {', '.join(PRECISIONS)} (the map's 'words' translate)"
         )
     file = known.workloads[workload]
-    options = tuple(
-        (name, _option(name, said[name], file.options[name]) if name in said else file.options[name])
-        for name in sorted(known.axes)
-        if name in file.options
-    )
+    named = sorted(file.options.keys() & said.keys())
+    options = tuple((name, _option(name, said[name], file.options[name])) for name in named)
     repetition = said.get("repetition")
     if repetition is not None and not 1 <= int(repetition) <= 999_999:
         raise Unread(f"repetition {repetition}: repetitions count from 1; number all of them from 1")
@@ -98,19 +90,15 @@ def _said(pattern: LogPattern, path: Mapping[str, str], found: Found) -> dict[st
         for name, text in values.items():
             value: Scalar = pattern.words.get(name, {}).get(str(text), text)
             if name in NUMBERS:
-                value = _whole(name, value)
+                try:
+                    value = int(value)
+                except ValueError:
+                    raise Unread(f"{name} is '{value}', which is not an integer") from None
             if name in said and str(said[name][0]) != str(value):
                 first, other = said[name]
                 raise Unread(f"{name} is {first} by its {other}, and {value} by the {source}")
             said.setdefault(name, (value, source))
     return {name: value for name, (value, _) in said.items()}
-
-
-def _whole(name: str, value: Scalar) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise Unread(f"{name} is '{value}', which is not an integer") from None
 
 
 def _needed(said: Mapping[str, Scalar], name: str) -> Scalar:
@@ -137,9 +125,8 @@ def _configuration(known: Known, said: Mapping[str, Scalar]) -> Configuration:
     ]
     if len(fitting) == 1:
         return fitting[0]
-    told = ", ".join(
-        f"{name} {value}" for name, value in {**shape, "configuration": said.get("configuration")}.items() if value
-    )
+    all_said = {**shape, "configuration": said.get("configuration")}
+    told = ", ".join(f"{name} {value}" for name, value in all_said.items() if value)
     if not fitting:
         raise Unread(f"no configuration in the map has {told}")
     raise Unread(f"{', '.join(c.name for c in fitting)} all have {told}; say which one it is")
@@ -149,14 +136,8 @@ def _batch(said: Mapping[str, Scalar], configuration: Configuration) -> int:
     if "batch_global" in said:
         whole, rest = divmod(int(said["batch_global"]), configuration.ranks)
         if rest or int(said.get("batch", whole)) != whole:
-            raise Unread(
-                f"a global batch of {said['batch_global']} is not "
-                + (
-                    f"{said['batch']} times {configuration.ranks} ranks"
-                    if "batch" in said
-                    else f"a multiple of {configuration.ranks} ranks"
-                )
-            )
+            of = f"{said['batch']} times" if "batch" in said else "a multiple of"
+            raise Unread(f"a global batch of {said['batch_global']} is not {of} {configuration.ranks} ranks")
     else:
         whole = int(_needed(said, "batch"))
     if not 1 <= whole <= 4096:

@@ -1,9 +1,10 @@
-"""The map of an import: what the logs of a directory are logs of, read from a YAML file."""
+"""The map of an import: what the logs of a directory are logs of, from a YAML file; and its path patterns with names in braces."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import string
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,23 @@ from campaign.config.load import Loaded, gathered, load_workload_file, validate
 from campaign.config.published_file import load as load_reference
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile, read_yaml
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, nearest
 from campaign.importing.campaign_files import system_document, workload_document
-from campaign.importing.log_identity import Known
-from campaign.importing.path_pattern import Pattern, pattern, plain
+from campaign.importing.log_identity import NUMBERS, Known
 from campaign.workloads.protocol import Workload
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """strict: matches where every name has one of the words that are known; loose: where it might have."""
+
+    strict: re.Pattern[str]
+    loose: re.Pattern[str]
+
+    def match(self, path: str) -> Mapping[str, str] | None:
+        """Name -> text of it in the path; None where the pattern does not fit."""
+        found = self.strict.fullmatch(path) or self.loose.fullmatch(path)
+        return None if found is None else found.groupdict()
 
 
 @dataclass(frozen=True)
@@ -69,3 +82,41 @@ def _workload(said: ImportFile, name: str, source: YamlFile) -> Workload:
             "not in its log; give a 'parser' or 'parsers' here, under a name of their own"
         )
     return loaded.model
+
+
+def pattern(text: str, names: Collection[str], words: Mapping[str, Collection[str]], where: str) -> Pattern:
+    """Compile a pattern.
+
+    names: what can stand in braces; words: name -> texts that are known for it, preferred where a path can be read in two ways.
+    ConfigError for a name that is not known, and for braces that do not close.
+    """
+    try:
+        parts = list(string.Formatter().parse(text))
+    except ValueError as error:
+        raise ConfigError(f"{where}: '{text}': {error}; write {{{{ and }}}} for literal braces") from error
+    strict, loose, seen = "", "", set[str]()
+    for literal, name, form, conversion in parts:
+        strict, loose = strict + _literal(literal), loose + _literal(literal)
+        if name is None:
+            continue
+        if form or conversion or name not in names:
+            raise ConfigError(f"{where}: '{{{name}}}' is not a name that a path can contain; {nearest(name, names)}")
+        if name in seen:
+            strict, loose = strict + f"(?P={name})", loose + f"(?P={name})"
+            continue
+        seen.add(name)
+        known = sorted(map(re.escape, words.get(name, ())), key=len, reverse=True)
+        anything = r"\d{1,9}" if name in NUMBERS else r"[^/]+"
+        strict += f"(?P<{name}>{'|'.join(known) or anything})"
+        loose += f"(?P<{name}>{anything})"
+    return Pattern(re.compile(strict), re.compile(loose))
+
+
+def plain(text: str) -> re.Pattern[str]:
+    """A pattern without names, in which braces mean nothing."""
+    return re.compile(_literal(text))
+
+
+def _literal(text: str) -> str:
+    wild = {"**/": "(?:[^/]+/)*", "*": "[^/]*"}
+    return "".join(wild.get(part) or re.escape(part) for part in re.split(r"(\*\*/|\*)", text))

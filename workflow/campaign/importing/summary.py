@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 from campaign.documents.cell import Cell
-from campaign.importing.scan_logs import Entry, Survey
+from campaign.importing.scan_logs import Survey
 
 
 def document(found: Survey) -> dict[str, Any]:
@@ -53,8 +54,6 @@ def axes(found: Survey) -> list[dict[str, Any]]:
 
 def cells(found: Survey) -> list[dict[str, Any]]:
     """Every cell with its runs, their outcomes and the median of what they printed."""
-    import statistics
-
     by_cell: defaultdict[str, list[tuple[str, float | None]]] = defaultdict(list)
     known: dict[str, Cell] = {}
     for cell, status, rate in _runs(found):
@@ -78,27 +77,19 @@ def cells(found: Survey) -> list[dict[str, Any]]:
 
 def failures(found: Survey) -> list[dict[str, str]]:
     """New logs of runs that failed."""
-
-    def row(entry: Entry) -> dict[str, str]:
-        outcome = entry.outcome
-        reason = outcome.failure.reason if outcome and outcome.failure else ""
-        return {"log": entry.path, "status": outcome.status if outcome else "", "why": reason}
-
-    return [row(entry) for entry in found.of("new") if entry.outcome is not None and entry.outcome.status != "ok"]
+    return [
+        {"log": entry.path, "status": of.status, "why": of.failure.reason if of.failure else ""}
+        for entry in found.of("new")
+        if (of := entry.outcome) is not None and of.status != "ok"
+    ]
 
 
 def one_line(found: Survey, *, written: bool) -> str:
     """How many logs became what, in one line or two."""
     new = found.of("new")
     ok = sum(entry.outcome is not None and entry.outcome.status == "ok" for entry in new)
-    parts = [
-        f"{len(new)} {'records written' if written else 'new logs'} ({ok} ok, {len(new) - ok} failed)",
-        f"{len(found.of('present'))} imported before",
-        f"{len(found.of('unread'))} not read",
-    ]
-    strays = (
-        f"\n{found.strays} records of earlier imports belong to no cell of this map any more; the report leaves them out"
-        if found.strays
-        else ""
+    strays = f"\n{found.strays} records of earlier imports belong to no cell of this map any more; the report leaves them out"
+    return (
+        f"{len(new)} {'records written' if written else 'new logs'} ({ok} ok, {len(new) - ok} failed), "
+        f"{len(found.of('present'))} imported before, {len(found.of('unread'))} not read{strays if found.strays else ''}"
     )
-    return ", ".join(parts) + strays

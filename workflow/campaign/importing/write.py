@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,15 @@ def write(found: Survey, read: Map, results: Results) -> Path:
         written = _files(found.campaign, directory, system, read.path)
     except OSError as error:
         raise unwritable(error, directory) from error
+    environment = {
+        "schema_version": "environment/1",
+        "host": read.said.system.name,
+        "imported_by": f"composable-campaign {__version__}",
+        "packages": dict(read.said.software),
+    }
     shared = {
         "campaign": store.share(load_campaign(written).document()),
-        "environment": store.share(_environment(read)),
+        "environment": store.share(environment),
     }
     for entry in found.of("new"):
         store.write(_record(found, entry, store, shared))
@@ -90,34 +96,21 @@ def notes(found: Survey) -> list[str]:
     return said
 
 
-def _environment(read: Map) -> dict[str, Any]:
-    return {
-        "schema_version": "environment/1",
-        "host": read.said.system.name,
-        "imported_by": f"composable-campaign {__version__}",
-        "packages": dict(read.said.software),
-    }
-
-
-def _composition(campaign: Campaign, hosts: Collection[str]) -> dict[str, Any]:
-    """Hosts that the log and the map both know; which devices they had is not known."""
-    groups = {name: group for group in campaign.system.hosts for name in group.names() if name in hosts}
-    return {
-        "schema_version": "composition/1",
-        "hosts": [
-            {"name": name, "cores": group.cores, "memory_gib": group.memory_gib, "devices": [], "storage": []}
-            for name, group in groups.items()
-        ],
-    }
-
-
 def _record(found: Survey, entry: Entry, store: Store, shared: Mapping[str, str]) -> Record:
     cell, outcome, of = entry.cell, entry.outcome, entry.identity
     if cell is None or outcome is None or of is None:
         raise RecordError(f"{entry.path}: was not read")
-    written_s = (found.directory / entry.path).stat().st_mtime
-    started, ended, timed = span(entry.found, written_s)
-    name = found.campaign.name
+    started, ended, timed = span(entry.found, (found.directory / entry.path).stat().st_mtime)
+    # Hosts that the log and the map both know; which devices they had is not known.
+    composition = {
+        "schema_version": "composition/1",
+        "hosts": [
+            {"name": name, "cores": group.cores, "memory_gib": group.memory_gib, "devices": [], "storage": []}
+            for group in found.campaign.system.hosts
+            for name in group.names()
+            if name in of.hosts
+        ],
+    }
     return Record(
         cell_id=cell.id,
         repetition=entry.repetition,
@@ -128,11 +121,10 @@ def _record(found: Survey, entry: Entry, store: Store, shared: Mapping[str, str]
         started=started,
         ended=ended,
         # Runs of which nothing says that they shared a composition are each on their own.
-        lease_id=f"{name}.{cell.configuration.name}.{of.lease or f'imported-{entry.sha256[:12]}'}",
+        lease_id=f"{found.campaign.name}.{cell.configuration.name}.{of.lease or f'imported-{entry.sha256[:12]}'}",
         hosts=of.hosts,
-        composition=store.share(_composition(found.campaign, of.hosts)),
-        environment=shared["environment"],
-        campaign=shared["campaign"],
+        composition=store.share(composition),
+        **shared,
         throughput_per_s=outcome.throughput_per_s,
         step_times_s=outcome.step_times_s,
         window_s=outcome.window_s,
