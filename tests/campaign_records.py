@@ -8,6 +8,7 @@ from typing import Any
 
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Record, RecordedCell, Store
+from campaign.documents.run_numbers import composition_of, runs_of
 from campaign.plan.matrix import expand, specification
 
 
@@ -17,23 +18,31 @@ def fill(campaign: Campaign, results: Path, share: float = 1.0) -> Store:
     environment = store.share({"packages": {"torch": "2.0"}, "host": "h"})
     as_used = store.share(campaign.document())
     cells = expand(campaign).cells
-    runs = [(cell, repetition) for cell in cells for repetition in range(1, cell.settings.repetitions + 1)]
+    runs = [(cell, run) for cell in cells for run in runs_of(cell.settings)]
     for cell, repetition in runs[: round(share * len(runs))]:
-        recorded = RecordedCell.of(cell)
+        recorded, lease = RecordedCell.of(cell), _lease(cell.configuration.name, composition_of(repetition))
         store.write(
             Record(
                 cell_id=cell.id, repetition=repetition, cell=recorded, specification=specification(campaign, cell), status="ok",
-                started=1.0, ended=2.0, lease_id=f"{cell.configuration.name}.1", composition="c", environment=environment,
+                started=1.0, ended=2.0, lease_id=f"{lease}.1", composition="c", environment=environment,
                 campaign=as_used, throughput_per_s=10.0 * cell.batch, step_times_s=((0.1,),), window_s=(0.1,),
             )
         )  # fmt: skip
     for number, configuration in enumerate(campaign.configurations):
-        write(results / "leases" / f"{configuration.name}.1.json", lease_document(configuration.name, float(number)))
+        for composition in sorted({composition_of(run) for cell, run in runs if cell.configuration == configuration}):
+            name = _lease(configuration.name, composition)
+            requested_s = float(number + (composition - 1) * len(campaign.configurations))
+            write(results / "leases" / f"{name}.1.json", lease_document(name, requested_s))
     return store
 
 
+def _lease(configuration: str, composition: int) -> str:
+    return configuration if composition == 1 else f"{configuration}--c{composition}"
+
+
 def lease_document(name: str, requested_s: float) -> dict[str, Any]:
-    known = {"lease_id": f"{name}.1", "lease": name, "configuration": name, "state": "RELEASED"}
+    configuration = name.partition("--")[0]
+    known = {"lease_id": f"{name}.1", "lease": name, "configuration": configuration, "state": "RELEASED"}
     return known | {"requested_s": requested_s, "leaked": []}
 
 

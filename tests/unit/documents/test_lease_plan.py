@@ -50,7 +50,7 @@ def test_it_says_all_that_the_campaign_says_of_the_lease(campaign: Campaign, pat
         assert cell_id(document.specification(cell)) == cell.id
     for planned in document.cells:
         assert content_hash(planned.specification) == planned.id
-        batches = [batch for batch, _, _ in document.batches[planned.memory_key]]
+        batches = [batch for batch, _ in document.batches[planned.memory_key]]
         assert planned.batch in batches
     assert campaign_of(document).document() == campaign.document()
     assert content_hash(document.campaign_as_used) == document.campaign_hash

@@ -76,8 +76,9 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     def lease(measured: Any = (), stops: Any = None, implied: Any = ()) -> Any:
         plan = build_plan(campaign, expand(campaign), measured, None, stops, implied)
         document = plan_document(plan)
-        found = plan.leases[0]
-        assert document["leases"][0]["runs_without_record_least"] == found.missing_least
+        found = next(lease for lease in plan.leases if lease.name == "1x1-local")
+        (told,) = (lease for lease in document["leases"] if lease["lease"] == "1x1-local")
+        assert told["runs_without_record_least"] == found.missing_least
         assert sum(value["runs"] for value in document["axes"]["batch"].values()) == document["totals"]["runs"]
         return found
 
@@ -87,8 +88,12 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     assert "measure 14 to 30 (3 to 10, 4 to 5 repetitions a cell) of 30 runs" in untouched.describe()
     assert "at least 2 min 20 s, about 5 min 0 s" in untouched.describe()
 
-    ends = {small[0].id: Reached(3, 0, 15_000), small[1].id: Reached(3, 0, 25_000), large[0].id: Reached(3, 0, 25_000)}
-    measured = {(id, n) for id in ends for n in (1, 2, 3)}
+    ends = {
+        (small[0].id, 1): Reached(3, 0, 15_000),
+        (small[1].id, 1): Reached(3, 0, 25_000),
+        (large[0].id, 1): Reached(3, 0, 25_000),
+    }
+    measured = {(id, n) for id, _ in ends for n in (1, 2, 3)}
     begun = lease(measured, ends)
     # One has reached 2 %; one has not; one has reached 9 %, and is to be run four times.
     assert begun.runs == 3 + 10 + 5 + 5
@@ -118,8 +123,9 @@ def test_leases_partition_the_matrix(tmp_path: Path, lease_per: str, leases: int
     assert all({cell.configuration for cell in lease.cells} == {lease.configuration} for lease in plan.leases)
 
 
-def test_compositions_of_one_configuration_are_neighbours_and_local_ones_come_first(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, {"campaign.protocol.lease_per": "cell"})
+def test_with_least_recomposition_a_configuration_stays_together_and_local_ones_come_first(tmp_path: Path) -> None:
+    changes = {"campaign.protocol.lease_per": "cell", "campaign.protocol.lease_order": "least-recomposition"}
+    plan = plan_of(tmp_path, changes)
     order = [lease.configuration.name for lease in plan.leases]
     assert list(dict.fromkeys(order)) == ["1x1-local", "1x2-local", "1x1-fabric", "1x2-fabric"]
     assert order == sorted(order, key=list(dict.fromkeys(order)).index)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from campaign.documents.cell import Cell, Settings
 from campaign.documents.record import Store
+from campaign.documents.run_numbers import in_composition
 from campaign.plan.plan import missing_runs
-from campaign.plan.repetitions import Reached, Repetitions, Stops, is_over, least, planned, reached, why
+from campaign.plan.repetitions import Reached, Repetitions, Stops, is_over, least, planned, reached, said, why
 from campaign.tables.cells import cells_table
 from campaign.tables.runs import runs_table
 from tests.unit.report import report_data as synthetic
@@ -71,7 +72,7 @@ def test_a_cell_is_never_over_before_the_least_nor_repeated_beyond_the_most(
         assert why(reached(rates[:n]), wanted) == ""
     assert why(reached(rates[:done]), wanted)
     everything = {("a", n) for n in range(1, done + 1)}
-    assert planned(wanted, "a", everything, reached(rates[:done])) == done
+    assert planned(wanted, "a", everything, {("a", 1): reached(rates[:done])}) == tuple(range(1, done + 1))
     assert 0 <= least(wanted, wanted.repetitions - done + 1) <= wanted.repetitions - done + 1
 
 
@@ -98,7 +99,8 @@ def test_a_driver_that_is_killed_and_started_again_decides_the_same(tmp_path: Pa
     while part := drive(pieces, cell, rates, killed_after):
         again += part
     assert again == whole
-    assert Stops(pieces.results).index() == Stops(at_once.results).index() == {cell.id: reached(rates[: len(whole)])}
+    ends = {(cell.id, 1): reached(rates[: len(whole)])}
+    assert Stops(pieces.results).index() == Stops(at_once.results).index() == ends
     assert left_over(pieces, cell) == 0
 
 
@@ -148,12 +150,29 @@ def test_a_record_that_is_taken_away_is_measured_again_and_judged_anew(tmp_path:
     assert [repetition for repetition, _ in written] == [2, *range(4, 11)]
 
 
+def test_a_target_holds_in_each_composition_by_itself(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    wanted = replace(ADAPTIVE, compositions=2)  # 3 to 10 runs: 2 to 5 in each composition
+    first, second = (measured_cell(in_composition(wanted, composition)) for composition in (1, 2))
+    quiet: list[float | None] = [100.0, 100.0, 100.0, 100.0, 100.0]
+    assert [run for run, _ in drive(store, first, quiet)] == [1, 2]
+    *_, (run, words) = drive(store, second, [100.0, 120.0] * 500 + [100.0, 120.0, 100.0, 120.0, 100.0, 120.0])
+    assert (run, words.split(";")[0]) == (1005, "the most repetitions (5) are done in composition 2")
+    known = missing_runs([measured_cell(wanted)], store.index(), Stops(tmp_path).index())
+    assert known == []
+    assert set(Stops(tmp_path).index()) == {(first.id, 1)}
+    assert said(wanted) == "4-10"
+    # More compositions leave what is over as it is.
+    more = measured_cell(replace(wanted, compositions=3, repetitions=15))
+    assert {run for _, run in missing_runs([more], store.index(), Stops(tmp_path).index())} == set(range(2001, 2006))
+
+
 def test_the_tables_tell_what_ended_a_cell(tmp_path: Path) -> None:
     store, cell = Store(tmp_path), measured_cell()
     drive(store, cell, [100.0, 101.0, 100.0, *[100.0] * 7])
     runs = runs_table(list(store))
-    known = planned(cell.settings, cell.id, store.index(), Stops(tmp_path).index()[cell.id])
-    (row,) = cells_table([synthetic.PlannedCell(cell, known, "l")], runs).to_dict("records")
+    known = planned(cell.settings, cell.id, store.index(), Stops(tmp_path).index())
+    (row,) = cells_table([synthetic.PlannedCell(cell, len(known), "l", runs=known)], runs).to_dict("records")
     assert (row["n_planned"], row["n_ok"], row["n_missing"]) == (3, 3, 0)
     assert row["stopped"].endswith("after 3 repetitions: the target is 2 %")
 

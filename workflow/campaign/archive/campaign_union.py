@@ -1,8 +1,9 @@
 """One campaign from several that differ in their cells alone. Pure.
 
-Taken together: configurations, values of axes, workloads, exclusions, and the most repetitions. Words and what changes no number
-(`_FREE`) are the first campaign's. Everything else must be equal. Cells that the axes give when they are put together, and that
-none of the campaigns asked for, are excluded by a rule that says so: nobody planned them, so they are not missing either.
+Taken together: configurations, values of axes, workloads, exclusions, and the most repetitions and compositions. Words and what
+changes no number (`_FREE`) are the first campaign's. Leases are in blocks where those of all campaigns are. Everything else must be
+equal. Cells that the axes give when they are put together, and that none of the campaigns asked for, are excluded by a rule that
+says so: nobody planned them, so they are not missing either.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _UNITED = (
     "campaign.axes.precision",
     "campaign.exclude",
     "campaign.protocol.repetitions",
+    "campaign.protocol.compositions",
+    "campaign.protocol.lease_order",
 )
 _FREE = (
     "campaign.name",
@@ -58,7 +61,8 @@ def united(campaigns: Sequence[Campaign], names: Sequence[str]) -> tuple[Campaig
         )
         raise ArchiveError(
             f"{' and '.join(names)}: are archives of different campaigns and cannot be merged: {told}. Only configurations, "
-            "values of axes, workloads, exclusions and repetitions may differ; 'campaign compare' compares them"
+            "values of axes, workloads, exclusions, repetitions, compositions and their order may differ; "
+            "'campaign compare' compares them"
         )
     taken = tuple(path for path, _ in _differences(documents) if path in _FREE)
     document = _put_together(campaigns, documents)
@@ -119,7 +123,10 @@ def _put_together(campaigns: Sequence[Campaign], documents: Sequence[Mapping[str
         axes["options"][name] = _in_order([each["axes"]["options"][name] for each in files])
     if any(each["axes"]["configuration"] for each in files):
         axes["configuration"] = _in_order([[c.name for c in campaign.configurations] for campaign in campaigns])
-    file["protocol"]["repetitions"] = max(each["protocol"]["repetitions"] for each in files)
+    for often in ("repetitions", "compositions"):
+        file["protocol"][often] = max(each["protocol"][often] for each in files)
+    if any(each["protocol"]["lease_order"] != "blocks" for each in files):
+        file["protocol"]["lease_order"] = "least-recomposition"
     file["exclude"] = [rule for rule in files[0]["exclude"] if all(rule in each["exclude"] for each in files)]
     file["baseline"] = next((each["baseline"] for each in files if each["baseline"]), None)
     document["workloads"] = {name: workload for each in documents for name, workload in each["workloads"].items()}

@@ -35,7 +35,7 @@ def validate(campaign: Path) -> None:
     """Check a campaign file and everything it names."""
     plan = read_plan(Request(campaign, Path("results")))
     preflight(plan.campaign)
-    cells = sum(len(lease.cells) for lease in plan.leases)
+    cells = plan.cell_count
     click.echo(
         f"{campaign}: valid; {cells} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system.name}"
     )
@@ -109,7 +109,7 @@ def _show(plan: Plan) -> None:
         hours += f" ({device.low_s / 3600:.4g} to {device.high_s / 3600:.4g})"
         lasts += f" ({duration(wall[0])} to {duration(wall[1])})"
     repeated = sorted({
-        f"cells with {said(s).replace('-', ' to ')} repetitions, until the 95 % interval is within "
+        f"cells with {said(replace(s, composition=None)).replace('-', ' to ')} repetitions, until the 95 % interval is within "
         f"±{s.target_half_width_pct:g} % of the mean\n"
         for _, cell in plan.cells
         if (s := cell.settings).target_half_width_pct is not None
@@ -117,7 +117,7 @@ def _show(plan: Plan) -> None:
     learned = f"in brackets: 95 % intervals; learned from {plan.learned_from}"
     assumed = f"{ASSUMED_RUN_S:g} s a run, {ASSUMED_COMPOSE_S:g} s to compose; there are no earlier runs to learn from"
     say(
-        f"{sum(len(lease.cells) for lease in plan.leases)} cells, {plan.runs} runs, "
+        f"{plan.cell_count} cells, {plan.runs} runs, "
         f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n{''.join(repeated)}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
         f"expected: {hours}, {lasts}; {_ALONE[isolation(plan.campaign)]}\n"

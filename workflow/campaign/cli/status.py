@@ -9,6 +9,7 @@ import click
 from campaign.cli.options import request_options
 from campaign.cli.terminal import Table, say, show
 from campaign.documents.record import Store
+from campaign.documents.run_numbers import runs_of
 from campaign.files import is_locked, read_json_lines
 from campaign.paths import Results
 from campaign.plan.dag import Request, read_plan
@@ -39,7 +40,7 @@ def status(asked: Request) -> None:
             said = "to do" if lease.missing else "complete"
         rows.append((lease.name, f"{lease.runs - lease.missing}/{lease.runs}", said))
     show(Table(f"Campaign {plan.campaign.name}", ["lease", "runs done", "state"], rows))
-    wanted = {(cell.id, r) for _, cell in plan.cells for r in range(1, cell.settings.repetitions + 1)}
+    wanted = {(cell.id, r) for _, cell in plan.cells for r in runs_of(cell.settings)}
     store = Store(results.directory)
     measured = read_known(store, skip_implied=plan.campaign.protocol.skip_implied).measured
     outcomes = Counter(store.read(*key).status for key in measured & wanted)

@@ -71,6 +71,8 @@ class Override(Model):
     """Replaces the protocol's."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Replaces the protocol's."""
+    compositions: Annotated[int, Field(ge=1, le=999)] | None = None
+    """Replaces the protocol's."""
     target_half_width_pct: Annotated[float, Field(gt=0, lt=100)] | None = None
     """Replaces the protocol's."""
     repetitions_min: Annotated[int, Field(ge=2, le=1000)] | None = None
@@ -89,12 +91,15 @@ class Exclusion(Model):
 
 
 class LinkMeasurement(Model):
-    """The stage that measures the links of every composition: matrices of bandwidth and latency between its devices and to their
+    """The stage that measures the links of compositions: matrices of bandwidth and latency between its devices and to their
     hosts, and all-reduce against message size."""
 
     when: tuple[Literal["before", "after"], ...] | None = None
     """Before the runs of a composition, after them, or both; `[]`: never. Default: before, if the campaign has a `train`
     workload, since the stage needs PyTorch."""
+    compositions: Literal["first", "all"] = "first"
+    """With several compositions of a configuration: measure the links of the first one, or of each. The stage takes as long as
+    several runs."""
     sizes_bytes: Many[Annotated[int, Field(ge=8, le=2**30)]] = (8, 4096, 65536, 2**20, 2**24, 2**26, 2**28)
     """Message sizes, each rounded down to whole fp32 numbers. The smallest gives the latency, the largest the bandwidth."""
     repeats: Annotated[int, Field(ge=3, le=1000)] = 5
@@ -117,18 +122,27 @@ class Protocol(Model):
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     """Steps that are timed."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Runs per cell; with `target_half_width_pct`, the maximum."""
+    """Runs per cell, in all its compositions together; with `target_half_width_pct`, the maximum."""
+    compositions: Annotated[int, Field(ge=1, le=999)] = 1
+    """How often every configuration is composed. The runs of a cell take turns over its compositions: 5 runs in 3 compositions are
+    2, 2 and 1. Differences between configurations need at least 2: with one composition each, a difference of two leases cannot be
+    told from a difference of two configurations. Raising it repeats no measurement."""
     target_half_width_pct: Annotated[float, Field(gt=0, lt=100)] | None = None
-    """Stop repeating a cell when the half-width of the 95 % confidence interval of its mean throughput is at most this percentage
-    of the mean. Checking the interval after every run lowers its coverage: 90 to 95 % in simulations, depending on noise and
-    target. A higher `repetitions_min` helps. Default: every cell is repeated equally often."""
+    """Stop repeating a cell in a composition when the half-width of the 95 % confidence interval of the mean throughput of its runs
+    there is at most this percentage of the mean. Checking the interval after every run lowers its coverage: 90 to 95 % in
+    simulations, depending on noise and target. A higher `repetitions_min` helps. Default: every cell is repeated equally often."""
     repetitions_min: Annotated[int, Field(ge=2, le=1000)] = 3
-    """With `target_half_width_pct`: the minimum of repetitions. This many failed runs also end a cell."""
+    """With `target_half_width_pct`: the minimum of repetitions, shared by the compositions (at least 2 in each). This many failed
+    runs also end a cell."""
     seed: int = 1234
     """Seed of weights, data and the order of runs."""
     order: Literal["blocks", "sequential"] = "blocks"
-    """`blocks`: every repetition is a block with all cells of the lease in random order, so that drift is not mistaken for an
-    effect; `sequential`: all repetitions of a cell in a row."""
+    """Order of runs in a lease. `blocks`: every repetition is a block with all cells of the lease in random order, so that drift is
+    not mistaken for an effect; `sequential`: all repetitions of a cell in a row."""
+    lease_order: Literal["blocks", "least-recomposition"] = "blocks"
+    """Order of leases. `blocks`: the first composition of every configuration in random order, then the second of every one, and so
+    on, so that drift over the campaign is not mistaken for an effect. `least-recomposition`: neighbours differ little, which moves
+    fewer devices; drift over the campaign cannot be told from differences between configurations."""
     lease_per: Literal["configuration", "workload", "cell"] = "configuration"
     """Cells that share one composition: all cells of a configuration, those of one workload on it, or a single cell."""
     isolation: Literal["machine", "host", "none"] | None = None
@@ -144,7 +158,7 @@ class Protocol(Model):
     telemetry_s: Annotated[float, Field(ge=0.1, le=3600)] | None = 1.0
     """Seconds between two telemetry samples of devices and hosts during a run; null: no telemetry."""
     links: LinkMeasurement = LinkMeasurement()
-    """Measurement of the links of every composition."""
+    """Measurement of the links of compositions."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
     """Attempts per lease when the fabric, the scheduler or a host fails. Failures of the workload are results and not retried."""
     compose_wait_s: Annotated[float, Field(ge=0)] = 600.0

@@ -120,15 +120,20 @@ def _read_reference(name: str, path: Path) -> ReferenceSet:
 
 
 def from_document(document: Mapping[str, Any]) -> Campaign:
-    """The campaign that `Campaign.document` describes; ConfigError for one of another schema version."""
+    """The campaign that `Campaign.document` describes; ConfigError for one of another schema version.
+
+    One of before campaigns composed their configurations several times composed each once, in the order of least recomposition.
+    """
     if document.get("schema_version") != SCHEMA:
         raise ConfigError(
             f"the stored campaign has schema {document.get('schema_version')!r}; this version reads {SCHEMA}"
         )
     try:
         name = Path(document["campaign"]["name"])
+        once = {"compositions": 1, "lease_order": "least-recomposition"}
+        file = {**document["campaign"], "protocol": {**once, **document["campaign"].get("protocol", {})}}
         sources = Sources(
-            YamlFile(name, document["campaign"], {}),
+            YamlFile(name, file, {}),
             YamlFile(name, document["system"], {}),
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )

@@ -84,8 +84,9 @@ class Configuration:
 class Settings:
     """How one cell is measured: the protocol with the overrides that select the cell.
 
-    repetitions: in all compositions together; the most, where there is a target for the half-width of the interval (percent of the
-    mean). compositions: how many compositions of the configuration they are spread over.
+    repetitions: in all compositions together; the most, where there is a target for the half-width of the interval (percent of
+    the mean). compositions: how many compositions of the configuration they are spread over. composition: the one that these
+    settings are about, as in the plan of a lease; None: all of them.
     """
 
     warmup_steps: int = 5
@@ -93,6 +94,7 @@ class Settings:
     repetitions: int = 3
     repetitions_min: int = 3
     compositions: int = 1
+    composition: int | None = None
     target_half_width_pct: float | None = None
     seed: int = 1234
     time_limit_s: float = 900.0

@@ -58,7 +58,9 @@ class PlannedCell(_Closed):
     options: dict[str, Scalar] = {}
     """Options that are axes of the campaign."""
     settings: Settings
-    """Steps, repetitions (those that a budget pays for, where there is one), target, seed and time limit."""
+    """Steps, repetitions (those that a budget pays for, where there is one) and compositions, target, seed and time limit."""
+    runs: tuple[int, ...] = ()
+    """Numbers of its runs on this lease: (composition - 1) x 1000 + 1, 2, .."""
     specification: dict[str, Any]
     """What makes the cell what it is; `system`, `configuration` and `workload` are hashes of `parts`."""
     memory_key: str
@@ -76,14 +78,16 @@ class LeasePlan(_Closed):
     """Name of the lease."""
     configuration: Configuration
     """Hardware that is composed."""
+    composition: int = 1
+    """Which composition of the configuration it is, from 1."""
     run_set: str
     """Hash of the runs; part of the manifest's name."""
     cells: tuple[PlannedCell, ...]
     """Cells that are measured."""
     parts: dict[str, dict[str, Any]]
     """Parts of specifications, by hash."""
-    batches: dict[str, tuple[tuple[int, str, int], ...]]
-    """By `memory_key`: batch, cell id and repetitions of every cell of the campaign with this key, in this lease or not."""
+    batches: dict[str, tuple[tuple[int, str], ...]]
+    """By `memory_key`: batch and cell id of every cell of the campaign with this key, in this lease or not."""
     forecast: LeaseForecast | None
     """Expected duration; null where nothing is to be measured."""
     slurm: dict[str, Any]

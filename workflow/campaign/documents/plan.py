@@ -29,7 +29,7 @@ class Totals(_Closed):
     cells_without_record: int
     """Cells with at least one run that will be measured."""
     leases: int
-    """Leases, each one composition and one job of the DAG."""
+    """Leases, each one composition of a configuration and one job of the DAG."""
     recompositions: int
     """Leases still to be measured for which the fabric has to move devices."""
     recompositions_least: int
@@ -90,6 +90,8 @@ class LeaseCost(_Closed):
     """Place in the order of measuring, from 1."""
     configuration: str
     """Configuration that is composed."""
+    composition: int
+    """Which composition of the configuration it is, from 1."""
     devices: str
     """The devices that it takes, in words."""
     cells: int

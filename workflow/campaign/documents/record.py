@@ -178,6 +178,11 @@ class Store:
         """Whether `index` has the key."""
         return self.path(cell_id, repetition).exists() or (implied and self._implied(cell_id, repetition) is not None)
 
+    def started(self, cell_id: str) -> list[int]:
+        """Numbers of a cell's runs that were started and have a record."""
+        names = (_NAME.fullmatch(path.name) for path in (self.records / cell_id[:2]).glob(f"{cell_id}.*.json"))
+        return sorted(int(match[2]) for match in names if match and match[3] is None)
+
     def _implied(self, cell_id: str, repetition: int) -> Path | None:
         for path in sorted((self.records / cell_id[:2]).glob(f"{cell_id}.{repetition}.implied-by.*.json")):
             match = _NAME.fullmatch(path.name)

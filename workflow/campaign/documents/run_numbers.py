@@ -6,6 +6,8 @@ that has a record, and runs 1, 2, 3, .. of a campaign that composed everything o
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from campaign.documents.cell import Settings
 
 MOST = 999
@@ -30,9 +32,27 @@ def number_in_composition(run: int) -> int:
 
 
 def runs_of(settings: Settings) -> tuple[int, ...]:
-    """Numbers of all planned runs of a cell in planned order: its repetitions take turns over the compositions."""
+    """Numbers of the planned runs of a cell in planned order: its repetitions take turns over the compositions.
+
+    Those of one composition alone, where the settings are about one.
+    """
     k = settings.compositions
+    if settings.composition is not None:
+        here = len(range(settings.composition - 1, settings.repetitions, k))
+        return tuple(run_number(settings.composition, number) for number in range(1, here + 1))
     return tuple(run_number(place % k + 1, place // k + 1) for place in range(settings.repetitions))
+
+
+def compositions_of(settings: Settings) -> range:
+    """Compositions, from 1, that have runs of a cell: no more than it has repetitions."""
+    if settings.composition is not None:
+        return range(settings.composition, settings.composition + 1)
+    return range(1, min(settings.compositions, settings.repetitions) + 1)
+
+
+def in_composition(settings: Settings, composition: int) -> Settings:
+    """The settings of a cell as one of its compositions has them."""
+    return replace(settings, composition=composition)
 
 
 def run_words(run: int) -> str:

@@ -17,6 +17,7 @@ from campaign.config.resolve_slurm_options import given_options
 from campaign.config.system_file import SlurmOptions
 from campaign.documents.cell import Configuration
 from campaign.documents.record import Store
+from campaign.documents.run_numbers import composition_of
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError
 from campaign.files import read_json
@@ -161,11 +162,13 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
 
 def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster: Forecaster) -> Choice:
     works = [lease.work for lease in plan.leases]
-    to_do = {cell.id: count for work in works for cell, count in work.runs}
+    to_do = {(cell.id, lease.composition): count for lease in plan.leases for cell, count in lease.work.runs}
     missing: dict[str, list[int]] = {cell.id: [] for cell in matrix.cells}
-    for cell, repetition in known.missing(matrix.cells):
-        if len(missing[cell.id]) < to_do.get(cell.id, 0):
-            missing[cell.id].append(repetition)
+    for cell, run in known.missing(matrix.cells):
+        here = cell.id, composition_of(run)
+        if to_do.get(here, 0):
+            to_do[here] -= 1
+            missing[cell.id].append(run)
     recorded = Counter(cell for cell, _ in known.measured)
     by_devices = budget.unit == "device-hours"
     hosts = 1 if isolation(plan.campaign) == "machine" else host_count(plan.campaign)

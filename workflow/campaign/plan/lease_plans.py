@@ -12,6 +12,7 @@ from campaign.config.resolve_slurm_options import given_options, options_of
 from campaign.documents.cell import Configuration
 from campaign.documents.lease_plan import HASHED_PARTS, LeaseForecast, LeasePlan, PlannedCell, document_digest
 from campaign.documents.record import Store
+from campaign.documents.run_numbers import runs_of
 from campaign.plan.matrix import Specifications
 from campaign.plan.oom_frontier import CampaignBatches, Frontier
 from campaign.plan.plan import Plan, PlannedLease
@@ -60,6 +61,7 @@ def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
                 precision=cell.precision,
                 options=dict(cell.options),
                 settings=cell.settings,
+                runs=runs_of(cell.settings),
                 specification=specifications.hashed(cell, cell.settings),
                 memory_key=specifications.memory_key(cell),
             )
@@ -71,6 +73,7 @@ def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
             campaign=campaign.name,
             lease=lease.name,
             configuration=lease.configuration,
+            composition=lease.composition,
             run_set=lease.digest,
             cells=cells,
             parts={name: specifications.parts[name] for name in sorted(shared)},

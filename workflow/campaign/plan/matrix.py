@@ -15,6 +15,7 @@ from campaign.config.launch_prefix_rules import launch_identity, objection
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar, Settings
 from campaign.documents.expression import Expression, parse
+from campaign.documents.run_numbers import MOST, runs_of
 from campaign.errors import ConfigError
 from campaign.files import content_hash
 from campaign.plan.selection import HostsOf, Selection, axis_names
@@ -238,11 +239,12 @@ class _SettingsOf:
             measured_steps=protocol.measured_steps,
             repetitions=protocol.repetitions,
             repetitions_min=protocol.repetitions_min,
+            compositions=protocol.compositions,
             target_half_width_pct=protocol.target_half_width_pct,
             seed=protocol.seed,
             time_limit_s=protocol.time_limit_s,
         )
-        fields = set(Settings.__dataclass_fields__) - {"seed"}
+        fields = set(Settings.__dataclass_fields__) - {"seed", "composition"}
         self.overrides: list[tuple[Expression, dict[str, Any]]] = [
             (parse(override.when, names, f"{campaign.path}: overrides"), changes)
             for override in campaign.file.overrides
@@ -258,6 +260,11 @@ class _SettingsOf:
             raise ConfigError(
                 f"{self.path}: protocol: repetitions_min is {settings.repetitions_min}, more than the most repetitions "
                 f"({settings.repetitions}); lower it, or raise repetitions"
+            )
+        if settings.repetitions > MOST * settings.compositions:
+            raise ConfigError(
+                f"{self.path}: protocol: {settings.repetitions} repetitions in {settings.compositions} compositions; one "
+                f"composition has at most {MOST} runs of a cell; lower repetitions, or raise compositions"
             )
         return settings
 
@@ -328,10 +335,12 @@ def _told(removed: Counter[tuple[str, str]]) -> str:
 
 def run_set_digest(cells: Sequence[Cell]) -> str:
     """Hash of the runs that a lease is to hold: changes exactly when a cell, a repetition or what ends them is added or removed."""
-    return content_hash(json.dumps(sorted((cell.id, _repetitions(cell.settings)) for cell in cells)), 12)
+    return content_hash(json.dumps(sorted((cell.id, _runs(cell.settings)) for cell in cells)), 12)
 
 
-def _repetitions(settings: Settings) -> object:
+def _runs(settings: Settings) -> object:
+    once = settings.compositions == 1
+    runs: object = settings.repetitions if once else runs_of(settings)
     if settings.target_half_width_pct is None:
-        return settings.repetitions
-    return settings.repetitions_min, settings.repetitions, settings.target_half_width_pct
+        return runs
+    return settings.repetitions_min, runs, settings.target_half_width_pct

@@ -4,13 +4,14 @@ makes needless."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, Store
+from campaign.documents.run_numbers import runs_of
 from campaign.plan.oom_frontier import Frontier, implied_record
-from campaign.plan.repetitions import Key, Reached, Repetitions, Stops, planned
+from campaign.plan.repetitions import CellIn, Key, Reached, Repetitions, Stops, planned
 
 
 @dataclass(frozen=True)
@@ -18,11 +19,11 @@ class Known:
     """What a results directory says, from file names alone: the runs that have a record, and what ended cells early."""
 
     measured: set[Key] = field(default_factory=set)
-    stops: Mapping[str, Reached] = field(default_factory=dict)
+    stops: Mapping[CellIn, Reached] = field(default_factory=dict)
 
-    def planned(self, cell: Cell) -> int:
-        """How many repetitions the cell is to have."""
-        return planned(cell.settings, cell.id, self.measured, self.stops.get(cell.id))
+    def planned(self, cell: Cell) -> tuple[int, ...]:
+        """The runs that the cell is to have."""
+        return planned(cell.settings, cell.id, self.measured, self.stops)
 
     def missing(self, cells: Sequence[Cell]) -> list[tuple[Cell, int]]:
         """Runs of these cells that have no record."""
@@ -35,23 +36,30 @@ def read_known(store: Store, *, skip_implied: bool) -> Known:
 
 
 def missing_runs(
-    cells: Sequence[Cell], measured: Collection[Key], stops: Mapping[str, Reached] | None = None
+    cells: Sequence[Cell], measured: Collection[Key], stops: Mapping[CellIn, Reached] | None = None
 ) -> list[tuple[Cell, int]]:
     """Runs without a record, but those of cells that a target ended. With a target: the most that there may be."""
-    ended = stops or {}
     return [
         (cell, repetition)
         for cell in cells
-        for repetition in range(1, planned(cell.settings, cell.id, measured, ended.get(cell.id)) + 1)
+        for repetition in planned(cell.settings, cell.id, measured, stops)
         if (cell.id, repetition) not in measured
     ]
+
+
+def is_measured(store: Store, cell: Cell, *, implied: bool) -> bool:
+    """Whether every run of a cell has a record, in all of its compositions. implied: whether what is implied counts."""
+    settings = replace(cell.settings, composition=None)
+    measured = {(cell.id, run) for run in runs_of(settings) if store.has(cell.id, run, implied=implied)}
+    stops = Stops(store.results).of(cell.id) if settings.target_half_width_pct is not None else None
+    return all((cell.id, run) in measured for run in planned(settings, cell.id, measured, stops))
 
 
 def implied_cells(frontier: Frontier, cells: Iterable[Cell], known: Known) -> set[str]:
     """Ids of the cells of which runs are missing that will be recorded without being started."""
     if not frontier.skip or not frontier.directory.exists():
         return set()
-    short = (c for c in cells if any((c.id, n) not in known.measured for n in range(1, known.planned(c) + 1)))
+    short = (c for c in cells if any((c.id, n) not in known.measured for n in known.planned(c)))
     return {cell.id for cell in short if frontier.implying(cell)}
 
 
@@ -77,4 +85,5 @@ def record_implied(
         record = record.model_copy(update={"stopped": repetitions.why_last(cell, record)})
         frontier.store.write(record)
         over[cell.id] = repetitions.is_over(cell, record)
-        tell(cell, record, over[cell.id] or repetition == cell.settings.repetitions)
+        last = over[cell.id] or repetition == runs_of(cell.settings)[-1]
+        tell(cell, record, last and is_measured(frontier.store, cell, implied=frontier.skip))

@@ -57,8 +57,8 @@ class _Known:
     fits: dict[int, Key] = field(default_factory=dict)
 
 
-Batch = tuple[int, str, int]
-"""Batch, id and repetitions of a cell."""
+Batch = tuple[int, str]
+"""Batch and id of a cell."""
 
 
 class Frontier:
@@ -172,9 +172,9 @@ class Frontier:
         """Batches of the campaign's own cells that fitted, from the smallest one that did not on."""
         runs = (
             (batch, (cell_id, repetition))
-            for batch, cell_id, repetitions in self._alike(cell)
+            for batch, cell_id in self._alike(cell)
             if batch >= smallest
-            for repetition in range(1, repetitions + 1)
+            for repetition in self.store.started(cell_id)
         )
         return {batch: run for batch, run in runs if self._status(run) == "ok"}
 
@@ -202,7 +202,7 @@ class CampaignBatches:
         if configuration not in self._of:
             found: dict[str, list[Batch]] = {}
             for each in expand(self.campaign, None, {configuration}).cells:
-                found.setdefault(self.key(each), []).append((each.batch, each.id, each.settings.repetitions))
+                found.setdefault(self.key(each), []).append((each.batch, each.id))
             self._of[configuration] = found
         return self._of[configuration].get(self.key(cell), [])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +12,13 @@ from dataclasses import dataclass, replace
 from campaign.config.campaign_file import Protocol
 from campaign.config.expand_shapes import Impossible
 from campaign.config.resolve import Campaign
-from campaign.documents.cell import Cell, Configuration
+from campaign.documents.cell import Cell, Configuration, Settings
+from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
 from campaign.plan.cost.budget import Choice
 from campaign.plan.cost.forecast import NOTHING, Expected, Forecast, Forecaster, Work
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import missing_runs
-from campaign.plan.repetitions import Reached, least, likely, planned, said, usual
+from campaign.plan.repetitions import CellIn, Reached, least, likely, planned, said, usual
 from campaign.wording import duration
 
 Key = tuple[str, int]
@@ -24,17 +26,18 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class PlannedLease:
-    """One lease: a composition and the cells to be measured on it."""
+    """One lease: a composition and the cells to be measured on it, whose settings are about this composition."""
 
     name: str
     configuration: Configuration
+    composition: int
     cells: tuple[Cell, ...]
     digest: str
     runs: int
     missing: int
     missing_least: int
     implied: int
-    cells_missing: int
+    cells_missing: frozenset[str]
     expected: Expected
     """Its duration, composing included."""
     expected_least_s: float
@@ -45,7 +48,7 @@ class PlannedLease:
     fewest: Work
     """What the least duration is of."""
     over: Mapping[str, int]
-    """Repetitions of the cells that a target ended before their most, by cell id."""
+    """Repetitions here of the cells that a target ended before their most, by cell id."""
 
     @property
     def expected_s(self) -> float:
@@ -85,7 +88,7 @@ class PlannedLease:
 
     def repetitions(self, cell: Cell) -> int:
         """How many repetitions a cell of the lease is to have: at most, where a target may end it."""
-        return self.over.get(cell.id, cell.settings.repetitions)
+        return self.over.get(cell.id, len(runs_of(cell.settings)))
 
     def devices(self) -> str:
         """The devices that the composition takes, in words."""
@@ -112,7 +115,18 @@ class Plan:
 
     @property
     def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
+        """Every lease with each of its cells."""
         return ((lease, cell) for lease in self.leases for cell in lease.cells)
+
+    @property
+    def cell_count(self) -> int:
+        """Cells of the matrix; each may be measured in several leases."""
+        return len({cell.id for _, cell in self.cells})
+
+    @property
+    def cells_missing(self) -> int:
+        """Cells with at least one run that has no record."""
+        return len(frozenset[str]().union(*(lease.cells_missing for lease in self.leases)))
 
     @property
     def runs(self) -> int:
@@ -135,7 +149,8 @@ class Plan:
     @property
     def recompositions_least(self) -> int:
         """Distinct compositions that need the fabric: no order and no sharing could do with fewer."""
-        return len({lease.configuration.name for lease in self.leases if lease.to_start and lease.needs_fabric})
+        needed = (lease for lease in self.leases if lease.to_start and lease.needs_fabric)
+        return len({(lease.configuration.name, lease.composition) for lease in needed})
 
     @property
     def device_hours(self) -> float:
@@ -190,7 +205,7 @@ def build_plan(
     matrix: Matrix,
     measured: Collection[Key],
     forecaster: Forecaster | None = None,
-    stops: Mapping[str, Reached] | None = None,
+    stops: Mapping[CellIn, Reached] | None = None,
     implied: Collection[str] = (),
     *,
     where: str | None = None,
@@ -205,22 +220,11 @@ def build_plan(
     ended = stops or {}
     in_the_middle = usual(ended.values())
     spared = set(implied)
-    groups: dict[str, list[Cell]] = defaultdict(list)
-    for cell in matrix.cells:
-        groups[lease_name(campaign.protocol, cell)].append(cell)
-    position = {c.name: index for index, c in enumerate(campaign.configurations)}
-    leases = [_lease(name, cells, measured, ended, spared, in_the_middle) for name, cells in groups.items()]
-    # Compositions of one configuration are neighbours, local ones (which need no fabric) come first, and what is moved
-    # from one to the next stays small.
-    leases.sort(
-        key=lambda lease: (
-            lease.needs_fabric,
-            lease.configuration.storage,
-            lease.configuration.device,
-            lease.configuration.fabric_devices_per_host * lease.configuration.hosts,
-            position[lease.configuration.name],
-        )
-    )
+    leases = [
+        _lease(name, composition, cells, measured, ended, spared, in_the_middle)
+        for (name, composition), cells in _by_lease(campaign.protocol, matrix.cells).items()
+    ]
+    leases.sort(key=_order(campaign))
     leases, forecast = _costed(leases, known)
     names = dict.fromkeys(lease.configuration.name for lease in leases)
     by_name = {c.name: c for c in campaign.configurations}
@@ -242,22 +246,59 @@ def _costed(leases: Sequence[PlannedLease], forecaster: Forecaster) -> tuple[lis
     ], forecast
 
 
-def lease_name(protocol: Protocol, cell: Cell) -> str:
-    """Name of the lease that a cell belongs to; a safe file name."""
+def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
+    """Name of the lease that a composition of a cell belongs to; a safe file name."""
+    further = f"--c{composition}" if composition > 1 else ""
     match protocol.lease_per:
         case "configuration":
-            return cell.configuration.name
+            return f"{cell.configuration.name}{further}"
         case "workload":
-            return f"{cell.configuration.name}--{cell.workload}"
+            return f"{cell.configuration.name}--{cell.workload}{further}"
         case "cell":
-            return f"{cell.configuration.name}--{cell.id[:12]}"
+            return f"{cell.configuration.name}--{cell.id[:12]}{further}"
+
+
+def _by_lease(protocol: Protocol, cells: Sequence[Cell]) -> dict[tuple[str, int], list[Cell]]:
+    """Cells by the name and composition of their leases, each with its settings there."""
+    groups: dict[tuple[str, int], list[Cell]] = defaultdict(list)
+    settings: dict[tuple[Settings, int], Settings] = {}
+    for cell in cells:
+        for composition in compositions_of(cell.settings):
+            here = cell
+            if cell.settings.compositions > 1:
+                key = cell.settings, composition
+                if key not in settings:
+                    settings[key] = in_composition(*key)
+                here = replace(cell, settings=settings[key])
+            groups[lease_name(protocol, cell, composition), composition].append(here)
+    return groups
+
+
+def _order(campaign: Campaign) -> Callable[[PlannedLease], tuple[object, ...]]:
+    """Sorting key of leases (`protocol.lease_order`)."""
+    protocol = campaign.protocol
+    if protocol.lease_order == "blocks":
+        # Drawn from the name, so that what is missing keeps its place when configurations or compositions are added.
+        return lambda lease: (lease.composition, random.Random(f"{protocol.seed}/leases/{lease.name}").random())
+    position = {c.name: index for index, c in enumerate(campaign.configurations)}
+    # Compositions of one configuration are neighbours, local ones (which need no fabric) come first, and what is moved
+    # from one to the next stays small.
+    return lambda lease: (
+        lease.needs_fabric,
+        lease.configuration.storage,
+        lease.configuration.device,
+        lease.configuration.fabric_devices_per_host * lease.configuration.hosts,
+        position[lease.configuration.name],
+        lease.composition,
+    )
 
 
 def _lease(
     name: str,
+    composition: int,
     cells: list[Cell],
     measured: Collection[Key],
-    stops: Mapping[str, Reached],
+    stops: Mapping[CellIn, Reached],
     implied: Collection[str],
     in_the_middle: int | None,
 ) -> PlannedLease:
@@ -273,19 +314,20 @@ def _lease(
     over = {
         cell.id: count
         for cell in cells
-        if cell.id in stops
-        and (count := planned(cell.settings, cell.id, measured, stops[cell.id])) < cell.settings.repetitions
+        if (cell.id, composition) in stops
+        and (count := len(planned(cell.settings, cell.id, measured, stops))) < len(runs_of(cell.settings))
     }
     return PlannedLease(
         name=name,
         configuration=configuration,
+        composition=composition,
         cells=tuple(cells),
         digest=run_set_digest(cells),
-        runs=sum(over.get(cell.id, cell.settings.repetitions) for cell in cells),
+        runs=sum(over.get(cell.id, len(runs_of(cell.settings))) for cell in cells),
         missing=len(missing),
         missing_least=len(missing) - len(to_start) + len(fewest),
         implied=len(missing) - len(to_start),
-        cells_missing=len({cell.id for cell, _ in missing}),
+        cells_missing=frozenset(cell.id for cell, _ in missing),
         expected=NOTHING,
         expected_least_s=0.0,
         often=often,

@@ -29,6 +29,7 @@ def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
     names = ["configuration", "workload", "batch", "precision", *plan.campaign.file.axes.options]
     cells: dict[str, Counter[str]] = {name: Counter() for name in names}
     runs: dict[str, Counter[str]] = {name: Counter() for name in names}
+    seen: set[str] = set()
     for lease, cell in plan.cells:
         values = {
             "configuration": cell.configuration.name,
@@ -37,8 +38,10 @@ def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
             "precision": cell.precision,
             **cell.options,
         }
+        first = cell.id not in seen
+        seen.add(cell.id)
         for name in names:
-            cells[name][str(values[name])] += 1
+            cells[name][str(values[name])] += first
             runs[name][str(values[name])] += lease.repetitions(cell)
     return {
         name: {value: {"cells": count, "runs": runs[name][value]} for value, count in cells[name].items()}
@@ -56,12 +59,12 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         system=plan.campaign.system.name,
         where=plan.where,
         totals=Totals(
-            cells=sum(len(lease.cells) for lease in plan.leases),
+            cells=plan.cell_count,
             runs=plan.runs,
             runs_without_record=plan.missing,
             runs_without_record_least=plan.missing_least,
             runs_implied=sum(lease.implied for lease in plan.leases),
-            cells_without_record=sum(lease.cells_missing for lease in plan.leases),
+            cells_without_record=plan.cells_missing,
             leases=len(plan.leases),
             recompositions=plan.recompositions,
             recompositions_least=plan.recompositions_least,
@@ -87,6 +90,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
                 lease=lease.name,
                 order=order,
                 configuration=lease.configuration.name,
+                composition=lease.composition,
                 devices=lease.devices(),
                 cells=len(lease.cells),
                 runs=lease.runs,
@@ -132,11 +136,12 @@ def _budget(choice: Choice) -> BudgetDocument:
 def plan_rows(plan: Plan) -> Iterator[list[str]]:
     """Every cell as one row of text, header first (`plan.tsv`)."""
     options = list(plan.campaign.file.axes.options)
-    yield ["schema", "order", "lease", "cell_id", "configuration", "hosts", "devices_per_host", "devices_used", "ranks", "attach",
-           "storage", "device", "workload", "batch", "batch_global", "precision", *options, "repetitions"]  # fmt: skip
+    yield ["schema", "order", "lease", "composition", "cell_id", "configuration", "hosts", "devices_per_host", "devices_used",
+           "ranks", "attach", "storage", "device", "workload", "batch", "batch_global", "precision",
+           *options, "repetitions"]  # fmt: skip
     for order, lease in enumerate(plan.leases, 1):
         c = lease.configuration
-        head = [PLAN_SCHEMA, str(order), lease.name]
+        head = [PLAN_SCHEMA, str(order), lease.name, str(lease.composition)]
         shape = [
             c.name,
             *map(str, (c.hosts, c.devices_per_host, c.devices_used, c.ranks)),

@@ -1,8 +1,12 @@
 """Adaptive repetitions: a cell is repeated until the 95 % interval of its mean throughput is narrow enough. One rule: `is_over`.
 
-What the runs of a cell have reached is kept beside the records as one small file, whose name says it all
-(`stops/<first two digits>/<cell id>.<repetitions>.<half-width in ppm>.<failures>.json`). It says what was reached, not what was
-asked for: so a smaller target goes on with the cell, and a larger one ends it.
+The rule holds for each composition by itself: the interval is that of the runs on it. So leases need not know of each other, and
+may be measured at the same time. It says how well the runs of a composition are known; how compositions differ, no number of runs
+on one of them tells, and the report takes that from the means of the compositions.
+
+What the runs of a cell in a composition have reached is kept beside the records as one small file, whose name says it all
+(`stops/<first two digits>/<cell id>.<number of the last run>.<half-width in ppm>.<failures>.json`). It says what was reached, not
+what was asked for: so a smaller target goes on with the cell, and a larger one ends it.
 
 The interval is Student's (`campaign.statistics`), over the runs that there are, also of 20 and more, which the report
 bootstraps: it costs nothing between two runs, and both are as wide. It is looked at after every run, and the runs end
@@ -34,18 +38,30 @@ from statistics import stdev
 
 from campaign.documents.cell import Cell, Settings
 from campaign.documents.record import Record, Store
+from campaign.documents.run_numbers import (
+    MOST,
+    composition_of,
+    compositions_of,
+    in_composition,
+    number_in_composition,
+    run_number,
+    runs_of,
+)
 from campaign.errors import RecordError
 from campaign.files import write_once
 from campaign.paths import Results
 
 Key = tuple[str, int]
 
+CellIn = tuple[str, int]
+"""Id of a cell, and a composition."""
+
 _NAME = re.compile(r"([0-9a-f]{20})\.(\d{1,6})\.(\d{1,15}|none)\.(\d{1,6})\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the first `repetitions` runs of a cell have reached.
+    """What the first `repetitions` runs of a cell in one composition have reached.
 
     failures: how many of them are not believed. half_width_ppm: of the 95 % interval, in millionths of the mean, rounded up; None
     where there is none (fewer than two believed runs, a mean that is not positive).
@@ -54,6 +70,7 @@ class Reached:
     repetitions: int
     failures: int
     half_width_ppm: int | None
+    composition: int = 1
 
     @property
     def half_width_pct(self) -> float | None:
@@ -62,26 +79,38 @@ class Reached:
     def name(self, cell_id: str) -> str:
         """Name of its file."""
         width = "none" if self.half_width_ppm is None else self.half_width_ppm
-        return f"{cell_id}.{self.repetitions}.{width}.{self.failures}.json"
+        return f"{cell_id}.{run_number(self.composition, self.repetitions)}.{width}.{self.failures}.json"
 
 
-def reached(rates: Sequence[float | None]) -> Reached:
-    """What runs have reached. rates: throughput of repetition 1, 2, ..; None for a run that is not believed."""
+def reached(rates: Sequence[float | None], composition: int = 1) -> Reached:
+    """What runs of one composition have reached. rates: throughput of run 1, 2, ..; None for a run that is not believed."""
     believed = [rate for rate in rates if rate is not None]
     failures = len(rates) - len(believed)
     mean = sum(believed) / len(believed) if believed else 0.0
     if len(believed) < 2 or mean <= 0:
-        return Reached(len(rates), failures, None)
+        return Reached(len(rates), failures, None, composition)
     from campaign.statistics import student_interval  # loads SciPy
 
     deviation = stdev(believed)
     _, high = student_interval(mean, deviation, len(believed))
-    return Reached(len(rates), failures, math.ceil(1e6 * (float(high) - mean) / mean))
+    return Reached(len(rates), failures, math.ceil(1e6 * (float(high) - mean) / mean), composition)
+
+
+def fewest(settings: Settings) -> int:
+    """Fewest runs of a cell in one composition, with a target: its share of `repetitions_min`, but no interval is of one run."""
+    k = settings.compositions
+    return settings.repetitions_min if k == 1 else max(2, -(-settings.repetitions_min // k))
+
+
+def most(settings: Settings, composition: int) -> int:
+    """Most runs of a cell in one composition."""
+    return len(runs_of(in_composition(settings, composition)))
 
 
 def is_over(cell: Reached, settings: Settings) -> bool:
-    """Whether a target ends the cell before its most repetitions: it is reached, or as many runs failed as had to be believed."""
-    target, least = settings.target_half_width_pct, settings.repetitions_min
+    """Whether a target ends the cell in its composition before its most repetitions there: it is reached, or as many runs failed as
+    had to be believed."""
+    target, least = settings.target_half_width_pct, fewest(settings)
     if target is None:
         return False
     if cell.failures >= least:
@@ -90,42 +119,54 @@ def is_over(cell: Reached, settings: Settings) -> bool:
     return believed >= least and cell.half_width_pct is not None and cell.half_width_pct <= target
 
 
-def planned(settings: Settings, cell_id: str, measured: Collection[Key], stop: Reached | None = None) -> int:
-    """How many repetitions a cell is to have: the most of them, or those after which the target ended it.
+def planned(
+    settings: Settings, cell_id: str, measured: Collection[Key], stops: Mapping[CellIn, Reached] | None = None
+) -> tuple[int, ...]:
+    """The runs that a cell is to have: all of them, but those after which the target ended it in their composition.
 
     measured: keys of the runs that have a record. A stop counts for the runs that it was made from, so not where one is gone.
     """
-    if stop is None or stop.repetitions >= settings.repetitions or not is_over(stop, settings):
-        return settings.repetitions
-    whole = all((cell_id, repetition) in measured for repetition in range(1, stop.repetitions + 1))
-    return stop.repetitions if whole else settings.repetitions
+    runs = runs_of(settings)
+    if settings.target_half_width_pct is None or not stops:
+        return runs
+    ended = {
+        c: stop for c in compositions_of(settings) if (stop := stops.get((cell_id, c))) and is_over(stop, settings)
+    }
+    last = {
+        c: stop.repetitions
+        for c, stop in ended.items()
+        if all((cell_id, run_number(c, number)) in measured for number in range(1, stop.repetitions + 1))
+    }
+    return tuple(run for run in runs if number_in_composition(run) <= last.get(composition_of(run), MOST))
 
 
 def least(settings: Settings, left: int) -> int:
-    """Of the repetitions that are left of a cell that is not over: how many it takes at least."""
+    """Of the repetitions that are left of a cell, in one composition, that is not over: how many it takes at least."""
     if settings.target_half_width_pct is None or not left:
         return left
-    return min(left, max(1, settings.repetitions_min - (settings.repetitions - left)))
+    return min(left, max(1, fewest(settings) - (len(runs_of(settings)) - left)))
 
 
 def likely(settings: Settings, left: int, usual: int | None) -> int:
     """... and how many it will probably take. usual: repetitions after which other cells were over; None: all are reckoned with."""
     if usual is None:
         return left
-    return max(least(settings, left), min(left, usual - (settings.repetitions - left)))
+    return max(least(settings, left), min(left, usual - (len(runs_of(settings)) - left)))
 
 
 def usual(stops: Iterable[Reached]) -> int | None:
-    """After how many repetitions cells were over, in the middle; None where none is."""
+    """After how many repetitions in a composition cells were over, in the middle; None where none is."""
     counts = sorted(stop.repetitions for stop in stops)
     return counts[len(counts) // 2] if counts else None
 
 
 def said(settings: Settings) -> str:
     """How often a cell is repeated: '3', '3-10'."""
-    if settings.target_half_width_pct is None or settings.repetitions_min >= settings.repetitions:
-        return str(settings.repetitions)
-    return f"{settings.repetitions_min}-{settings.repetitions}"
+    counts = [most(settings, composition) for composition in compositions_of(settings)]
+    at_least = sum(min(count, fewest(settings)) for count in counts)
+    if settings.target_half_width_pct is None or at_least >= sum(counts):
+        return str(sum(counts))
+    return f"{at_least}-{sum(counts)}"
 
 
 def why(cell: Reached, settings: Settings) -> str:
@@ -134,13 +175,17 @@ def why(cell: Reached, settings: Settings) -> str:
     if target is None:
         return ""
     width = "has no bounds" if cell.half_width_pct is None else f"reaches ±{_percent(cell.half_width_pct)} of the mean"
+    here = "" if settings.compositions == 1 else f" in composition {cell.composition}"
     if not is_over(cell, settings):
-        if cell.repetitions < settings.repetitions:
+        count = most(settings, cell.composition)
+        if cell.repetitions < count:
             return ""
-        return f"the most repetitions ({settings.repetitions}) are done; the 95 % interval {width}, the target is {target:g} %"
-    if cell.failures >= settings.repetitions_min:
-        return f"{cell.failures} of {cell.repetitions} repetitions failed, and {settings.repetitions_min} are enough to tell"
-    return f"the 95 % interval {width} after {cell.repetitions} repetitions: the target is {target:g} %"
+        return f"the most repetitions ({count}) are done{here}; the 95 % interval {width}, the target is {target:g} %"
+    if cell.failures >= fewest(settings):
+        return (
+            f"{cell.failures} of {cell.repetitions} repetitions failed{here}, and {fewest(settings)} are enough to tell"
+        )
+    return f"the 95 % interval {width} after {cell.repetitions} repetitions{here}: the target is {target:g} %"
 
 
 def _percent(value: float) -> str:
@@ -159,24 +204,36 @@ class Stops:
     def path(self, cell_id: str, cell: Reached) -> Path:
         return self.directory / cell_id[:2] / cell.name(cell_id)
 
-    def index(self) -> dict[str, Reached]:
-        """What is known of every cell, from file names alone; the longest of its runs, where there are several."""
-        known: dict[str, Reached] = {}
-        for name in _names(self.directory):
-            if match := _NAME.fullmatch(name):
-                cell = Reached(int(match[2]), int(match[4]), None if match[3] == "none" else int(match[3]))
-                if match[1] not in known or known[match[1]].repetitions < cell.repetitions:
-                    known[match[1]] = cell
-        return known
+    def index(self) -> dict[CellIn, Reached]:
+        """What is known of every cell by composition, from file names alone; the longest of its runs, where there are several."""
+        return _known(_names(self.directory))
+
+    def of(self, cell_id: str) -> dict[CellIn, Reached]:
+        """What is known of one cell by composition."""
+        return _known(path.name for path in (self.directory / cell_id[:2]).glob(f"{cell_id}.*.json"))
 
     def write(self, cell: Cell, found: Reached) -> None:
         words = {"cell": cell.label(), "stopped": why(found, cell.settings)}
         write_once(self.path(cell.id, found), (json.dumps(words, ensure_ascii=False) + "\n").encode())
 
-    def withdraw(self, cell_id: str) -> None:
-        """Forget a cell: its runs change."""
+    def withdraw(self, cell_id: str, composition: int) -> None:
+        """Forget a cell in a composition: its runs change."""
         for path in (self.directory / cell_id[:2]).glob(f"{cell_id}.*.json"):
-            path.unlink(missing_ok=True)
+            match = _NAME.fullmatch(path.name)
+            if match and composition_of(int(match[2])) == composition:
+                path.unlink(missing_ok=True)
+
+
+def _known(names: Iterable[str]) -> dict[CellIn, Reached]:
+    known: dict[CellIn, Reached] = {}
+    for name in names:
+        if match := _NAME.fullmatch(name):
+            run, width = int(match[2]), None if match[3] == "none" else int(match[3])
+            found = Reached(number_in_composition(run), int(match[4]), width, composition_of(run))
+            key = (match[1], found.composition)
+            if key not in known or known[key].repetitions < found.repetitions:
+                known[key] = found
+    return known
 
 
 def _names(directory: Path) -> Iterable[str]:
@@ -193,19 +250,22 @@ def _names(directory: Path) -> Iterable[str]:
 
 class Repetitions:
     """The rule at work on one results directory. Every decision follows from the records that there are, so a killed driver's
-    successor decides the same. implied: whether what was not run for being implied counts as a run that failed."""
+    successor decides the same. Its cells are those of a lease: their settings are about one composition.
+
+    implied: whether what was not run for being implied counts as a run that failed.
+    """
 
     def __init__(self, store: Store, *, implied: bool = True) -> None:
         self.store = store
         self.implied = implied
         self.stops = Stops(store.results)
-        self._stops: Mapping[str, Reached] = self.stops.index()
-        self._rates: dict[str, dict[int, float | None]] = {}
+        self._stops: Mapping[CellIn, Reached] = self.stops.index()
+        self._rates: dict[CellIn, dict[int, float | None]] = {}
 
     def begin(self, cell: Cell) -> None:
         """A run of the cell is about to change what it has reached."""
-        if cell.id in self._stops:
-            self.stops.withdraw(cell.id)
+        if _cell_in(cell) in self._stops:
+            self.stops.withdraw(*_cell_in(cell))
 
     def why_last(self, cell: Cell, record: Record) -> str:
         """For `Record.stopped`, before the record is written."""
@@ -214,7 +274,7 @@ class Repetitions:
         return why(self._reached(cell, record), cell.settings)
 
     def is_over(self, cell: Cell, last: Record | None = None) -> bool:
-        """Whether the cell needs no further run, by its records (and a last one); then that is written down."""
+        """Whether the cell needs no further run here, by its records (and a last one); then that is written down."""
         if cell.settings.target_half_width_pct is None:
             return False
         found = self._reached(cell, last)
@@ -224,15 +284,23 @@ class Repetitions:
 
     def _reached(self, cell: Cell, last: Record | None) -> Reached:
         """Of the runs without a gap from the first one; nothing is reached while one of them is to be measured again."""
-        known = self._rates.get(cell.id)
+        key = _cell_in(cell)
+        known = self._rates.get(key)
         if known is None:
-            keys = range(1, cell.settings.repetitions + 1)
-            records = [self.store.read(cell.id, n) for n in keys if self.store.has(cell.id, n, implied=self.implied)]
-            known = self._rates[cell.id] = {record.repetition: _rate(record) for record in records}
+            records = [
+                self.store.read(cell.id, n)
+                for n in runs_of(in_composition(cell.settings, key[1]))
+                if self.store.has(cell.id, n, implied=self.implied)
+            ]
+            known = self._rates[key] = {number_in_composition(r.repetition): _rate(r) for r in records}
         if last is not None:
-            known[last.repetition] = _rate(last)
+            known[number_in_composition(last.repetition)] = _rate(last)
         whole = sorted(known) == list(range(1, len(known) + 1))
-        return reached([known[n] for n in sorted(known)] if whole else [])
+        return reached([known[n] for n in sorted(known)] if whole else [], key[1])
+
+
+def _cell_in(cell: Cell) -> CellIn:
+    return cell.id, cell.settings.composition or 1
 
 
 def _rate(record: Record) -> float | None:

@@ -19,9 +19,9 @@ def ordered(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: str) 
     """The order of runs: block by block (a block is a repetition of all cells), at random inside a block.
 
     The order of a block follows from seed, lease and repetition alone, so what is missing keeps its relative place. In the first
-    block, those of the missing cells that differ in their batch alone change places among themselves, so that the smaller batch
-    comes first: one that runs out of memory spares the larger ones. The places stay random, and so do all further blocks: drift
-    can pose as an effect of the batch in the first block only.
+    block of the first composition, those of the missing cells that differ in their batch alone change places among themselves, so
+    that the smaller batch comes first: one that runs out of memory spares the larger ones. The places stay random, and so do all
+    further blocks: drift can pose as an effect of the batch in the first block only.
     """
     if protocol.order == "sequential":
         cells = ascending(sorted({cell.id: cell for cell, _ in runs}.values(), key=lambda cell: cell.id))

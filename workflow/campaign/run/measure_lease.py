@@ -18,6 +18,7 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.lease_plan import LeasePlan
 from campaign.documents.record import Record, Store
+from campaign.documents.run_numbers import runs_of
 from campaign.documents.superseded import set_aside
 from campaign.errors import FabricError, HostFailed, LaunchError, unwritable
 from campaign.fabrics.protocol import Fabric
@@ -304,7 +305,7 @@ class _Measuring:
         runs = [
             (cell.id, repetition)
             for cell in self.plan.work
-            for repetition in range(1, cell.settings.repetitions + 1)
+            for repetition in runs_of(cell.settings)
             if self.store.path(cell.id, repetition).exists() and self.store.read(cell.id, repetition).lease_id == use
         ]
         what = f"the composition broke while it was measured ({'; '.join(problems)})"
@@ -323,8 +324,9 @@ class _Measuring:
             "schema_version": MANIFEST,
             "lease": self.plan.lease,
             "configuration": self.plan.configuration.name,
+            "composition": self.plan.composition,
             "run_set": self.plan.run_set,
-            "runs": sum(known.planned(cell) for cell in self.plan.work),
+            "runs": sum(len(known.planned(cell)) for cell in self.plan.work),
             "missing": [[cell.id, repetition] for cell, repetition in missing],
             "reason": problems[-1] if missing and problems else "",
             "problems": problems,

@@ -10,6 +10,7 @@ from typing import Any
 
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record
+from campaign.documents.run_numbers import runs_of
 from campaign.files import append_json, read_json_lines
 from campaign.paths import Results
 from campaign.wording import duration
@@ -71,7 +72,7 @@ def note(results: Results, lease: str, cell: Cell, record: Record, *, cell_done:
         "workload": record.cell.workload,
         "cell_done": cell_done,
         # Repetitions that its target makes needless.
-        "left_out": max(0, cell.settings.repetitions - record.repetition) if cell_done and record.stopped else 0,
+        "left_out": sum(run > record.repetition for run in runs_of(cell.settings)) if record.stopped else 0,
     }
     with suppress(OSError):
         append_json(results.progress, line)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
+from campaign.documents.run_numbers import composition_of
 from campaign.documents.superseded import Key, RecordedHosts, all_set_aside, hosts_of, set_aside
 from campaign.errors import ConfigError
 from campaign.files import is_locked
@@ -35,8 +36,8 @@ def matching_runs(campaign: Campaign, results: Results, where: str) -> list[Key]
     ]
     if not runs:
         raise ConfigError(f"--where: no run with {where} has a record; 'campaign run' measures what has none")
-    cells = {cell_id for cell_id, _ in runs}
-    for lease in sorted({lease_name(campaign.protocol, cell) for cell in matrix.cells if cell.id in cells}):
+    cells = {cell.id: cell for cell in matrix.cells}
+    for lease in sorted({lease_name(campaign.protocol, cells[name], composition_of(run)) for name, run in runs}):
         if is_locked(results.measure_lock(lease)) or is_locked(results.driver_lock(lease)):
             raise ConfigError(
                 f"--where: {lease} is being measured now, and its records cannot be moved. Wait until 'campaign status' shows it "

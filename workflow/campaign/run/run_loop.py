@@ -25,7 +25,7 @@ from campaign.lease.campaign_leases import Obtained, obtained_on_demand
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.plan.lease_plans import campaign_of, lease_frontier
-from campaign.plan.missing_runs import read_known
+from campaign.plan.missing_runs import is_measured, read_known
 from campaign.plan.oom_frontier import CONTRADICTS, implied_record
 from campaign.plan.repetitions import Repetitions
 from campaign.plan.run_order import ordered
@@ -86,7 +86,8 @@ class Session:
                         record = self.keep(cell, record)
                     self.done.measured.append(record.key)
                     left[cell.id] -= 1
-                    cell_done = self.repetitions.is_over(cell, record) or left[cell.id] == 0
+                    last = self.repetitions.is_over(cell, record) or left[cell.id] == 0
+                    cell_done = last and is_measured(self.store, cell, implied=self.frontier.skip)
                     note(self.results, self.lease, cell, record, cell_done=cell_done)
                 self.look_at_links(launcher, "after", todo)
         finally:
@@ -94,7 +95,8 @@ class Session:
 
     def look_at_links(self, launcher: Launcher, when: When, todo: Sequence[object]) -> tuple[str, tuple[str, ...]]:
         """Measure the composition's links, where that is asked for and not done yet: hash of the document, flags of its runs."""
-        if not todo or when not in asked_of(self.campaign):
+        once = self.campaign.protocol.links.compositions == "first" and self.plan.composition > 1
+        if once or not todo or when not in asked_of(self.campaign):
             return "", ()
         stage = LinkStage(self.campaign, self.results, self.store, self.obtained, self.lease)
         return stage.look(launcher, when, self.work / "links" / when, f"{self.mark}links.{when}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,12 +24,21 @@ PLAN_COLUMNS = types(PLANNED)
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell of the plan: how often it is to be run, under which lease, and why a repetition has no record (yet)."""
+    """A cell of the plan: how often it is to be run, under which lease, and why a run has no record (yet).
+
+    lease: of its first composition. runs: their numbers; empty for 1, 2, .. in one composition.
+    """
 
     cell: Cell
     repetitions: int
     lease: str
     missing: Mapping[int, str] = field(default_factory=dict)
+    runs: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Numbers of its planned runs."""
+        return self.runs or range(1, self.repetitions + 1)
 
 
 def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFrame:
@@ -53,7 +62,7 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFr
     table["n_implied"] = _counts(ids, implied.size())
     table["n_failed"] = _counts(ids, groups.size()) - _counts(ids, ok.size()) - table["n_implied"]
     present = {(str(cell), int(n)) for cell, n in zip(runs["cell_id"], runs["repetition"], strict=True)}
-    absent = [[n for n in range(1, e.repetitions + 1) if (e.cell.id, n) not in present] for e in plan]
+    absent = [[n for n in e.numbers if (e.cell.id, n) not in present] for e in plan]
     table["n_missing"] = np.array([len(each) for each in absent], dtype=np.int64)
     measured, ran = _counts(ids, ok.size()).to_numpy() > 0, table["n_failed"].to_numpy() > 0
     known = np.where(table["n_implied"] > 0, "implied", "missing")

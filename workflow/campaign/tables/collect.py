@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from campaign.config.resolve import Campaign, from_document
+from campaign.documents.cell import Settings
 from campaign.documents.plan import PLAN_SCHEMA
 from campaign.documents.record import Record, Store
+from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import RecordError
 from campaign.files import require_json
@@ -18,7 +20,7 @@ from campaign.paths import Results
 from campaign.plan.cost.budget import kept_choice
 from campaign.plan.cost.costs import costs_of
 from campaign.plan.cost.history import COSTS
-from campaign.plan.matrix import Matrix, expand
+from campaign.plan.matrix import expand
 from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Key, lease_name
 from campaign.slurm.excluded_hosts import ExcludedHosts
@@ -37,11 +39,11 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
     store, results = store or Store(directory), Results.at(directory)
     matrix = expand(campaign, where, hosts=RecordedHosts(store))
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
-    present = known.measured
-    wanted = sorted(key for key in _keys(matrix) if key in present)
+    present, settings = known.measured, {cell.id: cell.settings for cell in matrix.cells}
+    wanted = sorted(key for key in present if _counts(key, settings))
     records = list(_sharing(store.read(*key) for key in wanted))
     used = {record.lease_id for record in records}
-    names = {lease_name(campaign.protocol, cell) for cell in matrix.cells}
+    names = {lease_name(campaign.protocol, cell, c) for cell in matrix.cells for c in compositions_of(cell.settings)}
     leases = [
         lease
         for path in sorted(results.leases.glob("*.json"))
@@ -82,10 +84,13 @@ def _sharing(records: Iterable[Record]) -> Iterator[Record]:
         yield record.model_copy(update={"cell": cell, "specification": first.specification})
 
 
-def _keys(matrix: Matrix) -> Iterator[Key]:
-    for cell in matrix.cells:
-        for repetition in range(1, cell.settings.repetitions + 1):
-            yield cell.id, repetition
+def _counts(key: Key, cells: Mapping[str, Settings]) -> bool:
+    """Whether a run is one of these cells' planned compositions. Those that the plan asked for when it had fewer compositions, or
+    more repetitions in them, are measurements like any other."""
+    settings, run = cells.get(key[0]), key[1]
+    if settings is None:
+        return False
+    return composition_of(run) in compositions_of(settings) and number_in_composition(run) <= settings.repetitions
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -116,20 +121,19 @@ def tables_of(collected: Collected) -> Tables:
     runs = runs_table(collected.records, collected.beside, collected.campaign.metric)
     present = {record.key for record in collected.records}
     budget = kept_choice(Results.at(collected.store.results).budget)
+    nothing = "no log of it was imported" if collected.campaign.file.imported else "not measured yet"
     planned = []
     for cell in collected.matrix.cells:
-        lease = lease_name(collected.campaign.protocol, cell)
-        repetitions = collected.known.planned(cell)
-        why = collected.reasons.get(lease) or (
-            "no log of it was imported" if collected.campaign.file.imported else "not measured yet"
-        )
-        paid = repetitions if budget is None else budget.limits.get(cell.id, 0)
+        leases = {c: lease_name(collected.campaign.protocol, cell, c) for c in compositions_of(cell.settings)}
+        why = {c: collected.reasons.get(lease) or nothing for c, lease in leases.items()}
+        runs_here = collected.known.planned(cell)
+        paid = len(runs_here) if budget is None else budget.limits.get(cell.id, 0)
         missing = {
-            r: why if budget is None or r <= paid else budget.left_out
-            for r in range(1, repetitions + 1)
-            if (cell.id, r) not in present
+            run: budget.left_out if budget and place > paid else why[composition_of(run)]
+            for place, run in enumerate(runs_here, 1)
+            if (cell.id, run) not in present
         }
-        planned.append(PlannedCell(cell, repetitions, lease, missing))
+        planned.append(PlannedCell(cell, len(runs_here), leases[1], missing, runs_here))
     cells = cells_table(planned, runs)
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)

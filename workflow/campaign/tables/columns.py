@@ -71,7 +71,7 @@ PLANNED: Columns = {
     **_ID,
     **_CELL,
     "n_planned": (COUNT, "repetitions that are planned"),
-    "lease": (TEXT, "name of the lease that measures it"),
+    "lease": (TEXT, "name of the lease that measures its first composition"),
 }
 """The columns of the cells table that the plan knows."""
 

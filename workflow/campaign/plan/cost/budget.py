@@ -8,7 +8,8 @@ information is that on the main effects of all axes on the logarithm of throughp
 
 with what cells depart from main effects (10 %) and what repetitions differ by (3 %, both in `campaign.plan.cost.ranking`), so
 that another
-cell tells more than another repetition. A lease that is not open yet costs its composition, too. Equal ones come cheapest first,
+cell tells more than another repetition. The runs of a cell take turns over its compositions, and a lease that is not open yet costs
+its composition, too. Equal ones come cheapest first,
 then by the cells' ids. (Runs within a tenth of the best one count as equal to it.)
 The order does not depend on the budget, and as many of its first runs are taken as the forecast says that the budget pays for:
 whoever has more measures the same and more. What was chosen when a run began is kept as plan/budget.json (`budget/1`).
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from campaign.documents.cell import Cell
+from campaign.documents.run_numbers import runs_of
 from campaign.errors import ConfigError
 from campaign.files import content_hash
 from campaign.plan.cost.ranking import Design, Learned, Offer, Ranking
@@ -57,7 +59,8 @@ def parse_budget(text: str) -> Budget:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a budget pays for. limits: repetitions of every cell that is to have any, by its id; cost: in the budget's unit."""
+    """What a budget pays for. limits: repetitions, over its compositions in turn, of every cell that is to have any, by its id;
+    cost: in the budget's unit."""
 
     budget: str
     matrix: str
@@ -134,7 +137,7 @@ def kept_choice(path: Path) -> Choice | None:
 
 def matrix_digest(cells: Sequence[Cell]) -> str:
     """Changes when a choice would be of another matrix."""
-    return content_hash(sorted((cell.id, cell.settings.repetitions) for cell in cells))
+    return content_hash(sorted((cell.id, cell.settings.repetitions, cell.settings.compositions) for cell in cells))
 
 
 def choose(budget: Budget, offer: Offer) -> Choice:
@@ -173,9 +176,10 @@ def _choice(budget: Budget, offer: Offer, ranked: Sequence[tuple[int, int]], tak
     for cell in offer.cells:
         gone = offer.missing.get(cell.id, ())
         count = chosen.get(cell.id, 0)
-        most = gone[count - 1] if count else 0
+        places = {run: number for number, run in enumerate(runs_of(cell.settings), 1)}
+        most = places[gone[count - 1]] if count else 0
         # Records that are there already stay in the plan, up to the first one that is missing and not chosen.
-        have = gone[count] - 1 if count < len(gone) else max(most, offer.recorded.get(cell.id, 0))
+        have = places[gone[count]] - 1 if count < len(gone) else max(most, offer.recorded.get(cell.id, 0))
         if limit := max(most, have):
             limits[cell.id] = limit
     design = Design(offer)
