@@ -14,36 +14,15 @@ algorithm with the size, `residual_pct` tells.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from campaign.observe.links.document import FittedModel
 from campaign.statistics.intervals import Floats, student_quantile
 
 FEWEST_SIZES = 3
 _ITERATIONS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """alpha and B with bounds at 95 %; a bandwidth without an upper bound has None there.
-
-    sizes: how many the fit rests on; residual_pct: root mean square of the relative residuals.
-    """
-
-    alpha_us: float
-    alpha_low_us: float
-    alpha_high_us: float
-    gb_per_s: float
-    low_gb_per_s: float
-    high_gb_per_s: float | None
-    sizes: int
-    residual_pct: float
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def allreduce_s(size_bytes: npt.ArrayLike, ranks: int, alpha_us: float, gb_per_s: float) -> Floats:
@@ -52,19 +31,19 @@ def allreduce_s(size_bytes: npt.ArrayLike, ranks: int, alpha_us: float, gb_per_s
     return np.asarray(2 * (ranks - 1) * alpha_us * 1e-6 + 2 * (ranks - 1) / ranks * size / (gb_per_s * 1e9))
 
 
-def fit_allreduce(size_bytes: Sequence[int], times_s: Sequence[float], ranks: int) -> Fit | None:
+def fit_allreduce(size_bytes: Sequence[int], times_s: Sequence[float], ranks: int) -> FittedModel | None:
     """The ring model of all-reduce times by size; None for one rank, too few sizes, or times that do not grow with the size."""
     if ranks < 2:
         return None
     return _fit(size_bytes, times_s, 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks)
 
 
-def fit_messages(size_bytes: Sequence[int], times_s: Sequence[float]) -> Fit | None:
+def fit_messages(size_bytes: Sequence[int], times_s: Sequence[float]) -> FittedModel | None:
     """Hockney's model of answered messages by size; None as for `fit_allreduce`."""
     return _fit(size_bytes, times_s, 2.0, 1.0)
 
 
-def _fit(size_bytes: Sequence[int], times_s: Sequence[float], steps: float, share: float) -> Fit | None:
+def _fit(size_bytes: Sequence[int], times_s: Sequence[float], steps: float, share: float) -> FittedModel | None:
     size, time = np.asarray(size_bytes, dtype=np.float64), np.asarray(times_s, dtype=np.float64)
     if len(np.unique(size)) < FEWEST_SIZES or not (time > 0).all():
         return None
@@ -85,7 +64,7 @@ def _fit(size_bytes: Sequence[int], times_s: Sequence[float], steps: float, shar
     covariance = np.linalg.inv(weighted.T @ weighted) * (residuals @ residuals) / freedom
     half = student_quantile(freedom) * np.sqrt(np.diag(covariance))
     low, high = inverse - half[1], inverse + half[1]
-    return Fit(
+    return FittedModel(
         alpha_us=float(alpha),
         alpha_low_us=float(alpha - half[0]),
         alpha_high_us=float(alpha + half[0]),

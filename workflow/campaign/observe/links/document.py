@@ -8,25 +8,20 @@ as NVIDIA's p2pBandwidthLatencyTest prints it; latencies are half a round trip o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from campaign.observe.links.link_kinds import KINDS, kinds
-from campaign.observe.links.spec import LeftOut, LinkSpec, PairTimes, RankLinks
+from campaign.observe.links.spec import Closed, LeftOut, LinkSpec, RankLinks
 
 Matrix = tuple[tuple[float | None, ...], ...]
 _GB = 1e9
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class MeasuredDevice(_Closed):
+class MeasuredDevice(Closed):
     """One end of links; name: for people, unique in the document."""
 
     name: str
@@ -38,7 +33,7 @@ class MeasuredDevice(_Closed):
     measured_as: str = Field(default="", description="what the program that measured found there")
 
 
-class Matrices(_Closed):
+class Matrices(Closed):
     """See the module; p2p: whether a device reaches the other's memory, where one process saw both."""
 
     unidirectional_gb_per_s: Matrix
@@ -47,7 +42,7 @@ class Matrices(_Closed):
     p2p: tuple[tuple[bool | None, ...], ...]
 
 
-class HostDevice(_Closed):
+class HostDevice(Closed):
     """Bandwidth of copies between each device and the memory of its host."""
 
     what: str
@@ -56,7 +51,7 @@ class HostDevice(_Closed):
     d2h_gb_per_s: tuple[float | None, ...]
 
 
-class Curve(_Closed):
+class Curve(Closed):
     """One kind of way by message size: medians over its pairs. time_s: of an answered message."""
 
     pairs: int
@@ -66,7 +61,7 @@ class Curve(_Closed):
     bidirectional_gb_per_s: tuple[float, ...]
 
 
-class AllReduce(_Closed):
+class AllReduce(Closed):
     """Sum of fp32 over all ranks. time_s: median over repeats of the slowest rank's; busbw: algbw x 2(n-1)/n (as in nccl-tests)."""
 
     ranks: int
@@ -76,8 +71,11 @@ class AllReduce(_Closed):
     busbw_gb_per_s: tuple[float, ...]
 
 
-class FittedModel(_Closed):
-    """See `campaign.observe.links.alpha_beta_model.Fit`."""
+class FittedModel(Closed):
+    """alpha and B with bounds at 95 % (`alpha_beta_model`); a bandwidth without an upper bound has None there.
+
+    sizes: how many the fit rests on; residual_pct: root mean square of the relative residuals.
+    """
 
     alpha_us: float
     alpha_low_us: float
@@ -89,14 +87,14 @@ class FittedModel(_Closed):
     residual_pct: float
 
 
-class Models(_Closed):
+class Models(Closed):
     """Latency-bandwidth models, where enough sizes were measured; messages: by kind of way."""
 
     allreduce: FittedModel | None = None
     messages: dict[str, FittedModel] = Field(default_factory=dict)
 
 
-class LinksDocument(_Closed):
+class LinksDocument(Closed):
     """One measurement of the links of one composition. Everything that was not measured is absent or None."""
 
     schema_version: Literal["links/1"] = "links/1"
@@ -117,170 +115,153 @@ class LinksDocument(_Closed):
     took_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """Median seconds by (from, to, bytes)."""
-
-    seconds: Mapping[tuple[int, int, int], float]
-
-    @classmethod
-    def of(
-        cls, ranks: Sequence[RankLinks | None], name: Literal["latency", "unidirectional", "bidirectional"]
-    ) -> _Pairs:
-        found = {}
-        for rank in ranks:
-            times: Iterable[PairTimes] = getattr(rank, name) if rank is not None else ()
-            found.update({(rank.rank, each.peer, each.size_bytes): median(each.times_s) for each in times if rank})
-        return cls(found)
-
-    def both(self) -> _Pairs:
-        """The same for (to, from): one measurement stands for both."""
-        return _Pairs({**self.seconds, **{(to, out, size): s for (out, to, size), s in self.seconds.items()}})
-
-    def sizes(self) -> list[int]:
-        return sorted({size for _, _, size in self.seconds})
-
-    def matrix(self, count: int, size: int, scale: float) -> Matrix:
-        """scale / seconds; for a negative scale, -scale x seconds."""
-        return tuple(
-            tuple(
-                None
-                if (seconds := self.seconds.get((out, to, size))) is None
-                else _digits(scale / seconds if scale > 0 else -scale * seconds)
-                for to in range(count)
-            )
-            for out in range(count)
-        )
+Seconds = Mapping[tuple[int, int, int], float]
+"""Medians by (from, to, bytes)."""
 
 
 def measured(spec: LinkSpec, devices: Sequence[MeasuredDevice], ranks: Sequence[RankLinks | None]) -> dict[str, Any]:
     """The parts of a LinksDocument that follow from the results of ranks; None: a rank without a result."""
-    there = [rank for rank in ranks if rank is not None]
-    names = {rank.rank: rank.device_name for rank in there}
+    there = {rank.rank: rank for rank in ranks if rank is not None}
     described = [
-        device.model_copy(update={"measured_as": names.get(number, "")}) for number, device in enumerate(devices)
+        device.model_copy(update={"measured_as": there[number].device_name}) if number in there else device
+        for number, device in enumerate(devices)
     ]
     ways = kinds([device.model_dump() for device in devices])
-    one_way = _Pairs.of(ranks, "unidirectional")
-    curves = _curves(one_way, _Pairs.of(ranks, "bidirectional").both(), ways)
-    allreduce = _all_reduce(ranks)
+    latency, one_way, both_ways = (
+        {
+            (rank.rank, each.peer, each.size_bytes): median(each.times_s)
+            for rank in there.values()
+            for each in getattr(rank, name)
+        }
+        for name in ("latency", "unidirectional", "bidirectional")
+    )
+    # One measurement stands for both.
+    both_ways |= {(to, out, size): seconds for (out, to, size), seconds in both_ways.items()}
     return {
         "runs_on": spec.device,
         "devices": described,
         "kinds": ways,
         "settings": spec.model_dump(include={"sizes_bytes", "repeats", "warmup", "budget_s"}),
-        **_matrices(ranks, one_way),
+        **_matrices(ranks, latency, one_way, both_ways),
         "host_device": _host_device(spec, ranks),
-        "curves": curves,
-        "allreduce": allreduce,
-        "left_out": next((rank.left_out for rank in there if rank.rank == 0), ()),
-        "tools": tuple(dict.fromkeys(f"torch {rank.torch_version}, {rank.backend}" for rank in there)),
+        "curves": _curves(one_way, both_ways, ways),
+        "allreduce": _all_reduce(ranks),
+        "left_out": there[0].left_out if 0 in there else (),
+        "tools": tuple(dict.fromkeys(f"torch {rank.torch_version}, {rank.backend}" for rank in there.values())),
     }
 
 
-def _matrices(ranks: Sequence[RankLinks | None], one_way: _Pairs) -> dict[str, Any]:
-    latency, count = _Pairs.of(ranks, "latency"), len(ranks)
-    if not one_way.seconds:
+def _matrices(
+    ranks: Sequence[RankLinks | None], latency: Seconds, one_way: Seconds, both_ways: Seconds
+) -> dict[str, Any]:
+    if not one_way:
         return {}
-    size = one_way.sizes()[-1]
-    smallest = latency.sizes()[0] if latency.seconds else 0
+    size = _sizes(one_way)[-1]
+    smallest = _sizes(latency)[0] if latency else 0
+    numbers = range(len(ranks))
+
+    def matrix(seconds: Seconds, of: int, value: Callable[[float], float]) -> Matrix:
+        return tuple(
+            tuple(_digits(value(seconds[out, to, of])) if (out, to, of) in seconds else None for to in numbers)
+            for out in numbers
+        )
+
     return {
         "matrix_size_bytes": size,
         "matrices": Matrices(
-            unidirectional_gb_per_s=one_way.matrix(count, size, size / _GB),
-            bidirectional_gb_per_s=_Pairs.of(ranks, "bidirectional").both().matrix(count, size, 2 * size / _GB),
-            latency_us=latency.matrix(count, smallest, -1e6),
-            p2p=tuple(
-                tuple(rank.p2p.get(other) if rank is not None else None for other in range(count)) for rank in ranks
-            ),
+            unidirectional_gb_per_s=matrix(one_way, size, lambda seconds: size / seconds / _GB),
+            bidirectional_gb_per_s=matrix(both_ways, size, lambda seconds: 2 * size / seconds / _GB),
+            latency_us=matrix(latency, smallest, lambda seconds: seconds * 1e6),
+            p2p=tuple(tuple(rank.p2p.get(other) if rank else None for other in numbers) for rank in ranks),
         ),
     }
 
 
-def _curves(one_way: _Pairs, both_ways: _Pairs, ways: Sequence[Sequence[str | None]]) -> dict[str, Curve]:
+def _sizes(seconds: Seconds) -> list[int]:
+    return sorted({size for _, _, size in seconds})
+
+
+def _curves(one_way: Seconds, both_ways: Seconds, ways: Sequence[Sequence[str | None]]) -> dict[str, Curve]:
     found = {}
     for kind in KINDS:
         pairs = [(a, b) for a, row in enumerate(ways) for b, way in enumerate(row) if way == kind]
-        there: dict[int, list[float]] = defaultdict(list)
-        both: dict[int, list[float]] = defaultdict(list)
-        for size in one_way.sizes():
-            there[size] += [one_way.seconds[(*pair, size)] for pair in pairs if (*pair, size) in one_way.seconds]
-            both[size] += [both_ways.seconds[(*pair, size)] for pair in pairs if (*pair, size) in both_ways.seconds]
-        sizes = [size for size in one_way.sizes() if there[size] and both[size]]
-        if sizes:
-            times = [median(there[size]) for size in sizes]
+        times = {}
+        for size in _sizes(one_way):
+            there, both = ([of[*pair, size] for pair in pairs if (*pair, size) in of] for of in (one_way, both_ways))
+            if there and both:
+                times[size] = (median(there), median(both))
+        if times:
             found[kind] = Curve(
                 pairs=len(pairs),
-                size_bytes=tuple(sizes),
-                time_s=tuple(map(_digits, times)),
-                unidirectional_gb_per_s=tuple(_digits(s / t / _GB) for s, t in zip(sizes, times, strict=True)),
-                bidirectional_gb_per_s=tuple(_digits(2 * size / median(both[size]) / _GB) for size in sizes),
+                size_bytes=tuple(times),
+                time_s=tuple(_digits(there) for there, _ in times.values()),
+                unidirectional_gb_per_s=tuple(_digits(size / there / _GB) for size, (there, _) in times.items()),
+                bidirectional_gb_per_s=tuple(_digits(2 * size / both / _GB) for size, (_, both) in times.items()),
             )
     return found
 
 
 def _all_reduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
-    whole = [rank for rank in ranks if rank is not None]
-    if len(whole) < len(ranks) or len(ranks) < 2:
-        return None
     by_size: dict[int, list[tuple[float, ...]]] = defaultdict(list)
-    for rank in whole:
-        for each in rank.allreduce:
+    for rank in ranks:
+        for each in rank.allreduce if rank else ():
             by_size[each.size_bytes].append(each.times_s)
-    n, sizes = len(ranks), sorted(size for size, times in by_size.items() if len(times) == len(ranks))
-    if not sizes:
-        return None
+    n = len(ranks)
     # It is over when the last rank has its sum.
-    times = [median(max(repeat) for repeat in zip(*by_size[size], strict=True)) for size in sizes]
-    rates = [size / seconds / _GB for size, seconds in zip(sizes, times, strict=True)]
+    times = {
+        size: median(map(max, zip(*of_ranks, strict=True)))
+        for size, of_ranks in sorted(by_size.items())
+        if len(of_ranks) == n > 1
+    }
+    if not times:
+        return None
+    rates = [size / seconds / _GB for size, seconds in times.items()]
     return AllReduce(
         ranks=n,
-        size_bytes=tuple(sizes),
-        time_s=tuple(map(_digits, times)),
+        size_bytes=tuple(times),
+        time_s=tuple(map(_digits, times.values())),
         algbw_gb_per_s=tuple(map(_digits, rates)),
         busbw_gb_per_s=tuple(_digits(rate * 2 * (n - 1) / n) for rate in rates),
     )
 
 
 def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostDevice | None:
-    sizes = {rank.to_device.size_bytes for rank in ranks if rank is not None and rank.to_device is not None}
+    copies = {name: [rank and getattr(rank, name) for rank in ranks] for name in ("to_device", "from_device")}
+    sizes = [times.size_bytes for times in copies["to_device"] if times]
     if not sizes:
         return None
-
-    def rate(times: Any) -> float | None:
-        return None if times is None else _digits(times.size_bytes / median(times.times_s) / _GB)
-
-    cuda = spec.device == "cuda"
+    to_device, from_device = (
+        tuple(times and _digits(times.size_bytes / median(times.times_s) / _GB) for times in each)
+        for each in copies.values()
+    )
+    pinned, copied = "pinned host memory", "copy within main memory: the devices are CPU processes"
     return HostDevice(
-        what="pinned host memory" if cuda else "copy within main memory: the devices are CPU processes",
+        what=pinned if spec.device == "cuda" else copied,
         size_bytes=max(sizes),
-        h2d_gb_per_s=tuple(rate(rank.to_device) if rank is not None else None for rank in ranks),
-        d2h_gb_per_s=tuple(rate(rank.from_device) if rank is not None else None for rank in ranks),
+        h2d_gb_per_s=to_device,
+        d2h_gb_per_s=from_device,
     )
 
 
 def with_models(document: Mapping[str, Any]) -> dict[str, Any]:
     """A stored links/1 document with models fitted to its measurements."""
-    curves = {kind: Curve.model_validate(curve) for kind, curve in document["curves"].items()}
-    allreduce = document["allreduce"] and AllReduce.model_validate(document["allreduce"])
-    return {**document, "model": _models(curves, allreduce).model_dump(mode="json")}
-
-
-def _models(curves: Mapping[str, Curve], allreduce: AllReduce | None) -> Models:
     # Here, so that planning and driving load no scipy.
-    from campaign.observe.links.alpha_beta_model import Fit, fit_allreduce, fit_messages
+    from campaign.observe.links.alpha_beta_model import fit_allreduce, fit_messages
 
-    def kept(fit: Fit | None) -> FittedModel | None:
-        if fit is None:
-            return None
-        said = {name: _digits(value) if isinstance(value, float) else value for name, value in fit.document().items()}
-        return FittedModel.model_validate(said)
-
-    messages = {kind: kept(fit_messages(curve.size_bytes, curve.time_s)) for kind, curve in curves.items()}
-    return Models(
-        allreduce=allreduce and kept(fit_allreduce(allreduce.size_bytes, allreduce.time_s, allreduce.ranks)),
+    allreduce = document["allreduce"] and AllReduce.model_validate(document["allreduce"])
+    curves = {kind: Curve.model_validate(curve) for kind, curve in document["curves"].items()}
+    messages = {kind: _rounded(fit_messages(curve.size_bytes, curve.time_s)) for kind, curve in curves.items()}
+    model = Models(
+        allreduce=allreduce and _rounded(fit_allreduce(allreduce.size_bytes, allreduce.time_s, allreduce.ranks)),
         messages={kind: fit for kind, fit in messages.items() if fit is not None},
     )
+    return {**document, "model": model.model_dump(mode="json")}
+
+
+def _rounded(fit: FittedModel | None) -> FittedModel | None:
+    if fit is None:
+        return None
+    return fit.model_copy(update={name: _digits(value) for name, value in fit if isinstance(value, float)})
 
 
 def _digits(value: float) -> float:

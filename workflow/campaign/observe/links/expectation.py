@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -28,12 +28,8 @@ _OF_SYSTEM = "{kind} links"
 _OF_EMULATED = "emulated {kind} links"
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """One slow link. excess: how much worse than expected, to put the worst first."""
-
-    excess: float
-    text: str
+_Found = tuple[float, str]
+"""One slow link: minus how much worse than expected, so that the worst sorts first, and what to say."""
 
 
 def flags(document: Mapping[str, Any], links: Links, scale: float | None, tolerance_pct: float) -> tuple[str, ...]:
@@ -43,16 +39,13 @@ def flags(document: Mapping[str, Any], links: Links, scale: float | None, tolera
     but emulated ones: each kind that is shaped is held against its rate, and all else among them is this machine's memory.
     """
     expected = _rates(links, scale, document["runs_on"])
+    least = 1 - tolerance_pct / 100
     if document["runs_on"] == "cpu":
-        every = [*_slow_kinds(document, expected, tolerance_pct)]
+        every = _slow_kinds(document, expected, least)
     else:
-        every = [
-            *_slow(document, expected, tolerance_pct),
-            *_slow_hosts(document, expected, tolerance_pct),
-            *_late(document),
-        ]
-    found = sorted(every, key=lambda each: (-round(each.excess, 6), each.text))
-    said = tuple(f"links: {each.text}" for each in found[:_MOST_FLAGS])
+        every = chain(_slow(document, expected, least), _slow_hosts(document, expected, least), _late(document))
+    found = sorted((round(excess, 6), text) for excess, text in every)
+    said = tuple(f"links: {text}" for _, text in found[:_MOST_FLAGS])
     more = len(found) - _MOST_FLAGS
     return (*said, f"links: and {more} more below what is expected") if more > 0 else said
 
@@ -84,20 +77,28 @@ def _pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[int, int,
                 yield out, to, document["kinds"][out][to], value
 
 
-def _slow(document: Mapping[str, Any], expected: Mapping[str, float], tolerance_pct: float) -> Iterator[_Found]:
-    """Single pairs that are slow."""
+def _slow(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_Found]:
+    """Single pairs that are slow. least: share of what is expected."""
     for kind, of_kind in _told(document).items():
-        against = _against(kind, expected, of_kind.values())
-        for pair, rate in of_kind.items():
-            if against and rate < against[0] * (1 - tolerance_pct / 100):
-                yield _slower(_pair(document, *pair), rate, kind, *against)
+        named = {_pair(document, *pair): rate for pair, rate in of_kind.items()}
+        yield from _under(kind, expected, named, least)
 
 
-def _slow_kinds(document: Mapping[str, Any], expected: Mapping[str, float], tolerance_pct: float) -> Iterator[_Found]:
+def _under(kind: str, expected: Mapping[str, float], rates: Mapping[str, float], least: float) -> Iterator[_Found]:
+    """Those of some links of a kind that are slower than the system file says, or else than their median."""
+    if kind not in expected and len(rates) < _FEWEST_PEERS:
+        return
+    usual, whose = (expected[kind], _OF_SYSTEM) if kind in expected else (median(rates.values()), _OF_PEERS)
+    for ends, rate in rates.items():
+        if rate < usual * least:
+            yield _slower(ends, rate, kind, usual, whose)
+
+
+def _slow_kinds(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_Found]:
     """Kinds of way that are slow in the median: an emulated link alone cannot be, but a busy machine can look so."""
     for kind, of_kind in _told(document).items():
         rate = median(of_kind.values())
-        if kind in expected and rate < expected[kind] * (1 - tolerance_pct / 100):
+        if kind in expected and rate < expected[kind] * least:
             pairs = "pair" if len(of_kind) == 1 else "pairs"
             yield _slower(f"median of {len(of_kind)} {pairs}", rate, kind, expected[kind], _OF_EMULATED)
 
@@ -115,7 +116,7 @@ def _told(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]
     return rates
 
 
-def _slow_hosts(document: Mapping[str, Any], expected: Mapping[str, float], tolerance_pct: float) -> Iterator[_Found]:
+def _slow_hosts(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_Found]:
     """Ways between a host and its devices."""
     copies = document.get("host_device")
     if not copies:
@@ -123,48 +124,34 @@ def _slow_hosts(document: Mapping[str, Any], expected: Mapping[str, float], tole
     # What the system file says of local links is between devices.
     known = {kind: rate for kind, rate in expected.items() if kind == FABRIC}
     for name, to_device in (("h2d_gb_per_s", True), ("d2h_gb_per_s", False)):
-        by_kind: dict[str, dict[int, float]] = defaultdict(dict)
-        for number, (device, rate) in enumerate(zip(document["devices"], copies[name], strict=True)):
+        by_kind: dict[str, dict[str, float]] = defaultdict(dict)
+        for device, rate in zip(document["devices"], copies[name], strict=True):
             if rate is not None:
-                by_kind[device["attach"]][number] = rate
+                ends = (device["host"], device["name"]) if to_device else (device["name"], device["host"])
+                by_kind[device["attach"]][" to ".join(ends)] = rate
         for kind, rates in by_kind.items():
-            against = _against(kind, known, rates.values())
-            for number, rate in rates.items():
-                if against and rate < against[0] * (1 - tolerance_pct / 100):
-                    device = document["devices"][number]
-                    ends = (device["host"], device["name"]) if to_device else (device["name"], device["host"])
-                    yield _slower(" to ".join(ends), rate, kind, *against)
+            yield from _under(kind, known, rates, least)
 
 
 def _late(document: Mapping[str, Any]) -> Iterator[_Found]:
-    by_kind: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
+    by_kind: dict[str, dict[str, float]] = defaultdict(dict)
     for out, to, kind, latency_us in _pairs(document, "latency_us"):
-        by_kind[kind][out, to] = latency_us
+        by_kind[kind][_pair(document, out, to)] = latency_us
     for kind, found in by_kind.items():
         usual_us = median(found.values())
-        if len(found) < _FEWEST_PEERS:
-            continue
-        for pair, latency_us in found.items():
+        for ends, latency_us in found.items() if len(found) >= _FEWEST_PEERS else ():
             if latency_us > _LATENCY_FACTOR * usual_us:
                 text = (
-                    f"{_pair(document, *pair)} {latency_us:.3g} us, {latency_us / usual_us:.1f} times the {usual_us:.3g} us of "
+                    f"{ends} {latency_us:.3g} us, {latency_us / usual_us:.1f} times the {usual_us:.3g} us of "
                     f"{_OF_PEERS.format(kind=kind)}"
                 )
-                yield _Found(1 - usual_us / latency_us, text)
-
-
-def _against(kind: str, expected: Mapping[str, float], peers: Any) -> tuple[float, str] | None:
-    """GB/s to hold a link of a kind against, and whose they are; None: nothing is known."""
-    if kind in expected:
-        return expected[kind], _OF_SYSTEM
-    values = list(peers)
-    return (median(values), _OF_PEERS) if len(values) >= _FEWEST_PEERS else None
+                yield usual_us / latency_us - 1, text
 
 
 def _slower(ends: str, rate: float, kind: str, expected: float, whose: str) -> _Found:
     under = 1 - rate / expected
     text = f"{ends} {rate:.3g} GB/s, {100 * under:.0f} % under the {expected:.3g} GB/s of {whose.format(kind=kind)}"
-    return _Found(under, text)
+    return -under, text
 
 
 def _pair(document: Mapping[str, Any], out: int, to: int) -> str:

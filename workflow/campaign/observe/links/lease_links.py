@@ -65,13 +65,8 @@ class LinkStage:
         log = self.results.logs / self.lease / f"links.{when}.log"
         directory.mkdir(parents=True, exist_ok=True)
         document = measure_links(launcher, composition, runs_on, self.campaign.protocol.links, directory, marker, log)
-        return {
-            "schema_version": SCHEMA,
-            "lease_id": self.obtained.use,
-            "lease": self.lease,
-            "when": when,
-            "document": self.store.share(document),
-        }
+        said = {"schema_version": SCHEMA, "lease_id": self.obtained.use, "lease": self.lease, "when": when}
+        return {**said, "document": self.store.share(document)}
 
 
 def links_of_uses(results: Path, store: Store) -> list[dict[str, Any]]:

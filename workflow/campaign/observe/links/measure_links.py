@@ -6,8 +6,8 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,12 +42,16 @@ def measure_links(
     """
     started_s = time.monotonic()
     devices = described(composition)
-    spec = _spec(devices, runs_on, settings)
+    spec = LinkSpec(
+        hosts=tuple(device.host for device in devices) or ("none",),
+        **settings.model_dump(include={"sizes_bytes", "repeats", "warmup", "budget_s"}),
+        device=runs_on,
+        time_out_s=settings.budget_s + _TIME_OUT_S,
+    )
     ranks: tuple[RankLinks | None, ...] = (None,) * len(devices)
     problems: list[str] = []
     if devices and TORCH in settings.tools:
-        stage = _Stage(launcher, directory, marker, log)
-        ranks, problems = stage.measure(spec, devices)
+        ranks, problems = _measured_by_ranks(spec, devices, launcher, directory / TORCH, f"{marker}.{TORCH}", log)
     programs, absent = external_tools.measure(launcher, composition, settings, directory, marker, log)
     parts = measured(spec, devices, ranks)
     document = LinksDocument(
@@ -75,50 +79,30 @@ def described(composition: Composition) -> list[MeasuredDevice]:
     ]
 
 
-def _spec(devices: Sequence[MeasuredDevice], runs_on: Literal["cuda", "cpu"], settings: LinkMeasurement) -> LinkSpec:
-    return LinkSpec(
-        hosts=tuple(device.host for device in devices) or ("none",),
-        sizes_bytes=tuple(settings.sizes_bytes),
-        repeats=settings.repeats,
-        warmup=settings.warmup,
-        budget_s=settings.budget_s,
-        device=runs_on,
-        time_out_s=settings.budget_s + _TIME_OUT_S,
-    )
-
-
-@dataclass(frozen=True)
-class _Stage:
-    launcher: Launcher
-    directory: Path
-    marker: str
-    log: Path
-
-    def measure(
-        self, spec: LinkSpec, devices: Sequence[MeasuredDevice]
-    ) -> tuple[tuple[RankLinks | None, ...], list[str]]:
-        """Results by rank, and what went wrong."""
-        out = self.directory / TORCH
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(parents=True)
+def _measured_by_ranks(
+    spec: LinkSpec, devices: Sequence[MeasuredDevice], launcher: Launcher, out: Path, marker: str, log: Path
+) -> tuple[tuple[RankLinks | None, ...], list[str]]:
+    """Results by rank, and what went wrong."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    try:
+        path = out / "spec.json"
+        path.write_text(spec.model_dump_json())
+        step = Step(
+            (sys.executable, "-m", "campaign.observe.links.rank"),
+            {"CAMPAIGN_SPEC": str(path), "CAMPAIGN_OUT": str(out)},
+            Counter(spec.hosts),
+            preload="campaign.workloads.trainer",
+        )
+        limit_s = 2 * spec.budget_s + _TIME_OUT_S + _START_S
+        ended = launcher.run(step, marker, log, out, Limits(limit_s))
         try:
-            path = out / "spec.json"
-            path.write_text(spec.model_dump_json())
-            step = Step(
-                (sys.executable, "-m", "campaign.observe.links.rank"),
-                {"CAMPAIGN_SPEC": str(path), "CAMPAIGN_OUT": str(out)},
-                {host: spec.hosts.count(host) for host in dict.fromkeys(spec.hosts)},
-                preload="campaign.workloads.trainer",
-            )
-            limit_s = 2 * spec.budget_s + _TIME_OUT_S + _START_S
-            ended = self.launcher.run(step, f"{self.marker}.{TORCH}", self.log, out, Limits(limit_s))
-            try:
-                ranks = read_links(out, len(devices))
-            except RecordError as error:
-                return (None,) * len(devices), [f"links: {error}"]
-            return ranks, _problems(ended, ranks, devices, limit_s)
-        finally:
-            shutil.rmtree(out, ignore_errors=True)
+            ranks = read_links(out, len(devices))
+        except RecordError as error:
+            return (None,) * len(devices), [f"links: {error}"]
+        return ranks, _problems(ended, ranks, devices, limit_s)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
 
 
 def _problems(

@@ -6,12 +6,13 @@ One pair at a time: all other ranks wait for their turn, over gloo also where de
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from itertools import combinations, permutations
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,12 +20,7 @@ import torch.distributed as dist
 from campaign.errors import ConfigError
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 from campaign.observe.links.time_budget import Forecast, ladder
-from campaign.observe.links.transfer_timing import (
-    LARGEST_COPY_BYTES,
-    LARGEST_COPY_ON_CPU_BYTES,
-    Exchange,
-    copies_s,
-)
+from campaign.observe.links.transfer_timing import LARGEST_COPY_BYTES, LARGEST_COPY_ON_CPU_BYTES, Exchange, copies_s
 from campaign.workloads.trainer.rank_interface import Place
 
 _BUFFERS = 3  # of one size that a rank holds at most
@@ -43,10 +39,11 @@ class Session:
         self._unidirectional: list[PairTimes] = []
         self._bidirectional: list[PairTimes] = []
         self._allreduce: list[CollectiveTimes] = []
-        self._host_device: tuple[CollectiveTimes, CollectiveTimes] | None = None
+        self._copies: list[CollectiveTimes] = []
         self._left_out: list[LeftOut] = []
         self._forecast = Forecast()
         self._share = _ALL_OF_PAIRS
+        self._stopped = False
 
     def run(self) -> None:
         """Measure everything; raises what torch raises."""
@@ -67,7 +64,7 @@ class Session:
                 self._leave_out(size, f"stopped at the end of the {self.spec.budget_s:g} s of the stage", counts)
 
     def result(self, error: str = "") -> RankLinks:
-        to_device, from_device = self._host_device or (None, None)
+        to_device, from_device = self._copies or (None, None)
         return RankLinks(
             rank=self.place.rank,
             world_size=self.place.world_size,
@@ -128,9 +125,9 @@ class Session:
 
     def _leave_out(self, size: int, why: str, counts: bool) -> None:
         # All ranks stop alike, but between two pairs: some have measured the size with some peers.
-        self._unidirectional = [each for each in self._unidirectional if each.size_bytes != size]
-        self._bidirectional = [each for each in self._bidirectional if each.size_bytes != size]
-        self._allreduce = [each for each in self._allreduce if each.size_bytes != size]
+        found: list[Any]
+        for found in (self._unidirectional, self._bidirectional, self._allreduce):
+            found[:] = [each for each in found if each.size_bytes != size]
         if counts:
             self._left_out.append(LeftOut(size_bytes=size, why=why))
 
@@ -138,13 +135,10 @@ class Session:
         """One message of an auxiliary size for every pair, to forecast the next size."""
         buffer = self._exchange.buffer(size)
         started_s = time.monotonic()
-        for sender, receiver in permutations(range(self.place.world_size), 2):
-            if not self._turn(may_stop=True):
-                return False
-            if self.place.rank in (sender, receiver):
-                self._exchange.one_way(buffer, sender + receiver - self.place.rank, sends=self.place.rank == sender)
+        for peer, sends in self._turns(permutations, may_stop=True):
+            self._exchange.one_way(buffer, peer, sends=sends)
         self._forecast.note(size, time.monotonic() - started_s)
-        return True
+        return not self._stopped
 
     def _round(self, size: int, first: bool) -> bool:
         """All measurements of one size; False when the time is over. The first size is always measured: it gives the latency."""
@@ -158,40 +152,38 @@ class Session:
         self._share = max(1.0, (time.monotonic() - started_s) / one_way_s)
         return not first or self._ping_pong(size)
 
+    def _turns(
+        self, pairs: Callable[[range, int], Iterable[tuple[int, ...]]], may_stop: bool
+    ) -> Iterator[tuple[int, bool]]:
+        """This rank's turns with all pairs: its peer, and whether it begins. `_stopped` says afterwards whether time was over."""
+        rank = self.place.rank
+        for pair in pairs(range(self.place.world_size), 2):
+            self._stopped = not self._turn(may_stop)
+            if self._stopped:
+                return
+            if rank in pair:
+                yield sum(pair) - rank, rank == pair[0]
+
     def _one_way(self, size: int, first: bool) -> bool:
-        buffer, rank = self._exchange.buffer(size), self.place.rank
-        for sender, receiver in permutations(range(self.place.world_size), 2):
-            if not self._turn(may_stop=not first):
-                return False
-            if rank not in (sender, receiver):
-                continue
-            peer, sends = sender + receiver - rank, rank == sender
-            times = self._times(lambda: self._exchange.one_way(buffer, peer, sends=sends))  # noqa: B023
+        buffer = self._exchange.buffer(size)
+        for peer, sends in self._turns(permutations, may_stop=not first):
+            times = self._times(partial(self._exchange.one_way, buffer, peer, sends=sends))
             if sends:
                 self._unidirectional.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
-        return True
+        return not self._stopped
 
     def _both_ways(self, size: int, first: bool) -> bool:
-        out, into, rank = self._exchange.buffer(size), self._exchange.buffer(size), self.place.rank
-        for pair in combinations(range(self.place.world_size), 2):
-            if not self._turn(may_stop=not first):
-                return False
-            if rank not in pair:
-                continue
-            peer = sum(pair) - rank
-            times = self._times(lambda: self._exchange.both_ways(out, into, peer))  # noqa: B023
-            if rank == pair[0]:
+        out, into = self._exchange.buffer(size), self._exchange.buffer(size)
+        for peer, lower in self._turns(combinations, may_stop=not first):
+            times = self._times(partial(self._exchange.both_ways, out, into, peer))
+            if lower:
                 self._bidirectional.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
-        return True
+        return not self._stopped
 
     def _ping_pong(self, size: int) -> bool:
-        buffer, rank = self._exchange.buffer(size), self.place.rank
-        for pair in permutations(range(self.place.world_size), 2):
-            self._turn(may_stop=False)
-            if rank not in pair:
-                continue
-            peer, begins = sum(pair) - rank, rank == pair[0]
-            times = self._times(lambda: self._exchange.ping_pong(buffer, peer, begins=begins))  # noqa: B023
+        buffer = self._exchange.buffer(size)
+        for peer, begins in self._turns(permutations, may_stop=False):
+            times = self._times(partial(self._exchange.ping_pong, buffer, peer, begins=begins))
             if begins:
                 self._latency.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
         return True
@@ -227,11 +219,8 @@ class Session:
             if self.place.world_size > 1:
                 self._turn(may_stop=False)
             if rank == self.place.rank:
-                to_device, from_device = copies_s(self.device, size, self.spec.warmup, self.spec.repeats)
-                self._host_device = (
-                    CollectiveTimes(size_bytes=size, times_s=tuple(to_device)),
-                    CollectiveTimes(size_bytes=size, times_s=tuple(from_device)),
-                )
+                both = copies_s(self.device, size, self.spec.warmup, self.spec.repeats)
+                self._copies = [CollectiveTimes(size_bytes=size, times_s=tuple(times)) for times in both]
 
     def _reaches(self) -> dict[int, bool]:
         """By rank on the same host, where this process sees its device too."""
@@ -262,7 +251,5 @@ def _device(kind: str, local_rank: int) -> torch.device:
 
 
 def _available_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

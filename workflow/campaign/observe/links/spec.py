@@ -14,10 +14,12 @@ from campaign.workloads.trainer.rank_interface import result_path
 _NUMBER_BYTES = 4  # of an fp32
 
 
-class LinkSpec(BaseModel):
-    """One measurement of links. hosts: by rank."""
-
+class Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LinkSpec(Closed):
+    """One measurement of links. hosts: by rank."""
 
     hosts: tuple[str, ...] = Field(min_length=1)
     sizes_bytes: tuple[int, ...] = Field(min_length=1)
@@ -33,42 +35,32 @@ class LinkSpec(BaseModel):
         return tuple(sorted({size // _NUMBER_BYTES * _NUMBER_BYTES for size in sizes}))
 
 
-class PairTimes(BaseModel):
-    """Times of messages of one size with one peer, one entry per repeat."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    peer: int = Field(ge=0)
-    size_bytes: int = Field(gt=0)
-    times_s: tuple[float, ...]
-
-
-class CollectiveTimes(BaseModel):
+class CollectiveTimes(Closed):
     """Times of a collective over all ranks, by this rank's clock, one entry per repeat."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     size_bytes: int = Field(gt=0)
     times_s: tuple[float, ...]
 
 
-class LeftOut(BaseModel):
-    """A size that was not measured, for all pairs alike."""
+class PairTimes(CollectiveTimes):
+    """Times of messages of one size with one peer."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    peer: int = Field(ge=0)
+
+
+class LeftOut(Closed):
+    """A size that was not measured, for all pairs alike."""
 
     size_bytes: int
     why: str
 
 
-class RankLinks(BaseModel):
+class RankLinks(Closed):
     """What one rank measured. Whatever exists on no device of its kind is absent.
 
     latency: half a ping-pong that this rank began; unidirectional: messages that it sent, timed until the receiver's word that they
     had arrived; bidirectional: both directions at once, by the lower rank of the two, timed until both had arrived.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal["links-rank/1"] = "links-rank/1"
     rank: int = Field(ge=0)
@@ -101,9 +93,7 @@ def read_spec(path: Path) -> LinkSpec:
 
 
 def write_links(out: Path, links: RankLinks) -> None:
-    """Write the file whole or not at all."""
-    content = links.model_dump_json(exclude_none=True)
-    write_once(result_path(out, links.rank), content.encode() + b"\n")
+    write_once(result_path(out, links.rank), links.model_dump_json(exclude_none=True).encode() + b"\n")
 
 
 def read_links(out: Path, world_size: int) -> tuple[RankLinks | None, ...]:
