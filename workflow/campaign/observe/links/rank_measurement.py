@@ -125,8 +125,8 @@ class Session:
 
     def _leave_out(self, size: int, why: str, counts: bool) -> None:
         # All ranks stop alike, but between two pairs: some have measured the size with some peers.
-        found: list[Any]
-        for found in (self._unidirectional, self._bidirectional, self._allreduce):
+        every: list[list[Any]] = [self._unidirectional, self._bidirectional, self._allreduce]
+        for found in every:
             found[:] = [each for each in found if each.size_bytes != size]
         if counts:
             self._left_out.append(LeftOut(size_bytes=size, why=why))
