@@ -25,7 +25,8 @@ from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.lease.fabric_calls import ATTEMPTS
 from campaign.lease.manual import verify
-from campaign.slurm.commands import Answer, Slurm
+from campaign.processes.command import Finished
+from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies import Strategy, open_strategy
 from campaign.slurm.strategies.controller import Controller, reservation_name
 from campaign.slurm.strategies.dynamic import Dynamic
@@ -377,7 +378,7 @@ def test_a_host_that_an_administrator_drained_is_named_and_stays_drained(strateg
 class Nobody(Slurm):
     """Slurm's commands in the name of a user without rights."""
 
-    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Answer:
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
         return super().__call__(*_NOBODY, *argv, timeout_s=timeout_s)
 
 

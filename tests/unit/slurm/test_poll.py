@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 
 from campaign import files
 from campaign.errors import ConfigError
-from campaign.slurm.commands import Answer, Slurm
+from campaign.processes.command import Finished
+from campaign.slurm.commands import Slurm
 from campaign.slurm.poll import Poll, Snapshot
 
-UNREACHABLE = Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
-DISABLED = Answer(1, "", "Slurm accounting storage is disabled\n")
-DATABASE_DOWN = Answer(1, "", "sacct: error: Problem talking to the database: Connection refused\n")
+UNREACHABLE = Finished(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+DISABLED = Finished(1, "", "Slurm accounting storage is disabled\n")
+DATABASE_DOWN = Finished(1, "", "sacct: error: Problem talking to the database: Connection refused\n")
 
 
 @dataclass
@@ -40,24 +41,24 @@ class Controller(Slurm):
 
     queue: dict[str, str] = field(default_factory=dict)
     accounting: dict[str, str] | None = field(default_factory=dict)
-    wrong: dict[str, Answer] = field(default_factory=dict)
+    wrong: dict[str, Finished] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
     log: Path | None = None
 
-    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Answer:
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
         self.calls.append(argv)
         if argv[0] in self.wrong:
             return self.wrong[argv[0]]
         if argv[0] == "squeue":
             rows = [f"{name}|{state}|None|host1|0:01|n|c" for name, state in self.queue.items()]
-            return Answer(0, "".join(f"{row}\n" for row in rows), "")
+            return Finished(0, "".join(f"{row}\n" for row in rows), "")
         if self.accounting is None:
             return DISABLED
         asked = next(word for word in argv if word.startswith("--jobs=")).removeprefix("--jobs=").split(",")
         told = [
             f"{name}|{state}|0:0|host1|None|n" for name, state in self.accounting.items() if name.split("_")[0] in asked
         ]
-        return Answer(0, "".join(f"{row}\n" for row in told), "")
+        return Finished(0, "".join(f"{row}\n" for row in told), "")
 
     @property
     def asked(self) -> list[str]:
@@ -251,7 +252,7 @@ def test_a_torn_file_is_replaced(site: Site, content: bytes) -> None:
     (site.directory / "poll.json").write_bytes(content)
     site.slurm.queue = {"1": "RUNNING"}
     assert "1" in site.process().snapshot().jobs
-    assert "1" in json.loads((site.directory / "poll.json").read_text())["jobs"][0]["job_id"]
+    assert "1" in json.loads((site.directory / "poll.json").read_text())["jobs"]["1"]["job_id"]
 
 
 @pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])

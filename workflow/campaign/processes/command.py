@@ -19,6 +19,16 @@ class Finished(NamedTuple):
     out: str
     err: str
 
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+    @property
+    def words(self) -> str:
+        """Its last error line, for a message."""
+        lines = (self.err.strip() or self.out.strip()).splitlines()
+        return lines[-1].strip() if lines else f"exit status {self.code}, no message"
+
 
 def run_command(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Finished:
     """Run a command without input and return what it printed; OSError when it cannot be started.

@@ -6,34 +6,14 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.errors import ConfigError
 from campaign.files import append_json
-from campaign.processes.command import TIMED_OUT, run_command
+from campaign.processes.command import TIMED_OUT, Finished, run_command
 
 # A person's defaults for these commands would change what they print, or hide jobs.
 _PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Result of a command. code: exit status, minus the signal's number when a signal ended it, or TIMED_OUT."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def ok(self) -> bool:
-        return self.code == 0
-
-    @property
-    def words(self) -> str:
-        """Its last error line, for a message."""
-        lines = (self.err.strip() or self.out.strip()).splitlines()
-        return lines[-1].strip() if lines else f"exit status {self.code}, no message"
 
 
 class Slurm:
@@ -42,15 +22,22 @@ class Slurm:
     def __init__(self, log: Path | None = None) -> None:
         self.log = log
 
-    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Answer:
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
         """Run one command, such as `slurm("squeue", "--me")`, until it ends or for `timeout_s` at most.
 
-        ConfigError: there is no such program on this machine. Whatever else goes wrong is an Answer.
+        ConfigError: there is no such program on this machine. Whatever else goes wrong is an answer.
         """
         started_s, ticks_s = time.time(), time.monotonic()
-        answer = _run(argv, timeout_s)
+        try:
+            answer = run_command(argv, timeout_s, surroundings(os.environ))
+        except (FileNotFoundError, PermissionError) as error:
+            raise ConfigError(
+                f"{argv[0]}: there is no Slurm on this machine ({error.strerror}); start the campaign on a login node of a "
+                "cluster, or load the module that brings Slurm's commands; `snakemake --profile local` measures on this machine"
+            ) from error
         self.note(argv, started_s, time.monotonic() - ticks_s, answer.code)
-        return answer
+        # Half an answer is none.
+        return answer._replace(out="") if answer.code == TIMED_OUT else answer
 
     def note(self, argv: Sequence[str], started_s: float, seconds: float, code: int) -> None:
         """Log a call, also one that submitit made (sbatch)."""
@@ -66,15 +53,3 @@ def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for Slurm's commands, without personal defaults that change their output."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_PERSONAL)}
     return {**kept, "SLURM_TIME_FORMAT": "standard"}
-
-
-def _run(argv: tuple[str, ...], timeout_s: float) -> Answer:
-    try:
-        code, out, words = run_command(argv, timeout_s, surroundings(os.environ))
-    except (FileNotFoundError, PermissionError) as error:
-        raise ConfigError(
-            f"{argv[0]}: there is no Slurm on this machine ({error.strerror}); start the campaign on a login node of a cluster, "
-            "or load the module that brings Slurm's commands; `snakemake --profile local` measures on this machine"
-        ) from error
-    # Half an answer is none.
-    return Answer(code, "" if code == TIMED_OUT else out, words)

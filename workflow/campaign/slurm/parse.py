@@ -28,6 +28,7 @@ ENDED = frozenset(
 )
 """States that a job does not leave by itself; a requeued job is PENDING, or REQUEUED in the accounting."""
 
+NOTHING = frozenset({"(null)", "None", "none", "N/A", "n/a"})
 _STATE = re.compile(r"[A-Z][A-Z_]+")
 _JOB_ID = re.compile(r"(\d+)(?:_(\d+|\[[^\]]+\])|\+\d+)?")
 
@@ -90,24 +91,20 @@ class SlurmConfig:
 
 def parse_squeue(text: str) -> tuple[Job, ...]:
     """Jobs from `squeue --noheader --array` with JOB_FORMAT. Tasks that squeue shows as one line all the same are told apart."""
-    return tuple(chain.from_iterable(_queued(line) for line in text.splitlines()))
+    return tuple(
+        Job(each, state, reason, hosts_in(nodes), name, comment, elapsed_s=duration_s(elapsed))
+        for job_id, state, reason, nodes, elapsed, name, comment in rows(text, 7)
+        if _STATE.fullmatch(state)
+        for each in _ids(job_id)
+    )
 
 
-def _queued(line: str) -> Iterator[Job]:
-    fields = line.strip().split("|", 6)
-    if len(fields) < 7 or not _STATE.fullmatch(fields[1]):
-        return
-    job_id, state, reason, nodes, elapsed, name, comment = fields
-    for each in _ids(job_id):
-        yield Job(
-            each,
-            state,
-            "" if reason == "None" else reason,
-            hosts_in(nodes),
-            name,
-            "" if comment == "(null)" else comment,
-            elapsed_s=duration_s(elapsed),
-        )
+def rows(text: str, columns: int) -> Iterator[list[str]]:
+    """The cells of all lines with so many columns between `|`; empty where Slurm has a word for nothing."""
+    for line in text.splitlines():
+        cells = line.strip().split("|", columns - 1)
+        if len(cells) == columns:
+            yield ["" if cell in NOTHING else cell for cell in cells]
 
 
 def parse_sacct(text: str) -> tuple[Job, ...]:
@@ -116,16 +113,14 @@ def parse_sacct(text: str) -> tuple[Job, ...]:
     `CANCELLED by 1000` is CANCELLED. Lines of steps (`12.batch`) are skipped. Of a job that was requeued and is told twice
     (--duplicates) the last line counts.
     """
-    rows: dict[str, Job] = {}
-    for line in text.splitlines():
-        fields = line.strip().split("|", 5)
-        if len(fields) < 6 or not (state := _STATE.match(fields[1])):
-            continue
-        job_id, _, exit_code, nodes, reason, name = fields
-        for each in _ids(job_id):
-            told = "" if reason == "None" else reason
-            rows[each] = Job(each, state[0], told, hosts_in(nodes), name, exit_code=_exit_code(exit_code), queued=False)
-    return tuple(rows.values())
+    jobs: dict[str, Job] = {}
+    for job_id, said, exit_code, nodes, reason, name in rows(text, 6):
+        if state := _STATE.match(said):
+            for each in _ids(job_id):
+                jobs[each] = Job(
+                    each, state[0], reason, hosts_in(nodes), name, exit_code=_exit_code(exit_code), queued=False
+                )
+    return tuple(jobs.values())
 
 
 def _ids(text: str) -> list[str]:
@@ -159,19 +154,12 @@ def duration_s(text: str) -> float | None:
 def parse_sinfo(text: str) -> tuple[Host, ...]:
     """Hosts from `sinfo --noheader --Node` with HOST_FORMAT, which has a line for each partition of a host."""
     hosts: dict[str, Host] = {}
-    for line in text.splitlines():
-        fields = line.strip().split("|", 4)
-        if len(fields) < 5:
-            continue
-        name, state, partition, gres, reason = fields
+    for name, state, partition, gres, reason in rows(text, 5):
         known = hosts[name].partitions if name in hosts else ()
         # Such as * not responding, ~ powered down, # powering up, $ maintenance, @ about to reboot (sinfo(1), NODE STATE CODES).
         word = state.rstrip("*~#!%$@^+-")
         away = "*" in state[len(word) :]
-        partitions = (*known, partition.rstrip("*"))
-        hosts[name] = Host(
-            name, word, not away, partitions, "" if gres == "(null)" else gres, "" if reason == "none" else reason
-        )
+        hosts[name] = Host(name, word, not away, (*known, partition.rstrip("*")), gres, reason)
     return tuple(hosts.values())
 
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from campaign import files
 from campaign.errors import ConfigError
@@ -31,7 +30,8 @@ class Snapshot:
 
     asked_s: when it was polled (Unix seconds, this machine's clock); reachable: whether the controller answered, otherwise `jobs`
     are the last known; accounting: whether sacct can be asked (None: not needed yet, or no answer); problem: what did not
-    answer, in its words. jobs: by id as squeue shows it (`12`, `12_3`); a watched job that was seen to end stays.
+    answer, in its words. jobs: by id as squeue shows it (`12`, `12_3`); a watched job that was seen to end stays. token: no two
+    looks have the same.
     """
 
     asked_s: float
@@ -39,14 +39,7 @@ class Snapshot:
     accounting: bool | None = None
     problem: str = ""
     jobs: Mapping[str, Job] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """A snapshot as it was shared. token: no two looks have the same."""
-
-    token: str
-    snapshot: Snapshot
+    token: str = ""
 
 
 class Poll:
@@ -71,7 +64,7 @@ class Poll:
         self._known_ticks_s = -math.inf
         self._last_ticks_s: float | None = None
         # A look that could not be shared, and what was shared then.
-        self._unshared: tuple[_Look, str] | None = None
+        self._unshared: tuple[Snapshot, str] | None = None
 
     def watch(self, job_id: str) -> None:
         """Have a job looked up in the accounting once it has left the queue. Idempotent."""
@@ -98,28 +91,28 @@ class Poll:
         limit_s = min(_FRESH_S, self.interval_s) if fresh else self.interval_s
         look = self._read()
         if look is not None and self._age_s(look) < limit_s:
-            return look.snapshot
+            return look
         try:
             with files.try_lock(self._lock) as mine:
                 if mine:
                     return self._look(limit_s)
             if look is not None and not fresh:
-                return look.snapshot
+                return look
             with files.lock(self._lock):
                 return self._look(limit_s)
         except OSError as error:
-            last = look.snapshot if look else Snapshot(0.0, False)
+            last = look or Snapshot(0.0, False)
             return replace(last, reachable=False, problem=f"{error.filename or self._lock}: {error.strerror or error}")
 
     def _look(self, limit_s: float) -> Snapshot:
         """Ask, unless somebody just has; under the lock."""
         before = self._read()
         if before is not None and self._age_s(before) < limit_s:
-            return before.snapshot
-        look = _Look(secrets.token_hex(8), self._ask(before.snapshot if before else Snapshot(0.0, False)))
+            return before
+        look = replace(self._ask(before or Snapshot(0.0, False)), token=secrets.token_hex(8))
         self._share(look, before.token if before else "")
         self._age_s(look)
-        return look.snapshot
+        return look
 
     def _ask(self, before: Snapshot) -> Snapshot:
         # Before squeue: what is watched by now was submitted, so that squeue has to show it.
@@ -140,9 +133,8 @@ class Poll:
         """What accounting says of jobs: whether there is any, what was wrong, and the jobs (with others of their arrays)."""
         numbers = ",".join(sorted({name.split("_")[0] for name in gone}))
         try:
-            answer = self.slurm(
-                "sacct", f"--jobs={numbers}", "--noheader", "--parsable2", "--allocations", ACCOUNTING_FORMAT
-            )
+            options = ("--noheader", "--parsable2", "--allocations", ACCOUNTING_FORMAT)
+            answer = self.slurm("sacct", f"--jobs={numbers}", *options)
         except ConfigError as error:
             return False, str(error), {}
         if _DISABLED in answer.err + answer.out:
@@ -151,11 +143,11 @@ class Poll:
             return None, answer.words, {}
         return True, "", {job.job_id: job for job in parse_sacct(answer.out)}
 
-    def _age_s(self, look: _Look) -> float:
+    def _age_s(self, look: Snapshot) -> float:
         """How old a look is: by the wall clock when it is first seen, from then on by the clock that cannot jump."""
         ticks_s = self.ticks()
         if look.token != self._known:
-            age_s = self.clock() - look.snapshot.asked_s
+            age_s = self.clock() - look.asked_s
             if self._last_ticks_s is not None:
                 # It was not there the last time; so it is no older, whatever the clocks of other machines say.
                 age_s = min(max(age_s, 0.0), ticks_s - self._last_ticks_s)
@@ -165,31 +157,23 @@ class Poll:
         self._last_ticks_s = ticks_s
         return ticks_s - self._known_ticks_s
 
-    def _read(self) -> _Look | None:
+    def _read(self) -> Snapshot | None:
         """The last look; None when there is none, or none that can be read."""
         try:
-            look = _parse(self._file.read_bytes())
-        except (OSError, ValueError, TypeError, KeyError):
+            found = json.loads(self._file.read_bytes())
+            jobs = {name: Job(**{**row, "hosts": tuple(row["hosts"])}) for name, row in found["jobs"].items()}
+            look = Snapshot(**{**found, "jobs": jobs})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none yet, or that of another version
             look = None
         if self._unshared and self._unshared[1] == (look.token if look else ""):
             return self._unshared[0]
         return look
 
-    def _share(self, look: _Look, before: str) -> None:
+    def _share(self, look: Snapshot, before: str) -> None:
         """Replace the last look; where that fails, remember it, so as not to ask again for an interval."""
-        document = {"token": look.token, **asdict(look.snapshot)}
-        document["jobs"] = [asdict(job) for job in look.snapshot.jobs.values()]
         try:
-            files.write_json(self._file, document)
+            files.write_json(self._file, asdict(look))
         except OSError:
             self._unshared = (look, before)
         else:
             self._unshared = None
-
-
-def _parse(content: bytes) -> _Look:
-    """ValueError, TypeError, KeyError: not a look, or that of another version."""
-    document: dict[str, Any] = dict(json.loads(content))
-    token = str(document.pop("token"))
-    rows = [Job(**{**row, "hosts": tuple(row["hosts"])}) for row in document.pop("jobs")]
-    return _Look(token, Snapshot(**document, jobs={job.job_id: job for job in rows}))

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured, with_models
+from campaign.observe.links.alpha_beta_model import with_models
+from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
 from campaign.observe.links.link_kinds import kind_of
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
 

@@ -17,7 +17,8 @@ import pytest
 from campaign.config.campaign_file import LinkMeasurement
 from campaign.errors import LaunchError
 from campaign.launch.local import LocalLauncher, open_launcher
-from campaign.observe.links.document import LinksDocument, with_models
+from campaign.observe.links.alpha_beta_model import with_models
+from campaign.observe.links.document import LinksDocument
 from campaign.observe.links.measure_links import measure_links
 from campaign.processes.marked import children
 from tests.unit.launch.compositions import composition, system

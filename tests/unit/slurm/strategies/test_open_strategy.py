@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from campaign.config.system_file import SlurmSettings, SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
-from campaign.slurm.commands import Answer, Slurm
+from campaign.processes.command import Finished
+from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies import STRATEGIES, open_strategy
 from campaign.slurm.strategies.controller import Controller, reservation_name
 
@@ -21,12 +22,12 @@ SLURMD = {"stop": ["ssh", "{host}", "stop"], "start": ["ssh", "{host}", "start {
 class Scripted(Slurm):
     """Answers every command alike, and keeps what was asked."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: Finished) -> None:
         super().__init__()
         self.answers = list(answers)
         self.asked: list[tuple[str, ...]] = []
 
-    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Answer:
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
         self.asked.append(argv)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
@@ -63,7 +64,7 @@ def test_a_strategy_says_what_its_jobs_need(strategy: str, options: dict[str, st
 
 @pytest.mark.parametrize("strategy", ["static", "resume"])
 def test_what_needs_nothing_said_asks_slurm_nothing(strategy: str) -> None:
-    slurm = Scripted(Answer(1, "", "must not be asked"))
+    slurm = Scripted(Finished(1, "", "must not be asked"))
     opened = open_strategy(system(strategy), slurm)
     opened.begin(["host1"], "lease.1")
     opened.end(["host1"], "lease.1")
@@ -90,7 +91,7 @@ def test_commands_that_cannot_be_filled_in_are_refused_at_once(slurmd: Any, comp
 
 
 def test_a_host_that_the_file_forgot_is_named() -> None:
-    opened = open_strategy(system("dynamic", slurmd=SLURMD), Scripted(Answer(0, "", "")))
+    opened = open_strategy(system("dynamic", slurmd=SLURMD), Scripted(Finished(0, "", "")))
     with pytest.raises(HostFailed, match=r"host9.*not in the system file any more"):
         opened.end(["host9"], "lease.1")
 
@@ -103,7 +104,7 @@ def test_reservations_are_named_apart_in_plain_characters(leases: list[str]) -> 
 
 
 def test_a_controller_that_stays_away_is_a_failure_after_a_while() -> None:
-    away = Answer(1, "", "slurm_load_node: Unable to contact slurm controller (connect failure)")
+    away = Finished(1, "", "slurm_load_node: Unable to contact slurm controller (connect failure)")
     controller = Controller(Scripted(away), print, poll_s=0.01)
     controller.patience_s = 0.05
     with pytest.raises(LaunchError, match="Unable to contact slurm controller"):
@@ -112,13 +113,13 @@ def test_a_controller_that_stays_away_is_a_failure_after_a_while() -> None:
 
 def test_a_controller_that_comes_back_is_asked_again() -> None:
     slurm = Scripted(
-        Answer(124, "", "no answer"), Answer(1, "", "Socket timed out on send/recv operation"), Answer(0, "", "")
+        Finished(124, "", "no answer"), Finished(1, "", "Socket timed out on send/recv operation"), Finished(0, "", "")
     )
     assert Controller(slurm, print, poll_s=0.01).nodes(["host1"]) == {}
     assert len(slurm.asked) == 3
 
 
 def test_what_slurm_does_not_let_us_do_says_who_may() -> None:
-    slurm = Scripted(Answer(0, "No reservations in the system", ""), Answer(1, "", "Access/permission denied"))
+    slurm = Scripted(Finished(0, "No reservations in the system", ""), Finished(1, "", "Access/permission denied"))
     with pytest.raises(LaunchError, match="adminlevel=operator"):
         Controller(slurm, print, poll_s=0.01).reserve("lease.1", ["host1"])

@@ -13,16 +13,35 @@ algorithm with the size, `residual_pct` tells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from campaign.observe.links.document import FittedModel
+from campaign.observe.links.document import AllReduce, Curve, FittedModel, Models, digits
 from campaign.statistics.intervals import Floats, student_quantile
 
 FEWEST_SIZES = 3
 _ITERATIONS = 5
+
+
+def with_models(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored links/1 document with models fitted to its measurements."""
+    allreduce = document["allreduce"] and AllReduce.model_validate(document["allreduce"])
+    curves = {kind: Curve.model_validate(curve) for kind, curve in document["curves"].items()}
+    messages = {kind: _rounded(fit_messages(curve.size_bytes, curve.time_s)) for kind, curve in curves.items()}
+    model = Models(
+        allreduce=allreduce and _rounded(fit_allreduce(allreduce.size_bytes, allreduce.time_s, allreduce.ranks)),
+        messages={kind: fit for kind, fit in messages.items() if fit is not None},
+    )
+    return {**document, "model": model.model_dump(mode="json")}
+
+
+def _rounded(fit: FittedModel | None) -> FittedModel | None:
+    if fit is None:
+        return None
+    return fit.model_copy(update={name: digits(value) for name, value in fit if isinstance(value, float)})
 
 
 def allreduce_s(size_bytes: npt.ArrayLike, ranks: int, alpha_us: float, gb_per_s: float) -> Floats:

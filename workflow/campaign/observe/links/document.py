@@ -107,7 +107,7 @@ class LinksDocument(Closed):
     host_device: HostDevice | None = None
     curves: dict[str, Curve] = Field(default_factory=dict, description="by kind of way")
     allreduce: AllReduce | None = None
-    model: Models = Field(default=Models(), description="made from the rest whenever it is read, see `with_models`")
+    model: Models = Field(default=Models(), description="made whenever the rest is read, see `alpha_beta_model`")
     left_out: tuple[LeftOut, ...] = ()
     problems: tuple[str, ...] = ()
     tools: tuple[str, ...] = Field(default=(), description="what measured, with its version where that is known")
@@ -162,7 +162,7 @@ def _matrices(
 
     def matrix(seconds: Seconds, of: int, value: Callable[[float], float]) -> Matrix:
         return tuple(
-            tuple(_digits(value(seconds[out, to, of])) if (out, to, of) in seconds else None for to in numbers)
+            tuple(digits(value(seconds[out, to, of])) if (out, to, of) in seconds else None for to in numbers)
             for out in numbers
         )
 
@@ -194,9 +194,9 @@ def _curves(one_way: Seconds, both_ways: Seconds, ways: Sequence[Sequence[str | 
             found[kind] = Curve(
                 pairs=len(pairs),
                 size_bytes=tuple(times),
-                time_s=tuple(_digits(there) for there, _ in times.values()),
-                unidirectional_gb_per_s=tuple(_digits(size / there / _GB) for size, (there, _) in times.items()),
-                bidirectional_gb_per_s=tuple(_digits(2 * size / both / _GB) for size, (_, both) in times.items()),
+                time_s=tuple(digits(there) for there, _ in times.values()),
+                unidirectional_gb_per_s=tuple(digits(size / there / _GB) for size, (there, _) in times.items()),
+                bidirectional_gb_per_s=tuple(digits(2 * size / both / _GB) for size, (_, both) in times.items()),
             )
     return found
 
@@ -219,9 +219,9 @@ def _all_reduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
     return AllReduce(
         ranks=n,
         size_bytes=tuple(times),
-        time_s=tuple(map(_digits, times.values())),
-        algbw_gb_per_s=tuple(map(_digits, rates)),
-        busbw_gb_per_s=tuple(_digits(rate * 2 * (n - 1) / n) for rate in rates),
+        time_s=tuple(map(digits, times.values())),
+        algbw_gb_per_s=tuple(map(digits, rates)),
+        busbw_gb_per_s=tuple(digits(rate * 2 * (n - 1) / n) for rate in rates),
     )
 
 
@@ -231,7 +231,7 @@ def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostDevic
     if not sizes:
         return None
     to_device, from_device = (
-        tuple(times and _digits(times.size_bytes / median(times.times_s) / _GB) for times in each)
+        tuple(times and digits(times.size_bytes / median(times.times_s) / _GB) for times in each)
         for each in copies.values()
     )
     pinned, copied = "pinned host memory", "copy within main memory: the devices are CPU processes"
@@ -243,27 +243,6 @@ def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostDevic
     )
 
 
-def with_models(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored links/1 document with models fitted to its measurements."""
-    # Here, so that planning and driving load no scipy.
-    from campaign.observe.links.alpha_beta_model import fit_allreduce, fit_messages
-
-    allreduce = document["allreduce"] and AllReduce.model_validate(document["allreduce"])
-    curves = {kind: Curve.model_validate(curve) for kind, curve in document["curves"].items()}
-    messages = {kind: _rounded(fit_messages(curve.size_bytes, curve.time_s)) for kind, curve in curves.items()}
-    model = Models(
-        allreduce=allreduce and _rounded(fit_allreduce(allreduce.size_bytes, allreduce.time_s, allreduce.ranks)),
-        messages={kind: fit for kind, fit in messages.items() if fit is not None},
-    )
-    return {**document, "model": model.model_dump(mode="json")}
-
-
-def _rounded(fit: FittedModel | None) -> FittedModel | None:
-    if fit is None:
-        return None
-    return fit.model_copy(update={name: _digits(value) for name, value in fit if isinstance(value, float)})
-
-
-def _digits(value: float) -> float:
+def digits(value: float) -> float:
     """Six significant digits: clocks know no more, and documents are read by people."""
     return float(f"{value:.6g}")

@@ -13,7 +13,6 @@ from campaign.errors import RecordError
 from campaign.files import write_once
 from campaign.launch.protocol import Launcher
 from campaign.lease.campaign_leases import Obtained
-from campaign.observe.links.document import with_models
 from campaign.observe.links.expectation import flags
 from campaign.observe.links.measure_links import measure_links
 from campaign.paths import Results
@@ -71,6 +70,9 @@ class LinkStage:
 
 def links_of_uses(results: Path, store: Store) -> list[dict[str, Any]]:
     """All link measurements of a results directory, by file name: lease_id, lease, when, and the document."""
+    # Here, so that planning and driving load no scipy.
+    from campaign.observe.links.alpha_beta_model import with_models
+
     found = []
     for path in sorted(Results.at(results).links.glob("*.json")):
         try:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterator
 
 from campaign.errors import LaunchError
 from campaign.files import content_hash
-from campaign.processes.command import TIMED_OUT
-from campaign.slurm.commands import Answer, Slurm
+from campaign.processes.command import TIMED_OUT, Finished
+from campaign.slurm.commands import Slurm
 from campaign.slurm.refusal import parse_refusal
 from campaign.slurm.strategies.controller_queries import (
     JOBS,
@@ -62,13 +62,11 @@ class Controller:
 
     def nodes_heard(self, hosts: Collection[str]) -> dict[str, Node]:
         """The same, when each of them has had the time to answer the controller."""
-        until_s = time.monotonic() + self.answer_s
-        for pause_s in self._pauses():
+        for waited_s in self._looks():
             found = self.nodes(hosts)
-            if time.monotonic() > until_s or not any(node.silent for node in found.values()):
+            if waited_s > self.answer_s or not any(node.silent for node in found.values()):
                 return found
-            time.sleep(pause_s)
-        raise AssertionError  # pauses have no end
+        raise AssertionError  # looks have no end
 
     def jobs(self, hosts: Collection[str]) -> tuple[Job, ...]:
         """Jobs that are on hosts which Slurm knows."""
@@ -85,7 +83,7 @@ class Controller:
         A reservation of somebody else's that is to begin later bounds ours; one that has begun is waited for.
         """
         name = reservation_name(lease_id)
-        for pause_s in self._pauses():
+        for _ in self._looks():
             known = self.reservations()
             if name in known and known[name].hosts == frozenset(hosts):
                 return False
@@ -96,10 +94,9 @@ class Controller:
             if not (_TAKEN.search(answer.words) and others):
                 raise self._refused(f"{', '.join(hosts)} could not be reserved", answer)
             self._tell_once(f"waiting for {', '.join(hosts)}: reserved as {', '.join(other.name for other in others)}")
-            time.sleep(pause_s)
-        raise AssertionError  # pauses have no end
+        raise AssertionError  # looks have no end
 
-    def _reserve(self, name: str, hosts: Collection[str], exists: bool, others: Collection[Reservation]) -> Answer:
+    def _reserve(self, name: str, hosts: Collection[str], exists: bool, others: Collection[Reservation]) -> Finished:
         what = (f"ReservationName={name}", f"Nodes={','.join(hosts)}")
         if exists:
             return self._ask("scontrol", "update", *what)
@@ -112,12 +109,10 @@ class Controller:
     def unreserve(self, lease_id: str) -> None:
         """End the lease's reservation, with the jobs that still use it after a moment."""
         name = reservation_name(lease_id)
-        since_s = time.monotonic()
-        for pause_s in self._pauses():
+        for waited_s in self._looks():
             answer = self._ask("scontrol", "delete", f"ReservationName={name}")
             if answer.ok or _GONE.search(answer.words):
                 return
-            waited_s = time.monotonic() - since_s
             if not _IN_USE.search(answer.words) or waited_s > self.grace_s + self.patience_s:
                 # Where there is none it does not matter that one may not delete it.
                 if name not in self.reservations():
@@ -125,15 +120,13 @@ class Controller:
                 raise self._refused(f"the reservation {name} could not be ended", answer)
             if waited_s > self.grace_s:
                 self._cancel(name)
-            time.sleep(pause_s)
 
     # Jobs
 
     def emptied(self, hosts: Collection[str], lease_id: str, own: bool = True) -> None:
         """Until no job is on the hosts. Others' are waited for; the lease's own are cancelled after a moment, or let be."""
         name = reservation_name(lease_id)
-        since_s = time.monotonic()
-        for pause_s in self._pauses():
+        for waited_s in self._looks():
             jobs = self.jobs(hosts)
             others = [job for job in jobs if job.reservation != name]
             mine = [job for job in jobs if job.reservation == name] if own else []
@@ -141,10 +134,9 @@ class Controller:
                 return
             if others:
                 self._tell_once(f"waiting for jobs of others on {', '.join(hosts)}: {_named(others)}")
-            if mine and time.monotonic() - since_s > self.grace_s:
+            if mine and waited_s > self.grace_s:
                 self._tell_once(f"cancelling jobs on devices that are being detached: {_named(mine)}")
                 self._cancel(name)
-            time.sleep(pause_s)
 
     def _cancel(self, name: str) -> None:
         self._ask("scancel", f"--reservation={name}")
@@ -164,39 +156,33 @@ class Controller:
 
     def forget(self, hosts: Collection[str]) -> None:
         """Until Slurm does not know the hosts any more."""
-        since_s = time.monotonic()
-        for pause_s in self._pauses():
+        for waited_s in self._looks():
             known = self.nodes(hosts)
             if not known:
                 return
             # Refused for as long as a job completes there.
             answer = self._ask("scontrol", "delete", f"NodeName={','.join(known)}")
-            late = time.monotonic() - since_s > self.patience_s
-            if not answer.ok and (late or _FORBIDDEN.search(answer.words)):
+            if not answer.ok and (waited_s > self.patience_s or _FORBIDDEN.search(answer.words)):
                 raise self._refused(f"{', '.join(known)} could not be registered again", answer)
-            if not answer.ok:
-                time.sleep(pause_s)
 
     # Words
 
-    def _must(self, *argv: str) -> Answer:
+    def _must(self, *argv: str) -> Finished:
         answer = self._ask(*argv)
         if not answer.ok:
             raise self._refused(f"'{' '.join(argv[:3])}' failed", answer)
         return answer
 
-    def _ask(self, *argv: str) -> Answer:
+    def _ask(self, *argv: str) -> Finished:
         """One command; a controller that is away for a while (a restart) is asked again."""
-        since_s = time.monotonic()
-        for pause_s in self._pauses():
+        for waited_s in self._looks():
             answer = self.slurm(*argv)
             away = answer.code == TIMED_OUT or (not answer.ok and parse_refusal(answer.err).kind == "transient")
-            if not away or time.monotonic() - since_s > self.patience_s:
+            if not away or waited_s > self.patience_s:
                 return answer
-            time.sleep(pause_s)
-        raise AssertionError  # pauses have no end
+        raise AssertionError  # looks have no end
 
-    def _refused(self, what: str, answer: Answer) -> LaunchError:
+    def _refused(self, what: str, answer: Finished) -> LaunchError:
         if _FORBIDDEN.search(f"{answer.err} {answer.out}"):
             return LaunchError(
                 f"{what}: {answer.words}. Slurm lets only an operator or administrator do this: have your administrator run "
@@ -209,11 +195,12 @@ class Controller:
             self._told = message
             self.say(message)
 
-    def _pauses(self) -> Iterator[float]:
-        """Seconds to wait between looks: short at first, since most things are over at once."""
-        pause_s = 0.1
+    def _looks(self) -> Iterator[float]:
+        """Seconds since the first look. Waits between looks, shortly at first, since most things are over at once."""
+        started_s, pause_s = time.monotonic(), 0.1
         while True:
-            yield min(pause_s, self.poll_s)
+            yield time.monotonic() - started_s
+            time.sleep(min(pause_s, self.poll_s))
             pause_s *= 1.5
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from campaign.slurm.parse import expand_hosts
+from campaign.slurm.parse import NOTHING, expand_hosts, rows
 
 _WIDTHS = {"NodeList": 64, "StateComplete": 128, "Gres": 256, "Reason": 256}
 
@@ -54,9 +54,8 @@ class Node:
 
     @property
     def words(self) -> str:
-        return f"{'+'.join(sorted(self.state))}, Gres {self.gres or 'none'}" + (
-            f", {self.reason}" if self.reason else ""
-        )
+        said = f"{'+'.join(sorted(self.state))}, Gres {self.gres or 'none'}"
+        return f"{said}, {self.reason}" if self.reason else said
 
     def devices(self, gres: str) -> int:
         """How many of a generic resource it registered with; `gres` with its type (`gpu:a100`) counts that type only."""
@@ -91,17 +90,16 @@ def parse_nodes(text: str) -> dict[str, Node]:
             continue  # a warning
         cells, start = [], 0
         for width in _WIDTHS.values():
-            cells.append(_null(line[start : start + width].strip()))
+            cells.append(line[start : start + width].strip())
             start += width
-        name, state, gres, reason = cells
+        name, state, gres, reason = ("" if cell in NOTHING else cell for cell in cells)
         found[name] = Node(name, frozenset(state.lower().split("+")), gres, reason)
     return found
 
 
 def parse_jobs(text: str) -> tuple[Job, ...]:
     """Jobs from the answer to JOBS."""
-    rows = [[_null(cell) for cell in line.strip().split("|")] for line in text.splitlines() if line.count("|") == 3]
-    return tuple(Job(*row) for row in rows)
+    return tuple(Job(*row) for row in rows(text, 4))
 
 
 def parse_reservations(text: str) -> dict[str, Reservation]:
@@ -125,7 +123,3 @@ def count_gres(text: str, gres: str) -> int:
             continue
         count += int(parts[-1]) if parts[-1].isdigit() else 1
     return count
-
-
-def _null(text: str) -> str:
-    return "" if text in ("(null)", "none", "N/A", "n/a") else text
