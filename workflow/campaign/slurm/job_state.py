@@ -45,17 +45,11 @@ _STUCK: tuple[tuple[str, str], ...] = (
     (r"JobHeld(User|Admin)|held", "it is held; `scontrol release` lets it start"),
     (r"ReservationDeleted", "its reservation is gone"),
     (r"PartitionDown|PartitionInactive|partition .*(down|inactive)", "its partition is closed"),
-    (
-        r"PartitionNodeLimit|PartitionTimeLimit|PartitionConfig",
-        "its partition does not allow so many hosts or so long a time",
-    ),
-    (
-        r"AccountNotAllowed|InvalidAccount|InvalidQOS|QOSNotAllowed|not permitted",
-        "its account or quality of service may not run it",
-    ),
+    (r"Partition(NodeLimit|TimeLimit|Config)", "its partition does not allow so many hosts or so long a time"),
+    (r"(Account|QOS)NotAllowed|Invalid(Account|QOS)|not permitted", "its account or quality of service may not run it"),
     (r"ReqNodeNotAvail.*Unavailable|NodeDown|DOWN, DRAINED|DOWN,_DRAINED", "hosts that it needs are down or drained"),
     (
-        r"(Assoc|QOS)\w*(PerJob|PerNode|MinGRES|NotSatisfied|TimeLimit|UsageThreshold)",
+        r"(Assoc|QOS)\w*(Per(Job|Node)|MinGRES|NotSatisfied|TimeLimit|UsageThreshold)",
         "it requests more than its limits allow",
     ),
     (r"(Assoc|QOS)\w*((?<!Run)Minutes|Wall)", "the limit of its account or quality of service is used up"),
@@ -137,9 +131,8 @@ def _pending(job: Job) -> Verdict:
         return Verdict(True, job.state, f"waits in the queue{f' ({job.reason})' if job.reason else ''}", (), job.reason)
     lacking = re.search(r"Unavailable(?:Nodes)?:([^\s()]+)", job.reason)
     hosts = hosts_in(lacking[1]) if lacking else ()
-    return Verdict(
-        True, job.state, f"cannot start: {meaning} (Slurm says: {job.reason})", hosts, job.reason, stuck=True
-    )
+    words = f"cannot start: {meaning} (Slurm says: {job.reason})"
+    return Verdict(True, job.state, words, hosts, job.reason, stuck=True)
 
 
 def _ended(job: Job, since_s: float, alive: bool) -> Verdict:

@@ -18,18 +18,8 @@ _LEAST_MIN = 15
 # Without these as they are, a driver is not found again, not warned, or not told from its caller's mistake.
 _OWN = frozenset(
     {
-        "array",
-        "comment",
-        "error",
-        "job_name",
-        "open_mode",
-        "output",
-        "parsable",
-        "quiet",
-        "signal",
-        "test_only",
-        "wait",
-        "wrap",
+        *("array", "comment", "error", "job_name", "open_mode", "output"),
+        *("parsable", "quiet", "signal", "test_only", "wait", "wrap"),
     }
 )
 
@@ -87,10 +77,7 @@ def sbatch_parameters(
         "use_srun": False,
         # submitit's own work key is unknown to clusters that check them.
         "wckey": None,
-        "partition": options.partition,
-        "account": options.account,
-        "qos": options.qos,
-        "constraint": options.constraint,
+        **options.model_dump(include={"partition", "account", "qos", "constraint"}),
         "nodelist": ",".join(hosts) or None,
         "exclude": ",".join(sorted(excluded)) or None,
         "exclusive": system.slurm.exclusive or None,
@@ -108,13 +95,14 @@ def sbatch_parameters(
     # To the driver itself, which is the batch script's only process: steps must not be told.
     additional: dict[str, Any] = {"signal": f"B:USR2@{warning_s}", "requeue": True}
     for name, value in {**options.additional, **(further or {})}.items():
-        if _plain(name) in _OWN:
+        option = _plain(name)
+        if option in _OWN:
             raise ConfigError(f"system {system.name}: slurm: additional: {name}: is set by the campaign; remove it")
         if value is False:  # sbatch knows no option's opposite: one that is not wanted is not given
-            parameters.pop(_plain(name), None)
-            additional.pop(_plain(name), None)
+            parameters.pop(option, None)
+            additional.pop(option, None)
         else:
-            additional[_plain(name)] = value
+            additional[option] = value
     if additional.get("no_requeue"):
         additional.pop("requeue", None)
     parameters["additional_parameters"] = additional

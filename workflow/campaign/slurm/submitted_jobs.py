@@ -69,9 +69,7 @@ def is_expected(results: Results, lease: str) -> bool:
         answer = Slurm(results.slurm_calls)("squeue", "--noheader", f"--jobs={job.job_id}", "--format=%i")
     except ConfigError:  # no Slurm here: another machine's campaign
         return True
-    if answer.ok:
-        return bool(answer.out.strip())
-    return "Invalid job id" not in answer.err
+    return bool(answer.out.strip()) if answer.ok else "Invalid job id" not in answer.err
 
 
 def restart_count() -> int:

@@ -87,7 +87,8 @@ def verify(system: SystemFile, composition: Composition, directory: Path) -> Ver
 def devices_script(system: SystemFile, composition: Composition) -> tuple[str, bool]:
     """What to run on a host, and whether its lines identify devices (else they are only counted)."""
     command = system.slurm.devices_command
-    if command is None and any(runs_on(system, device) == "cuda" for device in _devices(composition)):
+    devices = (device for host in composition.hosts for device in on_host(host))
+    if command is None and any(runs_on(system, device) == "cuda" for device in devices):
         command = NVIDIA
     if command is None:
         return _GRANTED, False
@@ -107,16 +108,13 @@ def checked(
         said = lines.get(host.name, ())
         ended = next((line.removeprefix(_END) for line in said if line.startswith(_END)), "unknown")
         texts = [line.removeprefix(_DEVICE) for line in said if line.startswith(_DEVICE)]
-        seen[host.name] = (
-            tuple(parse_device(text) for text in texts if text.strip()) if identified else tuple(Seen() for _ in texts)
-        )
+        seen[host.name] = tuple(parse_device(text) if identified else Seen() for text in texts if text.strip())
+        # Slurm tells a step its devices by a variable for GPUs only.
+        comparable = identified or system.slurm.gres.partition(":")[0] == "gpu"
         if ended != "0":
-            problems[host.name] = (
-                f"the command that lists its devices failed (exit code {ended}): {' '.join(texts)[:200]}"
-            )
-        elif not identified and not _grants(system):
-            continue
-        elif problem := _difference(system, host, seen[host.name], identified=identified):
+            words = f"the command that lists its devices failed (exit code {ended}): {' '.join(texts)[:200]}"
+            problems[host.name] = words
+        elif comparable and (problem := _difference(system, host, seen[host.name], identified=identified)):
             problems[host.name] = problem
     return Verified(seen, problems)
 
@@ -134,7 +132,8 @@ def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], 
         return f"{len(seen)} devices found, {len(wanted)} composed"
     if not identified:
         return None
-    known = {device.host_id: device for device in wanted if device.host_id and _identifies(system, device)}
+    # The host's tools do not know an emulated device by the fabric's host id.
+    known = {device.host_id: device for device in wanted if device.host_id and runs_on(system, device) == "cuda"}
     there = {device.identity for device in seen}
     # Fabrics and hosts write one identity in more ways than one.
     same = {normal(identity) for identity in there}
@@ -153,11 +152,6 @@ def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], 
     return None
 
 
-def _identifies(system: SystemFile, device: Device) -> bool:
-    """Whether the host's tools know a device by the fabric's host id: those of a device that is emulated do not."""
-    return runs_on(system, device) == "cuda"
-
-
 def on_host(host: ComposedHost) -> tuple[Device, ...]:
     """Devices that a host itself has: not the remote ones that a run reaches by other ways, and one for all parts of it."""
     found: dict[str, Device] = {}
@@ -170,12 +164,3 @@ def on_host(host: ComposedHost) -> tuple[Device, ...]:
 def runs_on(system: SystemFile, device: Device) -> str:
     """`cuda` or `cpu`, as the system file says of the device's model."""
     return system.devices.get(device.model, DeviceModel()).runs_on
-
-
-def _grants(system: SystemFile) -> bool:
-    """Whether Slurm tells a step its devices by a variable: it does for GPUs only."""
-    return system.slurm.gres.partition(":")[0] == "gpu"
-
-
-def _devices(composition: Composition) -> list[Device]:
-    return [device for host in composition.hosts for device in on_host(host)]

@@ -10,14 +10,13 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from campaign.config.system_file import SlurmdCommands, SystemFile
 from campaign.errors import ConfigError, HostFailed
 from campaign.fabrics.hardware import Composition
-from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies.controller import Controller, reservation_name
 from campaign.slurm.strategies.controller_queries import Node
 
@@ -34,13 +33,13 @@ class Wanted:
 
 
 class Dynamic:
-    """See `protocol.Strategy`. registers_s: how long a host's slurmd may take to register after it was started."""
+    """See `Strategy`. registers_s: how long a host's slurmd may take to register after it was started."""
 
     composed_by_slurm = False
 
-    def __init__(self, system: SystemFile, slurmd: SlurmdCommands, controller: Controller) -> None:
+    def __init__(self, system: SystemFile, controller: Controller) -> None:
         self.controller = controller
-        self.slurmd = slurmd
+        self.slurmd = _checked(system)
         self.gres = system.slurm.gres
         self.registers_s = 120.0
         self.own = {
@@ -87,84 +86,69 @@ class Dynamic:
 
     def _register(self, wanted: Mapping[str, Wanted], lease_id: str) -> None:
         """Until all hosts are registered with exactly these devices."""
-        known = self.controller.nodes_heard(wanted)
+        known, reason = self.controller.nodes_heard(wanted), _reason(lease_id)
         # Drained by us: a dead process was about to register it, and whether its slurmd still runs is not known.
-        begun = {host for host, node in known.items() if node.drained and node.reason == _reason(lease_id)}
-        changing = [host for host in wanted if host in begun or not self._offers(known.get(host), wanted[host])]
+        begun = {host for host, node in known.items() if node.drained and node.reason == reason}
+        changing = {host: w for host, w in wanted.items() if host in begun or not self._offers(known.get(host), w)}
         if not changing:
             return
-        foreign = {host: known[host].reason for host in changing if self._drained_by_others(known.get(host), lease_id)}
-        self.controller.drain(
-            [host for host in changing if host in known and not known[host].drained], _reason(lease_id)
-        )
-        self.controller.emptied([host for host in changing if host in known], lease_id)
-        if staying := [host for host in wanted if host not in changing]:
-            self.controller.reserve(lease_id, staying)
+        there = {host: known[host] for host in changing if host in known}
+        self.controller.drain([host for host, node in there.items() if not node.drained], reason)
+        self.controller.emptied(there, lease_id)
+        if staying := wanted.keys() - changing:
+            self.controller.reserve(lease_id, sorted(staying))
         else:
             self.controller.unreserve(lease_id)
-        self._on_each(self.slurmd.stop, "stopped", {host: wanted[host] for host in changing})
+        self._on_each(self.slurmd.stop, "stopped", changing)
         self.controller.forget(changing)
-        self._on_each(self.slurmd.start, "started", {host: wanted[host] for host in changing})
-        self._await({host: wanted[host] for host in changing})
-        for host, reason in foreign.items():
-            self.controller.drain([host], reason)
+        self._on_each(self.slurmd.start, "started", changing)
+        self._await(changing)
+        for host, node in there.items():
+            if node.drained and node.reason != reason:  # by somebody else, before
+                self.controller.drain([host], node.reason)
 
     def _await(self, wanted: Mapping[str, Wanted]) -> None:
         until_s = time.monotonic() + self.registers_s
         while True:
             known = self.controller.nodes(wanted)
             missing = [host for host in wanted if not self._offers(known.get(host), wanted[host])]
-            if not missing:
-                return
-            if time.monotonic() > until_s:
+            if not missing or time.monotonic() > until_s:
                 break
             time.sleep(0.25)
-        failed = {
-            host: f"registered as {known[host].words}, not with {self._gres(wanted[host])}"
-            if host in known
-            else f"its slurmd did not register within {self.registers_s:g} s of its start"
-            for host in missing
-        }
-        raise HostFailed("; ".join(f"{host}: {why}" for host, why in failed.items()), failed)
+        late = f"its slurmd did not register within {self.registers_s:g} s of its start"
+        _raise_failed(
+            {
+                host: f"registered as {known[host].words}, not with {self._gres(wanted[host])}"
+                if host in known
+                else late
+                for host in missing
+            }
+        )
 
     def _on_each(self, command: tuple[str, ...], done: str, wanted: Mapping[str, Wanted]) -> None:
         """Run the site's command for every host, several at once; HostFailed names the hosts where it failed."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            complaints = dict(
-                zip(wanted, pool.map(lambda host: self._run(command, host, wanted[host]), wanted), strict=True)
-            )
-        failed = {
-            host: f"slurmd could not be {done}: {complaint}" for host, complaint in complaints.items() if complaint
-        }
-        if failed:
-            raise HostFailed("; ".join(f"{host}: {why}" for host, why in failed.items()), failed)
+            complaints = pool.map(lambda host: self._run(command, host, wanted[host]), wanted)
+        said = zip(wanted, complaints, strict=True)
+        _raise_failed({host: f"slurmd could not be {done}: {complaint}" for host, complaint in said if complaint})
 
     def _run(self, command: tuple[str, ...], host: str, wanted: Wanted) -> str:
         """What the command complained of, or nothing."""
-        words = {
-            "host": host,
-            "devices": wanted.devices,
-            "gres": self._gres(wanted),
-            "fabric_devices": wanted.fabric_devices,
-        }
+        words = {"host": host, "gres": self._gres(wanted), **asdict(wanted)}
         argv = [word.format(**words) for word in command]
         # A file, not a pipe: a daemon that keeps its starter's output open would be waited for.
         with tempfile.TemporaryFile() as output:
             try:
-                code = subprocess.run(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    timeout=_COMMAND_S,
-                    check=False,
-                    process_group=0,
-                ).returncode
+                ended = subprocess.run(
+                    argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=_COMMAND_S, process_group=0
+                )
             except (OSError, subprocess.TimeoutExpired) as error:
                 return str(error)
             output.seek(0)
             said = output.read().decode(errors="replace").strip().splitlines()
-        return "" if code == 0 else f"'{' '.join(argv)}' exited with {code}: {said[-1] if said else 'no output'}"
+        if ended.returncode == 0:
+            return ""
+        return f"'{' '.join(argv)}' exited with {ended.returncode}: {said[-1] if said else 'no output'}"
 
     def _gres(self, wanted: Wanted) -> str:
         return f"{self.gres}:{wanted.devices}"
@@ -172,15 +156,9 @@ class Dynamic:
     def _offers(self, node: Node | None, wanted: Wanted) -> bool:
         return node is not None and node.serves and node.devices(self.gres) == wanted.devices
 
-    def _drained_by_others(self, node: Node | None, lease_id: str) -> bool:
-        return node is not None and node.drained and node.reason != _reason(lease_id)
-
     def _refuse_drained(self, known: Mapping[str, Node], lease_id: str) -> None:
-        drained = {
-            host: f"drained: {node.reason}" for host, node in known.items() if self._drained_by_others(node, lease_id)
-        }
-        if drained:
-            raise HostFailed("; ".join(f"{host} is {why}" for host, why in drained.items()), drained)
+        others = {host: node for host, node in known.items() if node.drained and node.reason != _reason(lease_id)}
+        _raise_failed({host: f"drained: {node.reason}" for host, node in others.items()}, " is ")
 
     def _undrain(self, hosts: Collection[str], lease_id: str) -> None:
         known = self.controller.nodes(hosts)
@@ -188,24 +166,28 @@ class Dynamic:
         self.controller.resume(ours)
 
 
-def _reason(lease_id: str) -> str:
-    """Why a host is drained; short enough for Slurm to give it back whole."""
-    return f"devices change: campaign {lease_id}"[:200]
+def _raise_failed(failed: Mapping[str, str], between: str = ": ") -> None:
+    if failed:
+        raise HostFailed("; ".join(f"{host}{between}{why}" for host, why in failed.items()), dict(failed))
 
 
-def open_strategy(system: SystemFile, slurm: Slurm, say: Callable[[str], None]) -> Dynamic:
+def _checked(system: SystemFile) -> SlurmdCommands:
     commands = system.slurm.slurmd
     if commands is None:
         raise ConfigError(
             f"system {system.name}: 'strategy: dynamic' registers hosts again and needs slurm.slurmd.stop and slurm.slurmd.start"
         )
-    for command in (commands.stop, commands.start):
-        for word in command:
-            try:
-                word.format(host="", devices=0, gres="", fabric_devices=0)
-            except (KeyError, IndexError, ValueError) as error:
-                raise ConfigError(
-                    f"system {system.name}: slurm.slurmd: '{word}': {error}; {{host}}, {{devices}}, {{gres}} and "
-                    "{fabric_devices} are replaced; write other braces twice"
-                ) from error
-    return Dynamic(system, commands, Controller(slurm, say, system.slurm.poll_s))
+    for word in (*commands.stop, *commands.start):
+        try:
+            word.format(host="", gres="", **asdict(Wanted(0)))
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(
+                f"system {system.name}: slurm.slurmd: '{word}': {error}; {{host}}, {{devices}}, {{gres}} and "
+                "{fabric_devices} are replaced; write other braces twice"
+            ) from error
+    return commands
+
+
+def _reason(lease_id: str) -> str:
+    """Why a host is drained; short enough for Slurm to give it back whole."""
+    return f"devices change: campaign {lease_id}"[:200]
