@@ -50,7 +50,11 @@ class Requests:
     def open(self) -> Iterator[tuple[str, Asked | None]]:
         """All leases that ask, in the order of their names; None for a request that cannot be read."""
         for path in sorted(self.directory.glob("*.json")):
-            yield path.stem, _load(path)
+            try:
+                document = read_json(path)
+                yield path.stem, Asked(DriverRequest.of(document["request"]), dict(document["parameters"]))
+            except (KeyError, TypeError, ValueError):
+                yield path.stem, None
 
     def refuse(self, leases: Collection[str], words: str, *, mistake: bool) -> None:
         """Answer no. mistake: of a person, which trying again does not mend."""
@@ -86,11 +90,3 @@ class Requests:
 
     def _path(self, lease: str) -> Path:
         return self.directory / f"{lease}.json"
-
-
-def _load(path: Path) -> Asked | None:
-    document = read_json(path)
-    try:
-        return Asked(DriverRequest.of(document["request"]), dict(document["parameters"]))
-    except (KeyError, TypeError, ValueError):
-        return None

@@ -49,10 +49,9 @@ class Batches:
         token = secrets.token_hex(8)
         folder = self.directory / token
         folder.mkdir(parents=True)
-        files.write_json(
-            folder.with_suffix(".json"), {"leases": [driver.request.lease for driver in drivers], "time_s": time.time()}
-        )
         started_s, ticks_s, code = time.time(), time.monotonic(), 1
+        leases = [driver.request.lease for driver in drivers]
+        files.write_json(folder.with_suffix(".json"), {"leases": leases, "time_s": started_s})
         try:
             job_ids = submit(folder, drivers, parameters, f"{comment} token={token}")
             code = 0
@@ -60,9 +59,9 @@ class Batches:
             return Refusal("transient", str(error))
         except LaunchError as error:
             refusal = parse_refusal(str(error))
-            if refusal.kind in ("wait", "mistake"):
-                self._discard(folder)
             # Otherwise Slurm may have taken it all the same, and the answer was lost: `recover` looks for it.
+            if refusal.kind in ("wait", "mistake"):
+                _discard(folder)
             return refusal
         finally:
             argv = ("sbatch", parameters["job_name"], str(len(drivers)))
@@ -80,7 +79,7 @@ class Batches:
             folder = intent.with_suffix("")
             job_id = self._job_of(folder)
             if job_id is None:
-                self._discard(folder)
+                _discard(folder)
                 continue
             leases = document["leases"]
             job_ids = [job_id] if len(leases) == 1 else [f"{job_id}_{index}" for index in range(len(leases))]
@@ -89,12 +88,12 @@ class Batches:
 
     def unseen(self, snapshot: Snapshot) -> int:
         """Jobs that were submitted after a look at the queue, so that it does not show them."""
-        documents = [document for path in self.directory.glob("*.json") if (document := read_json(path))]
+        documents = (read_json(path) for path in self.directory.glob("*.json"))
         return sum(
             job_id not in snapshot.jobs
             for document in documents
             if document.get("written_s", 0.0) >= snapshot.asked_s
-            for job_id in document["written"]
+            for job_id in document.get("written", ())
         )
 
     def _job_of(self, folder: Path) -> str | None:
@@ -119,10 +118,11 @@ class Batches:
             submitted_jobs.write(self.results, submitted_jobs.Submitted(lease, job_id, str(folder), document["time_s"]))
         files.write_json(intent, {**document, "written": list(job_ids), "written_s": time.time()})
 
-    def _discard(self, folder: Path) -> None:
-        """A batch that Slurm knows nothing of."""
-        folder.with_suffix(".json").unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
+
+def _discard(folder: Path) -> None:
+    """A batch that Slurm knows nothing of."""
+    folder.with_suffix(".json").unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def submit(folder: Path, drivers: Sequence[Driver], parameters: dict[str, Any], comment: str) -> list[str]:

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from campaign import files
@@ -50,10 +50,8 @@ class LocalSubmitter:
 
     def find(self, lease: str) -> Submission | None:
         folder = _folder(self.results, lease)
-        # While a process is being started it has no command line for an instant.
-        for _, job_id in sorted(_starting_or_running(folder).items()) if folder.exists() else ():
-            return Submission(lease, job_id, folder)
-        return None
+        found = _starting_or_running(folder) if folder.exists() else {}
+        return Submission(lease, found[min(found)], folder) if found else None
 
     def fate(self, submission: Submission) -> Fate:
         lock = self.results.driver_lock(submission.lease)
@@ -65,7 +63,8 @@ class LocalSubmitter:
         # Again and again: a driver that is just starting misses the first signals, and those after the first do nothing.
         while (pids := _starting_or_running(folder)) and time.time() < deadline + _KILL_S:
             for pid in pids:
-                _signal(pid, signal.SIGTERM if time.time() < deadline else signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM if time.time() < deadline else signal.SIGKILL)
             time.sleep(0.1)
         kill_marked(self.results.run_mark(lease))
 
@@ -124,10 +123,3 @@ def _deaf_to_terminal() -> Iterator[None]:
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return

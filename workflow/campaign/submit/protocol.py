@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -54,11 +55,11 @@ class Submission:
         except FileNotFoundError:
             return None
         except Exception as error:  # whatever the remains of a pickle lead to
-            if self._is_young():  # not yet whole on a shared file system
-                return None
-            raise LaunchError(
-                f"the result of the driver of {self.lease} cannot be read ({error!r}): {self.result_file}"
-            ) from error
+            with suppress(OSError):
+                if time.time() - self.result_file.stat().st_mtime >= _WHOLE_S:
+                    where = f"the result of the driver of {self.lease} cannot be read"
+                    raise LaunchError(f"{where} ({error!r}): {self.result_file}") from error
+            return None  # not yet whole on a shared file system
         if kind == "error":
             last = [line for line in str(value).splitlines() if line.strip()][-1:] or ["without a message"]
             raise LaunchError(f"the driver of {self.lease} failed: {last[0].strip()} (log: {self.log_file})")
@@ -66,12 +67,6 @@ class Submission:
             return DriverResult.of(value)
         except (KeyError, TypeError, ValueError) as error:
             raise LaunchError(f"the driver of {self.lease} left an unexpected result in {self.result_file}") from error
-
-    def _is_young(self) -> bool:
-        try:
-            return time.time() - self.result_file.stat().st_mtime < _WHOLE_S
-        except OSError:
-            return True
 
 
 @dataclass(frozen=True)

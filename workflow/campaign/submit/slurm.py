@@ -34,7 +34,7 @@ from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.slurm.job_state import QUEUED, Verdict, judge
 from campaign.slurm.options import is_pinned, sbatch_parameters, time_limit_min
 from campaign.slurm.parse import HOST_FORMAT, Host, parse_show_config, parse_sinfo
-from campaign.slurm.poll import Poll, Snapshot
+from campaign.slurm.poll import Poll
 from campaign.slurm.refusal import Refusal
 from campaign.slurm.strategies import open_strategy
 from campaign.submit.allocation_requests import MANY, Asked, Requests
@@ -70,6 +70,7 @@ class SlurmSubmitter:
         self._missing_since: dict[str, float | None] = {}
         self._stuck: dict[str, float] = {}  # since when it has been seen that they cannot start
         self._ran_on: dict[str, tuple[str, ...]] = {}
+        self._said = ""
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 
@@ -80,7 +81,6 @@ class SlurmSubmitter:
                 f"job {there.job_id} of an earlier driver is still there; 'scancel {there.job_id}' ends it"
             )
         self.requests.ask(Asked(request, self.parameters(request)))
-        told = ""
         try:
             while (found := self._submitted(lease)) is None:
                 self.requests.raise_refusal(lease)
@@ -88,34 +88,35 @@ class SlurmSubmitter:
                     if leads:
                         self._lead(lease)
                 words, left_s = self.requests.waiting()
-                if words and words != told:
-                    told = words
-                    self.say(words)
+                self._say_once(words)
                 time.sleep(max(_ASK_S, left_s))
             return found
         finally:
             self.requests.withdraw(lease)
+
+    def _say_once(self, words: str) -> None:
+        if words and words != self._said:
+            self._said = words
+            self.say(words)
 
     def parameters(self, request: DriverRequest) -> dict[str, Any]:
         """Parameters for sbatch (`slurm.options`)."""
         planned = read_lease_plan(Path(request.lease_plan))
         known = read_known(Store(self.results.directory), skip_implied=self.campaign.protocol.skip_implied)
         missing = known.missing(planned.work)
+        longest_s = sum(cell.settings.time_limit_s for cell, _ in missing)
         system = self.campaign.system
         hosts = _pinned_hosts(system, request)
-        strategy = open_strategy(system, self.slurm, self.say)
         return sbatch_parameters(
             self.campaign.name,
             system,
             planned.configuration,
             given_options(planned.slurm),
-            time_min=time_limit_min(
-                _expected_s(planned.forecast, len(missing)), sum(cell.settings.time_limit_s for cell, _ in missing)
-            ),
+            time_min=time_limit_min(_expected_s(planned.forecast, len(missing)), longest_s),
             hosts=hosts,
             excluded=() if hosts else ExcludedHosts(self.directory).read(),
             # By the lease's own id, as `begin` was told it; the request's is that of this use of it.
-            further=strategy.options(lease_id(self.results, request.lease)),
+            further=open_strategy(system, self.slurm, self.say).options(lease_id(self.results, request.lease)),
         )
 
     def _lead(self, lease: str) -> None:
@@ -155,10 +156,8 @@ class SlurmSubmitter:
         while group:
             room = self._room()
             if room < 1:
-                self.requests.wait(
-                    f"max_jobs is {self.settings.max_jobs}, and so many jobs are queued; waiting until some have ended",
-                    most,
-                )
+                limit = f"max_jobs is {self.settings.max_jobs}"
+                self.requests.wait(f"{limit}, and so many jobs are queued; waiting until some have ended", most)
                 return False
             size = min(len(group), room, most)
             size = max(1, min(size, self._array_size())) if size > 1 else 1
@@ -208,43 +207,33 @@ class SlurmSubmitter:
 
     def _comment(self, asked: Asked) -> str:
         """What a job says of itself to a ResumeProgram."""
-        words = {
-            "campaign": asked.request.lease_plan,
-            "results": self.results.root.resolve(),
-            "configuration": asked.parameters["job_name"].partition("/")[2],
-            "python": sys.executable,
-        }
-        return " ".join(f"{name}={value}" for name, value in words.items())
+        configuration = asked.parameters["job_name"].partition("/")[2]
+        return (
+            f"campaign={asked.request.lease_plan} results={self.results.root.resolve()} configuration={configuration} "
+            f"python={sys.executable}"
+        )
 
     def _refuse(self, chunk: Sequence[Asked], refusal: Refusal) -> None:
         """Tell those who asked; they raise it."""
         mistake = refusal.kind == "mistake"
         words = f"sbatch refused {chunk[0].parameters['job_name']}: {refusal.words}"
         if mistake:
-            words = f"system {self.campaign.system.name}: slurm: {refusal.words}{self._allowed(refusal)}"
+            words = f"system {self.campaign.system.name}: slurm: {refusal.words}"
+        if refusal.key == "partition":
+            there = sorted({name.strip("*") for name in self.slurm("sinfo", "--noheader", "--format=%P").out.split()})
+            words += f"; partitions here: {', '.join(there)}" if there else ""
         self.requests.refuse([asked.request.lease for asked in chunk], words, mistake=mistake)
-
-    def _allowed(self, refusal: Refusal) -> str:
-        if refusal.key != "partition":
-            return ""
-        there = sorted({name.strip("*") for name in self.slurm("sinfo", "--noheader", "--format=%P").out.split()})
-        return f"; partitions here: {', '.join(there)}" if there else ""
 
     # -- finding again -----------------------------------------------------------------------------------------------------
 
     def find(self, lease: str) -> Submission | None:
-        told = ""
         # Nobody is kept from asking while somebody submits, or what is asked for at one time would not be one array.
         while self.requests.is_open(lease) or submitted_jobs.is_begun(self.results, lease):
             try:
-                with files.lock(self.directory / "submit.lock"):
-                    # Of a process that died asking: for another use of the lease, perhaps.
-                    self.requests.withdraw(lease)
-                    self.batches.recover()
+                # Of a process that died asking: for another use of the lease, perhaps.
+                self._withdraw(lease)
             except Unanswered as error:
-                if str(error) != told:
-                    told = str(error)
-                    self.say(told)
+                self._say_once(str(error))
                 time.sleep(self.settings.poll_s)
         found = self._submitted(lease)
         if found is None or found.result_file.exists():
@@ -254,6 +243,12 @@ class SlurmSubmitter:
             return found
         self.forget(lease)
         return None
+
+    def _withdraw(self, lease: str) -> None:
+        """Nobody asks for this lease any more, and what became of its batch is known. Unanswered: that has to wait."""
+        with files.lock(self.directory / "submit.lock"):
+            self.requests.withdraw(lease)
+            self.batches.recover()
 
     def _submitted(self, lease: str) -> Submission | None:
         job = submitted_jobs.read(self.results, lease)
@@ -274,17 +269,12 @@ class SlurmSubmitter:
             first_missing_s=self._missing_since.get(submission.job_id),
         )
         self._missing_since[submission.job_id] = verdict.missing_since_s
-        if verdict.stuck:
-            return self._patient(submission.job_id, verdict, snapshot)
-        self._stuck.pop(submission.job_id, None)
-        return verdict
-
-    def _patient(self, job_id: str, verdict: Verdict, snapshot: Snapshot) -> Verdict:
-        """A pending job is given up only when all looks of a while find that it cannot start.
-
-        To a controller that has just restarted all hosts are down until it hears from them.
-        """
-        first_s = self._stuck.setdefault(job_id, snapshot.asked_s)
+        if not verdict.stuck:
+            self._stuck.pop(submission.job_id, None)
+            return verdict
+        # To a controller that has just restarted all hosts are down until it hears from them: a pending job is given up only
+        # when all looks of a while find that it cannot start.
+        first_s = self._stuck.setdefault(submission.job_id, snapshot.asked_s)
         gives_up = snapshot.asked_s > first_s and snapshot.asked_s - first_s >= self.latency_s
         return replace(verdict, alive=False) if gives_up else verdict
 
@@ -294,22 +284,15 @@ class SlurmSubmitter:
         if verdict.done:
             return Fate(True, words)
         if not verdict.alive:
-            return Fate(False, words, self._broken(submission, verdict))
-        failed = self._unwell(self._left_behind(submission, verdict))
-        # What Slurm has put back into the queue it starts on other hosts, unless it is told which.
-        return Fate(not (failed and is_pinned(self.campaign.system)), words, failed)
-
-    def _left_behind(self, submission: Submission, verdict: Verdict) -> Collection[str]:
-        """Hosts that a job ran on until Slurm put it back into the queue; told once."""
+            request = submission.request()
+            pinned = _pinned_hosts(self.campaign.system, request) if request else []
+            return Fate(False, words, self._unwell({*verdict.hosts, *pinned}))
         if verdict.state == "RUNNING":
             self._ran_on[submission.job_id] = verdict.hosts
-        return self._ran_on.pop(submission.job_id, ()) if verdict.state in QUEUED else ()
-
-    def _broken(self, submission: Submission, verdict: Verdict) -> dict[str, str]:
-        """Hosts of a job that ended without a result that Slurm itself finds unwell, and in which way."""
-        request = submission.request()
-        pinned = _pinned_hosts(self.campaign.system, request) if request else []
-        return self._unwell({*verdict.hosts, *pinned})
+        # Hosts that it ran on until Slurm put it back into the queue; told once.
+        failed = self._unwell(self._ran_on.pop(submission.job_id, ()) if verdict.state in QUEUED else ())
+        # Slurm starts it on other hosts, unless it is told which.
+        return Fate(not (failed and is_pinned(self.campaign.system)), words, failed)
 
     def _unwell(self, hosts: Collection[str]) -> dict[str, str]:
         """Those of some hosts that Slurm itself finds unwell, and in which way."""
@@ -325,8 +308,7 @@ class SlurmSubmitter:
     def stop(self, lease: str) -> None:
         self.requests.withdraw(lease)
         try:
-            with files.lock(self.directory / "submit.lock"):
-                self.batches.recover()
+            self._withdraw(lease)
         except Unanswered as error:
             self.say(f"{error}; the same command again looks for it")
         found = self._submitted(lease)
@@ -375,7 +357,4 @@ def _expected_s(forecast: LeaseForecast | None, runs: int) -> float:
     return forecast.runs_s * min(1.0, runs / forecast.runs)
 
 
-def open_submitter(
-    campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None]
-) -> SlurmSubmitter:
-    return SlurmSubmitter(campaign, results, driver, say)
+open_submitter = SlurmSubmitter
