@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from campaign import wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells
 
 TITLE = "Memory"
@@ -43,7 +43,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         "A mark for every planned batch of the compositions, workloads and precisions of which one ran out of memory; the line "
         "joins the largest that ran with the smallest that did not."
-        f"{panels.sentence()}{_cut(panels)} Protocol: {wording.protocol(data.protocol)}."
+        f"{panels.sentence()}{_cut(panels)} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels, cells, by, shape)

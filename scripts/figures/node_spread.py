@@ -9,7 +9,7 @@ import pandas as pd
 from campaign import wording
 from campaign.report import plot
 from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 from campaign.statistics.spread_sources import COULD, MAY, NOT, Spread, spread
 
@@ -44,7 +44,7 @@ def draw(data: FigureData) -> Drawing:
         f"Throughput at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: its drop against the first bar of the group. "
         f"{verdict.counted(rows, data.protocol, 'the fewest hosts')} A cross names why a planned cell has no value."
-        f"{panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
+        f"{panels.sentence()}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels)

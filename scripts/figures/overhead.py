@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 
 from campaign import wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Local, hybrid and fabric"
@@ -55,7 +55,7 @@ def draw(data: FigureData) -> Drawing:
         f"Increase of time over {data.baseline}'s kind of attachment; {wording.runs_behind(kept['n_ok'])} a point, "
         f"{wording.interval_of(kept['method'], '95 % interval')}. Zero: as fast as the baseline. "
         f"{verdict.counted(kept, data.protocol, 'the baseline')} A cross names why a planned cell has no value."
-        f"{panels.sentence()}{alone}{plot.cut(kept, _OVERHEAD)} Protocol: {wording.protocol(data.protocol)}."
+        f"{panels.sentence()}{alone}{plot.cut(kept, _OVERHEAD)} {measured_as(data, kept)}"
     )
     with plot.style(data.style):
         svg = _picture(panels, _row_names(kept))

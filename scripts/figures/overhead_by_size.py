@@ -9,7 +9,7 @@ from scipy import stats
 
 from campaign import statistics, wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Overhead by size"
@@ -64,7 +64,7 @@ def draw(data: FigureData) -> Drawing:
         "line is of least squares through the mean overhead of each workload, so that n of a line is its number of workloads; its "
         f"slope has a 95 % interval (Student t, n − 2), and there is none through fewer than {_LEAST_SIZES} sizes. r: Pearson's "
         f"correlation. p: of no slope, for all lines together (Holm).{panels.sentence()}{thinned}{plot.cut(rows, _POINTS)} "
-        f"Protocol: {wording.protocol(data.protocol)}."
+        f"{measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels, fits, by)

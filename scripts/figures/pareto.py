@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from campaign import wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells
 
 TITLE = "Throughput against cost"
@@ -58,7 +58,7 @@ def draw(data: FigureData) -> Drawing:
         f"{wording.interval_of(rows['interval_method'])}. Device-hours are those of all composed devices, used or not. The line "
         "joins the front, from the cheapest cell to the fastest, with their numbers of the table. Filled: on the front, or not "
         "surely behind it (no cell whose interval is wholly better in both); hollow: behind."
-        f"{panels.sentence()}{thinned}{cut} Protocol: {wording.protocol(data.protocol)}."
+        f"{panels.sentence()}{thinned}{cut} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels)

@@ -7,7 +7,7 @@ import pandas as pd
 from campaign import wording
 from campaign.report import plot
 from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Part of a host"
@@ -37,7 +37,7 @@ def draw(data: FigureData) -> Drawing:
         f"Throughput of k devices in use of n composed onto a host; {wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. {compared} CV of a group, under it or in the table: standard "
         f"deviation over mean (n − 1) of its compositions' means. A cross names why a planned cell has no value.{panels.sentence()}"
-        f"{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
+        f"{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels)

@@ -7,7 +7,7 @@ import pandas as pd
 from campaign import wording
 from campaign.report import plot
 from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Precision"
@@ -34,7 +34,7 @@ def draw(data: FigureData) -> Drawing:
         f"Throughput by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over {rows['reference'].iloc[0]}. "
         f"{verdict.counted(rows, data.protocol, rows['reference'].iloc[0])} A cross names why a planned cell has no value."
-        f"{panels.sentence()}{first}{plot.cut(rows, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
+        f"{panels.sentence()}{first}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels)

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from campaign import wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, scaling_curves, verdict
 from campaign.statistics.scaling_models import LEAST_DIP_PCT
 from campaign.statistics.spread_sources import spread
@@ -51,8 +51,7 @@ def draw(data: FigureData) -> Drawing:
         f"{wording.interval_of(rows['interval_method'])}. "
         f"{verdict.counted(rows, data.protocol, 'the ideal speed-up')} Dotted: ideal. Lines join the compositions with the "
         "fewest hosts; hollow markers are several hosts; a cross names why a cell of a line has no value."
-        f"{_models(rows, leases_known)}{panels.sentence()}{cut} Protocol: "
-        f"{wording.protocol(data.protocol)}."
+        f"{_models(rows, leases_known)}{panels.sentence()}{cut} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels)

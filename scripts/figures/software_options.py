@@ -7,7 +7,7 @@ import pandas as pd
 from campaign import wording
 from campaign.report import bars, plot
 from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Software optimisations"
@@ -50,7 +50,7 @@ def draw(data: FigureData) -> Drawing:
         f"Throughput by configuration and option; {wording.runs_behind(list(rows['n_ok']))} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over the plain one of its configuration. "
         f"{verdict.counted(rows, data.protocol, 'the plain one')} A cross names why a planned cell has no value."
-        f"{panels.sentence()}{more}{plot.cut(shown, plot.RATE)} Protocol: {wording.protocol(data.protocol)}."
+        f"{panels.sentence()}{more}{plot.cut(shown, plot.RATE)} {measured_as(data, shown)}"
     )
     with plot.style(data.style):
         svg = _picture(panels)

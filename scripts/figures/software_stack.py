@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
-from campaign.report.figure import Drawing, FigureData, coverage_of_hosts, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_hosts, measured_as, nothing, page_table
 
 TITLE = "Software stack"
 SECTION = (
@@ -68,7 +68,7 @@ def draw(data: FigureData) -> Drawing:
     hosts = wording.plural(len(_hosts(rows)), "host")
     caption = (
         f"As found on {hosts} when runs were measured; versions are no samples, so there is no interval. Unknown versions are "
-        f"absent.{more} Protocol: {wording.protocol(data.protocol)}."
+        f"absent.{more} {measured_as(data, rows)}"
     )
     known = [each["host"] for each in (data.context.get("environments") or {}).values() if each.get("host")]
     covered = coverage_of_hosts(data.runs, known, "reported their software")

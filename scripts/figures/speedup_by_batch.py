@@ -6,7 +6,7 @@ from matplotlib.lines import Line2D
 
 from campaign import wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells, pairing, verdict
 
 TITLE = "Speed-up by batch"
@@ -38,7 +38,7 @@ def draw(data: FigureData) -> Drawing:
         f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "
         f"of means{_interval(rows)}. Dotted: ideal. "
         f"{verdict.counted(rows, data.protocol, 'the ideal')} A cross names why a planned cell has no value."
-        f"{panels.sentence()}{plot.cut(rows, _SPEEDUP)} Protocol: {wording.protocol(data.protocol)}."
+        f"{panels.sentence()}{plot.cut(rows, _SPEEDUP)} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels)

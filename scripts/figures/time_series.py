@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from campaign import wording
 from campaign.report import bars, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing
 from campaign.statistics import comparable_cells
 
 TITLE = "Over the time of a run"
@@ -64,7 +64,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         "n = 1 run a line, so there is no interval: the first valid one of its cell. The line is the mean of its devices or "
         f"hosts, the band spans them, each point over a {_BINS}th of the run, so that shorter peaks are not seen. Time 0 is the "
-        f"start of the run. Drawn: {'; '.join(which)}.{rest}{panels.sentence()} Protocol: {wording.protocol(data.protocol)}."
+        f"start of the run. Drawn: {'; '.join(which)}.{rest}{panels.sentence()} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels)

@@ -8,7 +8,7 @@ import pandas as pd
 from campaign import statistics, wording
 from campaign.report import plot
 from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import verdict
 from campaign.statistics.slow_hosts import WITH_LEASES, HostResult
 from campaign.statistics.spread_sources import Spread, spread
@@ -47,7 +47,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         f"Left: standard deviation of throughput inside of cells, in percent; {wording.runs_behind(list(counts))} a cell, 95 % "
         f"interval (chi-square; {'; '.join(sorted(methods))}). A cross: this campaign cannot determine it.{_cut(parts)} "
-        f"{_caption_of(found)}Protocol: {wording.protocol(data.protocol)}."
+        f"{_caption_of(found)}{measured_as(data, data.cells)}"
     )
     with plot.style(data.style):
         svg = _picture(parts, hosts)

@@ -7,7 +7,7 @@ import pandas as pd
 from campaign import statistics, wording
 from campaign.report import plot
 from campaign.report.bars import Bars
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells
 
 TITLE = "Work and bytes of a step"
@@ -34,8 +34,7 @@ def draw(data: FigureData) -> Drawing:
         "Training arithmetic that each device reaches, in GFLOP/s (forward counted exactly, training as three times that), at the "
         f"largest batch; {wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(wording.by_runs(rows['n_ok']))}. Above a bar: the share "
-        f"of the device's dense peak, where that is known.{panels.sentence()}{plot.cut(rows, plot.RATE)} Protocol: "
-        f"{wording.protocol(data.protocol)}."
+        f"of the device's dense peak, where that is known.{panels.sentence()}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels)

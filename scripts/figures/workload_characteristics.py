@@ -8,7 +8,7 @@ import yaml
 
 from campaign import wording
 from campaign.errors import ConfigError
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells
 from campaign.workloads.trainer.model_catalog import MODELS, model_info
 
@@ -74,7 +74,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         "Parameters, arithmetic and bytes are exact counts, so there is no interval; training is counted as three times the "
         "forward pass, per sample. GFLOP for each MB: a device's arithmetic in a step over what it all-reduces, at the largest "
-        f"batch. Layers: as their authors count them. Protocol: {wording.protocol(data.protocol)}."
+        f"batch. Layers: as their authors count them. {measured_as(data, rows)}"
     )
     covered = coverage_of_cells(data.cells)
     return Drawing(svg=None, caption=caption, findings=findings, data=rows, coverage=covered, **table)

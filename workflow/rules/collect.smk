@@ -1,7 +1,7 @@
 """Collect: from records to tables.
 
 REQUIRES: plan/plan.{digest}.{n}.json; manifests of all leases, records/, shared/, leases/, links/
-PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/telemetry.parquet, tables/{leases,links,context,costs}.json
+PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/{telemetry,steps}.parquet, tables/{leases,links,context,costs}.json
 """
 
 TABLES = {
@@ -10,6 +10,7 @@ TABLES = {
     "cells": f"{RESULTS}/tables/cells.parquet",
     "cells_csv": f"{RESULTS}/tables/cells.csv",
     "telemetry": f"{RESULTS}/tables/telemetry.parquet",
+    "steps": f"{RESULTS}/tables/steps.parquet",
     "leases": f"{RESULTS}/tables/leases.json",
     "links": f"{RESULTS}/tables/links.json",
     "context": f"{RESULTS}/tables/context.json",

@@ -97,7 +97,7 @@ def record(of: Cell, repetition: int, rate: float | None, status: str = "ok", **
         "cell_id": of.id,
         "repetition": repetition,
         "cell": RecordedCell.of(of),
-        "specification": {},
+        "specification": {"warmup_steps": 5},
         "status": status,
         "failure": None if status == "ok" else Failure(reason=f"{status} at step 1 {HOSTILE}"),
         "started": 1_700_000_000.0 + repetition * 100,

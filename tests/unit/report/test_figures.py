@@ -25,6 +25,7 @@ from campaign.tables.cells import PlannedCell, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import runs_table
+from campaign.tables.step_times import step_times_table
 from tests.unit.observe.links import links_data
 from tests.unit.report import report_data as synthetic
 from tests.unit.report.figure_columns import without_unit
@@ -49,7 +50,8 @@ def data(plan: list[PlannedCell], records: list, leases: list | None = None, lin
     runs = runs_table(records)
     protocol = synthetic.context_document()["campaign"]["protocol"]
     cells = cells_table(plan, runs)
-    return FigureData(runs, cells, leases_table(leases or []), synthetic.BASELINE, protocol, tuple(links))
+    steps = step_times_table(records)
+    return FigureData(runs, cells, leases_table(leases or []), synthetic.BASELINE, protocol, tuple(links), steps=steps)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,7 @@ def test_a_caption_states_runs_interval_and_protocol(name: str, drawn: dict[str,
     caption = drawn[name].caption
     assert "n = 4 runs" in caption
     assert "95 % interval" in caption
-    assert "warm up steps 5" in caption
+    assert "5 warm-up and 20 measured steps a run in" in caption
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -21,7 +21,7 @@ from matplotlib.patches import Patch
 
 from campaign import statistics, wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, page_table
 from campaign.statistics import comparable_cells
 
 # In one panel, words above more bars than this, or labels below more groups, would cover each other.
@@ -118,7 +118,7 @@ def drawing(
     caption = (
         f"{wording.runs_behind(list(drawn['n_ok']))} a bar, {wording.interval_of(wording.by_runs(drawn['n_ok']))}. {what} {remarks}"
         f"Drawn: {'; '.join(of_which)}.{others}{left_out}{cut} "
-        f"Protocol: {wording.protocol(data.protocol)}."
+        f"{measured_as(data, drawn)}"
     )
     svg = picture(first_configurations(drawn), data.style)
     # Ten thousand cells are of few workloads and batches: those are put into words once.

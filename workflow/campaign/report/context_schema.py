@@ -122,6 +122,9 @@ class ContextDocument(_Closed):
     campaign: CampaignSaid
     campaign_yaml: str
     system: SystemSaid
+    conditions: tuple[str, ...] = Field(
+        default=(), description="what stood for hardware, such as 'the fabric is simulated'; in every caption"
+    )
     notes: tuple[str, ...] = Field(default=(), description="what every reader should know, e.g. what is emulated")
     excluded: tuple[Excluded, ...] = ()
     hosts_left_out: tuple[HostLeftOut, ...] = ()

@@ -67,6 +67,7 @@ class FigureData:
     links: tuple[Mapping[str, Any], ...] = ()
     """What was measured of links: lease_id, lease, configuration, when, document (`campaign.observe.links`)."""
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
+    steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     context: Mapping[str, Any] = field(default_factory=dict)
     style: Path = REPORTS / "style.mplstyle"
 
@@ -201,6 +202,7 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
         campaign["protocol"],
         tuple(tables.links),
         tables.telemetry,
+        tables.steps,
         tables.context,
         **given,
     )
@@ -219,6 +221,33 @@ def write(figure: Figure, data: FigureData, directory: Path) -> None:
         out.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"figure {figure.anchor} could not be written ({error.strerror or error})") from error
+
+
+def measured_as(data: FigureData, rows: pd.DataFrame) -> str:
+    """For the end of a caption: how the runs of these cells were measured, as their records say it, and what stood for hardware.
+
+    rows: with `cell_id`; without, all cells are meant.
+    """
+    runs = data.runs[data.runs["status"] == "ok"]
+    if "cell_id" in rows:
+        runs = runs[runs["cell_id"].isin(rows["cell_id"])]
+    said = []
+    if len(runs) and (runs["measured_steps"] > 0).any():
+        told = runs[runs["measured_steps"] > 0]
+        said.append(
+            f"{_between(told['warmup_steps'])} warm-up and {_between(told['measured_steps'])} measured steps a run"
+        )
+        if told["window_s"].notna().any():
+            ends = (wording.seconds(told["window_s"].min()), wording.seconds(told["window_s"].max()))
+            said.append(f"in {' to '.join(dict.fromkeys(ends))}")
+    how = {name: value for name, value in data.protocol.items() if name not in ("warmup_steps", "measured_steps")}
+    conditions = "".join(f" {each[0].upper()}{each[1:]}." for each in data.context.get("conditions", ()))
+    return f"Protocol: {', '.join([' '.join(said)] * bool(said) + [wording.protocol(how)])}.{conditions}"
+
+
+def _between(counts: pd.Series[int]) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None) -> str:

@@ -116,6 +116,7 @@ def tables_of(collected: Collected) -> Tables:
     from campaign.tables.cells import PlannedCell, cells_table
     from campaign.tables.io import Tables
     from campaign.tables.runs import runs_table
+    from campaign.tables.step_times import step_times_table
     from campaign.tables.time_series import sampled
 
     runs = runs_table(collected.records, collected.beside, collected.campaign.metric)
@@ -137,12 +138,20 @@ def tables_of(collected: Collected) -> Tables:
     cells = cells_table(planned, runs)
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
-    return Tables(runs, cells, collected.leases, collected.links, context_document(collected), telemetry)
+    return Tables(
+        runs,
+        cells,
+        collected.leases,
+        collected.links,
+        context_document(collected),
+        telemetry,
+        step_times_table(collected.records),
+    )
 
 
 def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), telemetry (Parquet), leases.json, links.json, context.json; and costs.json,
-    what forecasts learn from."""
+    """Write tables/: runs and cells (Parquet and CSV), telemetry and steps (Parquet), leases.json, links.json, context.json; and
+    costs.json, what forecasts learn from."""
     from campaign.tables.io import write
 
     write(tables_of(collected), out)

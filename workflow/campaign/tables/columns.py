@@ -45,6 +45,14 @@ RUNS: Columns = {
     "step_median_s": (NUMBER, "median step time of the slowest rank"),
     "step_p95_s": (NUMBER, "95th percentile of its step times"),
     "step_cv_pct": (NUMBER, "standard deviation over mean of its step times"),
+    "step_error_pct": (NUMBER, "standard error of its mean step time, in percent, as if steps were independent"),
+    "step_trend_pct": (
+        NUMBER,
+        "by how much the last quarter of its steps takes longer than the first, by their medians",
+    ),
+    "warmup_steps": (COUNT, "warm-up steps that it was asked to make"),
+    "measured_steps": (COUNT, "steps that were timed; 0 where the program does not tell single steps"),
+    "window_s": (NUMBER, "time of all measured steps together, on the slowest rank"),
     "wall_s": (NUMBER, "from start to end of the run; null where that is not known"),
     "started": (NUMBER, "Unix seconds; of an imported log without a start, its end"),
     "ended": (NUMBER, "Unix seconds"),
@@ -140,6 +148,12 @@ LINKS: Columns = {
     "value": (NUMBER, "what was measured, in the unit that the quantity's name ends in; GB are 1e9 bytes"),
 }
 
+STEPS: Columns = {
+    "cell_id": (TEXT, "cell of the run"),
+    "repetition": (COUNT, "number of the run"),
+    "time_s": (NUMBER, "time of one measured step of the slowest rank; ascending inside of each run"),
+}
+
 TELEMETRY: Columns = {
     "cell_id": (TEXT, "cell of the run; one run a cell is kept over time"),
     "repetition": (COUNT, "repetition of the run"),
@@ -156,6 +170,7 @@ _TABLES: Mapping[str, Columns] = {
     "leases": LEASES,
     "links": LINKS,
     "telemetry": TELEMETRY,
+    "steps": STEPS,
 }
 _CAMPAIGN = {"campaign": "name of the campaign; of the source where two campaigns have one name"}
 COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -169,6 +184,7 @@ ROWS: Mapping[str, str] = {
     "leases": "one row a use of a lease",
     "links": "one row a measured number of a link",
     "telemetry": "one row a sample of a run, thinned",
+    "steps": "one row a measured step; of runs with more than 200 steps, 200 quantiles of them",
 }
 
 

@@ -51,6 +51,8 @@ def _option(values: list[Any]) -> pd.Series[Any]:
 
 
 DOCUMENTS = ("leases", "links", "context")
+SERIES = ("telemetry", "steps")
+"""Long tables: many rows a run."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Tables:
     links: Sequence[Mapping[str, Any]]
     context: Mapping[str, Any]
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
+    steps: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def name(self) -> str:
@@ -73,7 +76,9 @@ class Tables:
 def write(tables: Tables, directory: Path) -> None:
     """Write all tables; RecordError or OSError when that is not possible."""
     write_tables(directory, tables.runs, tables.cells)
-    tables.telemetry.to_parquet(directory / "telemetry.parquet", engine="pyarrow", compression="zstd", index=False)
+    for name in SERIES:
+        table: pd.DataFrame = getattr(tables, name)
+        table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
     for name in DOCUMENTS:
         text = json.dumps(getattr(tables, name), indent=1, sort_keys=True, ensure_ascii=False)
         (directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
@@ -84,11 +89,12 @@ def read(directory: Path) -> Tables:
     try:
         runs, cells = (pd.read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (json.loads((directory / f"{name}.json").read_bytes()) for name in DOCUMENTS)
-        sampled = directory / "telemetry.parquet"
-        telemetry = pd.read_parquet(sampled) if sampled.exists() else pd.DataFrame()
+        # Tables of earlier versions have fewer.
+        paths = [directory / f"{name}.parquet" for name in SERIES]
+        series = [pd.read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
     except (OSError, ValueError) as error:
         raise RecordError(f"{directory}: the tables cannot be read ({error}); delete them and run again") from error
-    return Tables(runs, cells, leases, links, context, telemetry)
+    return Tables(runs, cells, leases, links, context, *series)
 
 
 def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:

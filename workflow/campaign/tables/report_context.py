@@ -85,6 +85,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *_targets(collected.matrix),
             *_set_aside(collected),
         ],
+        "conditions": _conditions(campaign),
         "excluded": [
             *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
             *({"rule": f"configuration {i.shape}", "why": i.why, "cells": 0} for i in campaign.impossible),
@@ -162,6 +163,18 @@ def _emulation(campaign: Campaign) -> list[str]:
         f"Each device of model '{model}' is emulated by one process on a CPU core: the numbers compare compositions of this "
         "machine, they are not those of GPUs."
         for model in models
+    ]
+
+
+def _conditions(campaign: Campaign) -> list[str]:
+    """What stood for hardware, in words that fit every caption: a figure is read without its page."""
+    if campaign.file.imported:
+        return ["read from logs that were made without this program"]
+    on_processors = any(campaign.device(c.device).runs_on == "cpu" for c in campaign.configurations)
+    return [
+        *["processes on CPU cores stand for devices"] * on_processors,
+        *["the fabric is simulated"] * (campaign.system.fabric["kind"] == "simulated"),
+        *["links are emulated"] * (campaign.system.emulation is not None),
     ]
 
 

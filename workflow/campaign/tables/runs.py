@@ -12,9 +12,11 @@ import pandas as pd
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import Record, RecordedCell
 from campaign.documents.run_numbers import composition_of
+from campaign.statistics.step_times import trend_pct
 from campaign.tables.columns import MEASURED, RUNS, types
 from campaign.tables.io import frame
 from campaign.tables.leases import Busy, idle_before
+from campaign.tables.step_times import slowest_rank
 
 RUN_COLUMNS = types(RUNS)
 
@@ -34,7 +36,7 @@ def runs_table(records: Iterable[Record], others: Iterable[Busy] = (), metric: M
     steps: list[tuple[float, ...]] = []
     for record in records:
         rows.append(_run_row(record))
-        steps.append(_slowest_rank(record))
+        steps.append(slowest_rank(record))
     table = frame(rows, RUN_COLUMNS, _step_columns(steps))
     table = table.sort_values(["cell_id", "repetition"], kind="stable", ignore_index=True)
     return table.assign(value=_values(table, metric), idle_before_s=idle_before(table, others))
@@ -76,6 +78,9 @@ def _run_row(record: Record) -> dict[str, Any]:
         "wall_s": None if record.source is not None and not record.source.timed else record.ended - record.started,
         "started": record.started,
         "ended": record.ended,
+        "warmup_steps": record.specification.get("warmup_steps", 0),
+        "measured_steps": max(map(len, record.step_times_s), default=0),
+        "window_s": max(record.window_s, default=None),
         "lease_id": record.lease_id,
         "host_names": ", ".join(record.hosts),
         "flags": ", ".join(record.flags),
@@ -86,17 +91,10 @@ def _run_row(record: Record) -> dict[str, Any]:
     }
 
 
-def _slowest_rank(record: Record) -> tuple[float, ...]:
-    """Step times of the rank with the longest window; without windows, of the one with the largest sum."""
-    if not record.step_times_s:
-        return ()
-    windows = record.window_s if len(record.window_s) == len(record.step_times_s) else [*map(sum, record.step_times_s)]
-    return record.step_times_s[int(np.argmax(windows))]
-
-
 def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Median, 95th percentile and CV of each row of steps; runs of equally many steps are computed together."""
-    columns = {name: np.full(len(steps), np.nan) for name in ("step_median_s", "step_p95_s", "step_cv_pct")}
+    """What the steps of each run say; runs of equally many steps are computed together."""
+    names = ("step_median_s", "step_p95_s", "step_cv_pct", "step_error_pct", "step_trend_pct")
+    columns = {name: np.full(len(steps), np.nan) for name in names}
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for position, times in enumerate(steps):
         by_length[len(times)].append(position)
@@ -108,5 +106,8 @@ def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[An
         columns["step_p95_s"][positions] = np.percentile(block, 95, axis=1)
         if length > 1:
             mean = block.mean(axis=1)
-            columns["step_cv_pct"][positions] = 100.0 * block.std(axis=1, ddof=1) / np.where(mean > 0, mean, np.nan)
+            cv_pct = 100.0 * block.std(axis=1, ddof=1) / np.where(mean > 0, mean, np.nan)
+            columns["step_cv_pct"][positions] = cv_pct
+            columns["step_error_pct"][positions] = cv_pct / np.sqrt(length)
+        columns["step_trend_pct"][positions] = trend_pct(block)
     return columns

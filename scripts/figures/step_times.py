@@ -1,0 +1,178 @@
+"""Figure: how the times of single steps are distributed, by run and composition, and whether the measured window was steady."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from campaign import wording
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.statistics import comparable_cells
+from campaign.statistics.step_times import PERCENTILES, UNSTEADY_PCT, percentiles, unsteady
+
+TITLE = "Step times"
+SECTION = (
+    "How are the times of single steps distributed, and was the measured window steady? A long tail is not seen in a mean. "
+    "A trend inside of the window says that the warm-up was too short, or that the device changed its pace."
+)
+PLACE = 45
+UNITS = {"trend": "pct", "trend_low": "pct", "trend_high": "pct", "window_error": "pct", "tail": "", "coarse": ""}
+
+_NAMES = [f"p{percent:g}" for percent in PERCENTILES]
+_NOISY_PCT = 2.0
+"""A window whose mean is known no better than this by its own steps is too short for its noise."""
+_MANY = 8
+"""Fewer steps can be equal by chance."""
+
+
+def draw(data: FigureData) -> Drawing:
+    if data.steps.empty:
+        return nothing("no program told the times of single steps")
+    runs = data.runs[["cell_id", "repetition", "composition", "lease_id"]]
+    steps = data.steps.merge(runs, on=["cell_id", "repetition"])
+    several = steps.groupby("cell_id")["lease_id"].transform("nunique") > 1
+    steps["cluster"] = np.where(several, steps["lease_id"], steps["repetition"].astype(str))
+    rows = _rows(data, steps)
+    findings = (*_unsteady(rows), *_short(rows), _longest_tail(rows))
+    drawn = rows.sort_values("tail", ascending=False, kind="stable").head(plot.MOST_PANELS)
+    drawn = rows[rows["cell_id"].isin(drawn["cell_id"])]
+    more = len(rows) - len(drawn)
+    left_out = f" Drawn: the {len(drawn)} cells with the longest tails; the table has all." if more else ""
+    interval = wording.interval_of(
+        wording.by_runs(rows["n_ok"], "Woodruff, 95 %"), "percentiles of all steps with 95 % interval"
+    )
+    caption = (
+        "Share of steps that take at most so long; a line a run, a colour a composition; steps of the slowest rank, inside of "
+        f"the measured window. {wording.runs_behind(rows['n_ok'])} a cell, {interval}, over compositions, or over runs where "
+        f"there is one composition; none where steps are too few.{left_out} "
+        f"{measured_as(data, rows)}"
+    )
+    with plot.style(data.style):
+        svg = _picture(drawn, steps)
+    named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
+    table = page_table(
+        rows,
+        {
+            "Cell": lambda row: wording.describe(row, named),
+            **{f"{name} (ms)": _percentile(name) for name in _NAMES},
+            "p99 over p50": lambda row: wording.times(row["tail"]),
+            "Trend in the window": _trend,
+            "Error of a window": lambda row: wording.percent(row["window_error"], 2),
+            "Steps": lambda row: wording.count(row["n_steps"]),
+            "Runs": lambda row: wording.count(row["n_ok"]),
+        },
+    )
+    covered = coverage_of_cells(data.cells, rows["cell_id"])
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
+
+
+def _rows(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame:
+    """One row a cell with steps, in the order of the plan: percentiles, trend, and what a window's own noise allows."""
+    found = percentiles(steps)
+    wide = found.pivot(index="cell_id", columns="percent", values=["time_s", "low_s", "high_s"])
+    wide.columns = pd.Index([f"p{percent:g}_{name}".replace("_time_", "_") for name, percent in wide.columns])
+    counts = found.drop_duplicates("cell_id").set_index("cell_id")["n_steps"]
+    ok = data.runs[data.runs["status"] == "ok"].groupby("cell_id")
+    drifting = unsteady(data.runs[data.runs["status"] == "ok"]).set_index("cell_id")
+    named = ["cell_id", "configuration", "workload", "batch", "precision", *comparable_cells.option_columns(data.cells)]
+    rows = data.cells[[*named, "n_ok", "state", "failures"]].merge(wide.reset_index(), on="cell_id")
+    ids = rows["cell_id"]
+    coarse = steps.groupby("cell_id")["time_s"].agg(_is_coarse)
+    return rows.assign(
+        tail=rows["p99_s"] / rows["p50_s"],
+        n_steps=ids.map(counts),
+        trend=ids.map(ok["step_trend_pct"].mean()),
+        trend_low=ids.map(drifting["low_pct"]),
+        trend_high=ids.map(drifting["high_pct"]),
+        window_error=ids.map(ok["step_error_pct"].median()),
+        coarse=ids.map(coarse),
+    )
+
+
+def _is_coarse(times_s: Any) -> bool:
+    """Whether most steps have the time of another one: then the digits of the clock are seen, and not the steps."""
+    return bool(len(times_s) >= _MANY and times_s.nunique() < 0.5 * len(times_s))
+
+
+def _percentile(name: str) -> Any:
+    def said(row: Any) -> str:
+        value, low, high = (1e3 * row[f"{name}{end}_s"] for end in ("", "_low", "_high"))
+        return wording.number(value) + (f" [{wording.number(low)}, {wording.number(high)}]" if high == high else "")
+
+    return said
+
+
+def _trend(row: Any) -> str:
+    if row["trend"] != row["trend"]:
+        return wording.NONE
+    return wording.percent(row["trend"]) + ("" if row["trend_low"] != row["trend_low"] else ", not steady")
+
+
+def _where(row: Any, rows: pd.DataFrame) -> str:
+    named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
+    return wording.describe(row, [name for name in named if name == "configuration" or rows[name].nunique() > 1])
+
+
+def _unsteady(rows: pd.DataFrame) -> tuple[str, ...]:
+    found = rows[rows["trend_low"].notna()].sort_values("trend", key=abs, ascending=False, kind="stable")
+    if found.empty:
+        return ()
+    worst = found.iloc[0]
+    said = wording.with_interval(worst["trend"], worst["trend_low"], worst["trend_high"], wording.percent)
+    return (
+        f"The measured window was not steady in {wording.plural(len(found), 'cell')}: from its first to its last quarter, steps "
+        f"change by {said} ({_where(worst, rows)}). More warmup_steps help where steps still become shorter.",
+    )
+
+
+def _short(rows: pd.DataFrame) -> tuple[str, ...]:
+    noisy = rows[rows["window_error"] > _NOISY_PCT]
+    coarse = rows[rows["coarse"]]
+    said = []
+    if len(noisy):
+        worst = noisy.loc[noisy["window_error"].idxmax()]
+        said.append(
+            f"The measured window is short for the noise of its steps in {wording.plural(len(noisy), 'cell')}: the mean of one "
+            f"run is uncertain by {wording.percent(worst['window_error'])} ({_where(worst, rows)}). More measured_steps help."
+        )
+    if len(coarse):
+        said.append(
+            f"Steps are too short for the clock that timed them in {wording.plural(len(coarse), 'cell')} "
+            f"(such as {_where(coarse.iloc[0], rows)}): their percentiles are those of its digits."
+        )
+    return tuple(said)
+
+
+def _longest_tail(rows: pd.DataFrame) -> str:
+    row = rows.loc[rows["tail"].idxmax()]
+    steady = (
+        "" if rows["trend_low"].notna().any() else f" No measured window has a trend of {UNSTEADY_PCT:g} % or more."
+    )
+    return (
+        f"Longest tail: the 99th percentile of {wording.plural(int(row['n_steps']), 'step')} is {wording.times(row['tail'])} "
+        f"the median ({_where(row, rows)}).{steady}"
+    )
+
+
+def _picture(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
+    figure, axes = plot.grid(len(rows), height_in=2.3)
+    compositions = sorted(steps.loc[steps["cell_id"].isin(rows["cell_id"]), "composition"].unique())
+    looks = {name: plot.look(place) for place, name in enumerate(compositions)}
+    for position, (row, (only,)) in enumerate(zip(rows.to_dict("records"), axes, strict=True)):
+        plot.title(only, _where(row, rows))
+        for (composition, _), times_s in steps[steps["cell_id"] == row["cell_id"]].groupby(
+            ["composition", "repetition"]
+        )["time_s"]:
+            shares = np.arange(1, len(times_s) + 1) / len(times_s)
+            only.step(1e3 * times_s, shares, where="post", color=looks[composition].colour, linewidth=1.0)
+        only.set_xlim(left=0)
+        only.set_ylim(0, 1.02)
+        only.set_xlabel("time of a step (ms)")
+        if plot.is_left(position):
+            only.set_ylabel("share of steps")
+    plot.legend(
+        figure, [Line2D([], [], color=look.colour, label=f"composition {name}") for name, look in looks.items()]
+    )
+    return plot.to_svg(figure)
