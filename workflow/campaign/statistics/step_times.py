@@ -44,7 +44,7 @@ def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) ->
     def at(share: Floats) -> Floats:
         """Each cell's quantile: the smallest step that so many are no longer than."""
         place = np.clip(np.ceil(share * sizes - 1e-9).astype(np.int64) - 1, 0, np.maximum(sizes - 1, 0))
-        return time_s[starts + place]
+        return np.asarray(time_s[starts + place], dtype=np.float64)
 
     found = []
     for percent in percents:
