@@ -12,7 +12,7 @@ from campaign.config.campaign_file import LinkMeasurement
 from campaign.launch.local import open_launcher
 from campaign.observe.links.document import LinksDocument
 from campaign.observe.links.expectation import flags
-from campaign.observe.links.measure_links import measure_links
+from campaign.observe.links.lease_links import measure_links
 from tests.unit.launch.compositions import composition, emulated_system
 
 pytestmark = [

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from campaign.errors import RecordError
 from campaign.observe.telemetry.run_metrics import Used, used_devices
-from campaign.observe.telemetry.samples import HostSamples
-from campaign.observe.telemetry.series import Series, together
+from campaign.observe.telemetry.samples import HostSamples, Series, together
 from campaign.tables.columns import TELEMETRY, types
 from campaign.tables.io import NUMBER, typed
 

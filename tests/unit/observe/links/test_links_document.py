@@ -9,7 +9,7 @@ import pytest
 from campaign.fabrics.hardware import Composition
 from campaign.observe.links.document import LinksDocument, measured
 from campaign.observe.links.external_tools import starts
-from campaign.observe.links.measure_links import described
+from campaign.observe.links.lease_links import described
 from campaign.observe.links.spec import CollectiveTimes, LinkSpec, PairTimes, RankLinks
 from tests.unit.launch.compositions import composition
 

@@ -19,7 +19,7 @@ from campaign.errors import LaunchError
 from campaign.launch.local import LocalLauncher, open_launcher
 from campaign.observe.links.alpha_beta_model import with_models
 from campaign.observe.links.document import LinksDocument
-from campaign.observe.links.measure_links import measure_links
+from campaign.observe.links.lease_links import measure_links
 from campaign.processes.marked import children
 from tests.unit.launch.compositions import composition, system
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.observe.telemetry.series import Series, Window, together
+from campaign.observe.telemetry.samples import Series, Window, together
 
 _GRID = st.lists(st.integers(0, 2000), min_size=2, max_size=12, unique=True).map(sorted)
 _VALUE = st.integers(-500, 500)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from campaign.documents.record import Record
 from campaign.errors import RecordError
 from campaign.observe.telemetry.run_telemetry import write
-from campaign.observe.telemetry.samples import HostSamples
-from campaign.observe.telemetry.series import Series
+from campaign.observe.telemetry.samples import HostSamples, Series
 from campaign.tables import time_series
 from tests.unit.report import report_data as synthetic
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from campaign.observe.telemetry.run_metrics import LOOKS, Used, summary
-from campaign.observe.telemetry.samples import HostSamples
-from campaign.observe.telemetry.series import Series, Window
+from campaign.observe.telemetry.samples import HostSamples, Series, Window
 
 WINDOW = Window(100.0, 110.0)
 TIMES = tuple(95.0 + n for n in range(21))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.slurm.strategies.controller_queries import (
+from campaign.slurm.strategies.controller import (
     NODES,
     Job,
     Reservation,

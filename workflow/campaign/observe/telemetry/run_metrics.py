@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from campaign.observe.telemetry.samples import HostSamples
-from campaign.observe.telemetry.series import Series, Window, together
+from campaign.observe.telemetry.samples import HostSamples, Series, Window, together
 
 _UUID = re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _GB = 1e9

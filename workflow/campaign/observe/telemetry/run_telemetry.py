@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from campaign.launch.rank_devices import UsedDevices
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, summary
-from campaign.observe.telemetry.samples import HostSamples, SampleFile, rows
-from campaign.observe.telemetry.series import Window
+from campaign.observe.telemetry.samples import HostSamples, SampleFile, Window, rows
 
 if TYPE_CHECKING:
     from campaign.fabrics.hardware import Composition

@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass
 from campaign.config.system_file import SlurmdCommands, SystemFile
 from campaign.errors import ConfigError, HostFailed
 from campaign.fabrics.hardware import Composition
-from campaign.slurm.strategies.controller import Controller, reservation_name
-from campaign.slurm.strategies.controller_queries import Node
+from campaign.slurm.strategies.controller import Controller, Node, reservation_name
 
 _COMMAND_S = 300.0
 _AT_ONCE = 16
