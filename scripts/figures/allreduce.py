@@ -152,7 +152,8 @@ def _picture(panels: list[tuple[str, list[Shown]]]) -> str:
         if plot.is_left(position):
             only.set_ylabel("bus bandwidth (GB/s)")
     handles = [
-        Line2D([], [], color=each.colour, marker=each.marker, label=name, linestyle="-") for name, each in looks.items()
+        Line2D([], [], color=each.colour, marker=each.marker, label=name, linestyle=each.dashes)
+        for name, each in looks.items()
     ]
     plot.legend(figure, handles)
     return plot.to_svg(figure)
@@ -173,4 +174,4 @@ def _draw(axes: Any, each: Shown, look: plot.Look) -> None:
     seconds = allreduce_s(curve, ranks, model["alpha_us"], model["gb_per_s"])
     # Below zero where a latency came out negative: there is no rate to draw.
     rates = np.where(seconds > 0, 2 * (ranks - 1) / ranks * curve / np.where(seconds > 0, seconds, 1.0) / 1e9, np.nan)
-    axes.plot(curve, rates, color=look.colour, marker="", linewidth=1.0)
+    axes.plot(curve, rates, color=look.colour, marker="", linestyle=look.dashes, linewidth=1.0)

@@ -208,7 +208,12 @@ def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str]) -> str:
             if pd.notna(row["slope"]):
                 ends = np.array([row["least"], row["most"]])
                 only.plot(
-                    ends, row["intercept"] + row["slope"] / 100.0 * ends, color=each.colour, linewidth=1.1, zorder=1
+                    ends,
+                    row["intercept"] + row["slope"] / 100.0 * ends,
+                    color=each.colour,
+                    linestyle=each.dashes,
+                    linewidth=1.1,
+                    zorder=1,
                 )
         low, high = plot.range_of(panel.rows, _POINTS)
         room = 0.06 * (max(high, 0.0) - min(low, 0.0)) or 1.0
@@ -218,7 +223,8 @@ def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str]) -> str:
         only.set_xlabel(kind)
         only.set_ylabel("overhead (% of baseline time)")
     handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, linestyle="-", label=name) for name, look in looks.items()
+        Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.dashes, label=name)
+        for name, look in looks.items()
     ]
     plot.legend(figure, handles)
     return plot.to_svg(figure)

@@ -166,13 +166,24 @@ def _picture(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
             ["composition", "repetition"]
         )["time_s"]:
             shares = np.arange(1, len(times_s) + 1) / len(times_s)
-            only.step(1e3 * times_s, shares, where="post", color=looks[composition].colour, linewidth=1.0)
+            only.step(
+                1e3 * times_s,
+                shares,
+                where="post",
+                color=looks[composition].colour,
+                linestyle=looks[composition].dashes,
+                linewidth=1.0,
+            )
         only.set_xlim(left=0)
         only.set_ylim(0, 1.02)
         only.set_xlabel("time of a step (ms)")
         if plot.is_left(position):
             only.set_ylabel("share of steps")
     plot.legend(
-        figure, [Line2D([], [], color=look.colour, label=f"composition {name}") for name, look in looks.items()]
+        figure,
+        [
+            Line2D([], [], color=look.colour, linestyle=look.dashes, label=f"composition {name}")
+            for name, look in looks.items()
+        ],
     )
     return plot.to_svg(figure)

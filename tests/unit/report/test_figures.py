@@ -261,6 +261,7 @@ def test_of_very_many_batches_some_are_drawn_from_the_smallest_to_the_largest() 
 def test_series_differ_without_colour() -> None:
     looks = [plot.look(position) for position in range(36)]
     assert len({(each.colour, each.marker) for each in looks}) == 36
+    assert len({(each.colour, each.dashes) for each in looks[:24]}) == 24
     assert len({each.hatch for each in looks[:6]}) == len({each.marker for each in looks[:6]}) == 6
 
 

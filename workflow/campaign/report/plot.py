@@ -33,6 +33,7 @@ INK = svg.INK
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 # Lines only: a dotted hatch is a hundred times larger as SVG.
+DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 
 # Small multiples beyond this many are no longer read; the rest is in the data table.
@@ -51,6 +52,8 @@ class Look:
     colour: str
     marker: str
     hatch: str
+    dashes: str
+    """Of its lines, which carry no marker."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,10 @@ def small_pt() -> float:
 
 
 def look(position: int) -> Look:
-    """The look of the n-th series; 36 differ in colour and marker together."""
-    shifted = (position + position // len(COLOURS)) % len(MARKERS)
-    return Look(COLOURS[position % len(COLOURS)], MARKERS[shifted], HATCHES[shifted])
+    """The look of the n-th series; 36 differ in colour and marker together, 24 in colour and dashes."""
+    round_ = position // len(COLOURS)
+    shifted = (position + round_) % len(MARKERS)
+    return Look(COLOURS[position % len(COLOURS)], MARKERS[shifted], HATCHES[shifted], DASHES[round_ % len(DASHES)])
 
 
 @dataclass(frozen=True)
