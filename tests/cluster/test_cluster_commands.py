@@ -18,7 +18,7 @@ from campaign.errors import ConfigError, LaunchError
 from campaign.launch.emulation import cluster_spec
 from campaign.launch.emulation.cluster_spec import Cluster, environment
 from campaign.testbed.slurm.cluster import down
-from campaign.testbed.slurm.granted_devices import granted
+from campaign.testbed.slurm.cluster_directory import granted
 from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests import campaign_files
 

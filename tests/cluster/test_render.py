@@ -10,8 +10,7 @@ import pytest
 from campaign.errors import LaunchError
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.launch.emulation.network import Held
-from campaign.testbed.slurm.cluster_directory import check_length
-from campaign.testbed.slurm.config_files import PROGRAMS, render
+from campaign.testbed.slurm.cluster_directory import PROGRAMS, check_length, render
 
 HOSTS = (
     ClusterHost(name="host1", devices=4),

@@ -14,8 +14,7 @@ from campaign.errors import ConfigError
 from campaign.launch.emulation.cluster_spec import Cluster, find_from_environment
 from campaign.testbed.slurm import cluster as clusters
 from campaign.testbed.slurm import daemons
-from campaign.testbed.slurm.granted_devices import granted
-from campaign.testbed.slurm.on_demand_compositions import on_demand
+from campaign.testbed.slurm.cluster_directory import granted, on_demand
 
 if TYPE_CHECKING:
     from campaign.config.system_file import SystemFile

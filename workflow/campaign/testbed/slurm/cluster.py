@@ -8,6 +8,8 @@ interface is visible outside; through it, Slurm's commands reach the controller 
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,13 +18,15 @@ from pathlib import Path
 
 from campaign.errors import LaunchError
 from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster, ClusterSpec, environment
-from campaign.launch.emulation.network import end, tool
+from campaign.launch.emulation.network import EmulationUnavailable, Keeper, end, tool
+from campaign.launch.emulation.topology import BRIDGE, HOME, OUTSIDE, PRIVATE_NETWORK, Batch, layout, namespaces
 from campaign.processes.command import TIMED_OUT, run_command
-from campaign.testbed.slurm import cluster_directory, daemons, emulated_hosts
+from campaign.testbed.slurm import cluster_directory, daemons
 from campaign.testbed.slurm.requirements import check
 
 _SLURMDBD_PORT = 6819
 _DATABASE_S = 120.0
+_UNLINK_S = 10.0
 _READY = frozenset({"idle", "mixed", "allocated", "completing"})
 
 Say = Callable[[str], None]
@@ -70,7 +74,7 @@ def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Clus
     lock = cluster_directory.lock(directory)
     try:
         cluster_directory.prepare(directory)
-        keeper, cluster = emulated_hosts.hosts(directory, spec, lock)
+        keeper, cluster = _hosts(directory, spec, lock)
         try:
             os.pwrite(lock, f"{keeper.held.pid}\n".encode(), 0)
             say(f"hosts: {', '.join(host.name for host in spec.hosts)}; controller at {cluster.control_address}")
@@ -80,7 +84,7 @@ def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Clus
             keeper.keep()
         except BaseException:
             keeper.close()
-            emulated_hosts.unlinked(cluster.interface)
+            _unlinked(cluster.interface)
             cluster_directory.clear(directory)
             raise
     finally:
@@ -99,7 +103,7 @@ def down(directory: Path) -> bool:
     if pid is not None:
         end(pid)
         with suppress(FileNotFoundError):
-            emulated_hosts.unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text()).interface)
+            _unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text()).interface)
     cluster_directory.clear(directory)
     return pid is not None
 
@@ -237,3 +241,57 @@ def _slurm(cluster: Cluster, *argv: str) -> str:
     """What one of Slurm's commands prints; nothing when it fails: a controller that does not answer is a state, not an error."""
     done = run_command(argv, 10.0, {**os.environ, **environment(cluster)})
     return "" if done.code == TIMED_OUT else done.out
+
+
+def _hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Cluster]:
+    """Emulated hosts on the first network that is free. The interface's name is the claim: two clusters cannot make the same."""
+    taken = subprocess.run([tool("ip"), "-4", "route"], capture_output=True, text=True, check=True).stdout
+    for number, network in enumerate(PRIVATE_NETWORK.subnets(new_prefix=24)):
+        if f"{network.network_address}/" in taken:
+            continue
+        plan = layout(spec.emulation(), network)
+        control, visitor = network[254], network[253]
+        interface = f"campaign{number}"
+        outside = Batch(HOME, "ip", (f"link add outside type veth peer name {interface} netns {{{OUTSIDE}}}",))
+        joined = Batch(
+            HOME,
+            "ip",
+            (f"link set outside master {BRIDGE}", "link set outside up", f"address add {control}/24 dev {BRIDGE}"),
+        )
+        reached = Batch(OUTSIDE, "ip", (f"address add {visitor}/24 dev {interface}", f"link set {interface} up"))
+        try:
+            with Path("/proc/self/ns/net").open() as here:
+                keeper = Keeper.start(
+                    [(name, name.partition("-")[0]) for name in namespaces(spec.emulation().hosts)],
+                    [outside, *plan.batches, joined, reached],
+                    isolated_as="control",
+                    commands=[("mount", "--bind", str(directory / "etc" / "hosts"), "/etc/hosts")],
+                    outside=here.fileno(),
+                    anchor=lock,
+                )
+        except EmulationUnavailable as error:
+            if "File exists" in str(error):
+                continue
+            raise
+        addresses = {name: str(address) for name, address in plan.addresses.items()}
+        cluster = Cluster(
+            directory=directory,
+            spec=spec,
+            held=keeper.held,
+            control_address=str(control),
+            addresses=addresses,
+            interface=interface,
+        )
+        return keeper, cluster
+    raise LaunchError(f"no network of {PRIVATE_NETWORK} is free: `ip route` says which are taken")
+
+
+def _unlinked(interface: str) -> None:
+    """Wait until the kernel has removed the interface, shortly after the last process at its other end."""
+    deadline_s = time.monotonic() + _UNLINK_S
+    while Path(f"/sys/class/net/{interface}").exists():
+        if time.monotonic() > deadline_s:
+            raise LaunchError(
+                f"{interface} is still there {_UNLINK_S:g} s after its cluster ended: `ip link delete {interface}`"
+            )
+        time.sleep(0.02)

@@ -1,23 +1,38 @@
-"""The directory of a cluster: its lock, its files, and their removal."""
+"""The directory of a cluster: its lock, configuration and device files, notes of its ResumeProgram, and their removal."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
 import stat
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from campaign.errors import LaunchError
 from campaign.files import acquire_lock, is_locked
 from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster
-from campaign.testbed.slurm.config_files import PROGRAMS, render
+from campaign.paths import ROOT
+from campaign.processes.command import run_command
 
 _LOCK = "keeper.lock"
 _MADE = ("etc", "run", "state", "spool", "database", "devices", "bin")
 _SOCKET_PATH_MAX = 107
+_RELEASE_S = 600.0
+_NOTES = Path("state/compositions/jobs")
+TEMPLATES = ROOT / "envs" / "cluster"
+PROGRAMS = ROOT / "envs" / "slurm"
+"""What Slurm calls to have hosts composed; the same files as on a site's own cluster."""
+_FILES = {
+    f"etc/{name}": name for name in ("slurm.conf", "gres.conf", "cgroup.conf", "slurmdbd.conf", "my.cnf", "hosts")
+}
+_FILES |= {f"bin/{name}": name for name in ("on-host", "settings")}
 
 
 def prepare(directory: Path) -> None:
@@ -92,3 +107,79 @@ def clear(directory: Path) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(directory / name)
     (directory / DESCRIPTION).unlink(missing_ok=True)
+
+
+def render(cluster: Cluster) -> dict[str, str]:
+    """Text of every configuration file, by its path in the cluster's directory."""
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    spec = cluster.spec
+    static = [host.name for host in spec.hosts if host.registration != "dynamic"]
+    dynamic = len(static) < len(spec.hosts)
+    words = {
+        **{name: getattr(spec, name) for name in type(spec).model_fields},
+        "directory": cluster.directory,
+        "control_address": cluster.control_address,
+        "addresses": cluster.addresses,
+        "gres": spec.gres,
+        "dynamic": dynamic,
+        "cloud": any(host.registration == "cloud" for host in spec.hosts),
+        "campaign": shlex.join([sys.executable, "-m", "campaign.cli.main"]),
+        "members": ",".join([*static, *(["composed"] if dynamic else [])]),
+        "memory_per_cpu_mib": spec.memory_mib // spec.cpus,
+        "inner_prefixes": {host.name: shlex.join(cluster.held.inner_prefix(host.name)) for host in spec.hosts},
+    }
+    return {path: templates.get_template(name).render(words) for path, name in _FILES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of a host; identity: HOST/gpuN, the Nth device file of the host."""
+
+    identity: str
+    model: str
+
+
+def granted(cluster: Cluster, environment: Mapping[str, str]) -> tuple[Device, ...]:
+    """Devices that Slurm granted to the step with this environment, on the host that it runs on.
+
+    LaunchError: it is no step of this cluster, or Slurm granted what the host does not have.
+    """
+    host = environment.get("SLURMD_NODENAME")
+    if host is None or host not in cluster.addresses:
+        raise LaunchError("run this in a job of the cluster: `srun --gres=gpu:2 campaign cluster devices`")
+    indices = [int(word) for word in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.isdigit()]
+    # What is granted has to exist: Slurm also grants devices that it was only told of.
+    if lost := [index for index in indices if not (cluster.directory / "devices" / host / f"gpu{index}").exists()]:
+        raise LaunchError(f"{host}: was granted device {', '.join(map(str, lost))}, which does not exist")
+    return tuple(Device(f"{host}/gpu{index}", cluster.spec.model) for index in indices)
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemand:
+    """A composition of one job, in the words of `campaign release`."""
+
+    job_id: str
+    configuration: str
+    campaign: str
+    results: str
+    python: str
+
+    def release(self) -> str:
+        """Release it; says what became of it."""
+        argv = [self.python, "-m", "campaign.cli.main", "release", self.configuration, "--campaign", self.campaign]
+        argv += ["--results", self.results, "--name", f"job-{self.job_id}"]
+        done = run_command(argv, _RELEASE_S)
+        return (done.err if done.code else done.out).strip()
+
+
+def on_demand(directory: Path) -> tuple[OnDemand, ...]:
+    """All compositions that the cluster in this directory has for jobs."""
+    notes = sorted(path for path in (directory / _NOTES).glob("[0-9]*") if path.is_dir())
+    fields = ("configuration", "campaign", "results", "python")
+    return tuple(OnDemand(note.name, *((note / field).read_text().strip() for field in fields)) for note in notes)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from campaign.config.open_fabric import fabric_of
 from campaign.config.system_file import HostGroup, SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics import open_fabric
-from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.launch.emulation.cluster_spec import ClusterHost, ClusterSpec, Registration
 from campaign.launch.emulation.topology import LinkRates
@@ -91,21 +90,8 @@ def _ports(system: SystemFile) -> list[int]:
     pool = [entry for entry in system.pool if entry.kind == _DEVICE]
     if not pool:
         return [0] * len(names)
-    hosts = [
-        HostSpec(
-            name, group.cores, group.memory_gib, tuple(DeviceSpec(d.kind, d.model, d.count) for d in group.devices)
-        )
-        for group in system.hosts
-        for name in group.names()
-    ]
-    entries = [PoolSpec(entry.kind, entry.model, entry.count, entry.drawer) for entry in system.pool]
-    options = {key: value for key, value in system.fabric.items() if key != "kind"}
-    with tempfile.TemporaryDirectory() as state:
-        fabric = open_fabric(system.fabric["kind"], options, hosts, entries, Path(state))
-        try:
-            return [_attachable(fabric, name, pool[0].model, sum(entry.count for entry in pool)) for name in names]
-        finally:
-            fabric.close()
+    with tempfile.TemporaryDirectory() as state, fabric_of(system, Path(state)) as fabric:
+        return [_attachable(fabric, name, pool[0].model, sum(entry.count for entry in pool)) for name in names]
 
 
 def _attachable(fabric: Fabric, host: str, model: str, most: int) -> int:
