@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -38,29 +36,25 @@ class Fault:
 
 
 class Faults:
-    """The faults of one server, counted down."""
+    """The faults of one server, counted down by one request at a time."""
 
-    def __init__(self, faults: Sequence[Fault] = ()) -> None:
-        self._faults = list(faults)
-        self._lock = threading.Lock()
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
 
     def add(self, fault: Fault) -> None:
-        with self._lock:
-            self._faults.append(fault)
+        self._faults.append(fault)
 
     def clear(self) -> None:
-        with self._lock:
-            self._faults.clear()
+        self._faults.clear()
 
     def strike(self, method: str, path: str) -> Fault | None:
         """The fault that happens to this request; None when all goes well."""
-        with self._lock:
-            for fault in self._faults:
-                if fault.times == 0 or not (fnmatchcase(method, fault.method) and fnmatchcase(path, fault.path)):
-                    continue
-                if fault.after > 0:
-                    fault.after -= 1
-                    continue
-                fault.times -= 1
-                return fault
+        for fault in list(self._faults):
+            if fault.times == 0 or not (fnmatchcase(method, fault.method) and fnmatchcase(path, fault.path)):
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+                continue
+            fault.times -= 1
+            return fault
         return None

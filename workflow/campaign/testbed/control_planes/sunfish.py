@@ -77,9 +77,6 @@ class Agent:
                 self.rack.detach(device)
         return body is not None
 
-    def of_device(self, device: str) -> list[str]:
-        return [name for name, body in self.connections.items() if device in self._ends(body, "TargetEndpoints")]
-
     def _ends(self, body: Mapping[str, Any], name: str) -> list[str]:
         return [self.endpoints[path] for path in ends(body, name) if path in self.endpoints]
 

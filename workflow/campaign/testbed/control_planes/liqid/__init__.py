@@ -6,17 +6,9 @@ Written from the public SDKs (3.2.0) and their recorded requests; no real Matrix
 
 from __future__ import annotations
 
-from campaign.testbed.control_planes.liqid.requests import Behaviour, LiqidDialect
+from campaign.testbed.control_planes.liqid.requests import LiqidDialect
 
-__all__ = ["Behaviour", "LiqidDialect", "open_dialect"]
-
-from typing import Any
-
-from campaign.testbed.control_planes.hardware import Rack
+__all__ = ["LiqidDialect", "open_dialect"]
 
 COMPOSES = ("POST", "*/fabric/reprogram")
-
-
-def open_dialect(rack: Rack, **options: Any) -> LiqidDialect:
-    """options: the fields of `Behaviour`."""
-    return LiqidDialect(rack, Behaviour(**options))
+open_dialect = LiqidDialect

@@ -17,13 +17,9 @@ from campaign.testbed.control_planes.liqid.matrix import (
 FABR_ID = 1
 COORDINATES = {"rack": 0, "shelf": 0, "node": 0}
 PATHS = {"comp": "compute", "gpu": "gpu", "targ": "storage", "link": "network", "fpga": "fpga"}
-_CLASSES = {
-    "comp": "ComputeDeviceStatus",
-    "gpu": "GpuDeviceStatus",
-    "targ": "SsdDeviceStatus",
-    "link": "LinkDeviceStatus",
-    "fpga": "FpgaDeviceStatus",
-}
+_CLASSES = {"comp": "Compute", "gpu": "Gpu", "targ": "Ssd", "link": "Link", "fpga": "Fpga"}
+_COUNTS = {"cpu-sockets": "comp", "gpu-count": "gpu", "storage-drive-count": "targ"}
+_COUNTS |= {"network-adapter-count": "link", "fpga-count": "fpga"}
 
 
 def group_json(group: MatrixGroup) -> dict[str, Any]:
@@ -49,23 +45,29 @@ def machine_json(machine: MatrixMachine) -> dict[str, Any]:
     }
 
 
-def status_json(device: MatrixDevice) -> dict[str, Any]:
+def _addressed(device: MatrixDevice) -> dict[str, Any]:
+    """What both lists of devices have."""
     return {
-        "type": _CLASSES[device.dev_type],
         "name": device.name,
-        "dev_id": device.dev_id,
-        "device_type": device.dev_type,
-        "device_state": _state(device),
         "fabr_id": FABR_ID,
         "fabr_gid": f"0x{device.number:04x}",
         "port_gid": f"0x{0x1000 + device.number:04x}",
         "swit_gid": "0x3001",
         "pod_id": -1,
+        "lanes": 16 if device.part is None else device.part.width,
+    }
+
+
+def status_json(device: MatrixDevice) -> dict[str, Any]:
+    return _addressed(device) | {
+        "type": f"{_CLASSES[device.dev_type]}DeviceStatus",
+        "dev_id": device.dev_id,
+        "device_type": device.dev_type,
+        "device_state": _state(device),
         "location": _location(device),
         "owner": dict(COORDINATES),
         "did": "0x2235",
         "vid": "0x10de",
-        "lanes": 16 if device.part is None else device.part.width,
         "site_note": f"in slot {device.slot}",
     }
 
@@ -91,37 +93,22 @@ def predevice_json(device: MatrixDevice, matrix: Matrix) -> dict[str, Any]:
     """No device id in it: only the name leads to the other lists."""
     group = matrix.groups.get(device.group or 0)
     machine = matrix.machines.get(device.machine or 0)
-    return {
+    return _addressed(device) | {
         "dev_type": device.dev_type,
-        "name": device.name,
-        "fabr_id": FABR_ID,
-        "fabr_gid": f"0x{device.number:04x}",
         "flags": "0x00",
         "grp_id": 0 if group is None else group.number,
         "gname": "n/a" if group is None else group.name,
         "mach_id": "n/a" if machine is None else str(machine.number),
         "mname": "n/a" if machine is None else machine.name,
         "index": str(device.number),
-        "lanes": 16 if device.part is None else device.part.width,
         "owner_id": "0x1",
-        "pod_id": -1,
-        "port_gid": f"0x{0x1000 + device.number:04x}",
-        "swit_gid": "0x3001",
     }
 
 
 def details_json(machine: MatrixMachine, matrix: Matrix) -> dict[str, Any]:
     inside = [device.dev_type for device in matrix.devices.values() if device.machine == machine.number]
-    return {
-        "mach_id": machine.number,
-        "mach_name": machine.name,
-        "cpu-sockets": inside.count("comp"),
-        "gpu-count": inside.count("gpu"),
-        "storage-drive-count": inside.count("targ"),
-        "network-adapter-count": inside.count("link"),
-        "fpga-count": inside.count("fpga"),
-        "os_name": "linux",
-    }
+    counts = {name: inside.count(dev_type) for name, dev_type in _COUNTS.items()}
+    return {"mach_id": machine.number, "mach_name": machine.name, **counts, "os_name": "linux"}
 
 
 def _state(device: MatrixDevice) -> str:

@@ -11,15 +11,17 @@ from campaign.testbed.control_planes.hardware import Rack, RackDevice, RackError
 MACH_ID_MAX = 0x3FFF
 TYPES = {"gpu": "gpu", "nvme": "targ", "nic": "link", "fpga": "fpga"}
 """Liqid's type of a device, by the rack's kind; compute devices are `comp`."""
+_WORDS = {400: "BAD_REQUEST", 401: "UNAUTHORIZED", 403: "FORBIDDEN", 404: "NOT_FOUND", 409: "CONFLICT"}
+_WORDS |= {422: "UNPROCESSABLE", 500: "INTERNAL"}
 
 
 class Refusal(Exception):
     """What the Matrix answers with an error. Nothing was changed."""
 
-    def __init__(self, message: str, code: int = 400, type_: str = "BAD_REQUEST") -> None:
+    def __init__(self, message: str, code: int = 400) -> None:
         super().__init__(message)
         self.code = code
-        self.type = type_
+        self.type = _WORDS[code]
 
 
 @dataclass
@@ -82,7 +84,7 @@ class Matrix:
 
     def group(self, number: object) -> MatrixGroup:
         if not isinstance(number, int) or number not in self.groups:
-            raise Refusal(f"Group {number} does not exist", 404, "NOT_FOUND")
+            raise Refusal(f"Group {number} does not exist", 404)
         return self.groups[number]
 
     def add_group(self, number: object, name: object) -> MatrixGroup:
@@ -102,7 +104,7 @@ class Matrix:
     def edit_pool(self, number: object) -> None:
         group = self.group(number)
         if group.editing:
-            raise Refusal(f"Group {number} is already being edited", 409, "CONFLICT")
+            raise Refusal(f"Group {number} is already being edited", 409)
         group.editing = True
 
     def finish_pool(self, number: object, *, keep: bool) -> None:
@@ -131,7 +133,7 @@ class Matrix:
 
     def machine(self, number: object) -> MatrixMachine:
         if not isinstance(number, int) or number not in self.machines:
-            raise Refusal(f"Machine {number} does not exist", 404, "NOT_FOUND")
+            raise Refusal(f"Machine {number} does not exist", 404)
         return self.machines[number]
 
     def add_machine(self, number: object, group: object, name: object, comp_name: object) -> MatrixMachine:
@@ -139,7 +141,7 @@ class Matrix:
         if not isinstance(number, int) or not 1 <= number <= MACH_ID_MAX or number in self.machines:
             raise Refusal(f"Machine id {number} is not usable")
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9]+", name):
-            raise Refusal(f"Machine name {name!r} must be letters and digits", 422, "UNPROCESSABLE")
+            raise Refusal(f"Machine name {name!r} must be letters and digits", 422)
         if name in {machine.name for machine in self.machines.values()}:
             raise Refusal(f"Machine name {name} exists already")
         assert isinstance(group, int)  # group() refuses anything else
@@ -165,7 +167,7 @@ class Matrix:
 
     def _not_edited(self, number: int) -> None:
         if self.editing == number:
-            raise Refusal(f"Machine 0x{number:04x} is already being edited", 409, "CONFLICT")
+            raise Refusal(f"Machine 0x{number:04x} is already being edited", 409)
 
     def _edited(self, number: object) -> MatrixMachine:
         machine = self.machine(number)
@@ -216,7 +218,7 @@ class Matrix:
             if part is None or host is None:
                 continue
             if "broken" in part.quirks:
-                raise Refusal(f"Device {name} did not come up", 500, "INTERNAL")
+                raise Refusal(f"Device {name} did not come up", 500)
             if part.drawer not in self.rack.hosts[host].drawers:
                 raise Refusal(str(RackError(f"{host} is not cabled to {part.drawer}")))
 
@@ -224,7 +226,7 @@ class Matrix:
 
     def device(self, name: object) -> MatrixDevice:
         if not isinstance(name, str) or name not in self.devices:
-            raise Refusal(f"Device {name} does not exist", 404, "NOT_FOUND")
+            raise Refusal(f"Device {name} does not exist", 404)
         return self.devices[name]
 
     def described(self, dev_type: str, dev_id: str) -> MatrixDevice:
@@ -232,7 +234,7 @@ class Matrix:
         for device in self.devices.values():
             if device.dev_type == dev_type and device.dev_id == dev_id.lower():
                 return device
-        raise Refusal(f"Device {dev_type} {dev_id} does not exist", 404, "NOT_FOUND")
+        raise Refusal(f"Device {dev_type} {dev_id} does not exist", 404)
 
     @property
     def quiet(self) -> bool:

@@ -7,7 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from campaign.testbed.control_planes.hardware import Rack
-from campaign.testbed.control_planes.liqid import json_objects
+from campaign.testbed.control_planes.liqid.json_objects import (
+    COORDINATES,
+    FABR_ID,
+    PATHS,
+    cameled,
+    details_json,
+    echoed,
+    group_json,
+    info_json,
+    machine_json,
+    member,
+    predevice_json,
+    snaked,
+    status_json,
+)
 from campaign.testbed.control_planes.liqid.matrix import Matrix, MatrixDevice, Refusal
 from campaign.testbed.control_planes.server import Asked, Reply
 
@@ -40,9 +54,10 @@ class _Later:
 class LiqidDialect:
     """See `Dialect`. `violations`: what nobody who shares a Matrix may ask for; `power`: what hosts were told, in order."""
 
-    def __init__(self, rack: Rack, behaviour: Behaviour) -> None:
+    def __init__(self, rack: Rack, **options: Any) -> None:
+        """options: the fields of `Behaviour`."""
         self.rack = rack
-        self.behaviour = behaviour
+        self.behaviour = behaviour = Behaviour(**options)
         self.matrix = Matrix(rack, behaviour.computes, behaviour.groups)
         self.violations: list[str] = []
         self.power: list[tuple[str, int, int]] = []
@@ -57,12 +72,12 @@ class LiqidDialect:
     def answer(self, asked: Asked) -> Reply:
         try:
             if not asked.path.startswith(BASE):
-                raise Refusal(f"No such path {asked.path}", 404, "NOT_FOUND")
+                raise Refusal(f"No such path {asked.path}", 404)
             words = asked.path.removeprefix(BASE).split("/")
             if words[0] == "digest" and len(words) == 2:
                 return self._data([self._digest(asked, words[1])])
             if not self._known(asked):
-                return self._error(Refusal("Not authorized", 401, "UNAUTHORIZED"), 401)
+                return self._error(Refusal("Not authorized", 401), 401)
             if words[0] == "async" and len(words) == 2:
                 return self._polled(int(words[1]))
             data = self._get(words, asked) if asked.method == "GET" else self._change(words, asked)
@@ -75,7 +90,7 @@ class LiqidDialect:
 
     def _data(self, data: list[Any], status: int = 200) -> Reply:
         body = {"response": {"code": 0, "errors": None, "data": data}}
-        return Reply(status, json_objects.cameled(body) if self.behaviour.camel_case else body)
+        return Reply(status, cameled(body) if self.behaviour.camel_case else body)
 
     def _error(self, refusal: Refusal, status: int) -> Reply:
         errors = [{"code": refusal.code, "message": str(refusal), "type": refusal.type}]
@@ -83,12 +98,12 @@ class LiqidDialect:
 
     def _digest(self, asked: Asked, label: str) -> dict[str, Any]:
         if asked.basic != (self.behaviour.user, self.behaviour.password):
-            raise Refusal("Bad credentials", 401, "UNAUTHORIZED")
+            raise Refusal("Bad credentials", 401)
         if label in self.behaviour.reserved_labels:
-            raise Refusal("Permission denied", 403, "FORBIDDEN")
+            raise Refusal("Permission denied", 403)
         if asked.method == "DELETE":
             if label not in self._keys:
-                raise Refusal(f"No digest {label}", 404, "NOT_FOUND")
+                raise Refusal(f"No digest {label}", 404)
             del self._keys[label]
             return {"digest_label": label}
         if asked.method != "POST" or label in self._keys:
@@ -112,13 +127,13 @@ class LiqidDialect:
 
     def _polled(self, number: int) -> Reply:
         if number >= len(self._later):
-            return self._error(Refusal("No such operation", 404, "NOT_FOUND"), 404)
+            return self._error(Refusal("No such operation", 404), 404)
         later = self._later[number]
         if later.state == "Pending" and later.polls <= 0:
             later.state, later.message = self._done(later)
         later.polls -= 1
         if later.state == "SUCCESS" and self.behaviour.async_end == "404":
-            return self._error(Refusal("No such operation", 404, "NOT_FOUND"), 404)
+            return self._error(Refusal("No such operation", 404), 404)
         return self._data([{"command_execution_state": later.state, "message": later.message}])
 
     def _done(self, later: _Later) -> tuple[str, str]:
@@ -136,49 +151,49 @@ class LiqidDialect:
         matrix, query = self.matrix, asked.query
         match words:
             case ["group"]:
-                return [json_objects.group_json(group) for group in matrix.groups.values()]
+                return [group_json(group) for group in matrix.groups.values()]
             case ["group", "nextid"]:
                 return [max(matrix.groups, default=0) + 1]
             case ["machine"]:
-                return _filtered([json_objects.machine_json(each) for each in matrix.machines.values()], query)
+                return _filtered([machine_json(each) for each in matrix.machines.values()], query)
             case ["machine", "nextid"]:
                 return [next(n for n in range(1, len(matrix.machines) + 2) if n not in matrix.machines)]
             case ["machine", "details", number]:
-                return [json_objects.details_json(matrix.machine(_number(number)), matrix)]
+                return [details_json(matrix.machine(_number(number)), matrix)]
             case ["predevice"]:
-                return _filtered([json_objects.predevice_json(each, matrix) for each in matrix.devices.values()], query)
-            case ["status", path] if path in json_objects.PATHS.values():
+                return _filtered([predevice_json(each, matrix) for each in matrix.devices.values()], query)
+            case ["status", path] if path in PATHS.values():
                 free = query.get("filter", "false").lower() == "true"
-                return [json_objects.status_json(each) for each in self._of(path) if not free or each.group is None]
-            case ["device", "info", path] if path in json_objects.PATHS.values():
-                return [json_objects.info_json(each) for each in self._of(path)]
+                return [status_json(each) for each in self._of(path) if not free or each.group is None]
+            case ["device", "info", path] if path in PATHS.values():
+                return [info_json(each) for each in self._of(path)]
             case ["coordinates"]:
-                return [dict(json_objects.COORDINATES)]
+                return [dict(COORDINATES)]
             case ["fabric", "id"]:
-                return [json_objects.FABR_ID]
+                return [FABR_ID]
             case _:
-                raise Refusal(f"No such path {asked.path}", 404, "NOT_FOUND")
+                raise Refusal(f"No such path {asked.path}", 404)
 
     def _of(self, path: str) -> list[MatrixDevice]:
-        return [device for device in self.matrix.devices.values() if json_objects.PATHS[device.dev_type] == path]
+        return [device for device in self.matrix.devices.values() if PATHS[device.dev_type] == path]
 
     # -- changes -----------------------------------------------------------------------------------------------------------
 
     def _change(self, words: list[str], asked: Asked) -> list[Any] | Reply:
-        matrix, body = self.matrix, json_objects.snaked(asked.body)
+        matrix, body = self.matrix, snaked(asked.body)
         match [asked.method, *words]:
             case ["POST", "group", "clear"]:
                 self.violations.append("POST group/clear")
-                raise Refusal("Permission denied", 403, "FORBIDDEN")
+                raise Refusal("Permission denied", 403)
             case ["POST", "group"]:
-                made = matrix.add_group(json_objects.member(body, "grp_id"), json_objects.member(body, "group_name"))
-                return [json_objects.group_json(made)]
+                made = matrix.add_group(member(body, "grp_id"), member(body, "group_name"))
+                return [group_json(made)]
             case ["DELETE", "group", number]:
                 matrix.remove_group(_number(number))
             case ["POST", "machine"]:
                 names = ("mach_id", "grp_id", "mach_name", "comp_name")
-                machine = matrix.add_machine(*(json_objects.member(body, name) for name in names))
-                return [json_objects.machine_json(machine)]
+                machine = matrix.add_machine(*(member(body, name) for name in names))
+                return [machine_json(machine)]
             case ["DELETE", "machine", number]:
                 return self._commit(lambda: matrix.remove_machine(_number(number)))
             case ["POST", "pool", "edit" | "done" | "cancel" as what]:
@@ -188,10 +203,7 @@ class LiqidDialect:
             case ["POST", "fabric", *what] if what in (["edit"], ["edit", "cancel"], ["reprogram"]):
                 return self._fabric_edit(what, body)
             case ["POST" | "DELETE" as method, "relate", path]:
-                relator, mach_id = (
-                    json_objects.member(body, "group_device_relator"),
-                    self._machine(json_objects.member(body, "machine")),
-                )
+                relator, mach_id = member(body, "group_device_relator"), self._machine(member(body, "machine"))
                 self._group(relator)
                 matrix.relate(mach_id, self._device(path, relator), add=method == "POST")
             case ["PUT", "power", "start" | "shutdown" | "reboot" | "restart" as what, group, number]:
@@ -199,21 +211,18 @@ class LiqidDialect:
                     raise Refusal("No body, and the machine's own group, expected")
                 self.power.append((what, _number(group), _number(number)))
             case ["PUT" | "DELETE" as method, "device", "udesc", dev_type, dev_id]:
-                text = json_objects.member(body, "udesc") if method == "PUT" else ""
+                text = member(body, "udesc") if method == "PUT" else ""
                 if not isinstance(text, str):
                     raise Refusal("udesc expected")
                 matrix.described(dev_type, dev_id).text = text
                 return [{"udesc": text}]
             case _:
-                raise Refusal(f"No such path {asked.path}", 404, "NOT_FOUND")
+                raise Refusal(f"No such path {asked.path}", 404)
         return [{}]
 
     def _pool_edit(self, what: str, body: Any) -> list[Any] | Reply:
-        number = json_objects.member(body, "grp_id")
-        if (
-            json_objects.member(body, "coordinates") != json_objects.COORDINATES
-            or json_objects.member(body, "fabr_id") != json_objects.FABR_ID
-        ):
+        number = member(body, "grp_id")
+        if member(body, "coordinates") != COORDINATES or member(body, "fabr_id") != FABR_ID:
             raise Refusal("Coordinates and fabric id of the group expected")
         if what == "edit":
             self.matrix.edit_pool(number)
@@ -231,21 +240,21 @@ class LiqidDialect:
         return [body]
 
     def _machine(self, body: Any) -> int:
-        machine = self.matrix.machine(json_objects.member(body, "mach_id"))
-        json_objects.echoed(body, json_objects.machine_json(machine), "Machine")
+        machine = self.matrix.machine(member(body, "mach_id"))
+        echoed(body, machine_json(machine), "Machine")
         return machine.number
 
     def _group(self, body: Any) -> int:
-        group = self.matrix.group(json_objects.member(json_objects.member(body, "group"), "grp_id"))
-        json_objects.echoed(body["group"], json_objects.group_json(group), "Group")
+        group = self.matrix.group(member(member(body, "group"), "grp_id"))
+        echoed(body["group"], group_json(group), "Group")
         return group.number
 
     def _device(self, path: str, body: Any) -> str:
-        status = json_objects.member(body, "device_status")
-        device = self.matrix.device(json_objects.member(status, "name"))
-        if json_objects.PATHS[device.dev_type] != path:
+        status = member(body, "device_status")
+        device = self.matrix.device(member(status, "name"))
+        if PATHS[device.dev_type] != path:
             raise Refusal(f"Device {device.name} is not of type {path}")
-        json_objects.echoed(status, json_objects.status_json(device), "DeviceStatus")
+        echoed(status, status_json(device), "DeviceStatus")
         return device.name
 
 
