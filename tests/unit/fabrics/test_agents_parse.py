@@ -34,7 +34,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 def test_gpus_as_nvidia_smi_lists_them() -> None:
     found = {gpu.address: gpu for gpu in parse.gpus(sample("nvidia-smi.csv").splitlines())}
-    assert [(g.uuid[:12], g.model, g.link) for g in found.values()] == [
+    assert [(g.identity[:12], g.model, g.link) for g in found.values()] == [
         ("GPU-5e2c1a7b", "NVIDIA A100-PCIE-40GB", Link(16, 4, 16, 4)),
         ("GPU-0b1c2d3e", "NVIDIA A100-PCIE-40GB", Link(8, 3, 16, 4)),
         ("GPU-77aa88bb", "NVIDIA L40S", Link(16, 4, 16, 4)),  # idle: its generation 1 is no evidence

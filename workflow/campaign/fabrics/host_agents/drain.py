@@ -87,13 +87,16 @@ class _Detachment:
         self._run, self._terms, self._host, self._device, self._force = run, terms, host, device, force
         self._address = parse.pci_address(device.address)
         self._name = f"{host}: {device.kind} {device.identity or self._address} at {self._address}"
+        self._bdf = self._address.upper()
         self._until = time.monotonic() + terms.detach_s
-
-    # -- the steps -------------------------------------------------------------------------------------------------------------
 
     def idle(self) -> None:
         """Wait for whoever uses it, and change nothing. A GPU's files are not looked at: persistence keeps them open."""
-        self._wait(self._computing if self._device.kind == "gpu" else self._users)
+
+        def computing(seen: Usage) -> tuple[str, ...]:
+            return () if self._force or seen.draining else seen.computing
+
+        self._wait(computing if self._device.kind == "gpu" else self._users)
 
     def remove(self) -> None:
         self._until = time.monotonic() + self._terms.detach_s
@@ -114,10 +117,6 @@ class _Detachment:
             self._through_driver()
         else:
             self._through_sysfs(seen if others else self._without_modules(seen), last=not others)
-
-    @property
-    def _bdf(self) -> str:
-        return self._address.upper()
 
     def _drain(self) -> None:
         done = self._try("nvidia-smi", "drain", "-p", self._bdf, "-m", "1")
@@ -163,25 +162,19 @@ class _Detachment:
         """Raises HostBusy when it is still on the bus, or still being removed, when its time is over."""
         while (seen := self._look()).present or seen.removing:
             if time.monotonic() >= self._until:
-                if seen.removing:
-                    raise self._busy(
-                        (*seen.removing, *seen.files), "is still being removed: the kernel waits for its users"
-                    )
-                raise self._busy(seen.files, "is still on the bus, although it was removed")
+                hangs = "is still being removed: the kernel waits for its users"
+                what = hangs if seen.removing else "is still on the bus, although it was removed"
+                raise self._busy((*seen.removing, *seen.files), what)
             time.sleep(self._terms.poll_s)
 
     # -- looking and waiting ---------------------------------------------------------------------------------------------------
 
     def _look(self) -> Usage:
-        arguments = (self._terms.root, self._terms.processes, self._address)
-        done = self._try(*script("users", *arguments))
+        done = self._try(*script("users", self._terms.root, self._terms.processes, self._address))
         try:
             return parse.usage(done.out)
         except FabricError as error:
             raise FabricError(f"{self._name}: its users cannot be listed: {error}; {done.err.strip()[:300]}") from error
-
-    def _computing(self, seen: Usage) -> tuple[str, ...]:
-        return () if self._force or seen.draining else seen.computing
 
     def _users(self, seen: Usage) -> tuple[str, ...]:
         if not seen.present:

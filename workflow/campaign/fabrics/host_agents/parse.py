@@ -53,30 +53,28 @@ def sections(text: str, last: str = "end") -> dict[str, list[str]]:
 # -- devices -------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One line of nvidia-smi; "" and None for what it does not tell (`[N/A]`, `ERR!`)."""
-
-    uuid: str
-    model: str
-    address: str
-    link: Link | None
-
-
-def gpus(lines: Iterable[str], code: int = 0) -> tuple[Gpu, ...]:
+def gpus(lines: Sequence[str], code: int = 0) -> tuple[HostDevice, ...]:
     """What `nvidia-smi --query-gpu=uuid,name,pci.bus_id,pcie.link.{width,gen}.{current,max},pstate` printed, and how it ended.
 
     No devices, and no driver, are no GPUs. Raises FabricError for any other failure that left none.
     """
-    lines = list(lines)
     found = tuple(gpu for gpu in map(_gpu, lines) if gpu is not None)
-    words = " ".join(" ".join(lines).split())
-    if not found and code != 0 and not any(known in words.lower() for known in _NO_GPU):
-        raise FabricError(f"nvidia-smi ended with {code}: {words[:300] or '(no output)'}")
+    if not found and code != 0 and not _no_gpu(lines):
+        raise _ended("nvidia-smi", lines, code)
     return found
 
 
-def _gpu(line: str) -> Gpu | None:
+def _no_gpu(lines: Sequence[str]) -> bool:
+    words = " ".join(" ".join(lines).lower().split())
+    return any(known in words for known in _NO_GPU)
+
+
+def _ended(command: str, lines: Sequence[str], code: int) -> FabricError:
+    words = " ".join(" ".join(lines).split())[:300]
+    return FabricError(f"{command} ended with {code}: {words or '(no output)'}")
+
+
+def _gpu(line: str) -> HostDevice | None:
     fields = [field.strip() for field in line.split(",")]
     if len(fields) < 8:
         return None
@@ -86,7 +84,8 @@ def _gpu(line: str) -> Gpu | None:
     except FabricError:
         return None
     values = [_number(width), _number(gen), _number(width_max), _number(gen_max)]
-    return Gpu(_told(uuid), _told(", ".join(name)), address, _link(*values, evident=state == _EVIDENT_STATE))
+    link = _link(*values, evident=state == _EVIDENT_STATE)
+    return HostDevice(_told(uuid), address, "gpu", _told(", ".join(name)), link)
 
 
 def _told(text: str) -> str:
@@ -134,23 +133,13 @@ def devices(text: str) -> tuple[HostDevice, ...]:
             found.append(HostDevice(identity, address, kind, model, sysfs_link(link)))
             continue
         facts, seen = known.get(address, {}), listed.get(address)
-        found.append(
-            HostDevice(
-                (seen.uuid if seen else "")
-                or _told(facts.get("GPU UUID", ""))
-                or (address if driver not in ("", "nvidia") else ""),
-                address,
-                "gpu",
-                (seen.model if seen else "") or facts.get("Model", ""),
-                (seen.link if seen else None) or sysfs_link(link, evident=False),
-                ready=seen is not None,
-            )
-        )
+        seen = seen or HostDevice("", address, ready=False)
+        foreign = address if driver not in ("", "nvidia") else ""
+        identity = seen.identity or _told(facts.get("GPU UUID", "")) or foreign
+        model, lanes = seen.model or facts.get("Model", ""), seen.link or sysfs_link(link, evident=False)
+        found.append(HostDevice(identity, address, "gpu", model, lanes, seen.ready))
     there = {device.address for device in found}
-    found.extend(
-        HostDevice(g.uuid, g.address, "gpu", g.model, g.link) for g in listed.values() if g.address not in there
-    )
-    return tuple(found)
+    return (*found, *(gpu for gpu in listed.values() if gpu.address not in there))
 
 
 def driver_information(lines: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -197,6 +186,7 @@ def usage(text: str) -> Usage:
     default += [
         f"default route through {f[-1]}" for f in map(str.split, parts.get("routes6", [])) if f[:2] == ["0" * 32, "00"]
     ]
+    mounts = [f"mounted on {line.strip()}" for line in parts.get("mounts", [])]
     return Usage(
         present=parts.get("present") == ["yes"],
         driver="".join(parts.get("driver", [])),
@@ -207,7 +197,7 @@ def usage(text: str) -> Usage:
         persistent=any(line.strip() == "Enabled" for line in parts.get("persistence", [])),
         computing=computing(parts.get("apps", []), _number((parts.get("apps-ended") or ["0"])[0])),
         files=tuple(map(_process, parts.get("files", []))),
-        claimed=tuple(dict.fromkeys([*_mounts(parts), *parts.get("claims", []), *default])),
+        claimed=tuple(dict.fromkeys([*mounts, *parts.get("claims", []), *default])),
         addresses=_addresses(parts),
         removing=tuple(f"pid {line} removing it" for line in parts.get("writers", [])),
     )
@@ -218,18 +208,15 @@ def is_draining(lines: Iterable[str]) -> bool:
 
     Anything else, such as that it is not supported, is not draining: the drain is then asked for, and its failure tells.
     """
-    words = " ".join(lines).lower()
-    return bool(re.search(r"\bis:? +draining\b", words))
+    return bool(re.search(r"\bis:? +draining\b", " ".join(lines).lower()))
 
 
-def computing(lines: Iterable[str], code: int = 0) -> tuple[str, ...]:
+def computing(lines: Sequence[str], code: int = 0) -> tuple[str, ...]:
     """From `pid, process_name` lines; a GPU that is not found has no load. Raises FabricError when nvidia-smi failed otherwise."""
-    lines = list(lines)
-    words = " ".join(" ".join(lines).split())
-    if any(known in words.lower() for known in _NO_GPU):
+    if _no_gpu(lines):
         return ()
     if code != 0:
-        raise FabricError(f"nvidia-smi --query-compute-apps ended with {code}: {words[:300] or '(no output)'}")
+        raise _ended("nvidia-smi --query-compute-apps", lines, code)
     found = [line.partition(",") for line in lines]
     return tuple(f"pid {pid.strip()} {name.strip()} computing" for pid, comma, name in found if comma)
 
@@ -237,10 +224,6 @@ def computing(lines: Iterable[str], code: int = 0) -> tuple[str, ...]:
 def _process(line: str) -> str:
     pid, user, command = (*line.split("\t", 2), "", "")[:3]
     return " ".join(f"pid {pid} {f'({user})' if user else ''} {command}".split())
-
-
-def _mounts(parts: dict[str, list[str]]) -> list[str]:
-    return [f"mounted on {line.strip()}" for line in parts.get("mounts", [])]
 
 
 def _addresses(parts: dict[str, list[str]]) -> tuple[str, ...]:

@@ -46,9 +46,9 @@ class JobStatus:
     """One job as `squeue` gives it; place: its hosts, or in parentheses why it waits."""
 
     job_id: str
-    name: str
     state: str
     place: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,26 +171,21 @@ def register(cluster: Cluster, host: str, devices: int) -> None:
 
 
 def _start(cluster: Cluster, say: Say) -> None:
-    directory = cluster.directory
-    daemons.start(cluster, "munged")
+    def begin(daemon: daemons.Daemon, answers: Callable[[], bool], log: str = "") -> None:
+        daemons.start(cluster, daemon)
+        daemons.wait(answers, f"{daemon} does not answer", cluster, log or daemon, daemon)
+
+    run = cluster.directory / "run"
     if cluster.spec.accounting:
         say("database: being made")
         _make_database(cluster)
-        daemons.start(cluster, "mariadbd")
-        socket = directory / "run" / "mariadb.sock"
-        daemons.wait(lambda: daemons.listens(socket), "the database does not answer", cluster, "mariadb", "mariadbd")
-    munge = directory / "run" / "munge.sock"
-    daemons.wait(lambda: daemons.listens(munge), "munged does not answer", cluster, "munged", "munged")
+        begin("mariadbd", lambda: daemons.listens(run / "mariadb.sock"), "mariadb")
+    begin("munged", lambda: daemons.listens(run / "munge.sock"))
     if cluster.spec.accounting:
         say("slurmdbd: starting")
-        daemons.start(cluster, "slurmdbd")
-        address = cluster.control_address
-        daemons.wait(
-            lambda: daemons.serves(address, _SLURMDBD_PORT), "slurmdbd does not answer", cluster, "slurmdbd", "slurmdbd"
-        )
+        begin("slurmdbd", lambda: daemons.serves(cluster.control_address, _SLURMDBD_PORT))
     say("slurmctld: starting")
-    daemons.start(cluster, "slurmctld")
-    daemons.wait(lambda: _pings(cluster), "slurmctld does not answer", cluster, "slurmctld", "slurmctld")
+    begin("slurmctld", lambda: "is UP" in _slurm(cluster, "scontrol", "ping"))
     started = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
     say(f"slurmd: starting on {len(started)} hosts")
     with ThreadPoolExecutor(4) as pool:
@@ -204,10 +199,6 @@ def _make_database(cluster: Cluster) -> None:
     done = run_command([*argv, *options], _DATABASE_S)
     if done.code:
         raise LaunchError(f"the database could not be created: {(done.err or done.out).strip()[-400:]}")
-
-
-def _pings(cluster: Cluster) -> bool:
-    return "is UP" in _slurm(cluster, "scontrol", "ping")
 
 
 def _wait_for_hosts(cluster: Cluster, names: set[str]) -> None:
@@ -234,7 +225,7 @@ def parse_sinfo(text: str) -> tuple[HostStatus, ...]:
 def parse_squeue(text: str) -> tuple[JobStatus, ...]:
     """Jobs from `squeue --noheader --format='%i|%T|%R|%j'`; the name is last, as it may hold anything."""
     rows = [line.strip().split("|", 3) for line in text.splitlines() if line.count("|") >= 3]
-    return tuple(JobStatus(job_id, name, state, place) for job_id, state, place, name in rows)
+    return tuple(JobStatus(*row) for row in rows)
 
 
 def _slurm(cluster: Cluster, *argv: str) -> str:
