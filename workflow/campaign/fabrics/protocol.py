@@ -193,8 +193,6 @@ class Fabric(Protocol):
     def held(self) -> Mapping[str, Tag]:
         """Leases of this program on the fabric, by id; what others hold is not in it."""
 
-    # -- optional ----------------------------------------------------------------------------------------------------------
-
     def host_sees(self, composition: Composition) -> frozenset[str]:
         """Fabric ids out of the composition that its hosts enumerate now. Default: all; nobody looks on the hosts."""
         return frozenset(device.fabric_id for device in composition.devices)

@@ -62,8 +62,6 @@ class SimpleFabric(Fabric):
         self.banks = open_banks(locations, tuple(self.hosts)) if banks is None else tuple(banks)
         self.state = StateFile(state_dir / f"{self.kind}.json")
 
-    # -- what a subclass says ----------------------------------------------------------------------------------------------
-
     def attach(self, device: Device, host: str, lease_id: str) -> None:
         """Attach one free device of the pool; again does no harm. FabricError: it is not attached; OutcomeUnknown: it may be."""
 
@@ -79,8 +77,6 @@ class SimpleFabric(Fabric):
 
     def refuse(self, state: State, selection: Selection) -> None:
         """Raise Conflict or Incompatible for what forbids the selection by now; called before anything is claimed."""
-
-    # -- Fabric ------------------------------------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
         most = (
@@ -133,8 +129,6 @@ class SimpleFabric(Fabric):
     def held(self) -> Mapping[str, Tag]:
         return self.state.read().tags()
 
-    # -- steps of composing and releasing ----------------------------------------------------------------------------------
-
     def exclusive(self, lease_id: str) -> AbstractContextManager[None]:
         return nullcontext() if self.atomic else self.state.transaction(lease_id)
 
@@ -172,10 +166,10 @@ class SimpleFabric(Fabric):
                 raise
             except FabricError as error:
                 failed[name] = error
-                continue
-            done.append(name)
-            with self.state.change() as state:
-                state.slot(name).state = "in_use"
+            else:
+                done.append(name)
+                with self.state.change() as state:
+                    state.slot(name).state = "in_use"
         if failed:
             words = "; ".join(f"{name}: {error}" for name, error in failed.items())
             raise PartialFailure(f"{lease_id}: could not be attached: {words}", done, failed)
@@ -201,9 +195,9 @@ class SimpleFabric(Fabric):
                     raise
                 except FabricError:
                     stuck.append(name)
-                    continue
-                with self.state.change() as state:
-                    state.free(name)
+                else:
+                    with self.state.change() as state:
+                        state.free(name)
         with self.state.change() as state:
             state.drop(lease_id, keeping=stuck)
         return tuple(stuck)

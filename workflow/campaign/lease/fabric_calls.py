@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from campaign.errors import FabricError
@@ -77,24 +78,15 @@ def give_back(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float)
         except FabricError:
             # Whether it happened is not known, and written down by `operate`: reading back decides.
             left = ()
-        if not left and _holds_nothing(fabric, lease_id):
+        free = False
+        with suppress(FabricError):
+            free = not left and fabric.read_back(lease_id) is None
+        if free:
             journal.advance("FABRIC_FREE")
             return ()
-    left = left or _held_ids(fabric, lease_id) or (f"everything of {lease_id}",)
+    if not left:
+        with suppress(FabricError):
+            left = tag.devices if (tag := fabric.held().get(lease_id)) else ()
+    left = left or (f"everything of {lease_id}",)
     journal.advance("LEAKED", leaked=left)
     return left
-
-
-def _holds_nothing(fabric: Fabric, lease_id: str) -> bool:
-    try:
-        return fabric.read_back(lease_id) is None
-    except FabricError:
-        return False
-
-
-def _held_ids(fabric: Fabric, lease_id: str) -> tuple[str, ...]:
-    try:
-        held = fabric.held()
-    except FabricError:
-        return ()
-    return held[lease_id].devices if lease_id in held else ()

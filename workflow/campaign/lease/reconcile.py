@@ -7,7 +7,7 @@ what another campaign or somebody else holds is left alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -52,9 +52,10 @@ def reconcile(
     gave a sign of life less than this ago. unjournaled: also release leases that carry this program's mark but have no
     journal here; right only when the directory was lost and no other campaign uses the fabric.
     """
-    held = fabric.held()
+    held, known = fabric.held(), journaled(journal_dir)
+    unfinished = [n for n in known if n in held or Journal(journal_dir, n).state not in (None, "RELEASED")]
     found: list[Orphan] = []
-    for lease_id in _candidates(held, journal_dir, unjournaled):
+    for lease_id in (*unfinished, *(name for name in held if unjournaled and name not in known)):
         if is_alive(lease_id):
             continue
         orphan = _orphan(lease_id, held.get(lease_id), journal_dir)
@@ -71,24 +72,13 @@ def reconcile(
     return found
 
 
-def _candidates(held: Mapping[str, Tag], journal_dir: Path, unjournaled: bool) -> list[str]:
-    known = journaled(journal_dir)
-    unfinished = [name for name in known if name in held or Journal(journal_dir, name).state not in (None, "RELEASED")]
-    return [*unfinished, *(name for name in held if unjournaled and name not in known)]
-
-
 def _orphan(lease_id: str, tag: Tag | None, journal_dir: Path) -> Orphan:
     journal = Journal(journal_dir, lease_id)
     document, entries = journal.document(), journal.last_use()
-    return Orphan(
-        lease_id=lease_id,
-        campaign=tag.campaign if tag else document["campaign"] or "",
-        owner=tag.owner if tag else document["owner"] or "",
-        state=journal.state,
-        devices=tag.devices if tag else (),
-        left_s=max(entries[-1]["time_s"] if entries else 0.0, tag.since_s if tag else 0.0),
-        outcome="would_release",
-    )
+    last_s = entries[-1]["time_s"] if entries else 0.0
+    tag = tag or Tag(lease_id, document["campaign"] or "", document["owner"] or "", 0.0, ())
+    left_s = max(last_s, tag.since_s)
+    return Orphan(lease_id, tag.campaign, tag.owner, journal.state, tag.devices, left_s, "would_release")
 
 
 def _end(orphan: Orphan, fabric: Fabric, journal_dir: Path, wait_s: float, poll_s: float) -> Orphan:
@@ -101,12 +91,10 @@ def _end(orphan: Orphan, fabric: Fabric, journal_dir: Path, wait_s: float, poll_
         journal.advance("UNKNOWN", adopted_from=orphan.state)
         if fabric.read_back(orphan.lease_id) is None:
             journal.advance("FABRIC_FREE")
-            leaked: tuple[str, ...] = ()
         else:
             journal.advance("DETACHING")
-            leaked = give_back(fabric, journal, wait_s=wait_s, poll_s=poll_s)
-        if leaked:
-            return replace(orphan, outcome="leaked", devices=leaked)
+            if leaked := give_back(fabric, journal, wait_s=wait_s, poll_s=poll_s):
+                return replace(orphan, outcome="leaked", devices=leaked)
         journal.advance("RELEASED")
         return replace(orphan, outcome="released")
     finally:

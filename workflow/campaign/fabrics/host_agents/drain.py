@@ -167,8 +167,6 @@ class _Detachment:
                 raise self._busy((*seen.removing, *seen.files), what)
             time.sleep(self._terms.poll_s)
 
-    # -- looking and waiting ---------------------------------------------------------------------------------------------------
-
     def _look(self) -> Usage:
         done = self._try(*script("users", self._terms.root, self._terms.processes, self._address))
         try:
@@ -189,8 +187,6 @@ class _Detachment:
                 raise self._busy(holders)
             time.sleep(self._terms.poll_s)
         return seen
-
-    # -- doing -----------------------------------------------------------------------------------------------------------------
 
     def _try(self, *command: str) -> Done:
         return self._run(self._host, (*self._terms.sudo, *command), self._terms.look_s)

@@ -50,9 +50,6 @@ def sections(text: str, last: str = "end") -> dict[str, list[str]]:
     return found
 
 
-# -- devices -------------------------------------------------------------------------------------------------------------------
-
-
 def gpus(lines: Sequence[str], code: int = 0) -> tuple[HostDevice, ...]:
     """What `nvidia-smi --query-gpu=uuid,name,pci.bus_id,pcie.link.{width,gen}.{current,max},pstate` printed, and how it ended.
 
@@ -149,9 +146,6 @@ def driver_information(lines: Iterable[str]) -> dict[str, dict[str, str]]:
         address, name, value = (*line.split("\t", 2), "", "")[:3]
         found.setdefault(pci_address(address), {})[name] = value.strip()
     return found
-
-
-# -- users ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

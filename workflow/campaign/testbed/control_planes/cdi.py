@@ -90,8 +90,6 @@ class FabricManager:
         # Longer than the token's own end, which is what counts.
         return Reply(200, {"access_token": token, "expires_in": 10 * self.token_s + 3600, "token_type": "Bearer"})
 
-    # -- what there is -----------------------------------------------------------------------------------------------------
-
     @staticmethod
     def _listed(found: list[dict[str, Any]]) -> Reply:
         return Reply(200, {"data": {"machines": found}})
@@ -136,8 +134,6 @@ class FabricManager:
             return self._error(400, "E020400", "res_type and condition are needed")
         count = len(self._free(query["res_type"], model))
         return Reply(200, {**FABRIC, "reserved_res_num_per_fabric": count})
-
-    # -- changes -----------------------------------------------------------------------------------------------------------
 
     def _update(self, asked: Asked, name: str) -> Reply:
         try:

@@ -90,8 +90,6 @@ class Cdim:
                 return self._cancel(self.applies[number], asked.query)
         return Reply(404, {"code": "E40020", "message": "Specified ID is not found."})
 
-    # -- what there is -----------------------------------------------------------------------------------------------------
-
     def _resource(self, device: RackDevice) -> dict[str, Any]:
         host = device.attached_to
         return {
@@ -125,8 +123,6 @@ class Cdim:
     def _node(self, host: str) -> dict[str, Any]:
         parts = [self._resource_of_host(host), *(self._resource(device) for device in self.rack.attached(host))]
         return {"id": self._nodes[host], "resources": parts}
-
-    # -- applies -----------------------------------------------------------------------------------------------------------
 
     def _start(self, body: Any) -> Reply:
         if self.busy > 0:

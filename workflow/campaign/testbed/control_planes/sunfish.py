@@ -119,8 +119,6 @@ class Sunfish:
             return Reply(405, {"error": "method not allowed"})
         return self._get(path, "$expand" in asked.query)
 
-    # -- who asks ----------------------------------------------------------------------------------------------------------
-
     def _session(self, body: Any) -> Reply:
         if not isinstance(body, dict) or (body.get("UserName"), body.get("Password")) != self._login:
             return Reply(401, {"error": "wrong user or password"})
@@ -128,8 +126,6 @@ class Sunfish:
         self._sessions.add(token)
         path = f"{ROOT}/SessionService/Sessions/{token}"
         return Reply(201, {"@odata.id": path, "Id": token}, {"X-Auth-Token": token, "Location": path})
-
-    # -- what there is -----------------------------------------------------------------------------------------------------
 
     def _root(self) -> dict[str, Any]:
         features = {"ProtocolFeaturesSupported": {"ExpandQuery": {"NoLinks": True}}} if self.quirks.expands else {}
@@ -209,8 +205,6 @@ class Sunfish:
     def _entity(path: str, device: RackDevice) -> dict[str, Any]:
         found = {"@odata.id": path, "Id": device.name, "Model": device.model, "SerialNumber": device.serial}
         return found | {"ProcessorType": "GPU"} if device.kind == "gpu" else found
-
-    # -- changes -----------------------------------------------------------------------------------------------------------
 
     def _create(self, body: Any) -> Reply | None:
         if not isinstance(body, dict) or body.get("ConnectionType") not in ("Memory", "Storage"):

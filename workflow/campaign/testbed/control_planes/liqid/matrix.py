@@ -80,8 +80,6 @@ class Matrix:
         self.machines: dict[int, MatrixMachine] = {}
         self.editing: int | None = None
 
-    # -- groups ------------------------------------------------------------------------------------------------------------
-
     def group(self, number: object) -> MatrixGroup:
         if not isinstance(number, int) or number not in self.groups:
             raise Refusal(f"Group {number} does not exist", 404)
@@ -128,8 +126,6 @@ class Matrix:
         if not add and (device.group != group.number or device.machine is not None):
             raise Refusal(f"Device {name} is not in the free pool of group {number}")
         group.pending[device.name] = add
-
-    # -- machines ----------------------------------------------------------------------------------------------------------
 
     def machine(self, number: object) -> MatrixMachine:
         if not isinstance(number, int) or number not in self.machines:
@@ -221,8 +217,6 @@ class Matrix:
                 raise Refusal(f"Device {name} did not come up", 500)
             if part.drawer not in self.rack.hosts[host].drawers:
                 raise Refusal(str(RackError(f"{host} is not cabled to {part.drawer}")))
-
-    # -- devices -----------------------------------------------------------------------------------------------------------
 
     def device(self, name: object) -> MatrixDevice:
         if not isinstance(name, str) or name not in self.devices:

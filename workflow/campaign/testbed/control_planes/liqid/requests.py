@@ -86,8 +86,6 @@ class LiqidDialect:
             found = refusal.code == 404 and "No such path" in str(refusal)
             return self._error(refusal, 404 if found else self.behaviour.error_status)
 
-    # -- envelope and sessions ---------------------------------------------------------------------------------------------
-
     def _data(self, data: list[Any], status: int = 200) -> Reply:
         body = {"response": {"code": 0, "errors": None, "data": data}}
         return Reply(status, cameled(body) if self.behaviour.camel_case else body)
@@ -114,8 +112,6 @@ class LiqidDialect:
 
     def _known(self, asked: Asked) -> bool:
         return asked.header("Authorization") is None and asked.header("X-API-Key") in self._keys.values()
-
-    # -- by and by ---------------------------------------------------------------------------------------------------------
 
     def _commit(self, work: Callable[[], Any]) -> list[Any] | Reply:
         if not self.behaviour.async_polls:
@@ -144,8 +140,6 @@ class LiqidDialect:
         except Refusal as refusal:
             return "FAILURE", str(refusal)
         return "SUCCESS", ""
-
-    # -- reads -------------------------------------------------------------------------------------------------------------
 
     def _get(self, words: list[str], asked: Asked) -> list[Any]:
         matrix, query = self.matrix, asked.query
@@ -176,8 +170,6 @@ class LiqidDialect:
 
     def _of(self, path: str) -> list[MatrixDevice]:
         return [device for device in self.matrix.devices.values() if PATHS[device.dev_type] == path]
-
-    # -- changes -----------------------------------------------------------------------------------------------------------
 
     def _change(self, words: list[str], asked: Asked) -> list[Any] | Reply:
         matrix, body = self.matrix, snaked(asked.body)

@@ -75,8 +75,6 @@ class Machine:
             for name in rack.hosts:
                 self.systems[name] = Made(name, name, "a physical system", name, physical=True)
 
-    # -- looking -----------------------------------------------------------------------------------------------------------
-
     def category(self, block: str) -> str:
         """ResourceBlockType of a block."""
         if block in self.rack.hosts:
@@ -121,8 +119,6 @@ class Machine:
         if "composes_nothing" in self.variant.quirks:
             return False
         return block in self.rack.hosts or self.rack.devices[block].attached_to == made.host
-
-    # -- changing ----------------------------------------------------------------------------------------------------------
 
     def compose(self, name: str, description: str, blocks: Sequence[str]) -> Made:
         """Raises Refused with nothing changed."""

@@ -82,8 +82,6 @@ class Resources:
             ResourceZones=ref(ZONES),
         )
 
-    # -- blocks ------------------------------------------------------------------------------------------------------------
-
     def _blocks(self, path: str, parts: list[str]) -> Document | None:
         rack = self.machine.rack
         match parts:
@@ -150,8 +148,6 @@ class Resources:
         names = {"ProcessorType": device.kind.upper(), "UUID": device.uuid}
         return resource(path, "Processor", "v1_16_0", **common, **names, SystemInterface=link)
 
-    # -- zones and drawers -------------------------------------------------------------------------------------------------
-
     def _zones(self, path: str, parts: list[str]) -> Document | None:
         machine = self.machine
         match parts:
@@ -179,8 +175,6 @@ class Resources:
             return collection(path, "Chassis", drawers)
         found = len(parts) == 1 and parts[0] in drawers
         return resource(path, "Chassis", "v1_23_0", ChassisType="Drawer", Status=WELL) if found else None
-
-    # -- systems -----------------------------------------------------------------------------------------------------------
 
     def _systems(self, path: str, parts: list[str]) -> Document | None:
         match parts:
@@ -223,8 +217,6 @@ class Resources:
         if made.power_next is not None:  # it takes one look longer
             made.power, made.power_next = made.power_next, None
         return body
-
-    # -- changes -----------------------------------------------------------------------------------------------------------
 
     def change(self, path: str, asked: Asked) -> Callable[[], Reply] | None:
         body, machine, composes = asked.body, self.machine, self.variant.composes

@@ -142,8 +142,6 @@ class Service:
         if not reads and not own and need not in ROLES[account.role]:
             raise Refused(403, "InsufficientPrivilege", f"role {account.role} may not do this")
 
-    # -- reading -----------------------------------------------------------------------------------------------------------
-
     def find(self, path: str) -> Document | None:
         """A resource as others refer to it, with its version."""
         found = self._plain(path)
@@ -244,8 +242,6 @@ class Service:
             **self.tree.root(),
         )
 
-    # -- changing ----------------------------------------------------------------------------------------------------------
-
     def _changed(self, path: str, asked: Asked) -> Reply:
         kind = asked.header("Content-Type") or "application/json"
         if asked.text and (asked.body is None or not kind.startswith("application/json")):
@@ -300,8 +296,6 @@ class Service:
         """The answer of a change of a resource: as it is now."""
         found = self._plain(path) or {}
         return Reply(200, found, HEADERS | ({"ETag": etag(found)} if self.behaviour.etags != "none" else {}))
-
-    # -- tasks -------------------------------------------------------------------------------------------------------------
 
     def _waiting(self, name: str) -> Reply:
         headers = {"Location": f"{_MONITORS}/{name}", "Retry-After": str(self.behaviour.sleep_s)}

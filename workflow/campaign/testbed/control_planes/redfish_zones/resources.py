@@ -80,8 +80,6 @@ class Resources:
                 return resource(path, "ComputerSystem", "v1_20_0", SystemType="Physical", HostName=name)
         return None
 
-    # -- the fabric --------------------------------------------------------------------------------------------------------
-
     def _in_fabric(self, path: str, rest: list[str]) -> Document | None:
         ports, devices = (
             {self._hostport(port): port for port in self.switching.ports.values()},
@@ -155,8 +153,6 @@ class Resources:
     def _devices(self, group: str) -> list[RackDevice]:
         return [device for device in self.switching.rack.devices.values() if self._group(device) == group]
 
-    # -- switches and their ports ------------------------------------------------------------------------------------------
-
     def _upstream(self, group: str) -> list[str]:
         return self.switching.reaching(group) if self.falcon else list(self.switching.ports)
 
@@ -179,8 +175,6 @@ class Resources:
                     width = 16 if port.host else 0
                     return _metrics(path, f"{group} {name}") if more else _port(path, "Up", width, self._hostport(port))
         return None
-
-    # -- enclosures --------------------------------------------------------------------------------------------------------
 
     def _chassis(self, path: str, rest: list[str]) -> Document | None:
         if not rest:
@@ -218,8 +212,6 @@ class Resources:
             facts["Slot"] = {"Lanes": 16, "Location": {"PartLocation": place, "PartLocationContext": device.drawer}}
         return resource(path, "PCIeDevice", "v1_12_0", **facts)
 
-    # -- the log -----------------------------------------------------------------------------------------------------------
-
     def _in_managers(self, path: str, rest: list[str]) -> Document | None:
         match rest:
             case []:
@@ -237,8 +229,6 @@ class Resources:
                 entry = dict(enumerate(self.switching.log, 1)).get(int(number))
                 return entry and resource(path, "LogEntry", "v1_15_0", EntryType="Event", **entry)
         return None
-
-    # -- changes -----------------------------------------------------------------------------------------------------------
 
     def change(self, path: str, asked: Asked) -> Callable[[], Reply] | None:
         port = next((port for port in self.switching.ports.values() if path == f"{ZONES}/{port.zone}"), None)

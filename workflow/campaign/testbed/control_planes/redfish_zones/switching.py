@@ -95,8 +95,6 @@ class Switching:
             for index, name in enumerate(known)
         ]
 
-    # -- looking -----------------------------------------------------------------------------------------------------------
-
     def port_of(self, device: RackDevice) -> Port | None:
         """The port whose zone a device is in: the one it was put in, or the first of its host."""
         if device.attached_to is None:
@@ -143,8 +141,6 @@ class Switching:
             if len(sharing[device.drawer]) > HOSTS_IN_ADVANCED:
                 return f"more than {HOSTS_IN_ADVANCED} hosts would hold devices of {device.drawer}"
         return None
-
-    # -- changing ----------------------------------------------------------------------------------------------------------
 
     def check(self, port: Port, wanted: Sequence[str]) -> None:
         """Raises Refused when the zone of a port cannot be made of these devices."""
