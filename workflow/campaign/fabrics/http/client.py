@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,7 +23,7 @@ import h11
 from campaign.errors import CampaignError, FabricError
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http.address import Address
-from campaign.fabrics.http.connection import HttpConnection, Lost, Unsent, wire_headers
+from campaign.fabrics.http.connection import HttpConnection, Unanswered, Unsent, wire_headers
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.http.redaction import AUTHENTICATING, MASK, Hidden
 from campaign.fabrics.http.response import Answer, joined, parsed, printable, shallow
@@ -71,15 +72,12 @@ class Client:
         self._hidden = Hidden()
         self._rehearsed: list[Sent] | None = None
         self._until: float | None = None
-        self._opened: HttpConnection | None = None
 
-    @property
+    @cached_property
     def _wire(self) -> HttpConnection:
         """Raises ConfigError for a `ca_file` that is none."""
-        if self._opened is None:
-            at = self._address
-            self._opened = HttpConnection(at.host, at.port, self.connection.tls() if at.secure else None)
-        return self._opened
+        at = self._address
+        return HttpConnection(at.host, at.port, self.connection.tls() if at.secure else None)
 
     @contextmanager
     def operation(self, seconds: float | None = None) -> Iterator[None]:
@@ -161,14 +159,8 @@ class Client:
                 return Answer(200, {}, assumed, json.dumps(assumed), path, self.scrub)
             try:
                 answer = self._exchange(method, target, path, content, kind, headers)
-            except Lost as error:
-                raise OutcomeUnknown(
-                    self.scrub(
-                        f"{method} {self._address.url(target)}: sent, and not answered ({error}); reading back tells its outcome"
-                    )
-                ) from None
-            except Unsent as error:
-                raise self._unreachable(error) from None
+            except Unanswered as error:
+                raise self._failure(method, target, error) from None
             if secret:
                 self._hidden.add_from(answer.body, shortest=8)
                 self._hidden.add(answer.header("X-Auth-Token"))
@@ -188,8 +180,8 @@ class Client:
             self._rehearsed = None
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        if "_wire" in self.__dict__:  # nothing is opened for being closed
+            self._wire.close()
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -197,7 +189,10 @@ class Client:
         """One read, tried again where that can help; a service that does not answer in time gets one more chance only."""
         give_up = time.monotonic() + 2 * self.connection.request_s
         for wait_s in (*RETRY_S, None):
-            got = self._attempt(target, path)
+            try:
+                got: Answer | Unanswered = self._exchange("GET", target, path)
+            except Unanswered as error:
+                got = error
             pause_s = (wait_s or 0.0) * random.uniform(0.5, 1.0)
             if isinstance(got, Answer):
                 if got.status not in UNAVAILABLE:
@@ -211,22 +206,16 @@ class Client:
             self.retries += 1
         if isinstance(got, Answer):
             return got
-        raise self._failure(target, got)
+        raise self._failure("GET", target, got)
 
-    def _attempt(self, target: str, path: str) -> Answer | Lost | Unsent:
-        try:
-            return self._exchange("GET", target, path)
-        except (Lost, Unsent) as error:
-            return error
-
-    def _failure(self, target: str, error: Lost | Unsent) -> FabricError:
+    def _failure(self, method: str, target: str, error: Unanswered) -> FabricError:
+        where = f"{method} {self._address.url(target)}"
         if isinstance(error, Unsent):
-            return self._unreachable(error)
-        kind = ProtocolViolation if error.garbled else FabricError
-        return kind(self.scrub(f"GET {self._address.url(target)}: {error}"))
-
-    def _unreachable(self, error: Unsent) -> FabricError:
-        return FabricError(self.scrub(f"{self.base}: cannot be reached ({error})"))
+            return FabricError(self.scrub(f"{self.base}: cannot be reached ({error})"))
+        if method != "GET":
+            words = f"{where}: sent, and not answered ({error}); reading back tells its outcome"
+            return OutcomeUnknown(self.scrub(words))
+        return (ProtocolViolation if error.garbled else FabricError)(self.scrub(f"{where}: {error}"))
 
     # -- one request -------------------------------------------------------------------------------------------------------
 

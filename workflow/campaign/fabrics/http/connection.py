@@ -11,8 +11,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import h11
@@ -22,21 +22,21 @@ _HEADERS_MAX = 128 * 1024
 _READ = 64 * 1024
 
 
-class Unsent(Exception):
-    """Nothing of the request was sent. permanent: trying again would be the same."""
-
-    def __init__(self, message: str, *, permanent: bool = False) -> None:
-        super().__init__(message)
-        self.permanent = permanent
-
-
-class Lost(Exception):
-    """The request, or a part of it, was sent, and no whole answer came back. garbled: what came is not HTTP."""
+class Unanswered(Exception):
+    """permanent: trying again would be the same. garbled: what came is not HTTP."""
 
     def __init__(self, message: str, *, garbled: bool = False, permanent: bool = False) -> None:
         super().__init__(message)
         self.garbled = garbled
         self.permanent = permanent
+
+
+class Unsent(Unanswered):
+    """Nothing of the request was sent."""
+
+
+class Lost(Unanswered):
+    """The request, or a part of it, was sent, and no whole answer came back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +64,23 @@ class HttpConnection:
         idle_max_s: a kept connection that was idle for longer is not used. Resolving the host's name is the system's, and has its
         time-outs.
         """
-        with self._turn(until):
+        if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            raise Unsent("another request on this connection did not end in time")
+        try:
             self._allowed_s = max(0.0, until - time.monotonic())
-            try:
-                whole = self._send(request, content, until, idle_max_s)
-                received = self._receive(until)
-            except BaseException:
-                self._drop()
-                raise
+            whole = self._send(request, content, until, idle_max_s)
+            received = self._receive(until)
             self._settle(whole and not _promised(received))
             return received
+        except BaseException:
+            self._drop()
+            raise
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         with self._lock:
             self._drop()
-
-    @contextmanager
-    def _turn(self, until: float) -> Iterator[None]:
-        if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
-            raise Unsent("another request on this connection did not end in time")
-        try:
-            yield
-        finally:
-            self._lock.release()
 
     # -- connecting --------------------------------------------------------------------------------------------------------
 
@@ -260,7 +254,7 @@ def _promised(received: Received) -> bool:
     )
 
 
-def wire_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+def wire_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     """Headers as bytes; ValueError for a name or value that HTTP cannot carry (its message does not quote it)."""
     found = []
     for name, value in headers:

@@ -58,13 +58,17 @@ def login(connection: Connection) -> Login | None:
     Raises ConfigError for a source that gives nothing, or that others than its owner can read, with what to set.
     """
     credentials = connection.credentials
-    if credentials.password_env:
-        user = _variable(credentials.user_env, connection) if credentials.user_env else ""
-        return Login(user, _variable(credentials.password_env, connection))
-    if credentials.file:
-        return _from_file(_expanded(credentials.file, connection), connection)
-    if credentials.netrc:
-        return _from_netrc(_expanded(os.environ.get("NETRC") or "~/.netrc", connection), connection)
+    try:
+        if credentials.password_env:
+            user = _variable(credentials.user_env) if credentials.user_env else ""
+            return Login(user, _variable(credentials.password_env))
+        if credentials.file:
+            return _from_file(_expanded(credentials.file))
+        if credentials.netrc:
+            path = _expanded(os.environ.get("NETRC") or "~/.netrc")
+            return _from_netrc(path, urlsplit(connection.url).hostname or "")
+    except _Unusable as error:
+        raise ConfigError(f"{connection.url}: credentials: {error}") from None
     return None
 
 
@@ -79,76 +83,68 @@ def needed_login(connection: Connection) -> Login:
     return found
 
 
-def _variable(name: str, connection: Connection) -> str:
+class _Unusable(Exception):
+    """Why a source gives nothing; without what is in it."""
+
+
+def _variable(name: str) -> str:
     value = os.environ.get(name, "")
     if not value:
-        raise ConfigError(
-            f"{connection.url}: credentials: the environment variable {name} is not set; export {name} before the campaign starts"
-        )
+        raise _Unusable(f"the environment variable {name} is not set; export {name} before the campaign starts")
     return value
 
 
-def _from_file(path: Path, connection: Connection) -> Login:
-    lines = _private_text(path, connection).split("\n")
-    while lines and not lines[-1].strip("\r"):
-        lines.pop()
+def _from_file(path: Path) -> Login:
+    text = _private_text(path).rstrip("\r\n")
+    lines = text.split("\n") if text else []
     if len(lines) != 2:
-        raise ConfigError(
-            f"{connection.url}: credentials: {path}: {len(lines)} lines; it must have two, the user and the password "
+        raise _Unusable(
+            f"{path}: {len(lines)} lines; it must have two, the user and the password "
             "(an empty first line where there is only an API key)"
         )
     user, password = (line.removesuffix("\r") for line in lines)
     return Login(user, password)
 
 
-def _from_netrc(path: Path, connection: Connection) -> Login:
-    _private_text(path, connection)
-    host = urlsplit(connection.url).hostname or ""
+def _from_netrc(path: Path, host: str) -> Login:
+    _private_text(path)
     try:
         hosts = netrc.netrc(str(path)).hosts
     except netrc.NetrcParseError as error:
         # Its message quotes the word that it could not understand, which may be the password.
-        raise ConfigError(f"{connection.url}: credentials: {path}:{error.lineno}: not valid netrc") from None
+        raise _Unusable(f"{path}:{error.lineno}: not valid netrc") from None
     found = next((entry for name, entry in hosts.items() if name.lower() == host), None)
     if found is None or not found[2]:
-        raise ConfigError(
-            f"{connection.url}: credentials: {path} has no password for {host}; add `machine {host} login USER password PASSWORD`"
-        )
+        raise _Unusable(f"{path} has no password for {host}; add `machine {host} login USER password PASSWORD`")
     return Login(found[0] or "", found[2])
 
 
-def _expanded(path: str, connection: Connection) -> Path:
+def _expanded(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"{connection.url}: credentials: {path}: {error}") from error
+        raise _Unusable(f"{path}: {error}") from error
 
 
-def _private_text(path: Path, connection: Connection) -> str:
+def _private_text(path: Path) -> str:
     """The text of a file that belongs to this user and that nobody else may open."""
-    where = f"{connection.url}: credentials: {path}"
     try:
         # Not to wait for a writer, should it be a pipe; looked at when open, so that it is the file that is read.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
             found = os.fstat(opened.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise ConfigError(f"{where}: is not a regular file")
+                raise _Unusable(f"{path}: is not a regular file")
             if found.st_uid != os.geteuid():
-                raise ConfigError(
-                    f"{where}: belongs to another user; copy it to a file of your own, and chmod 600 that"
-                )
+                raise _Unusable(f"{path}: belongs to another user; copy it to a file of your own, and chmod 600 that")
             if found.st_mode & 0o077:
-                raise ConfigError(
-                    f"{where}: others can read it (mode {found.st_mode & 0o777:o}); run: chmod 600 {path}"
-                )
+                raise _Unusable(f"{path}: others can read it (mode {found.st_mode & 0o777:o}); run: chmod 600 {path}")
             content = opened.read(_SIZE_MAX + 1)
-    except FileNotFoundError:
-        raise ConfigError(f"{where}: no such file; create it with mode 600") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{where}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    if len(content) > _SIZE_MAX:
-        raise ConfigError(f"{where}: more than {_SIZE_MAX} bytes; this is not a file of credentials")
-    try:
+        if len(content) > _SIZE_MAX:
+            raise _Unusable(f"{path}: more than {_SIZE_MAX} bytes; this is not a file of credentials")
         return content.decode()
+    except FileNotFoundError:
+        raise _Unusable(f"{path}: no such file; create it with mode 600") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{where}: is not UTF-8 text; save it in UTF-8") from None
+        raise _Unusable(f"{path}: is not UTF-8 text; save it in UTF-8") from None
+    except (OSError, ValueError) as error:
+        raise _Unusable(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None

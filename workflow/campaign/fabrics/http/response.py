@@ -100,15 +100,9 @@ def shallow(value: Any) -> bool:
     """True for a JSON value that is not nested deeper than `DEPTH_MAX`."""
     level = [value]
     for _ in range(DEPTH_MAX):
-        level = [
-            child
-            for one in level
-            if isinstance(one, (dict, list))
-            for child in (one.values() if isinstance(one, dict) else one)
-        ]
-        if not level:
-            return True
-    return False
+        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [child for children in inner for child in children]
+    return not level
 
 
 def retry_after_s(text: str, now_s: float) -> float | None:

@@ -24,7 +24,7 @@ from campaign.fabrics.dialects.redfish_zones.zones import Zones, foreign
 from campaign.fabrics.errors import Busy, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
-from campaign.fabrics.protocol import Capabilities, Event, Reading
+from campaign.fabrics.protocol import Capabilities, Event, Reading, Tag
 from campaign.fabrics.state_file import StateFile
 
 UNVERIFIED = "written from public pages and Redfish's specifications; never run against a real Falcon or FabreX"
@@ -85,11 +85,16 @@ class Plane(ControlPlane):
 
     def attach(self, change: Change, remember: Remember) -> None:
         known = self._layout or self.look()
-        lease_id, done = change.tag.lease_id, list[str]()
-        wanted = [found for host, names in change.hosts.items() if names for found in self._parts(known, host, names)]
-        for port, names in self._looked_at(known, change, wanted):
+        tag, done = change.tag, list[str]()
+        wanted = self._looked_at(known, change)
+        for port, names in wanted:
             try:
-                self._put(known, port, change, names, remember)
+                try:
+                    self._put(port, known.paths(names), tag, remember)
+                except Stale:
+                    port = self.zones.read(port)
+                    foreign(port, known.paths(change.hosts[str(port.host)]), tag)
+                    self._put(port, known.paths(names), tag, remember)
             except OutcomeUnknown:
                 raise
             except FabricError as error:
@@ -98,62 +103,48 @@ class Plane(ControlPlane):
                 if not done:
                     raise
                 failed = [name for _, names in wanted for name in names if name not in done]
-                raise PartialFailure(f"{lease_id}: {port.words}: {error}", done, failed) from error
+                raise PartialFailure(f"{tag.lease_id}: {port.words}: {error}", done, failed) from error
             done += names
 
-    def _parts(self, known: Layout, host: str, names: Sequence[str]) -> list[tuple[HostPort, list[str]]]:
-        """Devices of one host by the port whose zone takes them. Raises Incompatible for one that no port of the host reaches."""
-        parts: dict[str, tuple[HostPort, list[str]]] = {}
-        for name in names:
+    def _looked_at(self, known: Layout, change: Change) -> list[tuple[HostPort, list[str]]]:
+        """Devices by the port whose zone takes them; every zone of the hosts is looked at before the first is changed.
+
+        Raises Incompatible for a device that no port of its host reaches, Conflict for a zone that is not ours.
+        """
+        parts: dict[str, list[str]] = {}
+        for host, name in ((host, name) for host, names in change.hosts.items() for name in names):
             reaching = (port for path in known.paths([name]) for port in known.connections(path))
             port = next((port for port in reaching if port.host == host), None)
             if port is None:
                 raise Incompatible(f"{name} cannot be attached to {host} ({CABLING_RULE})", CABLING_RULE)
-            parts.setdefault(port.label, (port, []))[1].append(name)
-        return list(parts.values())
-
-    def _looked_at(
-        self, known: Layout, change: Change, wanted: Sequence[tuple[HostPort, list[str]]]
-    ) -> list[tuple[HostPort, list[str]]]:
-        """The ports as they are now; every zone of the hosts is looked at before the first is changed. Raises Conflict."""
-        found: dict[str, HostPort] = {}
-        for host in dict.fromkeys(str(port.host) for port, _ in wanted):
-            ours = known.paths(change.hosts[host])
+            parts.setdefault(port.label, []).append(name)
+        now: dict[str, HostPort] = {}
+        for host, names in change.hosts.items():
             for port in known.ports:
-                if port.host == host:
-                    found[port.label] = self.zones.read(port)
-                    foreign(found[port.label], ours, change.tag)
-        return [(found[port.label], names) for port, names in wanted]
+                if names and port.host == host:
+                    now[port.label] = self.zones.read(port)
+                    foreign(now[port.label], known.paths(names), change.tag)
+        return [(now[label], names) for label, names in parts.items()]
 
-    def _put(self, known: Layout, port: HostPort, change: Change, names: Sequence[str], remember: Remember) -> None:
-        paths, ours = known.paths(names), known.paths(change.hosts[str(port.host)])
-        for attempt in (1, 2):
-            marked = decode(port.zone.description)
-            missing = [path for path in paths if path not in port.zone.endpoints]
-            unmarked = self.zones.marks and marked is None
-            if not missing and not unmarked:
-                return
-            if unmarked:
-                remember(_before(port), port.zone.description or "")
-            try:
-                self.zones.change(port, [*port.zone.endpoints, *missing], encode(change.tag) if unmarked else None)
-                return
-            except Stale:
-                if attempt == 2:
-                    raise
-                port = self.zones.read(port)
-                foreign(port, ours, change.tag)
+    def _put(self, port: HostPort, paths: Sequence[str], tag: Tag, remember: Remember) -> None:
+        missing = [path for path in paths if path not in port.zone.endpoints]
+        unmarked = self.zones.marks and decode(port.zone.description) is None
+        if unmarked:
+            remember(_before(port), port.zone.description or "")
+        if missing or unmarked:
+            self.zones.change(port, [*port.zone.endpoints, *missing], encode(tag) if unmarked else None)
 
     def detach(self, change: Change) -> tuple[str, ...]:
         known = self._layout or self.look()
         stuck: list[str] = []
         changed = False
         for host, names in change.hosts.items():
-            for port in known.ports:
-                if port.holder != host:
-                    continue
+            for port in (port for port in known.ports if port.holder == host):
                 try:
-                    changed |= self._take(known, port, change, names)
+                    try:
+                        changed |= self._take(known, port, change, names)
+                    except Stale:
+                        changed |= self._take(known, port, change, names)
                 except OutcomeUnknown:
                     raise
                 except FabricError as error:
@@ -165,25 +156,19 @@ class Plane(ControlPlane):
 
     def _take(self, known: Layout, port: HostPort, change: Change, names: Sequence[str]) -> bool:
         """Take devices out of one zone, and our mark away; False when there was nothing to do."""
-        for attempt in (1, 2):
-            port = self.zones.read(port)
-            marked = decode(port.zone.description)
-            if marked is not None and marked.lease_id != change.tag.lease_id:
-                return False  # somebody else's by now
-            going = {path for path in known.paths(names) if path in port.zone.endpoints}
-            before = change.handles.get(_before(port), "") if marked is not None else None
-            if self.client.rehearses and (attached := self._would_have(known, port, names)):
-                going, before = attached, change.handles.get(_before(port)) if self.zones.marks else None
-            if not going and before is None:
-                return False
-            left = [path for path in port.zone.endpoints if path not in going]
-            try:
-                self.zones.change(port, left if going else None, before)
-                return True
-            except Stale:
-                if attempt == 2:
-                    raise
-        return False
+        port = self.zones.read(port)
+        marked = decode(port.zone.description)
+        if marked is not None and marked.lease_id != change.tag.lease_id:
+            return False  # somebody else's by now
+        going = {path for path in known.paths(names) if path in port.zone.endpoints}
+        before = change.handles.get(_before(port), "") if marked is not None else None
+        if self.client.rehearses and (attached := self._would_have(known, port, names)):
+            going, before = attached, change.handles.get(_before(port)) if self.zones.marks else None
+        if not going and before is None:
+            return False
+        left = [path for path in port.zone.endpoints if path not in going]
+        self.zones.change(port, left if going else None, before)
+        return True
 
     def _would_have(self, known: Layout, port: HostPort, names: Sequence[str]) -> set[str]:
         """What a rehearsed attachment would have put into a zone."""

@@ -18,6 +18,7 @@ from campaign.fabrics.dialects.redfish_zones import resources
 from campaign.fabrics.dialects.redfish_zones.layout import HostPort
 from campaign.fabrics.dialects.redfish_zones.resources import Zone
 from campaign.fabrics.errors import Conflict, Incompatible
+from campaign.fabrics.http.json_values import at
 from campaign.fabrics.protocol import Tag
 
 _NOT_KEPT = {"PropertyUnknown", "PropertyNotWritable"}
@@ -47,33 +48,29 @@ class Zones:
 
         The host port's own endpoint is always in the list. Raises what `Service.change` does (Stale: changed since it was read).
         """
-        path, version = port.zone.path, self._service.etag(port.zone.path)
         if endpoints is not None and port.endpoint not in endpoints:
             endpoints = [port.endpoint, *endpoints]
-        described = description if self.marks else None
-        if endpoints is None and described is None:
-            return
-        try:
-            body = self._body(endpoints, described)
-            answer = self._service.change("PATCH", path, body, etag=version, assumed=body)
-            if described is not None and _not_kept(answer.body):
-                self.marks = False
-        except Incompatible as error:
-            if described is None or not _refuses_description(str(error)):
-                raise
-            self.marks = False
-            if endpoints is not None:
-                body = self._body(endpoints, None)
-                self._service.change("PATCH", path, body, etag=version, assumed=body)
-
-    def _body(self, endpoints: Sequence[str] | None, description: str | None) -> dict[str, Any]:
         body: dict[str, Any] = {}
         if endpoints is not None:
             listing = {"Endpoints": [{"@odata.id": path} for path in endpoints]}
-            body = {"Links": listing} if self._style == "links" else dict(listing)
-        if description is not None:
+            body = {"Links": listing} if self._style == "links" else listing
+        if self.marks and description is not None:
             body["Description"] = description
-        return body
+        version = self._service.etag(port.zone.path)
+        try:
+            self._patch(port, body, version)
+        except Incompatible as error:
+            if "Description" not in body or not _refuses_description(str(error)):
+                raise
+            self.marks = False
+            del body["Description"]
+            self._patch(port, body, version)
+
+    def _patch(self, port: HostPort, body: dict[str, Any], version: str | None) -> None:
+        if body:
+            answer = self._service.change("PATCH", port.zone.path, body, etag=version, assumed=body)
+            if "Description" in body and _not_kept(answer.body):
+                self.marks = False
 
 
 def foreign(port: HostPort, ours: Collection[str], tag: Tag) -> None:
@@ -95,9 +92,7 @@ def _refuses_description(message: str) -> bool:
 
 def _not_kept(body: Any) -> bool:
     """True when a success says that it did not take the Description (DSP0266: partial success is annotated)."""
-    if not isinstance(body, dict):
-        return False
-    noted = {"@Message.ExtendedInfo": body.get("Description@Message.ExtendedInfo")}
+    noted = {"@Message.ExtendedInfo": at(body, "Description@Message.ExtendedInfo")}
     return any(message.token in _NOT_KEPT for message in said(noted)) or any(
         message.token in _NOT_KEPT and "Description" in (*message.arguments, message.text) for message in said(body)
     )
