@@ -60,8 +60,6 @@ class ControlledFabric(Fabric):
     def capabilities(self) -> Capabilities:
         return self.plane.capabilities()
 
-    # -- looking -----------------------------------------------------------------------------------------------------------
-
     def inventory(self) -> Inventory:
         with self.plane.client.operation():
             return self._beside_claims(self._look("reading back")).inventory()
@@ -155,8 +153,6 @@ class ControlledFabric(Fabric):
         # A mark may have had no room for its owner.
         told = {lease: mark if mark.owner else claims.get(lease, mark) for lease, mark in marks.items()}
         return {**claims, **told}
-
-    # -- changing ----------------------------------------------------------------------------------------------------------
 
     def compose(self, selection: Selection) -> None:
         lease_id = selection.request.lease_id

@@ -26,15 +26,9 @@ class ClaimedView:
     own: Sequence[Device]
 
     def inventory(self) -> Inventory:
+        holders = {name: self.state.holder_of_host(name) or self.view.holders.get(name) for name in self.hosts}
         hosts = tuple(
-            Host(
-                spec.name,
-                spec.cores,
-                spec.memory_gib,
-                spec.ports,
-                self.state.holder_of_host(spec.name) or self.view.holders.get(spec.name),
-            )
-            for spec in self.hosts.values()
+            Host(name, spec.cores, spec.memory_gib, spec.ports, holders[name]) for name, spec in self.hosts.items()
         )
         local = (occupy(device, self.state) for device in self.own)
         return Inventory(hosts, (*local, *(self.owned(device) for device in self.view.devices)))
@@ -100,18 +94,15 @@ class ClaimedView:
         if unknown := [name for name in selection.ids if name not in devices]:
             raise NoMatch(f"{lease_id}: the fabric no longer has {', '.join(unknown)}")
         chosen = [devices[name] for name in selection.ids]
-        if taken := [d for d in chosen if d.holder not in (None, lease_id)]:
-            what = ", ".join(f"{d.fabric_id} by {d.holder}" for d in taken)
-            raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(str(d.holder) for d in taken))
+        if taken := {d.fabric_id: str(d.holder) for d in chosen if d.holder not in (None, lease_id)}:
+            raise _taken(lease_id, taken)
         if broken := [d.fabric_id for d in chosen if d.health == "critical"]:
             raise Unhealthy(f"{lease_id}: failed since they were selected: {', '.join(broken)}", broken)
-        if odd := [d for d in chosen if d.holder is None and d.state != "free"]:
-            what = ", ".join(f"{d.fabric_id} is {d.state}" for d in odd)
-            raise Conflict(f"{lease_id}: not free on the fabric: {what}", ("the fabric",))
+        if odd := [f"{d.fabric_id} is {d.state}" for d in chosen if d.holder is None and d.state != "free"]:
+            raise Conflict(f"{lease_id}: not free on the fabric: {', '.join(odd)}", ("the fabric",))
         holders = {host.host: self.view.holders.get(host.host, lease_id) for host in selection.hosts}
         if others := {name: holder for name, holder in holders.items() if holder != lease_id}:
-            what = ", ".join(f"{name} by {holder}" for name, holder in others.items())
-            raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(others.values()))
+            raise _taken(lease_id, others)
 
     def change(self, holding: Holding, tag: Tag) -> Change:
         """What composing a claimed lease changes."""
@@ -122,22 +113,25 @@ class ClaimedView:
     def held_change(self, lease_id: str) -> Change:
         """What releasing a lease changes: all that it claimed, and all that the fabric marks as its."""
         holding = self.state.leases.get(lease_id)
-        hosts: dict[str, list[str]] = {}
-        if holding is not None:
-            hosts = {h.name: list(moving_of(h.devices, h.storage, self.view)) for h in holding.hosts}
+        hosts: dict[str, dict[str, None]] = {}
+        for host in holding.hosts if holding is not None else ():
+            hosts[host.name] = dict.fromkeys(moving_of(host.devices, host.storage, self.view))
         for device in self.attached(lease_id):
-            names = hosts.setdefault(str(device.attached_to), [])
-            if device.fabric_id not in names:
-                names.append(device.fabric_id)
+            hosts.setdefault(str(device.attached_to), {})[device.fabric_id] = None
         for name, holder in self.view.holders.items():
             if holder == lease_id:
-                hosts.setdefault(name, [])
+                hosts.setdefault(name, {})
         # A device that somebody else has by now was never ours to detach.
         owned = {d.fabric_id: self.owned(d).holder for d in self.view.devices}
         mine = {host: tuple(n for n in names if owned.get(n) in (None, lease_id)) for host, names in hosts.items()}
         tag = self.state.tags().get(lease_id) or self.view.tags[lease_id]
         ids = tuple(name for names in mine.values() for name in names)
         return Change(replace(tag, devices=ids), mine, dict(holding.handles) if holding else {})
+
+
+def _taken(lease_id: str, holders: Mapping[str, str]) -> Conflict:
+    what = ", ".join(f"{name} by {holder}" for name, holder in holders.items())
+    return Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(holders.values()))
 
 
 def moving_of(devices: Sequence[str], storage: Sequence[str], view: View) -> tuple[str, ...]:

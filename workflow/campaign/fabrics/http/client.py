@@ -183,8 +183,6 @@ class Client:
         if "_wire" in self.__dict__:  # nothing is opened for being closed
             self._wire.close()
 
-    # -- reading -----------------------------------------------------------------------------------------------------------
-
     def _ask(self, target: str, path: str) -> Answer:
         """One read, tried again where that can help; a service that does not answer in time gets one more chance only."""
         give_up = time.monotonic() + 2 * self.connection.request_s
@@ -216,8 +214,6 @@ class Client:
             words = f"{where}: sent, and not answered ({error}); reading back tells its outcome"
             return OutcomeUnknown(self.scrub(words))
         return (ProtocolViolation if error.garbled else FabricError)(self.scrub(f"{where}: {error}"))
-
-    # -- one request -------------------------------------------------------------------------------------------------------
 
     def _exchange(
         self,

@@ -82,8 +82,6 @@ class HttpConnection:
         with self._lock:
             self._drop()
 
-    # -- connecting --------------------------------------------------------------------------------------------------------
-
     def _usable(self, idle_max_s: float) -> bool:
         """True when the kept connection can be believed to be open still: something to read on it can only be its end."""
         if self._socket is None or time.monotonic() - self._idle_since > idle_max_s:
@@ -144,8 +142,6 @@ class HttpConnection:
             with suppress(OSError):
                 self._socket.close()
             self._socket = None
-
-    # -- sending and receiving ---------------------------------------------------------------------------------------------
 
     def _send(self, request: h11.Request, content: bytes, until: float, idle_max_s: float) -> bool:
         """Send it on the kept connection or a new one; False when the peer stopped listening before the end."""

@@ -67,13 +67,13 @@ class PrefixFabric(SimpleFabric):
             )
             try:
                 found = super().select(replace(request, allowed_hosts=chosen), left)
-            except FabricError as reason:
-                reasons.append(reason)
+            except FabricError as error:
+                reasons.append(error)
             else:
                 return replace(found, request=request)
-        for kind in (Conflict, Unhealthy):
-            if waits := [reason for reason in reasons if isinstance(reason, kind)]:
-                raise waits[0]
+        for reason in sorted(reasons, key=lambda reason: isinstance(reason, Unhealthy)):
+            if isinstance(reason, Conflict | Unhealthy):
+                raise reason
         super().select(request, inventory.freed())  # raises where it is not for the rule
         raise Incompatible(
             f"{request.lease_id}: configuration {asked.name!r} asks for {asked.fabric_devices_per_host} remote {asked.device!r} "
@@ -83,14 +83,11 @@ class PrefixFabric(SimpleFabric):
 
     def refuse(self, state: State, selection: Selection) -> None:
         """Conflict where a host lends its devices to somebody else, or another part of a device is held, since it was selected."""
-        lease_id = selection.request.lease_id
-        inventory = self.inventory_of(state)
-        holders = {host.name: host.holder for host in inventory.hosts}
-        chosen = {host.host for host in selection.hosts}
-        taken = {name: holder for name in sorted(chosen) if (holder := holders.get(name)) not in (None, lease_id)}
-        for device in inventory.devices:
-            if device.fabric_id in selection.ids and device.holder not in (None, lease_id):
-                taken[device.fabric_id] = device.holder
+        lease_id, inventory = selection.request.lease_id, self.inventory_of(state)
+        holders = {one.name: one.holder for one in sorted(inventory.hosts, key=lambda host: host.name)}
+        holders |= {device.fabric_id: device.holder for device in inventory.devices}
+        chosen = {*(host.host for host in selection.hosts), *selection.ids}
+        taken = {name: by for name, by in holders.items() if name in chosen and by not in (None, lease_id)}
         if taken:
             what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
             raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(str(each) for each in taken.values()))

@@ -68,8 +68,6 @@ class Plane(ControlPlane):
             "no field for a tag, so that only the state file says whose a device is",
         )
 
-    # -- looking -----------------------------------------------------------------------------------------------------------
-
     def view(self) -> View:
         shown = self._shown()
         self._known = Known(shown, owned(shown, self._state.read().leases))
@@ -147,8 +145,6 @@ class Plane(ControlPlane):
                     f"{host}; name it in `hosts`"
                 )
         return None
-
-    # -- changing ----------------------------------------------------------------------------------------------------------
 
     def attach(self, change: Change, remember: Remember) -> None:
         self._settle(change)

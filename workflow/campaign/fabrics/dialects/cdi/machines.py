@@ -125,9 +125,6 @@ def attached_by(answer: Answer, types: Collection[str]) -> list[str]:
     return [str(one["res_uuid"]) for one in resources if one.get("res_uuid") and one.get("res_type") in types]
 
 
-# -- whose it is ----------------------------------------------------------------------------------------------------------------
-
-
 def before(host: str) -> str:
     """Handle with what was on a host's machine before a lease asked for anything."""
     return f"before {host}"

@@ -117,8 +117,6 @@ class Api:
             raise FabricError(f"the Matrix has no status of {', '.join(lost)}")
         return found
 
-    # -- edits -------------------------------------------------------------------------------------------------------------
-
     def pool_body(self, group: Raw) -> dict[str, Any]:
         """What is sent to begin, finish and cancel the editing of a group's pool."""
         where = self.place()
@@ -177,8 +175,6 @@ class Api:
             self.quietly("POST", cancel, body)
             raise
 
-    # -- sessions ----------------------------------------------------------------------------------------------------------
-
     def _sent(self, send: Callable[[], Answer]) -> Answer:
         if not self.client.authorization:
             self._login()
@@ -230,8 +226,6 @@ class Api:
         key = next((parse.member(each, "digest_key") for each in made.data), None) if made else None
         words = answer.words() if made is None or made.ok else made.words
         return words, key if made is not None and made.ok and isinstance(key, str) else ""
-
-    # -- by and by ---------------------------------------------------------------------------------------------------------
 
     def _wait(self, what: str, path: str) -> None:
         silent = 0

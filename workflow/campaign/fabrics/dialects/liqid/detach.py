@@ -67,8 +67,6 @@ class Detachment:
             or (device.tag is None and device.machine in inside and (device.name in named or device.computes))
         ]
 
-    # -- out of the machine ------------------------------------------------------------------------------------------------
-
     def _empty(self, mach_id: int, machine: Raw, group: Raw | None, ours: dict[str, Seen]) -> None:
         inside = self.snapshot.inside(mach_id)
         foreign = [device for device in inside if device.name not in ours]
@@ -104,8 +102,6 @@ class Detachment:
                 relator = {"deviceStatus": statuses[device.name], "group": group}
                 self.api.change("DELETE", f"relate/{device.path}", {"groupDeviceRelator": relator, "machine": machine})
 
-    # -- out of the group --------------------------------------------------------------------------------------------------
-
     def _in(self, group: Raw | None, device: Seen) -> bool:
         return group is not None and device.group is not None and device.group == number(member(group, "grp_id"))
 
@@ -123,8 +119,6 @@ class Detachment:
             if error.busy:
                 raise Busy(f"{self.change.tag.lease_id}: {error}", (f"group {self.options.group}",)) from error
             self.stuck.update(device.name for device in devices)
-
-    # -- marks -------------------------------------------------------------------------------------------------------------
 
     def _unmark(self, ours: Iterable[Seen], machines: dict[int, Raw]) -> None:
         """Take our marks away from what is free, or somebody else's by now; the rest is stuck, and keeps them."""

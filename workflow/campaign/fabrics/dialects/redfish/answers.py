@@ -47,9 +47,6 @@ class Stale(Busy):
     """The resource was changed by somebody since it was read (412); nothing was changed. Reading again helps."""
 
 
-# -- references and collections ---------------------------------------------------------------------------------------------
-
-
 def local(uri: str) -> str:
     """An address without its scheme and host: services name themselves as they please, and the token goes to nobody else."""
     split = urlsplit(uri)
@@ -84,9 +81,6 @@ def next_page(collection: Json) -> str | None:
             if path := uri(found) or (local(found) if isinstance(found, str) else None):
                 return path
     return None
-
-
-# -- refusals ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +169,6 @@ def _holders(messages: tuple[Said, ...]) -> dict[str, None]:
 def _words(messages: tuple[Said, ...]) -> str:
     words = [": ".join(part for part in (message.token, message.text) if part) for message in messages]
     return "; ".join(dict.fromkeys(word for word in words if word)) or "(empty)"
-
-
-# -- tasks ------------------------------------------------------------------------------------------------------------------
 
 
 def task_of(accepted: Answer) -> str | None:

@@ -104,8 +104,6 @@ class Composing:
         except Missing:
             return
 
-    # -- composing ---------------------------------------------------------------------------------------------------------
-
     def _compose(self, host: str, requested: dict[str, Any]) -> Answer:
         at, name = self._seen.reading.systems_at, name_of(self._change.tag.lease_id, host)
         body = requested | {"Name": name, "Description": encode(self._change.tag)}
@@ -158,8 +156,6 @@ class Composing:
             raise PartialFailure(
                 f"{system.name}: composed before without {', '.join(failed)}: {error}", done, failed
             ) from error
-
-    # -- expanding ---------------------------------------------------------------------------------------------------------
 
     def _expand(self, system: System, names: tuple[str, ...], *, attaches: bool) -> None:
         """Add blocks to a physical system or remove them: by actions where it advertises them, else by the whole list."""

@@ -152,9 +152,6 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
 
 
-# -- devices ---------------------------------------------------------------------------------------------------------------
-
-
 def _devices(reading: Reading, block: Block, whose: Mapping[str, str], options: Options) -> Iterator[Device]:
     """One for each part of a block: a block of two GPUs is two devices, which come and go together."""
     state, host, holder = _standing(reading, block, whose)
@@ -208,9 +205,6 @@ def _holder(reading: Reading, systems: Sequence[str]) -> str | None:
     return None if system.expandable else f"system {system.name or system.id}"
 
 
-# -- hosts -----------------------------------------------------------------------------------------------------------------
-
-
 def _holders(reading: Reading, seats: Mapping[str, Seat]) -> Iterator[tuple[str, str]]:
     """Hosts that are composed already, or kept by somebody. This program reserves no host: a mark on one is somebody else's."""
     for seat in seats.values():
@@ -241,9 +235,6 @@ def banks(seen: ServiceView, view: View) -> tuple[Bank, ...]:
         (device.location for device in view.devices),
         lambda drawer: tuple(s.host for s in seen.seats.values() if everywhere or seen.zones_of(s) & reach[drawer]),
     )
-
-
-# -- rules -----------------------------------------------------------------------------------------------------------------
 
 
 def objection(seen: ServiceView, change: Change) -> str | None:

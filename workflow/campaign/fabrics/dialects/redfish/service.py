@@ -50,8 +50,6 @@ class Service:
         self._etags: dict[str, str] = {}
         self._expands = 2
 
-    # -- reading -----------------------------------------------------------------------------------------------------------
-
     def root(self) -> dict[str, Any]:
         """The service root, read once; the only resource that needs no session, except where a service wants one for it too."""
         if self._root is None:
@@ -164,8 +162,6 @@ class Service:
             return answer.members()
         raise not_changed(answer, f"GET {self.client.base}{path}")
 
-    # -- changing ----------------------------------------------------------------------------------------------------------
-
     def change(
         self, method: str, path: str, body: Any = None, *, etag: str | None = None, assumed: Any = None
     ) -> Answer:
@@ -211,8 +207,6 @@ class Service:
             done = outcome(answer, what, monitor)
             if done is not None:
                 return done
-
-    # -- logging in --------------------------------------------------------------------------------------------------------
 
     def _log_in(self, root: Json) -> None:
         """Log in; anew when a session was open, as the service no longer knows it. root: the service root, which tells where.

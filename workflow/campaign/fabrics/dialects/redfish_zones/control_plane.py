@@ -54,8 +54,6 @@ class Plane(ControlPlane):
             note=UNVERIFIED if self.zones.marks else f"{UNVERIFIED}; {UNMARKED}",
         )
 
-    # -- looking -----------------------------------------------------------------------------------------------------------
-
     def look(self) -> Layout:
         self._layout = self._reader.read()
         return self._layout
@@ -80,8 +78,6 @@ class Plane(ControlPlane):
                     return f"{device.location} cannot be attached to {host} ({CABLING_RULE})"
                 attached[device.location] = host
         return violation(known.banks, attached)
-
-    # -- changing ----------------------------------------------------------------------------------------------------------
 
     def attach(self, change: Change, remember: Remember) -> None:
         known = self._layout or self.look()
@@ -178,8 +174,6 @@ class Plane(ControlPlane):
             if port.label == next(reaching, None):
                 found.add(path)
         return found
-
-    # -- besides -----------------------------------------------------------------------------------------------------------
 
     def readings(self) -> tuple[Reading, ...]:
         """PCIe links, their errors and traffic by device or port, and temperatures; what the chassis does not tell is left out."""

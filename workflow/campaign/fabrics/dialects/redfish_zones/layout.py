@@ -79,8 +79,6 @@ class Layout:
         """Paths of those that are there."""
         return [self.path_of[name] for name in fabric_ids if name in self.path_of]
 
-    # -- places ------------------------------------------------------------------------------------------------------------
-
     @cached_property
     def places(self) -> Mapping[str, tuple[str | None, int]]:
         """(drawer, slot) of every device by path; no drawer: the fabric has none."""
@@ -122,8 +120,6 @@ class Layout:
     def location(self, path: str) -> str:
         drawer, slot = self.places[path]
         return f"{self.full_name(drawer) if drawer else self.fabric}/slot{slot}"
-
-    # -- rules -------------------------------------------------------------------------------------------------------------
 
     def reaching(self, drawer: str) -> list[HostPort]:
         """Ports that reach a drawer, in the order of its connections: as its switch tells, else two ports a drawer (one a host)."""

@@ -64,9 +64,6 @@ def celsius(chassis: str, sensors: Any, value: str) -> Iterator[Reading]:
             yield Reading(f"{chassis}/{name}", "temperature_c", told)
 
 
-# -- logs ------------------------------------------------------------------------------------------------------------------
-
-
 def events(service: Service, after: str | None) -> tuple[Event, ...]:
     """New entries of every log of the managers and the chassis, in order of time."""
     logs: dict[str, list[Json]] = {}

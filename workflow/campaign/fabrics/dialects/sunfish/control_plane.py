@@ -62,8 +62,6 @@ class Plane(ControlPlane):
             "where the agent does",
         )
 
-    # -- looking -----------------------------------------------------------------------------------------------------------
-
     def view(self) -> View:
         if not self._fabric:
             self._fabric = the_fabric(self._service.members(FABRICS), self._options.fabric)
@@ -142,8 +140,6 @@ class Plane(ControlPlane):
 
     def _initiator(self, host: str) -> Endpoint | None:
         return next((one for one in self._shown.endpoints if one.initiates and self._hosts.get(one.id) == host), None)
-
-    # -- changing ----------------------------------------------------------------------------------------------------------
 
     def attach(self, change: Change, remember: Remember) -> None:
         done: list[str] = []
