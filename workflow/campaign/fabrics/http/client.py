@@ -155,7 +155,11 @@ class Client:
             self._hidden.add_from(form or body)
             if self._rehearsed is not None:
                 shown = MASK if secret else self._hidden.masked(form or body)
-                self._rehearsed.append(Sent(method, self._address.url(target), shown, self._shown(headers or {})))
+                secrets = AUTHENTICATING | {name.lower() for name in self.authorization}
+                told = {
+                    name: self.scrub(value) for name, value in (headers or {}).items() if name.lower() not in secrets
+                }
+                self._rehearsed.append(Sent(method, self._address.url(target), shown, told))
                 return Answer(200, {}, assumed, json.dumps(assumed), path, self.scrub)
             try:
                 answer = self._exchange(method, target, path, content, kind, headers)
@@ -263,10 +267,6 @@ class Client:
             raise ProtocolViolation(
                 self.scrub(f"{method} {self._address.url(target)}: not a valid request: {error}")
             ) from None
-
-    def _shown(self, headers: Mapping[str, str]) -> dict[str, str]:
-        secret = AUTHENTICATING | {name.lower() for name in self.authorization}
-        return {name: self.scrub(value) for name, value in headers.items() if name.lower() not in secret}
 
 
 def _content(body: Any, form: Mapping[str, str] | None) -> tuple[bytes, str | None]:

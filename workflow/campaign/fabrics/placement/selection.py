@@ -5,6 +5,7 @@ Preferred, in this order: the same spread over drawers on every host; few drawer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,18 +33,26 @@ def select(request: Request, inventory: Inventory, banks: Sequence[Bank] = ()) -
 
 
 def _place(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tuple[HostSelection, ...] | None:
-    wanted = request.configuration
-    hosts = [host for host in _allowed(request, inventory) if _own(host, wanted, inventory) is not None]
-    need = Need(wanted.fabric_devices_per_host, int(wanted.storage == "fabric-nvme"))
-    if need == Need(0, 0):
-        nothing = Share((0,) * len(banks), None)
-        shares = [(host, nothing) for host in hosts[: wanted.hosts]] if len(hosts) >= wanted.hosts else None
+    wanted, need = request.configuration, _need(request.configuration)
+    own = _own_parts(request, inventory)
+    free = [_free_in(bank, banks, wanted, inventory) for bank in banks]
+    if need != Need(0, 0):
+        shares = Search(banks, need, wanted.hosts).run(list(own), _left(free, inventory, banks))
     else:
-        shares = Search(banks, need, wanted.hosts).run(hosts, _left(wanted, inventory, banks))
+        nothing = Share((0,) * len(banks), None)
+        shares = [(host, nothing) for host in own][: wanted.hosts] if len(own) >= wanted.hosts else None
     if shares is None:
         return None
-    slots = {bank.name: _free_in(bank, banks, wanted, inventory) for bank in banks}
-    return tuple(_chosen(host, share, wanted, inventory, banks, slots) for host, share in shares)
+    found: list[HostSelection] = []
+    for host, share in shares:
+        fabric = [free[index][0].pop(0) for index, count in enumerate(share.devices) for _ in range(count)]
+        drive = () if share.drive is None else (free[share.drive][1].pop(0),)
+        found.append(replace(own[host], fabric=tuple(fabric), storage=(*own[host].storage, *drive)))
+    return tuple(found)
+
+
+def _need(wanted: Configuration) -> Need:
+    return Need(wanted.fabric_devices_per_host, int(wanted.storage == "fabric-nvme"))
 
 
 def _allowed(request: Request, inventory: Inventory) -> list[Host]:
@@ -58,18 +67,17 @@ def _usable(device: Device) -> bool:
     return device.state == "free" and device.health != "critical"
 
 
-def _own(host: Host, wanted: Configuration, inventory: Inventory) -> HostSelection | None:
-    """The host's part that needs no fabric; None when it lacks the devices or the drive."""
-    own = [device for device in inventory.devices if device.local and device.attached_to == host.name]
-    fitting = [d.fabric_id for d in own if d.computes and d.model == wanted.device and _usable(d)]
-    drives = [device.fabric_id for device in own if device.kind == STORAGE_KIND and _usable(device)]
-    if len(fitting) < wanted.local_devices_per_host or (wanted.storage == "nvme" and not drives):
-        return None
-    return HostSelection(
-        host.name,
-        local=tuple(fitting[: wanted.local_devices_per_host]),
-        storage=tuple(drives[: int(wanted.storage == "nvme")]),
-    )
+def _own_parts(request: Request, inventory: Inventory) -> dict[Host, HostSelection]:
+    """What hosts give that needs no fabric; without those that lack the devices or the drive."""
+    wanted, found = request.configuration, dict[Host, HostSelection]()
+    count, drives_needed = wanted.local_devices_per_host, int(wanted.storage == "nvme")
+    for host in _allowed(request, inventory):
+        own = [d for d in inventory.devices if d.local and d.attached_to == host.name and _usable(d)]
+        fitting = [device.fabric_id for device in own if device.computes and device.model == wanted.device]
+        drives = [device.fabric_id for device in own if device.kind == STORAGE_KIND]
+        if len(fitting) >= count and len(drives) >= drives_needed:
+            found[host] = HostSelection(host.name, local=tuple(fitting[:count]), storage=tuple(drives[:drives_needed]))
+    return found
 
 
 def _free_in(
@@ -83,8 +91,7 @@ def _free_in(
     )
 
 
-def _left(wanted: Configuration, inventory: Inventory, banks: Sequence[Bank]) -> Left:
-    free = [_free_in(bank, banks, wanted, inventory) for bank in banks]
+def _left(free: Sequence[tuple[list[str], list[str]]], inventory: Inventory, banks: Sequence[Bank]) -> Left:
     serving: dict[str, set[str]] = {bank.drawer: set() for bank in banks}
     for device in inventory.devices:
         bank = None if device.local or device.attached_to is None else bank_of(banks, device.location)
@@ -95,23 +102,6 @@ def _left(wanted: Configuration, inventory: Inventory, banks: Sequence[Bank]) ->
         tuple(len(drives) for _, drives in free),
         tuple((drawer, len(hosts)) for drawer, hosts in serving.items()),
     )
-
-
-def _chosen(
-    host: Host,
-    share: Share,
-    wanted: Configuration,
-    inventory: Inventory,
-    banks: Sequence[Bank],
-    slots: dict[str, tuple[list[str], list[str]]],
-) -> HostSelection:
-    own = _own(host, wanted, inventory)
-    assert own is not None  # _place took only hosts that have it
-    fabric = [
-        slots[bank.name][0].pop(0) for bank, count in zip(banks, share.devices, strict=True) for _ in range(count)
-    ]
-    drive = () if share.drive is None else (slots[banks[share.drive].name][1].pop(0),)
-    return replace(own, fabric=tuple(fabric), storage=(*own.storage, *drive))
 
 
 def _why_not(
@@ -147,9 +137,8 @@ def _forbidding_rule(request: Request, inventory: Inventory, banks: Sequence[Ban
         ]
         if _place(request, inventory, lifted) is not None:
             return RULES[mode]
-    need = Need(wanted.fabric_devices_per_host, int(wanted.storage == "fabric-nvme"))
-    hosts = [host for host in _allowed(request, inventory) if _own(host, wanted, inventory) is not None]
-    if len(hosts) >= wanted.hosts and enough(_left(wanted, inventory, banks), need, wanted.hosts):
+    left = _left([_free_in(bank, banks, wanted, inventory) for bank in banks], inventory, banks)
+    if len(_own_parts(request, inventory)) >= wanted.hosts and enough(left, _need(wanted), wanted.hosts):
         return CABLING_RULE
     return None
 
@@ -181,12 +170,8 @@ def _asked(wanted: Configuration) -> str:
 
 def _have(request: Request, inventory: Inventory) -> str:
     allowed = [host.name for host in _allowed(request, inventory)]
-    local: dict[str, int] = {}
-    pooled: dict[str, int] = {}
-    for device in inventory.devices:
-        if not device.local or device.attached_to in allowed:
-            counts = local if device.local else pooled
-            counts[device.model] = counts.get(device.model, 0) + 1
+    local = Counter(device.model for device in inventory.devices if device.local and device.attached_to in allowed)
+    pooled = Counter(device.model for device in inventory.devices if not device.local)
     listed = [
         f"{where} " + (", ".join(f"{count} x {model!r}" for model, count in counts.items()) or "nothing")
         for where, counts in (("of their own", local), ("in the pool", pooled))

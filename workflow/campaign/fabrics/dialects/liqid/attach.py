@@ -90,7 +90,8 @@ class Attachment:
         lease_id = self.change.tag.lease_id
         self.parts = plan(self.change, self.snapshot, self._group)
         try:
-            self._mark()
+            for device in (device for part in self.parts for device in part.devices if device.tag is None):
+                self.api.describe(device, marked(device.text, self.change.tag))
             if any(part.missing for part in self.parts):
                 self._compose()
         except Refused as error:
@@ -106,12 +107,6 @@ class Attachment:
         machines = [f"machine {self.snapshot.name_of(n)}" for n in told if n in self.snapshot.machines]
         about_machine = machines and "machine" in str(error).lower()
         return machines if about_machine else [f"somebody who edits group {self.options.group}"]
-
-    def _mark(self) -> None:
-        for part in self.parts:
-            for device in part.devices:
-                if device.tag is None:
-                    self.api.describe(device, marked(device.text, self.change.tag))
 
     def _compose(self) -> None:
         for part in self.parts:

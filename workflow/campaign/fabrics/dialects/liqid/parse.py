@@ -184,12 +184,13 @@ def seen(predevice: Raw, info: Raw | None) -> Seen | None:
     if path is None or not isinstance(name, str) or not name:
         return None
     location = member(info, "location")
+    pci = [_text(member(info, each)) for each in ("pci_vendor", "pci_device")]
     group = number(member(predevice, "grp_id"))
     return Seen(
         name,
         path,
         device_id=_text(member(info, "dev_id")),
-        model=_text(member(info, "model")) or _pci(info),
+        model=_text(member(info, "model")) or (":".join(pci) if all(pci) else ""),
         serial=_text(member(info, "serial_num")),
         text=_text(member(info, "udesc")),
         rack=number(member(location, "rack")) or 0,
@@ -204,11 +205,6 @@ def seen(predevice: Raw, info: Raw | None) -> Seen | None:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) and value.lower() not in ("n/a", "null", "none") else ""
-
-
-def _pci(info: Raw | None) -> str:
-    vendor, device = _text(member(info, "pci_vendor")), _text(member(info, "pci_device"))
-    return f"{vendor}:{device}" if vendor and device else ""
 
 
 def state_of(data: Iterable[Any]) -> str:

@@ -94,7 +94,8 @@ def service_view(reading: Reading, hosts: Sequence[str], options: Options) -> Se
     for block in sorted(reading.blocks.values(), key=lambda block: _natural(block.id)):
         if block.is_host:
             continue
-        drawer = _drawer(reading, block)
+        zones = (zone.id for zone in reading.zones if zone.uri in reading.zones_of(block))
+        drawer = "+".join(sorted(zones, key=_natural)) or "pool"
         for device in _devices(reading, block, whose, options):
             slots[drawer] = slots.get(drawer, 0) + 1
             devices.append(replace(device, location=f"{drawer}/slot{slots[drawer]}"))
@@ -140,11 +141,6 @@ def _host_of(system: System, seats: Mapping[str, Seat]) -> str:
             return seat.host
     named = _named(system)
     return named[1] if named else f"system {system.name or system.id}"
-
-
-def _drawer(reading: Reading, block: Block) -> str:
-    names = sorted((zone.id for zone in reading.zones if zone.uri in reading.zones_of(block)), key=_natural)
-    return "+".join(names) or "pool"
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -60,7 +60,8 @@ class Zones:
         try:
             self._patch(port, body, version)
         except Incompatible as error:
-            if "Description" not in body or not _refuses_description(str(error)):
+            about = "Description" in str(error) and any(re.search(rf"\b{word}\b", str(error)) for word in _NOT_KEPT)
+            if "Description" not in body or not about:
                 raise
             self.marks = False
             del body["Description"]
@@ -84,10 +85,6 @@ def foreign(port: HostPort, ours: Collection[str], tag: Tag) -> None:
             f"{tag.lease_id}: the zone of {port.words} has {', '.join(others)}, which no campaign attached",
             (port.words,),
         )
-
-
-def _refuses_description(message: str) -> bool:
-    return "Description" in message and any(re.search(rf"\b{word}\b", message) for word in _NOT_KEPT)
 
 
 def _not_kept(body: Any) -> bool:
