@@ -95,7 +95,7 @@ def timed(kind: str, **changes: Any) -> Workload:
 
 
 def _validated(document: dict[str, Any]) -> Workload:
-    validated = validate(YamlFile(Path("workload.yaml"), document, {}), "workload")
+    validated = validate(YamlFile(Path("workload.yaml"), document, {}), Workload)
     assert isinstance(validated, Workload)
     return validated
 

@@ -19,7 +19,7 @@ import yaml
 
 from campaign.cli.main import main
 from campaign.config.documentation.pages import EXAMPLES
-from campaign.config.load import validate
+from campaign.config.load import NOUNS, validate
 from campaign.config.published_file import ReferenceSet
 from campaign.config.yaml_file import parse_yaml
 from campaign.report.write import draw_figures
@@ -65,7 +65,7 @@ def test_a_yaml_block_is_valid(block: Block) -> None:
     elif noun == "values":
         assert set(yaml.safe_load(text)) <= {"slurm", "launcher"}
     else:
-        validate(parse_yaml(text, Path(str(block))), noun)
+        validate(parse_yaml(text, Path(str(block))), NOUNS[noun])
 
 
 def _noun(text: str) -> str:

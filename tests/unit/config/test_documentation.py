@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from campaign.config import load
 from campaign.config.documentation import pages
 from campaign.config.documentation.__main__ import main, outdated
 from campaign.config.documentation.pages import COMMAND, EXAMPLES, configuration
@@ -41,7 +42,7 @@ def test_generated_files_are_up_to_date() -> None:
 
 @pytest.mark.parametrize(("path", "noun"), SHIPPED, ids=lambda value: value.stem if isinstance(value, Path) else value)
 def test_shipped_files_are_valid_and_name_their_schema(path: Path, noun: str) -> None:
-    validate(read_yaml(path), noun, None if noun == "campaign" else path.stem)
+    validate(read_yaml(path), load.NOUNS[noun], None if noun == "campaign" else path.stem)
     jsonschema.Draft202012Validator(schema_of(noun)).validate(yaml.safe_load(path.read_text()))
     first = path.read_text().splitlines()[0]
     assert first.startswith("# yaml-language-server: $schema=")
@@ -103,7 +104,7 @@ def test_a_scalar_and_a_list_are_both_valid_where_either_can_stand(change: dict[
 )
 def test_examples_are_valid(noun: str, example: str) -> None:
     file = parse_yaml(example, Path("example.yaml"))
-    validate(file, noun)
+    validate(file, load.NOUNS[noun])
     jsonschema.Draft202012Validator(schema_of(noun)).validate(file.data)
 
 

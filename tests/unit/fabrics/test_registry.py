@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from campaign.config.load import read_system
+from campaign.config.load import load_named
+from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError
 from campaign.fabrics import FABRICS, fabric_modules, open_fabric, registry
 from campaign.fabrics.hardware import HostSpec
@@ -47,12 +48,12 @@ def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("another")
 def test_another_package_can_bring_a_fabric(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"system.fabric": {"kind": "theirs", "colour": "red"}, "system.pool": []})
-    assert read_system("bench", path).fabric["kind"] == "theirs"
+    assert load_named(SystemFile, "bench", path).model.fabric["kind"] == "theirs"
     fabric = open_fabric("theirs", {"colour": "red"}, (HostSpec("host1", 8, 32.0),), (), tmp_path)
     assert [host.name for host in fabric.inventory().hosts] == ["host1"]
     write_files(tmp_path, {"system.fabric": {"kind": "theirs", "flavour": "red"}, "system.pool": []})
     with pytest.raises(ConfigError, match="flavour"):
-        read_system("bench", path)
+        load_named(SystemFile, "bench", path)
 
 
 @pytest.mark.usefixtures("another")

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from campaign.config.load import load_workload_file
+from campaign.config.load import load_named
 from campaign.paths import CONFIG, ROOT
 from campaign.plan.dag import Request, read_plan
 from campaign.run.try_workload import Wish, campaign_of, only_cell, run_of
 from campaign.workloads.command import CommandWorkload
+from campaign.workloads.protocol import Workload
 
 NAMES = sorted(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))
 ENVIRONMENTS = sorted(path for path in (ROOT / "envs/workloads").rglob("*") if path.is_file())
@@ -21,7 +22,7 @@ FOREIGN = [name for name in NAMES if "kind: command" in (CONFIG / f"workloads/{n
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_campaign_is_planned_with_it(name: str, tmp_path: Path) -> None:
-    file = load_workload_file(name, CONFIG / "campaign.yaml").model
+    file = load_named(Workload, name, CONFIG / "campaign.yaml").model
     document = {
         "name": "one",
         "system": "faster",
@@ -35,7 +36,7 @@ def test_a_campaign_is_planned_with_it(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_its_command_is_whole_in_every_precision(name: str, tmp_path: Path) -> None:
-    loaded = load_workload_file(name, CONFIG / "campaign.yaml")
+    loaded = load_named(Workload, name, CONFIG / "campaign.yaml")
     assert isinstance(loaded.model, CommandWorkload)
     assert loaded.model.parser is not None
     launcher = "slurm" if loaded.model.launch == "srun" else "local"

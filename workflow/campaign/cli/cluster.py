@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -162,10 +162,11 @@ def _find(directory: Path | None, host: str | None = None) -> Cluster:
 def read_system_file(system: str) -> SystemFile:
     """Read a system file by its path, or by its name under config/systems."""
     from campaign.config.load import read_system, validate  # commands that a job calls need no configuration
+    from campaign.config.system_file import SystemFile
     from campaign.config.yaml_file import read_yaml
 
     path = Path(system)
     if path.suffix in {".yaml", ".yml"}:
-        return cast("SystemFile", validate(read_yaml(path), "system"))
+        return validate(read_yaml(path), SystemFile)
     # Names are looked for where a campaign in ./config would find them.
     return read_system(system, Path("config/campaign.yaml"))

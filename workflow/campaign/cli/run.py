@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from campaign.cli.options import CAMPAIGN_FILE, campaign_argument, dry_run_option, request_options, results_option
-from campaign.config.load import read_campaign, read_system
+from campaign.config.load import load_campaign_file, read_system
 from campaign.config.resolve import load_campaign
 from campaign.paths import ROOT, SNAKEFILE, Results
 from campaign.plan.dag import Request
@@ -38,7 +38,7 @@ def run(asked: Request, profile: str | None, dry_run: bool, snakemake: tuple[str
             f"--where only selects cells. To measure runs on a host again: campaign redo {asked.campaign} --where ..",
             err=True,
         )
-    name = profile or read_system(read_campaign(asked.campaign).system, asked.campaign).launcher
+    name = profile or read_system(load_campaign_file(asked.campaign).model.system, asked.campaign).launcher
     directory = ROOT / name
     config = {
         "where": asked.where and _unquoted(asked.where),

@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from campaign.config.campaign_file import Shape
 from campaign.config.system_file import DeviceModel, HostGroup, Links, PoolEntry
 from campaign.documents.cell import SHAPE_AXES, Scalar
 from campaign.documents.fields import Argument, AxisName, Many, Model, Name
+from campaign.errors import nearest
 from campaign.workloads.parsers import ParserName
 from campaign.workloads.parsers.expressions import Parser
 
 IDENTITY = ("configuration", "workload", "batch", "batch_global", "precision", "repetition", "host", "lease")
 """What is known of a log, beside the shape of its configuration and the options of its workload."""
+
+
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"'{text}' is not a regular expression: {error}") from error
+    return text
+
+
+def _one_group(regex: str) -> str:
+    if (groups := re.compile(_regex(regex)).groups) != 1:
+        raise ValueError(f"'{regex}' has {groups} groups; exactly one must hold the value")
+    return regex
+
+
+def _known_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(f"'{name}' is no time zone; write a name such as UTC or Europe/Berlin") from error
+    return name
+
+
+def _relative(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError("a path is relative to the directory that is imported, and stays in it")
+    return path
+
+
+_Group = Annotated[str, AfterValidator(_one_group)]
 
 
 class ImportedSystem(Model):
@@ -66,76 +99,38 @@ class ImportedWorkload(Model):
 class LogTimes(Model):
     """When a run started and ended, by its log. Default: it ended when the file was last written; its duration is unknown."""
 
-    start: str | None = None
+    start: _Group | None = None
     """Regular expression with one group for the start time; the first match counts."""
-    end: str | None = None
+    end: _Group | None = None
     """Regular expression with one group for the end time; the last match counts."""
-    duration_s: str | None = None
+    duration_s: _Group | None = None
     """Regular expression with one group for the seconds from start to end; the last match counts."""
     form: str = "iso"
     """Format of the times: `iso`, `unix` (seconds), or a strptime pattern such as `%d/%b/%Y %H:%M:%S`."""
-    timezone: str = "UTC"
+    timezone: Annotated[str, AfterValidator(_known_zone)] = "UTC"
     """Time zone of times without one, such as `Europe/Berlin`."""
-
-    @field_validator("start", "end", "duration_s")
-    @classmethod
-    def _one_group(cls, value: str | None) -> str | None:
-        return value if value is None else one_group(value)
-
-    @field_validator("timezone")
-    @classmethod
-    def _known_zone(cls, value: str) -> str:
-        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-        try:
-            ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ValueError(f"'{value}' is no time zone; write a name such as UTC or Europe/Berlin") from error
-        return value
 
 
 class LogPattern(Model):
     """Logs of one kind: their paths, and where each states its configuration, workload and so on."""
 
-    path: str = Field(min_length=1)
+    path: Annotated[str, Field(min_length=1), AfterValidator(_relative)]
     """Path below the directory, with names in braces: `{configuration}/{workload}-b{batch}-{precision}-r{repetition}.log`. A name
     stands for a part without `/`; `*` matches anything without `/`, and `**/` any directories. Names: `configuration` (or keys of
     its shape, such as `hosts` and `devices_per_host`), `workload`, `batch` or `batch_global`, `precision`, `repetition` (default:
     numbered by path), `host` (one, or several joined by `+` or `,`), `lease` (runs that shared a composition), and options."""
     values: dict[str, Scalar] = Field(default_factory=dict)
     """Values that apply to all these logs, by the same names."""
-    read: dict[str, str] = Field(default_factory=dict)
+    read: dict[str, _Group] = Field(default_factory=dict)
     """Values read from the log: name -> regular expression with one group. A log that contradicts its path is not imported."""
     words: dict[str, dict[str, Scalar]] = Field(default_factory=dict)
     """Translations: name -> word in the log -> value, such as `{precision: {amp: fp16, o0: fp32}}`."""
     times: LogTimes = LogTimes()
     """When runs started and ended."""
-    exit_code: str | None = None
+    exit_code: _Group | None = None
     """Regular expression for the exit code. Default: a run that printed its result counts as successful."""
-    timed_out: str | None = None
+    timed_out: Annotated[str, AfterValidator(_regex)] | None = None
     """Regular expression that matches only in logs of runs that were stopped at a time limit. Slurm's messages are recognised."""
-
-    @field_validator("read")
-    @classmethod
-    def _groups(cls, value: dict[str, str]) -> dict[str, str]:
-        return {name: one_group(regex) for name, regex in value.items()}
-
-    @field_validator("exit_code")
-    @classmethod
-    def _one_group(cls, value: str | None) -> str | None:
-        return value if value is None else one_group(value)
-
-    @field_validator("timed_out")
-    @classmethod
-    def _regex(cls, value: str | None) -> str | None:
-        return value if value is None else _compiled(value).pattern
-
-    @field_validator("path")
-    @classmethod
-    def _relative(cls, value: str) -> str:
-        if value.startswith("/") or ".." in value.split("/"):
-            raise ValueError("a path is relative to the directory that is imported, and stays in it")
-        return value
 
 
 class ImportedProtocol(Model):
@@ -193,22 +188,5 @@ class ImportFile(Model):
         for number, pattern in enumerate(self.logs):
             for name in [*pattern.values, *pattern.read, *pattern.words]:
                 if name not in known and not files:
-                    from campaign.errors import nearest
-
                     raise ValueError(f"logs.{number}: '{name}' can be said of no log; {nearest(name, known)}")
         return self
-
-
-def one_group(regex: str) -> str:
-    """The regular expression; ValueError unless it is one with one group."""
-    groups = _compiled(regex).groups
-    if groups != 1:
-        raise ValueError(f"'{regex}' has {groups} groups; exactly one must hold the value")
-    return regex
-
-
-def _compiled(regex: str) -> re.Pattern[Any]:
-    try:
-        return re.compile(regex)
-    except re.error as error:
-        raise ValueError(f"'{regex}' is not a regular expression: {error}") from error

@@ -30,7 +30,7 @@ NOUNS: dict[str, type[BaseModel]] = {
     "import": ImportFile,
 }
 
-_M = TypeVar("_M")
+_M = TypeVar("_M", bound=BaseModel)
 _R = TypeVar("_R")
 
 
@@ -42,32 +42,25 @@ class Loaded(Generic[_M]):
     source: YamlFile
 
 
-def read_campaign(path: Path) -> CampaignFile:
-    """Validate a campaign file."""
-    return load_campaign_file(path).model
-
-
-def read_system(name: str, campaign_path: Path) -> SystemFile:
-    """Find and validate the system file `name` for a campaign."""
-    return load_system_file(name, campaign_path).model
-
-
 def load_campaign_file(path: Path) -> Loaded[CampaignFile]:
     """Read and validate a campaign file."""
     source = read_yaml(path)
-    return Loaded(cast(CampaignFile, validate(source, "campaign")), source)
+    return Loaded(validate(source, CampaignFile), source)
 
 
-def load_system_file(name: str, campaign_path: Path) -> Loaded[SystemFile]:
-    """Find, read and validate the system file `name` for a campaign."""
-    source = read_yaml(_find("systems", name, campaign_path))
-    return Loaded(cast(SystemFile, validate(source, "system", name)), source)
+def load_named(kind: type[_M], name: str, campaign_path: Path) -> Loaded[_M]:
+    """Find, read and validate the system or workload file `name` for a campaign."""
+    source = read_yaml(_find(f"{_noun(kind)}s", name, campaign_path))
+    return Loaded(validate(source, kind, name), source)
 
 
-def load_workload_file(name: str, campaign_path: Path) -> Loaded[Workload]:
-    """Find, read and validate the workload file `name` for a campaign."""
-    source = read_yaml(_find("workloads", name, campaign_path))
-    return Loaded(cast(Workload, validate(source, "workload", name)), source)
+def read_system(name: str, campaign_path: Path) -> SystemFile:
+    """The system file `name` for a campaign."""
+    return load_named(SystemFile, name, campaign_path).model
+
+
+def _noun(kind: type[BaseModel]) -> str:
+    return next(noun for noun, model in NOUNS.items() if model is kind)
 
 
 def config_directories(campaign_path: Path) -> list[Path]:
@@ -112,37 +105,36 @@ def gathered(calls: Iterable[Callable[[], _R]]) -> list[_R]:
     return results
 
 
-def validate(source: YamlFile, noun: str, name: str | None = None) -> BaseModel:
-    """Validate a document as a campaign, system or workload; ConfigError lists every problem with line, key and remedy.
+def validate(source: YamlFile, kind: type[_M], name: str | None = None) -> _M:
+    """Validate a document as one of `NOUNS`; ConfigError lists every problem with line, key and remedy.
 
     name: what the document has to call itself, for a file that is found by its name.
     """
-    calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(noun, source), source, noun)]
-    if noun == "system":
+
+    def check_name() -> None:
+        if (inside := source.data.get("name", name)) != name:
+            raise ConfigError(
+                f"{source.place('name')}: '{inside}' differs from the name of the file, '{name}'; rename one of them"
+            )
+
+    calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(kind, source), source, _noun(kind))]
+    if kind is SystemFile:
         calls.append(lambda: _check_fabric(source))
     if name is not None:
-        calls.append(lambda: _check_name(source, name))
-    return cast(BaseModel, gathered(calls)[0])
+        calls.append(check_name)
+    return cast(_M, gathered(calls)[0])
 
 
-def _model_of(noun: str, source: YamlFile) -> type[BaseModel]:
-    if noun != "workload":
-        return NOUNS[noun]
+def _model_of(kind: type[BaseModel], source: YamlFile) -> type[BaseModel]:
+    if kind is not Workload:
+        return kind
     if "kind" not in source.data:
-        where = source.place(name=noun)
+        where = source.place(name="workload")
         raise ConfigError(f"{where}: the key 'kind' is missing; docs/reference/configuration.md lists the kinds")
     try:
         return workload_class(str(source.data["kind"]))
     except ConfigError as error:
         raise ConfigError(f"{source.place('kind')}: {error}") from None
-
-
-def _check_name(source: YamlFile, name: str) -> None:
-    inside = source.data.get("name", name)
-    if inside != name:
-        raise ConfigError(
-            f"{source.place('name')}: '{inside}' differs from the name of the file, '{name}'; rename one of them"
-        )
 
 
 def _check_fabric(source: YamlFile) -> None:
@@ -157,9 +149,7 @@ def _check_fabric(source: YamlFile) -> None:
             if "kind" in fabric
             else f"{source.place('fabric', 'kind')}: this key is missing; choose one of: {', '.join(known)}"
         )
-    model = fabric_kind(kind).options
-    options = {key: value for key, value in fabric.items() if key != "kind"}
-    _valid(model, source, "fabric", options, ("fabric",))
+    _valid(fabric_kind(kind).options, source, "fabric", {k: v for k, v in fabric.items() if k != "kind"}, ("fabric",))
 
 
 def _valid(model: type[BaseModel], source: YamlFile, noun: str, data: Any = None, prefix: Location = ()) -> BaseModel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,14 +12,7 @@ from campaign.config import input_files
 from campaign.config.campaign_file import CampaignFile, Protocol
 from campaign.config.check import Sources, check
 from campaign.config.expand_shapes import Impossible, expand_shapes
-from campaign.config.load import (
-    Loaded,
-    gathered,
-    load_campaign_file,
-    load_system_file,
-    load_workload_file,
-    validate,
-)
+from campaign.config.load import gathered, load_campaign_file, load_named, validate
 from campaign.config.primary_metric import primary_metric
 from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.config.yaml_file import YamlFile
@@ -94,13 +86,12 @@ def load_campaign(
     campaign = load_campaign_file(path)
     named = list(dict.fromkeys(campaign.model.axes.workload))
     calls: list[Callable[[], Any]] = [
-        partial(load_system_file, campaign.model.system, path),
-        *(partial(load_workload_file, name, path) for name in named),
+        partial(load_named, SystemFile, campaign.model.system, path),
+        *(partial(load_named, Workload, name, path) for name in named),
         *(partial(_read_reference, name, path) for name in dict.fromkeys(campaign.model.references)),
     ]
     system, *others = gathered(calls)
-    workloads: dict[str, Loaded[Workload]] = dict(zip(named, others, strict=False))
-    references: list[ReferenceSet] = others[len(named) :]
+    workloads, references = dict(zip(named, others, strict=False)), others[len(named) :]
     file = campaign.model
     if run_implied:
         file = file.model_copy(update={"protocol": file.protocol.model_copy(update={"skip_implied": False})})
@@ -141,9 +132,9 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         raise ConfigError(f"the stored campaign is damaged ({error!r}); restore it from an archive") from error
     campaign = resolve(
         name,
-        typing.cast(CampaignFile, validate(sources.campaign, "campaign")),
-        typing.cast(SystemFile, validate(sources.system, "system")),
-        {key: typing.cast(Workload, validate(source, "workload")) for key, source in sources.workloads.items()},
+        validate(sources.campaign, CampaignFile),
+        validate(sources.system, SystemFile),
+        {key: validate(source, Workload) for key, source in sources.workloads.items()},
         sources,
     )
     campaign = replace(campaign, inputs=input_files.from_document(document.get("inputs", {})))

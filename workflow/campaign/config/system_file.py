@@ -52,15 +52,9 @@ class HostGroup(Model):
         return value
 
 
-class PoolEntry(Model):
+class PoolEntry(DeviceCount):
     """Devices of one model in the fabric's pool."""
 
-    kind: Literal["gpu", "nvme", "nic"] = "gpu"
-    """Kind of device."""
-    model: Name
-    """Device model."""
-    count: Count
-    """Number of devices."""
     drawer: str | None = None
     """Location, for fabrics with drawers: `falcon1/drawer1`."""
 

@@ -8,11 +8,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from campaign.config.expand_shapes import expand_shapes
 from campaign.config.import_file import ImportFile, LogPattern
-from campaign.config.load import Loaded, gathered, load_workload_file, validate
+from campaign.config.load import gathered, load_named, validate
 from campaign.config.published_file import load as load_reference
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile, read_yaml
@@ -49,8 +48,8 @@ class Map:
 def read_map(path: Path) -> Map:
     """Read a map and the workload files that it names; ConfigError lists what is wrong, where, and what is allowed."""
     source = read_yaml(path)
-    said = cast(ImportFile, validate(source, "import"))
-    system = cast(SystemFile, validate(unsaved_file(path, system_document(said, {})), "system"))
+    said = validate(source, ImportFile)
+    system = validate(unsaved_file(path, system_document(said, {})), SystemFile)
     configurations, impossible = expand_shapes(said.configurations, system, source)
     if impossible:
         raise ConfigError(f"{source.place('configurations')}: {impossible[0].shape}: {impossible[0].why}")
@@ -74,8 +73,8 @@ def unsaved_file(path: Path, document: Mapping[str, object]) -> YamlFile:
 def _workload(said: ImportFile, name: str, source: YamlFile) -> Workload:
     entry = said.workloads[name]
     if entry.parser is not None or entry.parsers:
-        return cast(Workload, validate(unsaved_file(source.path, workload_document(name, said)), "workload"))
-    loaded: Loaded[Workload] = load_workload_file(name, source.path)
+        return validate(unsaved_file(source.path, workload_document(name, said)), Workload)
+    loaded = load_named(Workload, name, source.path)
     if not loaded.model.reads_log:
         raise ConfigError(
             f"{source.place('workloads', name)}: workload '{name}' ({loaded.model.kind}) gives its numbers in files of its own, "

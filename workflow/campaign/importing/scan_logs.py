@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.check import Sources
@@ -123,8 +123,8 @@ def _campaign(read: Map, entries: Sequence[Entry], earlier: Sequence[Record]) ->
     axes = {name for point in points for name, _ in point[4]}
     known = read.known.workloads
     source = unsaved_file(read.path, campaign_document(read.said, set(points), axes, often, known))
-    file = cast(CampaignFile, validate(source, "campaign"))
-    system = cast(SystemFile, validate(unsaved_file(read.path, system_document(read.said, known)), "system"))
+    file = validate(source, CampaignFile)
+    system = validate(unsaved_file(read.path, system_document(read.said, known)), SystemFile)
     workloads = {name: known[name] for name in file.axes.workload}
     return resolve(read.path, file, system, workloads, Sources(source, source, {}))
 

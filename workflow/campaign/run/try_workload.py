@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from campaign.config.campaign_file import CampaignFile
 from campaign.config.check import Sources
 from campaign.config.input_files import inputs_of, read_inputs
-from campaign.config.load import Loaded, config_directories, load_workload_file, validate
+from campaign.config.load import Loaded, config_directories, load_named, validate
 from campaign.config.resolve import Campaign, resolve
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile, read_yaml
@@ -58,9 +58,9 @@ def find_workload(name: str) -> Loaded[Workload]:
     """A workload by its file, or by its name under config/workloads."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        return load_workload_file(name, HERE)
+        return load_named(Workload, name, HERE)
     source = read_yaml(path)
-    return Loaded(cast(Workload, validate(source, "workload", path.stem)), source)
+    return Loaded(validate(source, Workload, path.stem), source)
 
 
 def this_machine(devices: int) -> SystemFile:
@@ -98,7 +98,7 @@ def campaign_of(
         "protocol": {name: getattr(wish, name) for name in ("warmup_steps", "measured_steps", "time_limit_s")},
     }
     source = YamlFile(Path("once"), document, {})
-    asked = cast(CampaignFile, validate(source, "campaign"))
+    asked = validate(source, CampaignFile)
     sources = Sources(source, YamlFile(Path(used.name), {}, {}), {workload.model.name: workload.source})
     return resolve(Path("once"), asked, used, {workload.model.name: workload.model}, sources)
 
