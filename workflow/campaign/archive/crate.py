@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote, unquote
 
 from campaign.archive.layout import CONFIG, CRATE, MEANINGS, README, SNAKEFILE, FileFacts
 
@@ -77,63 +78,39 @@ def crate_document(described: Described, files: Mapping[str, FileFacts], actions
     crate.metadata.extra_contexts.append(_CONTEXT)
     crate.metadata["conformsTo"] = [{"@id": "https://w3id.org/ro/crate/1.1"}, {"@id": f"{_WORKFLOW_CRATE}/1.0"}]
 
-    def context(identifier: str, **properties: Any) -> Any:
-        return crate.add(ContextEntity(crate, identifier, properties=_typed(properties)))
+    def context(identifier: str, **properties: Any) -> dict[str, str]:
+        given = {
+            "@type" if key == "type" else key: each for key, each in properties.items() if each not in ("", None, [])
+        }
+        return {"@id": crate.add(ContextEntity(crate, identifier, properties=given)).id}
 
     language = ComputerLanguage(crate, f"{_WORKFLOW_CRATE}#snakemake", properties={
         "name": "Snakemake", "url": {"@id": "https://snakemake.readthedocs.io"},
     })  # fmt: skip
     crate.add(language)
-    for name, facts in files.items():
-        properties = {**_file(name, facts), **(_workflow(described, language.id) if name == SNAKEFILE else {})}
-        crate.add_file(dest_path=name, properties=properties)
-    for part, meaning in MEANINGS.items():
-        if any(name.startswith(f"{part}/") for name in files):
-            crate.add_dataset(dest_path=part, properties={"name": part, "description": meaning})
-    for address, (name, version) in PROFILES.items():
-        context(address, type="CreativeWork", name=name, version=version)
-    if described.creator:
-        context(_CREATOR, type="Person", name=described.creator)
-    _software(context, described)
-    mentioned = [context(**each).id for each in _actions(described, files, actions)]
-    _root(crate, described, actions, mentioned, context)
-    document: dict[str, Any] = crate.metadata.generate()
-    document["@graph"] = sorted(document["@graph"], key=lambda entity: (entity["@id"] != CRATE, str(entity["@id"])))
-    return document
-
-
-def _typed(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "@type" if name == "type" else name: value for name, value in properties.items() if value not in ("", None, [])
-    }
-
-
-def _file(name: str, facts: FileFacts) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": name, "contentSize": str(facts.size), "sha256": facts.sha256}
-    found["encodingFormat"] = _FORMATS.get(name.rpartition(".")[2], "text/plain")
-    if name == README:
-        found["about"] = {"@id": "./"}
-    return found
-
-
-def _workflow(described: Described, language: str) -> dict[str, Any]:
-    return {
+    workflow = {
         "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
         "name": "Workflow of Composable Campaign",
         "description": "Entry of the Snakemake workflow, as it stands in the version that made this archive. It needs the program "
         "itself to run.",
         "version": described.version,
-        "programmingLanguage": {"@id": language},
+        "programmingLanguage": {"@id": language.id},
     }
-
-
-def _software(context: Any, described: Described) -> None:
-    packages = [
-        (name, version) for name, versions in sorted((described.packages or {}).items()) for version in versions
-    ]
+    special: dict[str, dict[str, Any]] = {README: {"about": {"@id": "./"}}, SNAKEFILE: workflow}
+    for name, facts in files.items():
+        form = _FORMATS.get(name.rpartition(".")[2], "text/plain")
+        common = {"name": name, "contentSize": str(facts.size), "sha256": facts.sha256, "encodingFormat": form}
+        crate.add_file(dest_path=name, properties={**common, **special.get(name, {})})
+    for part, meaning in MEANINGS.items():
+        if any(name.startswith(f"{part}/") for name in files):
+            crate.add_dataset(dest_path=part, properties={"name": part, "description": meaning})
+    for address, (name, version) in PROFILES.items():
+        context(address, type="CreativeWork", name=name, version=version)
+    agent = context(_CREATOR, type="Person", name=described.creator) if described.creator else None
     needed = [
-        context(f"#package-{name}-{version}", type="SoftwareApplication", name=name, softwareVersion=version).id
-        for name, version in packages
+        context(f"#package-{name}-{version}", type="SoftwareApplication", name=name, softwareVersion=version)
+        for name, versions in sorted((described.packages or {}).items())
+        for version in versions
     ]
     context(
         _PROGRAM,
@@ -141,38 +118,52 @@ def _software(context: Any, described: Described) -> None:
         name="Composable Campaign",
         softwareVersion=described.version,
         description="Composes hardware through a fabric, runs workloads on it and records every run.",
-        softwareRequirements=[{"@id": name} for name in needed]
-        if len(needed) > 1
-        else {"@id": needed[0]}
-        if needed
-        else None,
+        softwareRequirements=needed[0] if len(needed) == 1 else needed,
     )
+    root = crate.root_dataset
+    root["name"] = described.title or described.name
+    root["description"] = described.question or f"Measurements of the campaign {described.name} on {described.system}."
+    # When the last run ended, not when the file was written: the same results are the same crate.
+    root["datePublished"] = _time(_end_s(actions) or 0.0)
+    root["conformsTo"] = [{"@id": address} for address in PROFILES]
+    root["mainEntity"] = {"@id": SNAKEFILE}
+    root["mentions"] = [
+        context(**each, type="CreateAction", agent=agent) for each in _actions(described, files, actions)
+    ]
+    if agent:
+        root["creator"] = root["author"] = agent
+    if described.license:
+        address = described.license if "://" in described.license else _SPDX + described.license
+        root["license"] = context(address, type="CreativeWork", name=described.license)
+    else:
+        words = "Ask who made this archive before reusing it."
+        root["license"] = context(_NO_LICENSE, type="CreativeWork", name="Not stated", description=words)
+    document: dict[str, Any] = crate.metadata.generate()
+    document["@graph"] = sorted(document["@graph"], key=lambda entity: (entity["@id"] != CRATE, str(entity["@id"])))
+    return document
 
 
 def _actions(
     described: Described, files: Mapping[str, FileFacts], actions: Sequence[Action]
 ) -> Iterator[dict[str, Any]]:
+    """The campaign as a whole, and each lease."""
     configured = [name for name in files if name.startswith(f"{CONFIG}/")]
-    agent = {"@id": _CREATOR} if described.creator else None
-    tables = [name for name in files if name.startswith("tables/")]
     yield {
         "identifier": "#campaign",
-        "type": "CreateAction",
         "name": f"Campaign {described.name} on {described.system}",
         "description": described.question or "All leases of the campaign, from the plan to the tables.",
         "startTime": _time(min((a.start_s for a in actions if a.start_s is not None), default=None)),
         "endTime": _time(_end_s(actions)),
         "instrument": {"@id": SNAKEFILE},
         "object": _references(configured),
-        "result": _references(tables),
-        "agent": agent,
+        "result": _references(name for name in files if name.startswith("tables/")),
         "actionStatus": _status(any(action.runs for action in actions)),
     }
     for action in actions:
-        used = [name for name in configured if "/workloads/" not in name or _stem(name) in action.workloads]
+        workloads = {f"{name}.yaml" for name in action.workloads}
+        used = [name for name in configured if "/workloads/" not in name or name.rpartition("/")[2] in workloads]
         yield {
             "identifier": f"#lease-{action.lease_id}",
-            "type": "CreateAction",
             "name": f"Lease {action.lease_id}",
             "description": f"{action.runs} runs on the composition of lease {action.lease}",
             "startTime": _time(action.start_s),
@@ -180,14 +171,9 @@ def _actions(
             "instrument": {"@id": _PROGRAM},
             "object": _references(used),
             "result": _references(action.results),
-            "agent": agent,
             "actionStatus": _status(action.runs > 0),
             "error": action.error if not action.runs else "",
         }
-
-
-def _stem(name: str) -> str:
-    return name.rpartition("/")[2].removesuffix(".yaml")
 
 
 def _status(whole: bool) -> str:
@@ -195,8 +181,6 @@ def _status(whole: bool) -> str:
 
 
 def _references(names: Iterable[str]) -> list[dict[str, str]]:
-    from urllib.parse import quote
-
     return [{"@id": quote(name)} for name in names]
 
 
@@ -206,31 +190,6 @@ def _end_s(actions: Sequence[Action]) -> float | None:
 
 def _time(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(round(seconds), UTC).isoformat()
-
-
-def _root(crate: Any, described: Described, actions: Sequence[Action], mentioned: Sequence[str], context: Any) -> None:
-    root = crate.root_dataset
-    root["name"] = described.title or described.name
-    root["description"] = described.question or f"Measurements of the campaign {described.name} on {described.system}."
-    # When the last run ended, not when the file was written: the same results are the same crate.
-    root["datePublished"] = _time(_end_s(actions) or 0.0)
-    root["conformsTo"] = [{"@id": address} for address in PROFILES]
-    root["mainEntity"] = {"@id": SNAKEFILE}
-    root["mentions"] = [{"@id": name} for name in mentioned]
-    if described.creator:
-        root["creator"] = root["author"] = {"@id": _CREATOR}
-    if described.license:
-        address = described.license if "://" in described.license else _SPDX + described.license
-        context(address, type="CreativeWork", name=described.license)
-        root["license"] = {"@id": address}
-    else:
-        context(
-            _NO_LICENSE,
-            type="CreativeWork",
-            name="Not stated",
-            description="Ask who made this archive before reusing it.",
-        )
-        root["license"] = {"@id": _NO_LICENSE}
 
 
 def problems(document: Mapping[str, Any], files: Mapping[str, FileFacts]) -> list[str]:
@@ -276,8 +235,6 @@ def _of_actions(crate: Any) -> Iterator[str]:
 
 
 def _of_files(crate: Any, files: Mapping[str, FileFacts]) -> Iterator[str]:
-    from urllib.parse import unquote
-
     described = {unquote(each.id): each for each in crate.get_by_type("File")}
     yield from (f"'{name}' is not described" for name in sorted(set(files) - set(described)))
     for name, entity in sorted(described.items()):

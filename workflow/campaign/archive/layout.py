@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SCHEMA = "archive/2"
@@ -60,16 +60,8 @@ class Index:
     schema: str = SCHEMA
 
     def document(self) -> dict[str, Any]:
-        return {
-            "schema_version": self.schema,
-            "campaign": self.campaign,
-            "where": self.where,
-            "license": self.license,
-            "creator": self.creator,
-            "made_by": self.made_by,
-            "order": list(self.order),
-            "sha256": dict(self.sha256),
-        }
+        document = asdict(self)
+        return {"schema_version": document.pop("schema"), **document}
 
 
 @dataclass(frozen=True, slots=True)

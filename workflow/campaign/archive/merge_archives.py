@@ -57,7 +57,9 @@ def merge(out: Path, archives: Sequence[Path], on_conflict: OnConflict = "error"
         parts = [stack.enter_context(opened(path)) for path in archives]
         names = [str(path) for path in archives]
         campaign, taken = united([part.campaign for part in parts], names)
-        union = _Union(names, _set_aside(parts))
+        # What any archive says has been superseded, an archive from before that must not bring back.
+        superseded = {sha for part in parts for name, sha in part.index.sha256.items() if part_of(name) == "superseded"}
+        union = _Union(names, superseded)
         for position, part in enumerate(parts):
             union.add(position, part)
         if union.conflicts and on_conflict == "error":
@@ -68,16 +70,13 @@ def merge(out: Path, archives: Sequence[Path], on_conflict: OnConflict = "error"
         where = parts[0].where if len({part.where for part in parts}) == 1 else None
         order = _in_turn(parts, members)
         remade(campaign, members, where, Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-"))))
-        license, creator = (_first(getattr(part.index, name) for part in parts) for name in ("license", "creator"))
+        license, creator = (
+            next(filter(None, (getattr(part.index, name) for part in parts)), "") for name in ("license", "creator")
+        )
         written = pack_crate(campaign, members, out, Index(campaign.name, where, license, creator, order=order))
     records = sum(name.startswith("records/") for name in written)
     left_out = not plan and any(name.startswith("plan/") for part in parts for name in part.index.sha256)
     return Merged(out, len(written), records, taken, union.renamed, tuple(union.superseded), not left_out)
-
-
-def _set_aside(parts: Sequence[Opened]) -> set[str]:
-    """Checksums of what any archive says has been superseded: an archive from before that must not bring it back."""
-    return {digest for part in parts for name, digest in part.index.sha256.items() if part_of(name) == "superseded"}
 
 
 def _in_turn(parts: Sequence[Opened], members: Mapping[str, Content]) -> tuple[str, ...]:
@@ -88,10 +87,6 @@ def _in_turn(parts: Sequence[Opened], members: Mapping[str, Content]) -> tuple[s
         if isinstance(path := members[name], Path):
             os.utime(path, (position + 1.0, position + 1.0))
     return order
-
-
-def _first(values: Any) -> str:
-    return next((value for value in values if value), "")
 
 
 def _same_plan(parts: Sequence[Opened]) -> dict[str, Content]:
@@ -157,7 +152,8 @@ class _Union:
 
     def _give_way(self, position: int, name: str, content: Content) -> None:
         ours, theirs = (json.loads(_bytes(each)) for each in (self.members[name], content))
-        words = f"{_cell(ours)}, repetition {ours['repetition']}: {_difference(ours, theirs)}"
+        cell = f"{ours['cell']['workload']} on {ours['cell']['configuration']}, batch {ours['cell']['batch']}"
+        words = f"{cell}, {ours['cell']['precision']}, repetition {ours['repetition']}: {_difference(ours, theirs)}"
         self.conflicts.append(_Conflict(name, (self.names[self._from[name]], self.names[position]), words))
         self.members[aside(content, name)] = content
         self.superseded.append(name)
@@ -192,11 +188,6 @@ def _renamed(kind: str, path: Path, new_ids: Mapping[str, str]) -> Content:
         return path
     text = json.dumps({**document, "lease_id": new_ids[document["lease_id"]]}, ensure_ascii=False)
     return text.encode() + b"\n"
-
-
-def _cell(record: Mapping[str, Any]) -> str:
-    cell = record["cell"]
-    return f"{cell['workload']} on {cell['configuration']}, batch {cell['batch']}, {cell['precision']}"
 
 
 def _how(record: Mapping[str, Any]) -> str:

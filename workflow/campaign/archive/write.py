@@ -8,7 +8,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -198,20 +198,18 @@ def pack_crate(campaign: Campaign, members: Mapping[str, Content], out: Path, in
     def last(written: Mapping[str, FileFacts]) -> Iterator[tuple[str, bytes]]:
         described = Described(
             campaign.name, campaign.file.title, campaign.file.question, campaign.system.name, __version__, index.license,
-            index.creator, told.packages(),
+            index.creator,
+            {name: tuple(sorted(versions)) for name, versions in told.software.items()},
         )  # fmt: skip
-        document = crate_document(described, dict(written), told.actions())
+        document = crate_document(
+            described, dict(written), [told.action(lease) for lease in sorted({*told.runs, *told.names})]
+        )
         if wrong := problems(document, dict(written)):
             raise ArchiveError(f"{out}: would not be a valid RO-Crate: {'; '.join(wrong[:3])}; nothing was written")
         crate = dumped(document)
         yield CRATE, crate
         sums = {name: facts.sha256 for name, facts in written.items()}
-        yield (
-            INDEX,
-            dumped(
-                Index(**{**vars(index), "made_by": f"composable-campaign {__version__}", "sha256": sums}).document()
-            ),
-        )
+        yield INDEX, dumped(replace(index, made_by=f"composable-campaign {__version__}", sha256=sums).document())
 
     return pack(out, {**beside(campaign, ordered), **ordered}, last, told.see)
 
@@ -285,14 +283,7 @@ class _Told:
             elif part == "leases":
                 self.names[lease] = document.get("lease") or lease
 
-    def packages(self) -> dict[str, tuple[str, ...]]:
-        return {name: tuple(sorted(versions)) for name, versions in self.software.items()}
-
-    def actions(self) -> list[Action]:
-        """One action a lease that has records or a document."""
-        return [self._action(lease) for lease in sorted(set(self.runs) | set(self.names))]
-
-    def _action(self, lease: str) -> Action:
+    def action(self, lease: str) -> Action:
         name = self.names.get(lease, lease)
         started = [run for run in self.runs.get(lease, ()) if not run["implied_by"]]
         return Action(

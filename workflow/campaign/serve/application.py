@@ -22,7 +22,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from campaign.errors import CampaignError
+from campaign.insight.compare import compare
 from campaign.paths import REPORTS
+from campaign.report.compare_page import compare_page
 from campaign.report.figure import Drawing, Figure, all_figures, data_of
 from campaign.report.sections.coverage import state_counts
 from campaign.report.svg import notice
@@ -161,14 +163,8 @@ class _Site:
 
     def figure(self, request: Request) -> Response:
         shelved, figure, drawing, asked = self._asked(request)
-        return self._page(
-            "figure.html.j2",
-            name=shelved.name,
-            figure=figure,
-            drawing=drawing,
-            query=asked.query(page=1),
-            live=False,
-        )
+        known = {"name": shelved.name, "figure": figure, "drawing": drawing, "query": asked.query(page=1)}
+        return self._page("figure.html.j2", **known, live=False)
 
     def picture(self, request: Request) -> Response:
         _, figure, drawing, _ = self._asked(request)
@@ -206,17 +202,12 @@ class _Site:
         for name, shelved in zip(asked, found, strict=True):
             if shelved is None:
                 raise HTTPException(404, f"there is no campaign {name!r}; there are {', '.join(names)}")
-        from campaign.insight.compare import compare
-        from campaign.report.compare_page import compare_page
-
         first, second = (self._tables(shelved) for shelved in found if shelved)
         return HTMLResponse(compare_page(compare(first, second), back="/"), headers={"Content-Security-Policy": _ALONE})
 
     def style(self, request: Request) -> Response:
-        return Response(
-            STYLE.read_text("utf-8") + (REPORTS / "serve" / "serve.css").read_text("utf-8"),
-            media_type="text/css",
-        )
+        own = REPORTS / "serve" / "serve.css"
+        return Response(STYLE.read_text("utf-8") + own.read_text("utf-8"), media_type="text/css")
 
     def refused(self, request: Request, error: HTTPException) -> Response:
         return self._problem(error.detail, error.status_code)
