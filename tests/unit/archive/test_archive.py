@@ -6,12 +6,14 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from campaign.archive import opened, report_from, report_from_archive, write_archive
+from campaign.archive import as_planned, opened, report_from, report_from_archive, write_archive
 from campaign.config.resolve import Campaign
+from campaign.documents.plan import PLAN_SCHEMA
 from campaign.documents.record import Record, RecordedCell, Store
 from campaign.errors import ArchiveError
 from campaign.plan.matrix import expand, specification
@@ -193,3 +195,19 @@ def test_nothing_to_archive_says_so(campaign: Campaign, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="no records to archive"):
         write_archive(campaign, tmp_path, tmp_path / "x.zip")
     assert not (tmp_path / "x.zip").exists()
+
+
+def test_what_a_profile_said_when_it_was_planned_is_in_the_archive(tmp_path: Path) -> None:
+    campaign, directory = campaign_files.load(tmp_path), tmp_path / "results" / "small"
+    by_profile = replace(campaign, system=campaign.system.model_copy(update={"launcher": "slurm"}))
+    assert as_planned(campaign, directory) is campaign
+    plan = {
+        "schema_version": PLAN_SCHEMA,
+        "campaign_hash": Store(directory).share(by_profile.document()),
+        "where": None,
+    }
+    (directory / "plan").mkdir()
+    (directory / "plan" / "plan.json").write_text(json.dumps(plan))
+    assert as_planned(campaign, directory).document() == by_profile.document()
+    edited = campaign_files.load(tmp_path, {"campaign.title": "Another"})
+    assert as_planned(edited, directory) is edited

@@ -111,7 +111,8 @@ def test_nothing_is_imported_twice_and_new_logs_are_added() -> None:
     put(Path("logs"), "1x4/resnet50-b32-amp-r4.log", timed(four_ranks(1040, 32), 50))
     assert told()["logs"] == {"new": 1, "present": 12, "unread": 0}
     assert {key: record for key, record in records().items() if key in before} == before
-    assert set(tables().cells["n_missing"]) == {0, 1}
+    assert set(tables().cells["n_missing"]) == {0}
+    assert tables().cells["n_planned"].tolist() == [4, 3, 3, 3]
 
 
 def test_logs_without_number_are_told_apart_by_what_they_say() -> None:
@@ -138,6 +139,35 @@ def test_a_copy_of_a_log_is_no_further_run() -> None:
     assert why(document, "1x4/resnet50-b32-amp-r4.log") == "is a copy of 1x4/resnet50-b32-amp-r1.log"
     assert "which is a log of 1x4 · resnet50 · batch 32" in why(document, "1x4/resnet50-b48-amp-r1.log")
     assert tables().cells["n_planned"].tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("said", [None, 4])
+def test_repetitions_that_nobody_ran_are_not_planned(said: int | None) -> None:
+    write_map(Path("map.yaml"), protocol={"warmup_steps": 10, "measured_steps": 100, "repetitions": said})
+    for log in ("1x4/resnet50-b32-amp-r3.log", "2x2/resnet50-b32-amp-r2.log", "2x2/resnet50-b32-amp-r3.log"):
+        Path("logs", log).unlink()
+    told()
+    counts = tables().cells.set_index(["configuration", "batch"])["n_planned"]
+    found = {("1x4", 32): 2, ("1x4", 64): 3, ("2x2", 32): 1, ("2x2", 64): 3}
+    assert dict(counts) == (found if said is None else dict.fromkeys(found, said))
+    assert (tables().cells["n_missing"] == tables().cells["n_planned"] - [2, 3, 1, 3]).all()
+
+
+def test_equal_logs_of_named_repetitions_are_runs_of_their_own() -> None:
+    write_map(
+        Path("map.yaml"), workloads={"resnet50": {"parsers": [{"metric": "throughput_per_s", "regex": "rate (.*)"}]}}
+    )
+    shutil.rmtree("logs")
+    names = [f"{c}/resnet50-b32-amp-r{n}.log" for c in ("1x4", "2x2") for n in (1, 2, 3)]
+    for name in names:
+        put(Path("logs"), name, "rate 100\n")
+    assert told()["logs"] == {"new": 6, "present": 0, "unread": 0}
+    assert told()["logs"] == {"new": 0, "present": 6, "unread": 0}
+    # A log that was renamed is no further run, and one beside those that are there is.
+    shutil.move("logs/1x4/resnet50-b32-amp-r1.log", "logs/1x4/resnet50-b32-amp-r4.log")
+    assert told()["logs"] == {"new": 0, "present": 6, "unread": 0}
+    shutil.copy("logs/1x4/resnet50-b32-amp-r4.log", "logs/1x4/resnet50-b32-amp-r1.log")
+    assert told()["logs"] == {"new": 1, "present": 6, "unread": 0}
 
 
 def test_a_log_that_has_changed_is_not_mixed_with_its_record() -> None:
@@ -358,3 +388,72 @@ def test_a_directory_that_is_none_is_told() -> None:
     result = CliRunner().invoke(main, ["import", "nowhere", "--map", "map.yaml"])
     assert result.exit_code == 1
     assert "nowhere: is not a directory" in result.output
+
+
+CLAIMS = "{schema_version: published/1, name: mine, document: {title: T, authors: A}, claims: []}\n"
+
+
+@pytest.mark.parametrize("claims", ["claims.yaml", "papers/claims.yaml"])
+def test_sets_of_claims_beside_the_map_come_along(claims: str) -> None:
+    put(Path(), claims, CLAIMS)
+    write_map(Path("map.yaml"), references=[claims, "falcon"])
+    assert command("--dry-run").exit_code == 0
+    told()
+    Path(claims).unlink()
+    assert [each.name for each in load_campaign(Path("results/old/config/campaign.yaml")).references] == [
+        "mine",
+        "falcon",
+    ]
+    assert "not a set of published claims" in refused()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metric": None, "baseline": "9x9"},
+        {"references": ["no-such.yaml"]},
+        {"protocol": {"repetitions": 2, "warmup_steps": 10, "measured_steps": 100}},
+        {"matrix": "full"},
+        {"workloads": {"resnet50": {"parser": "tf_cnn_benchmarks", "options": {"seed": 1}}}},
+        {
+            "configurations": [
+                {"name": "1x4", "devices_per_host": 4},
+                {"name": "2x2", "hosts": 2, "devices_per_host": 9},
+            ]
+        },
+    ],
+)
+def test_a_dry_run_passes_where_the_import_does_and_fails_where_it_fails(changes: dict[str, Any]) -> None:
+    write_map(Path("map.yaml"), **changes)
+    before = command("--dry-run")
+    assert not Path("results").exists()
+    assert command().exit_code == before.exit_code
+
+
+def test_a_dry_run_says_that_the_results_cannot_be_written() -> None:
+    Path("results").write_text("a file\n")
+    assert command("--dry-run").exit_code == command().exit_code == 1
+
+
+def test_any_metric_can_lead() -> None:
+    shutil.rmtree("logs")
+    for number in (1, 2, 3):
+        put(Path("logs"), f"1x4/resnet50-b32-amp-r{number}.log", f"latency {number}.5 us\nscore {10 * number}\n")
+    parsers = [{"metric": "score", "regex": "score (.*)"}, {"metric": "latency_us", "regex": "latency (.*) us"}]
+    write_map(Path("map.yaml"), workloads={"resnet50": {"parsers": parsers}})
+    # The first metric whose direction its name tells.
+    assert told()["cells"][0]["median latency (µs)"] == 2.5
+    assert tables().runs["value"].tolist() == [1.5, 2.5, 3.5]
+    write_map(
+        Path("map.yaml"),
+        metric={"name": "score"},
+        workloads={"resnet50": {"parsers": parsers, "metrics": {"score": {"better": "higher", "unit": "points"}}}},
+    )
+    assert told()["cells"][0]["median score (points)"] == 20
+    assert tables().runs["value"].tolist() == [10, 20, 30]
+    assert tables().context["campaign"]["metric"] == {
+        "name": "score",
+        "label": "score",
+        "unit": "points",
+        "better": "higher",
+    }

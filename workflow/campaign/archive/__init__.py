@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from campaign.archive.layout import PARTS, READABLE, SCHEMA
 from campaign.archive.merge_archives import Merged, merge
-from campaign.archive.open_results import report_from, report_from_archive
+from campaign.archive.open_results import as_planned, report_from, report_from_archive
 from campaign.archive.read import Opened, check, extract, opened
 from campaign.archive.write import Wishes, Written, write_archive
 
@@ -21,6 +21,7 @@ __all__ = [
     "Opened",
     "Wishes",
     "Written",
+    "as_planned",
     "check",
     "extract",
     "merge",

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from campaign.archive.read import opened
-from campaign.config.resolve import Campaign, load_campaign
-from campaign.errors import ConfigError
+from campaign.config.resolve import Campaign, from_document, load_campaign
+from campaign.documents.record import Store
+from campaign.errors import ConfigError, RecordError
+from campaign.files import read_json
 from campaign.paths import Results
 from campaign.report.write import draw_figures, render_report, write_recommendation
 from campaign.tables.collect import collect, gather, tables_of
 from campaign.tables.io import Tables, read
+
+
+def as_planned(campaign: Campaign, directory: Path) -> Campaign:
+    """The campaign as its plan has it, where both differ only in what a profile or an option said: who starts runs, and whether
+    implied runs are started. So a page says the same, whether the workflow, a command or an archive makes it."""
+    name = read_json(Results.at(directory).plan_document).get("campaign_hash")
+    try:
+        planned = from_document(Store(directory).shared_document(str(name))) if name else campaign
+    except (ConfigError, RecordError):
+        return campaign
+    return planned if _files_of(planned) == _files_of(campaign) else campaign
+
+
+def _files_of(campaign: Campaign) -> dict[str, Any]:
+    document = campaign.document()
+    del document["system"]["launcher"], document["campaign"]["protocol"]["skip_implied"]
+    return document
 
 
 def tables_from(source: Path, results: Path = Path("results"), where: str | None = None) -> Tables:
@@ -25,7 +45,8 @@ def tables_from(source: Path, results: Path = Path("results"), where: str | None
             return tables_of(gather(archive.campaign, archive.directory, where or archive.where))
     if source.suffix in (".yaml", ".yml"):
         campaign = load_campaign(source)
-        return tables_of(gather(campaign, Results(results, campaign.name).directory, where))
+        directory = Results(results, campaign.name).directory
+        return tables_of(gather(as_planned(campaign, directory), directory, where))
     if (Results.at(source).tables / "runs.parquet").is_file():
         if where:
             raise ConfigError(f"{source}: --where needs a campaign file or an archive, not a directory of results")

@@ -55,7 +55,8 @@ def pack(
     paths = Results(results, loaded.name)
     out = output or paths.root / f"{loaded.name}.zip"
     asked = archives.Wishes(**wishes, telemetry=not no_telemetry)
-    written = archives.write_archive(loaded, paths.directory, out, where, asked)
+    used = archives.as_planned(loaded, paths.directory)
+    written = archives.write_archive(used, paths.directory, out, where, asked)
     click.echo(f"{written.path}: {written.members} files, {written.records} records")
     if written.kept:
         click.echo(f"{len(written.kept)} files that only the existing archive had were kept: {_some(written.kept)}")

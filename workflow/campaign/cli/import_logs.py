@@ -12,7 +12,7 @@ from campaign.cli.terminal import show, show_rows, table_of
 from campaign.importing import summary
 from campaign.importing.map_file import read_map
 from campaign.importing.scan_logs import survey
-from campaign.importing.write import earlier, write
+from campaign.importing.write import earlier, rehearse, write
 from campaign.paths import Results
 
 
@@ -42,6 +42,8 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
     read = read_map(map_path)
     paths = Results(results, read.said.name)
     found = survey(directory, read, earlier(paths))
+    # A file system that is full, or a set of claims that is not there, shall not be news after a dry run.
+    rehearse(found, read, paths)
     written = None if dry_run else write(found, read, paths)
     if style == "json":
         click.echo(json.dumps({**summary.document(found), "file": None if written is None else str(written)}, indent=1))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from campaign.archive import report_from, report_from_archive
+from campaign.archive import as_planned, report_from, report_from_archive
 from campaign.cli.options import PATH, output_option, results_option, tables_argument, where_option
 from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError, unwritable
@@ -57,7 +57,7 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
         loaded = load_campaign(source)
         paths = Results(results, loaded.name)
         out = output or paths.report
-        report_from(loaded, paths.directory, where, paths.directory, out)
+        report_from(as_planned(loaded, paths.directory), paths.directory, where, paths.directory, out)
     click.echo(out)
 
 

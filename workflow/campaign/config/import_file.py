@@ -8,13 +8,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, model_validator
 
-from campaign.config.campaign_file import Shape
+from campaign.config.campaign_file import PrimaryMetric, Shape
 from campaign.config.system_file import DeviceModel, HostGroup, Links, PoolEntry
 from campaign.documents.cell import SHAPE_AXES, Scalar
 from campaign.documents.fields import Argument, AxisName, Many, Model, Name
 from campaign.errors import nearest
 from campaign.workloads.parsers import ParserName
 from campaign.workloads.parsers.expressions import Parser
+from campaign.workloads.protocol import MetricFacts
 
 IDENTITY = ("configuration", "workload", "batch", "batch_global", "precision", "repetition", "host", "lease")
 """What is known of a log, beside the shape of its configuration and the options of its workload."""
@@ -83,12 +84,14 @@ class ImportedWorkload(Model):
     """Command that was run, if known. It is shown to readers and never started."""
     options: dict[AxisName, Scalar] = Field(default_factory=dict)
     """Options with the values that apply where a log gives no other."""
+    metrics: dict[AxisName, MetricFacts] = Field(default_factory=dict)
+    """Unit and better direction of metrics whose names do not tell them, such as `score: {better: higher}`."""
 
     @model_validator(mode="after")
     def _one_way(self) -> ImportedWorkload:
         if self.parser is not None and self.parsers:
             raise ValueError("give either 'parser' or 'parsers'")
-        own = self.description or self.options or self.command != ("unknown",)
+        own = self.description or self.options or self.metrics or self.command != ("unknown",)
         if self.parser is None and not self.parsers and own:
             raise ValueError(
                 "give a 'parser' or 'parsers'; without them, the workload file of this name is used and no other key is allowed"
@@ -141,7 +144,7 @@ class ImportedProtocol(Model):
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)]
     """Steps that were timed."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Planned runs per cell. Default: the largest number of runs of a cell of the same workload."""
+    """Planned runs per cell. Default: for each cell as many as it has logs, so that none is missing."""
     order: Literal["blocks", "sequential"] = "sequential"
     """`blocks`: each repetition was one round over all cells of a composition, so that runs of a round are compared in pairs."""
     seed: int = 1234
@@ -165,7 +168,9 @@ class ImportFile(Model):
     """Packages of the runs and their versions, if known: `{tensorflow: 2.4.1}`."""
     baseline: Name | None = None
     """Configuration that overheads refer to. Default: the largest local one."""
-    references: tuple[Name, ...] = ()
+    metric: PrimaryMetric | None = None
+    """The primary metric, as in a campaign."""
+    references: tuple[str, ...] = ()
     """Sets of published claims to compare with: `falcon`, `faster`, `bitfusion`."""
     configurations: tuple[Shape, ...] = Field(min_length=1)
     """The hardware of the runs, by shape, as in a campaign."""

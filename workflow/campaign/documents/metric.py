@@ -49,6 +49,15 @@ class Metric:
         """What it is called in sentences: its name without its unit."""
         return self.name.removesuffix(_suffix(self.name)).replace("_", " ")
 
+    @property
+    def axis(self) -> str:
+        """Label of an axis: 'latency (µs)'."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    def of(self, throughput_per_s: float | None, metrics: Mapping[str, float]) -> float | None:
+        """Its number of a run; None for a run that has none, and for what only tables work out."""
+        return throughput_per_s if self.name == "throughput_per_s" else metrics.get(self.name)
+
     def document(self) -> dict[str, Any]:
         return {"name": self.name, "label": self.label, "unit": self.unit, "better": self.better}
 

@@ -45,20 +45,16 @@ def campaign_document(
     said: ImportFile,
     points: Collection[Point],
     axes: Collection[str],
-    repetitions: Mapping[str, int],
+    repetitions: Mapping[Point, int],
     workloads: Mapping[str, Workload],
 ) -> dict[str, Any]:
-    """The campaign file. axes: options that are axes; repetitions: planned, by workload."""
+    """The campaign file. axes: options that are axes; repetitions: planned, by cell."""
     cells = [_values(point, axes, workloads) for point in sorted(points)]
     most = max(repetitions.values())
-    fewer = [
-        {"when": f"workload == {name!r}", "repetitions": count}
-        for name, count in sorted(repetitions.items())
-        if count < most
-    ]
     full = said.matrix == "full"
     values = {name: _sorted(cell[place] for cell in cells) for place, name in enumerate((*_AXES, *sorted(axes)))}
     overrides, exclude = ([], []) if full else _sparse(values, cells)
+    most_of = [(_values(point, axes, workloads), count) for point, count in repetitions.items()]
     return {
         "schema_version": "campaign/1",
         "name": said.name,
@@ -66,6 +62,7 @@ def campaign_document(
         "question": said.question,
         "system": said.system.name,
         **({"baseline": said.baseline} if said.baseline else {}),
+        **({"metric": said.metric.model_dump(mode="json", exclude_defaults=True)} if said.metric else {}),
         **({"references": list(said.references)} if said.references else {}),
         "configurations": [shape.model_dump(mode="json", exclude_defaults=True) for shape in said.configurations],
         "axes": {
@@ -76,7 +73,7 @@ def campaign_document(
             "options": {name: values[name] for name in sorted(axes)},
         },
         "exclude": [{"when": rule, "why": WHY} for rule in exclude],
-        "overrides": [*overrides, *fewer],
+        "overrides": [*overrides, *_fewer(values, most_of)],
         "protocol": {
             **said.protocol.model_dump(mode="json"),
             "repetitions": most,
@@ -104,6 +101,19 @@ def _sparse(
             only = of if len(values["workload"]) > 1 else ""
             exclude += others(names, [own[name] for name in names], found, only)
     return overrides, exclude
+
+
+def _fewer(
+    values: Mapping[str, Sequence[Scalar]], repetitions: Iterable[tuple[tuple[Scalar, ...], int]]
+) -> Iterator[dict[str, Any]]:
+    """Overrides for the cells that have fewer repetitions than others; of cells without a log they say anything."""
+    most: dict[tuple[Scalar, ...], int] = {}
+    for cell, count in repetitions:
+        most[cell] = max(count, most.get(cell, 0))
+    for count in sorted({*most.values()})[:-1]:
+        others_have = {cell for cell, often in most.items() if often != count}
+        for rule in others(list(values), list(values.values()), others_have):
+            yield {"when": rule, "repetitions": count}
 
 
 def _sorted(values: Iterable[Scalar]) -> list[Scalar]:

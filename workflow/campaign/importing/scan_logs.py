@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -110,16 +110,16 @@ def _campaign(read: Map, entries: Sequence[Entry], earlier: Sequence[Record]) ->
     """The campaign of everything found now and before."""
     points = [each.identity.point for each in entries if each.identity is not None]
     counts: Counter[Point] = Counter()
-    most: defaultdict[str, int] = defaultdict(lambda: 1)
+    most: Counter[Point] = Counter()
     for each in entries:
         if (of := each.identity) is not None:
             counts[of.point] += 1
-            most[of.point[1]] = max(most[of.point[1]], of.repetition or counts[of.point])
+            most[of.point] = max(most[of.point], counts[of.point], of.repetition or 1)
     for record in earlier:
-        points.append(_point(record.cell.configuration, record.cell))
-        most[record.cell.workload] = max(most[record.cell.workload], record.repetition)
-    # Planned repetitions by workload are as the map says, or the most that a cell has.
-    often = {name: read.said.protocol.repetitions or count for name, count in most.items()}
+        points.append(point := _point(record.cell.configuration, record.cell))
+        most[point] = max(most[point], record.repetition)
+    # A run that nobody made is not planned, unless the map does.
+    often = {point: read.said.protocol.repetitions or count for point, count in most.items()}
     axes = {name for point in points for name, _ in point[4]}
     known = read.known.workloads
     source = unsaved_file(read.path, campaign_document(read.said, set(points), axes, often, known))
@@ -156,8 +156,8 @@ class _Sorting:
 
     def sorted(self, entries: Sequence[Entry]) -> list[Entry]:
         done: dict[str, Entry] = {}
-        # Repetitions that logs name themselves first: the others get what is free.
-        for entry in sorted(entries, key=lambda entry: entry.identity is None or entry.identity.repetition is None):
+        # Logs that have a record first, then those that name their repetition: the others get what is free.
+        for entry in sorted(entries, key=self.turn):
             try:
                 done[entry.path] = entry if entry.identity is None else self.placed(entry, entry.identity)
             except Copy as error:
@@ -166,23 +166,34 @@ class _Sorting:
                 done[entry.path] = replace(entry, fate="unread", why=str(error))
         return [done[entry.path] for entry in entries]
 
-    def placed(self, entry: Entry, of: LogIdentity) -> Entry:
+    def turn(self, entry: Entry) -> int:
+        if entry.identity is None or (number := entry.identity.repetition) is None:
+            return 2
+        sha256, _ = self.taken.get((self.cell(entry.identity).id, number), ("", ""))
+        return int(sha256 != entry.sha256)
+
+    def cell(self, of: LogIdentity) -> Cell:
         given = {**self.campaign.workloads[of.point[1]].options, **dict(of.point[4])}
         options = tuple((name, given[name]) for name in sorted(self.campaign.file.axes.options))
-        cell = self.cells[(*of.point[:4], options)]
+        return self.cells[(*of.point[:4], options)]
+
+    def placed(self, entry: Entry, of: LogIdentity) -> Entry:
+        cell = self.cell(of)
         sha256, path = self.taken.get((cell.id, of.repetition or 0), ("", ""))
         same = sha256 == entry.sha256
-        if self.left[cell.id, entry.sha256] and (same or of.repetition is None):
+        if self.left[cell.id, entry.sha256] and (same or not sha256):
             self.left[cell.id, entry.sha256] -= 1
             return replace(entry, fate="present", cell=cell, repetition=of.repetition or 0)
         if sha256:
             what = "the same text" if same else "other content; move that record away to have this one"
             raise Copy(f"repetition {of.repetition} of its cell is there, from {path} with {what}")
-        # Two runs that fail may print the same; of two that are timed, one is the other's copy.
+        # Two runs that fail may print the same. So may others, if their logs say no time: repetition or cell tell them apart.
         path, cell_id, words = self.texts.get(entry.sha256, ("", "", ""))
-        if path and cell_id == cell.id:
+        timed = entry.found.start_s is not None or entry.found.end_s is not None
+        told_apart = not timed and path != entry.path and (of.repetition is not None or cell_id != cell.id)
+        if path and not told_apart and cell_id == cell.id:
             raise Copy(f"is a copy of {path}")
-        if path:
+        if path and not told_apart:
             raise Copy(
                 f"is a copy of {path}, which is a log of {words}; where the map has changed, import under another name, or "
                 "delete the results of this one first"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from campaign.documents.cell import Cell
+from campaign.documents.metric import THROUGHPUT
 from campaign.importing.scan_logs import Survey
 
 
@@ -26,14 +27,17 @@ def document(found: Survey) -> dict[str, Any]:
 
 
 def _runs(found: Survey) -> Iterator[tuple[Cell, str, float | None]]:
-    """(cell, status, throughput) of every run that has or gets a record of a cell of this campaign."""
+    """(cell, status, number of the primary metric) of every run that has or gets a record of a cell of this campaign."""
+    metric = found.campaign.metric
     by_id = {entry.cell.id: entry.cell for entry in found.entries if entry.cell is not None}
     for record in found.records:
         if record.cell_id in by_id:
-            yield by_id[record.cell_id], record.status, record.throughput_per_s
+            value = metric.of(record.throughput_per_s, record.metrics)
+            yield by_id[record.cell_id], record.status, value
     for entry in found.of("new"):
         if entry.cell is not None and entry.outcome is not None:
-            yield entry.cell, entry.outcome.status, entry.outcome.throughput_per_s
+            value = metric.of(entry.outcome.throughput_per_s, entry.outcome.metrics)
+            yield entry.cell, entry.outcome.status, value
 
 
 def axes(found: Survey) -> list[dict[str, Any]]:
@@ -54,6 +58,8 @@ def axes(found: Survey) -> list[dict[str, Any]]:
 
 def cells(found: Survey) -> list[dict[str, Any]]:
     """Every cell with its runs, their outcomes and the median of what they printed."""
+    metric = found.campaign.metric
+    median = "median per s" if metric == THROUGHPUT else f"median {metric.axis}"
     by_cell: defaultdict[str, list[tuple[str, float | None]]] = defaultdict(list)
     known: dict[str, Cell] = {}
     for cell, status, rate in _runs(found):
@@ -69,7 +75,7 @@ def cells(found: Survey) -> list[dict[str, Any]]:
                 **cell.options,
                 "runs": f"{len(by_cell[name])} of {cell.settings.repetitions}",
                 "outcomes": ", ".join(f"{count} {status}" for status, count in tally.most_common()),
-                "median per s": float(f"{statistics.median(rates):.6g}") if rates else None,
+                median: float(f"{statistics.median(rates):.6g}") if rates else None,
             }
         )
     return sorted(rows, key=lambda row: tuple(str(value).rjust(12) for value in row.values()))

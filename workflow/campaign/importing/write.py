@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +39,15 @@ def earlier(results: Results) -> tuple[Record, ...]:
     return records
 
 
+def rehearse(found: Survey, read: Map, results: Results) -> None:
+    """Raise whatever `write` would raise, and write nothing that stays."""
+    place = next(path for path in (results.directory, *results.directory.resolve().parents) if path.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise ConfigError(f"{results.directory}: cannot be written; give another directory with --results")
+    with tempfile.TemporaryDirectory(prefix="campaign-import-") as scratch:
+        write(found, read, Results(Path(scratch), results.campaign))
+
+
 def write(found: Survey, read: Map, results: Results) -> Path:
     """Write the records that are new and the campaign's files; gives the path of the campaign file."""
     store = Store(results.directory)
@@ -62,9 +73,18 @@ def write(found: Survey, read: Map, results: Results) -> Path:
 
 
 def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], source: Path) -> Path:
-    """campaign.yaml, the system's and the workloads' files, and the map."""
+    """campaign.yaml, the system's and the workloads' files, the sets of claims that are files of the map, and the map."""
+    file = campaign.file.model_dump(mode="json", exclude_defaults=True)
+    claims: dict[str, Path] = {}
+    if campaign.file.references:
+        from campaign.config.published_file import is_set, path_of
+
+        own = [name for name in campaign.file.references if not is_set(name)]
+        copies = {name: f"references/{number}-{Path(name).name}" for number, name in enumerate(own, 1)}
+        claims = {copies[name]: path_of(name, source.parent) for name in own}
+        file["references"] = [copies.get(name, name) for name in campaign.file.references]
     documents: dict[str, Mapping[str, Any]] = {
-        "campaign.yaml": campaign.file.model_dump(mode="json", exclude_defaults=True),
+        "campaign.yaml": file,
         f"systems/{campaign.system.name}.yaml": system,
         **{
             f"workloads/{name}.yaml": file.model_dump(mode="json", exclude_defaults=True)
@@ -75,6 +95,7 @@ def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], sourc
         name: _HEADER + yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110)
         for name, document in documents.items()
     }
+    texts |= {name: path.read_text(encoding="utf-8") for name, path in claims.items()}
     texts["import.yaml"] = source.read_text(encoding="utf-8")
     for name, text in texts.items():
         write_atomic(directory / name, text)
