@@ -69,51 +69,36 @@ def expand_shapes(
     source: the campaign's document, for places in messages. ConfigError lists every shape that cannot be read.
     """
     expanded = gathered(partial(_expanded, shape, system, source, index) for index, shape in enumerate(shapes))
-    found = _Found(source)
+    by_shape: dict[str, Configuration] = {}
+    named: set[str] = set()
+    impossible: list[Impossible] = []
     for index, (shape, configurations) in enumerate(zip(shapes, expanded, strict=True)):
         for configuration in configurations:
-            found.add(configuration, shape.name, index)
-    return found.configurations(), tuple(found.impossible)
-
-
-class _Found:
-    """Configurations by their shape, so that the same hardware declared twice is one."""
-
-    def __init__(self, source: YamlFile) -> None:
-        self.source = source
-        self.by_shape: dict[str, Configuration] = {}
-        self.named: set[str] = set()
-        self.impossible: list[Impossible] = []
-
-    def add(self, configuration: Configuration | Impossible, name: str | None, index: int) -> None:
-        if isinstance(configuration, Impossible):
-            self.impossible.append(configuration)
-            return
-        key = content_hash(configuration.shape())
-        if name and key in self.named and self.by_shape[key].name != name:
-            raise ConfigError(
-                f"{self.source.place('configurations', index)}: '{name}' is the same hardware as "
-                f"'{self.by_shape[key].name}'; remove one"
-            )
-        if name or key not in self.by_shape:
-            self.by_shape[key] = configuration
-        if name:
-            self.named.add(key)
-
-    def configurations(self) -> tuple[Configuration, ...]:
-        where = self.source.place("configurations")
-        if not self.by_shape:
-            why = "; ".join(f"{impossible.shape}: {impossible.why}" for impossible in self.impossible)
-            raise ConfigError(f"{where}: no configuration is possible: {why}")
-        models = {configuration.device for configuration in self.by_shape.values()}
-        result = tuple(
-            configuration if key in self.named else replace(configuration, name=_name(configuration, len(models) > 1))
-            for key, configuration in self.by_shape.items()
+            if isinstance(configuration, Impossible):
+                impossible.append(configuration)
+                continue
+            key = content_hash(configuration.shape())
+            if shape.name and key in named and by_shape[key].name != shape.name:
+                where = source.place("configurations", index)
+                raise ConfigError(f"{where}: '{shape.name}' is the same hardware as '{by_shape[key].name}'; remove one")
+            if shape.name or key not in by_shape:
+                by_shape[key] = configuration
+            if shape.name:
+                named.add(key)
+    where = source.place("configurations")
+    if not by_shape:
+        raise ConfigError(
+            f"{where}: no configuration is possible: {'; '.join(f'{each.shape}: {each.why}' for each in impossible)}"
         )
-        twice = [name for name, count in Counter(configuration.name for configuration in result).items() if count > 1]
-        if twice:
-            raise ConfigError(f"{where}: the name {', '.join(twice)} names two different shapes; rename one")
-        return result
+    several = len({configuration.device for configuration in by_shape.values()}) > 1
+    found = tuple(
+        configuration if key in named else replace(configuration, name=_name(configuration, several))
+        for key, configuration in by_shape.items()
+    )
+    twice = [name for name, count in Counter(configuration.name for configuration in found).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{where}: the name {', '.join(twice)} names two different shapes; rename one")
+    return found, tuple(impossible)
 
 
 def device_models(system: SystemFile) -> set[str]:

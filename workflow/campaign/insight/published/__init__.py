@@ -1,7 +1,7 @@
 """What published studies say, as sets of claims that a campaign can be held against.
 
-`quantities`, `link_quantities`: what a campaign's tables say of a claim, for the cells of `selection`. `judgement`: whether the two
-agree. `claims` and `conditions`: all of it in words, for pages. The sets that come with the project are in `data/published`.
+`quantities`: what a campaign's tables say of a claim, for the cells of `selection`. `judgement`: whether the two agree. `claims`:
+all of it in words, for pages. The sets that come with the project are in `data/published`.
 """
 
 NOT_HERE = "not measured here"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from campaign import wording
-from campaign.config.published_file import Claim, Here, ReferenceSet, from_document
+from campaign.config.published_file import Claim, ReferenceSet, from_document
 from campaign.insight.published import NOT_HERE
-from campaign.insight.published.condition_wording import conditions
 from campaign.insight.published.judgement import judge, others
 from campaign.insight.published.quantities import Found, Value, found
 from campaign.insight.published.selection import NotHere, only_the_program
@@ -44,6 +44,19 @@ _QUANTITY = {
     "spread_cv_pct": "variation",
     "largest_batch": "batch",
 }
+
+# What says enough without its name.
+_PLAIN = ("model", "models", "gpu", "precision", "link", "order", "scope", "path", "network")
+_COUNTED = {
+    "nodes": "{} host",
+    "baseline_nodes": "against {} host",
+    "gpus": "{} device",
+    "gpus_total": "{} device",
+    "gpus_per_node": "{} device",
+}
+_AFTER = {"gpus_per_node": " a host"}
+_NAMED = {"batch_per_gpu": "batch {}", "baseline": "against {}", "config": "{}", "pair": "{}"}
+_NAMES = ("config", "baseline", "pair", "num", "den")
 
 
 def held_against(sets: Iterable[ReferenceSet], tables: Tables) -> dict[str, Any]:
@@ -94,19 +107,16 @@ def _found(claim: Claim, of: Found) -> dict[str, Any]:
     counted = f" ({agreeing} of {len(of.values)} agree)" if several and verdict != "agrees" else ""
     cells = list(dict.fromkeys(cell for value in of.values for cell in value.cells))
     words = [value.words for value in of.values]
+    noun = "cell" if claim.here.compute in ("metric", "outcome") else "comparison"
     return {
         "verdict": verdict,
         "other": list(missed),
         "other_program": only_the_program(missed),
         "here": f"{here(claim, of)}{counted}",
-        "of": first(words) if len(words) <= _MOST else wording.plural(len(words), _noun(claim.here)),
+        "of": first(words) if len(words) <= _MOST else wording.plural(len(words), noun),
         "reason": "",
         "cells": cells[:20],
     }
-
-
-def _noun(here: Here) -> str:
-    return "cell" if here.compute in ("metric", "outcome") else "comparison"
 
 
 def published(claim: Claim) -> str:
@@ -165,9 +175,7 @@ def _outcome(status: str) -> str:
 
 
 def _said(claim: Claim, value: Value) -> str:
-    def say(number: float) -> str:
-        return _with_unit(claim, number)
-
+    say = partial(_with_unit, claim)
     number = say(float(value.value))
     if math.isinf(value.high):
         return f"{number}, and no larger one was tried"
@@ -193,3 +201,47 @@ def first(words: Iterable[str]) -> str:
     told = list(dict.fromkeys(words))
     more = f" and {len(told) - _MOST} more" if len(told) > _MOST else ""
     return "; ".join(told[:_MOST]) + more
+
+
+def conditions(of: Mapping[str, Any]) -> str:
+    """All conditions, joined; those that belong together (`num` and `den`, `from` and `to`) as one."""
+    told = []
+    for name, value in of.items():
+        if name == "den" and "num" in of:
+            continue
+        if name == "num" and "den" in of:
+            told.append(f"{_text(name, value)} over {_text(name, of['den'])}")
+        elif name in ("from", "to"):
+            # The second of the two goes on where the first ends.
+            told += [f"{told.pop()} to {_text(name, value)}" if name == "to" and "from" in of else f"{name} {value}"]
+        else:
+            told.append(_condition(name, value))
+    return ", ".join(told)
+
+
+def _condition(name: str, value: Any) -> str:
+    text = _text(name, value)
+    if name in _COUNTED:
+        one = value == 1
+        return f"{_COUNTED[name].format(text)}{'' if one else 's'}{_AFTER.get(name, '')}"
+    if name in _PLAIN:
+        return text
+    return _NAMED[name].format(text) if name in _NAMED else f"{name.replace('_', ' ')} {text}"
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return _listed([_text(name, each) for each in value])
+    return _configuration(str(value)) if name in _NAMES else str(value)
+
+
+def _configuration(name: str) -> str:
+    """A configuration as the study of the Falcon calls it, or a pair of devices: 'Falcon GPUs', 'local to local'."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name) if re.match(r"(local|falcon|hybrid)[A-Z]", name) else name
+    pair = re.fullmatch(r"(local|falcon)-(local|falcon)", apart)
+    return re.sub(r"\bfalcon\b", "Falcon", f"{pair[1]} to {pair[2]}" if pair else apart)
+
+
+def _listed(words: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -10,8 +10,9 @@ efficiency up to the claim's number of devices. link_..: medians over pairs of d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,17 @@ import pandas as pd
 
 from campaign import wording
 from campaign.config.published_file import Claim, Here, ReferenceSet
-from campaign.insight.published import link_quantities
 from campaign.insight.published.selection import NotHere, chosen, column, equal_columns, pairs, said_missed
 from campaign.statistics import CONFIDENCE, Floats, pairing, student_interval, unpaired
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.tables.io import Tables
+
+_MATRIX = {
+    "link_gb_per_s": "bidirectional_gb_per_s",
+    "link_one_way_gb_per_s": "unidirectional_gb_per_s",
+    "link_ratio": "bidirectional_gb_per_s",
+    "link_latency_us": "latency_us",
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ def found(claim: Claim, names: ReferenceSet, tables: Tables) -> Found:
     if here is None:
         raise NotHere(claim.not_here)
     if here.compute.startswith(("link", "host")):
-        return _of_links(here, tables)
+        return _of_links(here, tables.links)
     if here.compute == "near_linear_up_to":
         return _near_linear(claim, here, names, tables)
     if here.compute == "spread_cv_pct":
@@ -238,13 +245,54 @@ def _outcome(row: Mapping[Any, Any]) -> str:
     return "out_of_memory" if row["state"] == "implied" or "oom" in str(row["failures"]) else str(row["failures"])
 
 
-def _of_links(here: Here, tables: Tables) -> Found:
-    value, low, high, words, models = link_quantities.quantity(here, tables.links)
+def _of_links(here: Here, links: Sequence[Mapping[str, Any]]) -> Found:
+    """Medians over all pairs of devices of one host that are attached as claimed, with the range of the pairs.
+
+    A ratio is that of two medians; its range is that of the smallest over the largest to the largest over the smallest.
+    """
+    if here.compute == "host_to_device_gb_per_s":
+        copies = [(each["document"].get("host_device") or {}).get("h2d_gb_per_s") or () for each in links]
+        known = [value for values in copies for value in values if value is not None]
+        middle = _middle(known, "no copies from host to device were measured")
+        return Found((Value(*middle, f"{len(known)} devices"),))
+    matrix = _MATRIX[here.compute]
+    of = list(_link_pairs(links, matrix, here.ends))
+    value, low, high = _middle([value for value, _ in of], _lacking(here.ends))
+    words = f"{len(of)} pairs {' and '.join(here.ends)}"
+    if here.compute == "link_ratio":
+        against = [value for value, _ in _link_pairs(links, matrix, here.against_ends)]
+        under, least, most = _middle(against, _lacking(here.against_ends))
+        value, low, high = value / under, low / most, high / least
+        words += f", {len(against)} {' and '.join(here.against_ends)}"
     allowed = here.under.get("device", ())
-    missed = tuple(
-        f"device {model} instead of {' or '.join(map(str, allowed))}" for model in models if model not in allowed
-    )
-    return Found((Value(value, low, high, words),), missed if allowed else ())
+    others = [model for model in dict.fromkeys(model for _, pair in of for model in pair) if model not in allowed]
+    missed = tuple(f"device {model} instead of {' or '.join(map(str, allowed))}" for model in others if allowed)
+    return Found((Value(value, low, high, words),), missed)
+
+
+def _lacking(ends: Sequence[str]) -> str:
+    return f"no link between a {' and a '.join(ends)} device of one host was measured"
+
+
+def _middle(values: Sequence[float], lacking: str) -> tuple[float, float, float]:
+    if not values:
+        raise NotHere(lacking)
+    return median(values), min(values), max(values)
+
+
+def _link_pairs(
+    links: Sequence[Mapping[str, Any]], matrix: str, ends: Sequence[str]
+) -> Iterator[tuple[float, tuple[str, str]]]:
+    """Value and models of every measured pair of devices on one host, attached as `ends` in either order."""
+    for each in links:
+        document = each["document"]
+        values = (document.get("matrices") or {}).get(matrix) or ()
+        devices = document["devices"]
+        for one, row in zip(devices, values, strict=False):
+            for other, value in zip(devices, row, strict=False):
+                alike = sorted((one["attach"], other["attach"])) == sorted(ends)
+                if value is not None and one is not other and one["host"] == other["host"] and alike:
+                    yield float(value), (one["model"], other["model"])
 
 
 def _values(rows: pd.DataFrame, exact: bool = False) -> tuple[Value, ...]:
