@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +23,11 @@ from campaign.plan.write import write_plan, write_tables
 from campaign.run.preflight import preflight
 from campaign.wording import duration
 
+if TYPE_CHECKING:  # it brings SciPy
+    from campaign.statistics.replication import Design
+
+_FURTHER = 3
+"""Alternatives with more compositions than the cheapest one: of interest to who has time, but not without end."""
 _ALONE = {
     "machine": "one lease at a time",
     "host": "leases on different hosts at the same time",
@@ -50,10 +56,31 @@ def validate(campaign: Path) -> None:
     is_flag=True,
     help="Write the plan into the results, with one document a lease in plan/leases/, which 'campaign measure' reads.",
 )
+@click.option(
+    "--detect",
+    metavar="PERCENT",
+    help="How many compositions, runs and steps find a difference of this size, such as '3 %', for the least cost.",
+)
+@click.option(
+    "--spread",
+    default="",
+    show_default=False,
+    metavar="TEXT",
+    help="With --detect: assume this spread, such as 'composition 1 %, run 0.5 %, step 5 %', instead of the measured one.",
+)
 @click.option("--launcher", type=click.Choice(["local", "slurm"]), help="Default: the system's.")
 @click.option("--slurm", default="{}", show_default=False, metavar="JSON",
               help='Options of the allocations, such as \'{"partition": "gpu"}\'.')  # fmt: skip
-def plan(asked: Request, style: str, output: Path | None, write: bool, launcher: str | None, slurm: str) -> None:
+def plan(
+    asked: Request,
+    style: str,
+    output: Path | None,
+    write: bool,
+    launcher: str | None,
+    slurm: str,
+    detect: str | None,
+    spread: str,
+) -> None:
     """Show what would be measured, in which order, and at what cost. Without --write and --output, nothing is written.
 
     Costs come with 95 % intervals, learned from the runs of all campaigns in the results directory. With --budget, it shows what
@@ -71,6 +98,8 @@ def plan(asked: Request, style: str, output: Path | None, write: bool, launcher:
         click.echo("\n".join(map(str, [*written, *(write_tables(planned, output) if output else [])])))
     elif style == "table":
         _show(planned)
+        if detect:
+            _show_detectable(planned, asked, _percent(detect), spread)
     elif style == "json":
         click.echo(json.dumps(plan_document(planned), indent=1))
     else:
@@ -123,6 +152,55 @@ def _show(plan: Plan) -> None:
         f"expected: {hours}, {lasts}; {_ALONE[isolation(plan.campaign)]}\n"
         f"{learned if plan.learned_from else f'assumed: {assumed}'}"
     )
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1000:
+        raise ConfigError(f"--detect {text}: is not a difference in percent; write it like '3 %'")
+    return value
+
+
+def _show_detectable(plan: Plan, asked: Request, detect_pct: float, assumed: str) -> None:
+    """Print which choice finds a difference of this size for the least cost, and the alternatives."""
+    from campaign.insight.replication import advise  # loads pandas
+
+    found = advise(plan, asked, detect_pct, assumed)
+
+    def row(name: str, each: Design) -> tuple[object, ...]:
+        steps = each.steps or "as now"
+        return (name, each.compositions, each.runs, steps, _size(each.half_width_pct), _size(each.detectable_pct),
+                f"{each.device_hours:.3g}")  # fmt: skip
+
+    rows = [row("as it is", found.now)]
+    most = found.cheapest.compositions + _FURTHER if found.cheapest else 0
+    rows += [
+        row("cheapest" if each is found.cheapest else "", each)
+        for each in found.alternatives
+        if each.compositions <= most
+    ]
+    columns = ["", "compositions", "runs in each", "steps", "half-width", "detectable", "device-hours"]
+    show(Table(f"To detect a difference of {detect_pct:g} %", columns, rows, columns[1:]))
+    spread = found.spread
+    say(
+        f"Standard deviation from composition to composition {spread.composition_pct:.2g} %, from run to run "
+        f"{spread.run_pct:.2g} %, from step to step {spread.step_pct:.2g} % ({spread.source}).\n"
+        f"Detectable: found in 80 of 100 campaigns, among {found.configurations} configurations, at 5 % for all together."
+    )
+    if found.cheapest is None:
+        say(f"No choice of up to 20 compositions detects {detect_pct:g} %: reduce the spread, or ask for more.")
+        return
+    best = found.cheapest
+    total = best.compositions * best.runs
+    steps = f", measured_steps: {best.steps}" if best.steps else ""
+    say(f"In the campaign's file: protocol: {{compositions: {best.compositions}, repetitions: {total}{steps}}}")
+
+
+def _size(pct: float) -> str:
+    return f"{pct:.2g} %" if pct < 1000 else "none"
 
 
 def _show_choice(plan: Plan) -> None:
