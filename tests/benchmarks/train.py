@@ -14,7 +14,7 @@ from pathlib import Path
 
 from campaign.config.system_file import SystemFile
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
-from campaign.launch.local import open_launcher
+from campaign.launch.local import LocalLauncher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.workloads.protocol import Step
 from campaign.workloads.rank_launchers import free_port
@@ -65,7 +65,7 @@ def launched(directory: Path) -> Iterator[Launcher]:
         "devices": {"cpu-rank": {"runs_on": "cpu"}},
     }
     composition = Composition((ComposedHost("host1", 8, 64.0, devices),))
-    launcher = open_launcher(SystemFile.model_validate(document), composition)
+    launcher = LocalLauncher(SystemFile.model_validate(document), composition)
     try:
         yield launcher
     finally:

@@ -17,7 +17,7 @@ from typing import Any
 
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
-from campaign.launch.local import LocalLauncher, open_launcher
+from campaign.launch.local import LocalLauncher
 from campaign.launch.protocol import Limits
 from campaign.processes.marked import marked
 from campaign.workloads.protocol import Ended, Step
@@ -62,7 +62,7 @@ class Bench:
         self.directory = directory
         self.log = directory / "log"
         self.composition: Composition = composition(*shape)
-        self.launcher: LocalLauncher = open_launcher(emulated_system(), self.composition)
+        self.launcher: LocalLauncher = LocalLauncher(emulated_system(), self.composition)
 
     def run(self, argv: tuple[str, ...], limits: Limits = _LIMITS, preload: str | None = None, **env: str) -> Ended:
         ranks = {host.name: len(host.devices) for host in self.composition.hosts}

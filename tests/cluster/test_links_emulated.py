@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from campaign.config.campaign_file import LinkMeasurement
-from campaign.launch.local import open_launcher
+from campaign.launch.local import LocalLauncher
 from campaign.observe.links.document import LinksDocument
 from campaign.observe.links.expectation import flags
 from campaign.observe.links.lease_links import measure_links
@@ -25,7 +25,7 @@ def test_the_matrix_shows_the_rates_that_links_were_given(tmp_path: Path) -> Non
     system = emulated_system()
     at = composition((2, 1), (1, 0))
     given = LinkMeasurement(sizes_bytes=(8, 4096, 2**18), repeats=3, warmup=1)
-    launcher = open_launcher(system, at)
+    launcher = LocalLauncher(system, at)
     try:
         measured = measure_links(launcher, at, "cpu", given, tmp_path, "links-cluster", tmp_path / "log")
     finally:

@@ -22,10 +22,9 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.launch_prefix import Launch
-from campaign.launch.local import LocalLauncher, open_launcher
+from campaign.launch.local import LocalLauncher
 from campaign.launch.protocol import Limits
-from campaign.launch.rank_devices import UsedDevices
-from campaign.launch.slurm_placement import SlurmPlacement
+from campaign.launch.rank_placement import SlurmPlacement, UsedDevices
 from campaign.launch.srun_step import objection, rank_script, read_ends, step_argv
 from campaign.plan.matrix import expand
 from campaign.processes.marked import marked
@@ -71,7 +70,7 @@ class Bench:
 
     def __init__(self, directory: Path, composition: Composition) -> None:
         self.asked = install(directory)
-        self.launcher: LocalLauncher = open_launcher(system(), composition)
+        self.launcher: LocalLauncher = LocalLauncher(system(), composition)
         self.mark = f"test-{uuid.uuid4().hex}"
         self.log = directory / "run.log"
         self.directory = directory
@@ -120,7 +119,7 @@ def test_one_program_has_one_prefix_for_all_its_devices(tmp_path: Path, bench: B
     alone.launcher.close()
     with pytest.raises(LaunchError, match=r"different ways.*once per rank"):
         bench.run(show(3, per_rank=False))
-    two = open_launcher(system(), mixed("host1", "host2"))
+    two = LocalLauncher(system(), mixed("host1", "host2"))
     step = Step(("true",), {}, {"host1": 1, "host2": 1}, per_rank=False)
     with pytest.raises(LaunchError, match="devices on host2 need"):
         two.run(step, bench.mark, bench.log, tmp_path, Limits(5.0))
@@ -143,7 +142,7 @@ def test_a_prefix_that_is_not_there_is_the_apparatus_failure_and_is_named(tmp_pa
     composition = Composition(
         (ComposedHost("host1", 4, 8.0, (device("host1", 0, False, prefix=("no-such-layer", "--")),)),)
     )
-    launcher = open_launcher(system(), composition)
+    launcher = LocalLauncher(system(), composition)
     with pytest.raises(LaunchError, match="no-such-layer: could not be started"):
         launcher.run(show(1), "m", tmp_path / "log", tmp_path, Limits(5.0))
     launcher.close()
@@ -151,7 +150,7 @@ def test_a_prefix_that_is_not_there_is_the_apparatus_failure_and_is_named(tmp_pa
 
 def test_a_layer_that_refuses_is_the_runs_failure_with_its_words(tmp_path: Path, bench: Bench) -> None:
     wrong = device("host1", 0, False, prefix=("bitfusion", "run", "-n", "1", "-p", "{percent}", "--"), fraction="1/4")
-    launcher = open_launcher(system(), Composition((ComposedHost("host1", 4, 8.0, (wrong,)),)))
+    launcher = LocalLauncher(system(), Composition((ComposedHost("host1", 4, 8.0, (wrong,)),)))
     assert launcher.run(show(1), bench.mark, bench.log, tmp_path, Limits(5.0)).codes == (64,)
     assert "-p takes a part" in bench.log.read_text()
     launcher.close()

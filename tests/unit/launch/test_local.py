@@ -12,7 +12,7 @@ import pytest
 
 from campaign.errors import LaunchError
 from campaign.launch import local
-from campaign.launch.local import LocalLauncher, open_launcher
+from campaign.launch.local import LocalLauncher
 from campaign.launch.protocol import Limits
 from campaign.processes.marked import marked
 from campaign.workloads.protocol import Ended, Step
@@ -26,7 +26,7 @@ class Bench:
     """A launcher with a log, a directory and a mark of its own."""
 
     def __init__(self, directory: Path) -> None:
-        self.launcher: LocalLauncher = open_launcher(system(), composition((8, 0)))
+        self.launcher: LocalLauncher = LocalLauncher(system(), composition((8, 0)))
         self.mark = f"test-{uuid.uuid4().hex}"
         self.log = directory / "logs" / "run.log"
         self.directory = directory

@@ -24,8 +24,8 @@ from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, Cluster
 from campaign.launch.emulation.network import Held
 from campaign.launch.emulation_plan import NOT_CROSSED
 from campaign.launch.protocol import Limits
-from campaign.launch.slurm_placement import SlurmPlacement
-from campaign.launch.srun import open_launcher
+from campaign.launch.rank_placement import SlurmPlacement
+from campaign.launch.srun import SrunLauncher
 from campaign.launch.srun_step import (
     RankEnd,
     StepPlacement,
@@ -381,7 +381,7 @@ def test_a_port_that_the_cluster_lacks_is_a_launch_error() -> None:
 def test_outside_of_a_job_there_is_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(ConfigError, match="not in one"):
-        open_launcher(system(), composed(True))
+        SrunLauncher(system(), composed(True))
 
 
 if __name__ == "__main__":

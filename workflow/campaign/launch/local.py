@@ -20,9 +20,8 @@ from typing import IO, Any, Literal, cast
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
-from campaign.launch.local_placement import LocalPlacement, RankPlace, open_placement
 from campaign.launch.protocol import Limits
-from campaign.launch.rank_devices import UsedDevices
+from campaign.launch.rank_placement import RankPlace, UsedDevices, open_placement
 from campaign.launch.sidecar import local_sidecar
 from campaign.processes.marked import MARK, adopt_orphans, children, end_run, marked, memory_mib
 from campaign.processes.namespaces import enter, opened
@@ -41,10 +40,10 @@ _Stopped = Literal["time limit", "memory limit", "failed rank", "exit hang"]
 class LocalLauncher:
     """All hosts of a composition are this machine, or emulated on it."""
 
-    def __init__(self, places: LocalPlacement, devices: UsedDevices) -> None:
+    def __init__(self, system: SystemFile, composition: Composition) -> None:
         adopt_orphans()
-        self._places = places
-        self._devices = devices
+        self._places = open_placement(system, composition)
+        self._devices = UsedDevices(composition)
         self._parents: dict[str, _Parent] = {}
 
     @property
@@ -293,7 +292,3 @@ class _Parent:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def open_launcher(system: SystemFile, composition: Composition) -> LocalLauncher:
-    return LocalLauncher(open_placement(system, composition), UsedDevices(composition))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from campaign.errors import CampaignError
-from campaign.launch.local_placement import LocalPlacement, RankPlace
+from campaign.launch.rank_placement import LocalPlacement, RankPlace
 from campaign.processes.namespaces import enter, opened
 from campaign.slurm.run_on_hosts import call, over
 from campaign.workloads.protocol import Step

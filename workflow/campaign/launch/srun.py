@@ -21,8 +21,8 @@ from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import Composition
 from campaign.launch.emulation.cluster_spec import find_from_environment
 from campaign.launch.protocol import Limits
+from campaign.launch.rank_placement import SlurmPlacement
 from campaign.launch.sidecar import slurm_sidecar
-from campaign.launch.slurm_placement import SlurmPlacement
 from campaign.launch.srun_step import (
     codes_of,
     objection,
@@ -64,7 +64,7 @@ class SrunLauncher:
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
         placement = self._hosts.of(step, free_port())
-        script = directory / "rank.sh"
+        script, asked = directory / "rank.sh", os.environ.get("SLURM_CPUS_PER_TASK", "")
         argv = step_argv(
             step,
             limits,
@@ -73,10 +73,13 @@ class SrunLauncher:
             name=marker.rpartition("/")[2],
             # Slurm knows nothing of remote devices, and counts parts of devices in its own way: each rank is told its own.
             gres=None if placement.devices or placement.given else self._settings.gres or None,
-            cpus_per_task=_cpus_per_task(self._settings.cpus_per_device),
+            # What the job was submitted with, for it knows the overrides for its configuration.
+            cpus_per_task=int(asked) if asked.isdigit() else self._settings.cpus_per_device,
         )
         program = ", ".join(placement.programs(step))
-        running = _Running(step, program, argv, self._environment(step), marker, log, directory, limits)
+        one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank and self._hosts.on_cpu else {}
+        environment = {**step_environment(os.environ), **one_thread, **self._settings.environment, **step.environment}
+        running = _Running(step, program, argv, environment, marker, log, directory, limits)
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             script.write_text(rank_script(step, placement, marker, directory, sweeps=self._sweeps))
@@ -91,10 +94,6 @@ class SrunLauncher:
 
     def close(self) -> None:
         """Nothing outlives a step."""
-
-    def _environment(self, step: Step) -> dict[str, str]:
-        one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank and self._hosts.on_cpu else {}
-        return {**step_environment(os.environ), **one_thread, **self._settings.environment, **step.environment}
 
 
 @dataclass
@@ -253,17 +252,7 @@ class _Running:
             return file.read().decode(errors="replace")
 
 
-def _cpus_per_task(configured: int | None) -> int | None:
-    """What the job was submitted with, for it knows the overrides for its configuration."""
-    asked = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return int(asked) if asked.isdigit() else configured
-
-
 def _follows_every_process() -> bool:
     """Whether Slurm ends whatever a task leaves behind: with control groups it does, by parents it loses some."""
     code, out, _ = call(["scontrol", "show", "config"], 60.0)
     return code == 0 and any(line.startswith("ProctrackType") and "cgroup" in line for line in out.splitlines())
-
-
-def open_launcher(system: SystemFile, composition: Composition) -> SrunLauncher:
-    return SrunLauncher(system, composition)

@@ -83,10 +83,11 @@ noise_pct: 1
 
     def step(self, run: Run) -> Step:
         axes = run.cell.axes()
-        fail = next(
-            (f.status for f in self.failures if parse(f.when, axes.keys(), f"workload {self.name}")(axes)),
-            None,
-        )
+        where = f"workload {self.name}"
+        fail = next((f.status for f in self.failures if parse(f.when, axes.keys(), where)(axes)), None)
+        gauges = {"power_w": self.power_w, "memory_mib": self.memory_mib, "utilisation_pct": self.utilisation_pct}
+        given = {name: value for name, value in gauges.items() if value is not None}
+        devices = [f"{host}/{number}" for host, count in run.ranks_by_host.items() for number in range(count)]
         specification = {
             "step_s": true_step_s(self, run.cell),
             "noise_pct": self.noise_pct,
@@ -95,7 +96,7 @@ noise_pct: 1
             "measured_steps": run.cell.settings.measured_steps,
             "seed": f"{run.cell.settings.seed}/{run.cell.id}/{run.repetition}",
             "fail": fail,
-            "gauges": _gauges(self, run),
+            "gauges": dict.fromkeys(devices, given) if given else {},
         }
         path = run.directory / "spec.json"
         path.write_text(json.dumps(specification))
@@ -132,11 +133,3 @@ def true_step_s(file: SyntheticWorkload, cell: Cell) -> float:
     return (
         file.overhead_ms + cell.batch * file.sample_ms + (c.hosts - 1) * file.host_ms + share * file.fabric_ms
     ) / 1e3
-
-
-def _gauges(file: SyntheticWorkload, run: Run) -> dict[str, dict[str, float]]:
-    """What the file says of a device, for each that the run uses."""
-    values = {"power_w": file.power_w, "memory_mib": file.memory_mib, "utilisation_pct": file.utilisation_pct}
-    given = {name: value for name, value in values.items() if value is not None}
-    devices = [f"{host}/{number}" for host, count in run.ranks_by_host.items() for number in range(count)]
-    return dict.fromkeys(devices, given) if given else {}

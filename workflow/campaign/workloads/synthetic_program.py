@@ -14,18 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+_WHY = "asked for by the campaign"
 FAILURES: Mapping[str, tuple[str, int]] = {
-    "oom_device": (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (asked for by the campaign)",
-        1,
-    ),
-    "oom_host": ("MemoryError: asked for by the campaign", 1),
-    "comm_timeout": (
-        "RuntimeError: Timed out waiting 5000ms for recv operation to complete (asked for by the campaign)",
-        1,
-    ),
-    "crashed": ("ValueError: asked for by the campaign", 1),
-    "incomplete": ("ended before the first result, as asked for by the campaign", 0),
+    "oom_device": (f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB ({_WHY})", 1),
+    "oom_host": (f"MemoryError: {_WHY}", 1),
+    "comm_timeout": (f"RuntimeError: Timed out waiting 5000ms for recv operation to complete ({_WHY})", 1),
+    "crashed": (f"ValueError: {_WHY}", 1),
+    "incomplete": (f"ended before the first result, as {_WHY}", 0),
 }
 
 

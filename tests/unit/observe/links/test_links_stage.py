@@ -16,7 +16,7 @@ import pytest
 
 from campaign.config.campaign_file import LinkMeasurement
 from campaign.errors import LaunchError
-from campaign.launch.local import LocalLauncher, open_launcher
+from campaign.launch.local import LocalLauncher
 from campaign.observe.links.alpha_beta_model import with_models
 from campaign.observe.links.document import LinksDocument
 from campaign.observe.links.lease_links import measure_links
@@ -30,7 +30,7 @@ THREE = composition((2, 0), (0, 1))
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[LocalLauncher]:
     """One for all: its parent loads torch once."""
-    launcher = open_launcher(system(), THREE)
+    launcher = LocalLauncher(system(), THREE)
     yield launcher
     launcher.close()
 

@@ -20,7 +20,7 @@ from campaign.errors import RecordError
 from campaign.fabrics.hardware import Composition
 from campaign.files import write_once
 from campaign.launch.protocol import Launcher, Limits
-from campaign.launch.rank_devices import UsedDevices
+from campaign.launch.rank_placement import UsedDevices
 from campaign.lease.campaign_leases import Obtained
 from campaign.observe.links import external_tools
 from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured

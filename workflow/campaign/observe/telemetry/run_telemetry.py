@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from campaign.launch.rank_devices import UsedDevices
+from campaign.launch.rank_placement import UsedDevices
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, summary
 from campaign.observe.telemetry.samples import HostSamples, SampleFile, Window, rows
 

@@ -58,9 +58,8 @@ def _up(size: int, multiple: int) -> int:
 class Pace:
     """Lets reads pass at a rate, one after the other, as a link would; several threads may use it."""
 
-    def __init__(self, bytes_per_s: float, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
-        self._now = now
         self._lock = threading.Lock()
         self._free_s = 0.0
 
@@ -71,7 +70,7 @@ class Pace:
             return self._free_s
 
     def wait(self, due_s: float) -> None:
-        while (left_s := due_s - self._now()) > 0:
+        while (left_s := due_s - time.perf_counter()) > 0:
             time.sleep(left_s)
 
 

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 import torch
 
@@ -16,20 +15,6 @@ from campaign.workloads.trainer.rank_interface import TrainSpec
 
 _DATASET_MIB = 256
 _FEWEST_RECORDS = 2
-
-
-class Feed(Protocol):
-    """Gives the next batch on the device.
-
-    waited_s: time in calls so far that went into reading or waiting for it; written_s: time that its dataset took; both None where
-    nothing is read. flags: what a reader of the run should know of the input.
-    """
-
-    waited_s: float | None
-    written_s: float | None
-    flags: tuple[str, ...]
-
-    def __call__(self) -> Sample: ...
 
 
 def make_feed(
@@ -84,7 +69,7 @@ def _on_device(batch: Sequence[torch.Tensor], device: torch.device, channels_las
 
 
 class RepeatedFeed:
-    """One batch, that stays on the device or is copied there every step."""
+    """One batch, that stays on the device or is copied there every step. Nothing is read (`StorageFeed` says what that takes)."""
 
     waited_s: float | None = None
     written_s: float | None = None
@@ -102,6 +87,9 @@ class StorageFeed:
 
     Without workers a call reads: storage time is wholly exposed, an upper bound. With n of them n threads read up to 2n batches
     ahead. A batch is the caller's until the next call. OSError of a thread is raised by the call that was to give its batch.
+
+    waited_s: time in calls so far that went into reading or waiting for it; written_s: time that the dataset took; flags: what a
+    reader of the run should know of the input.
     """
 
     def __init__(
@@ -155,3 +143,7 @@ class StorageFeed:
 
 _Free = tuple[Record, torch.cuda.Event | None]
 """Memory for a batch, and what happens on the device when the last batch in it has been copied there."""
+
+
+Feed = RepeatedFeed | StorageFeed
+"""Gives the next batch on the device."""

@@ -157,11 +157,12 @@ class Masters:
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """After every step that the optimizer does: the model gets its new weights."""
-        optimizer.register_step_post_hook(lambda *_: self._give_weights())
 
-    def _give_weights(self) -> None:
-        with torch.no_grad():
-            _copy(self._weights, self._masters)
+        def give_weights(*_: object) -> None:
+            with torch.no_grad():
+                _copy(self._weights, self._masters)
+
+        optimizer.register_step_post_hook(give_weights)
 
 
 def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -105,14 +104,6 @@ class Training:
         return (losses[0].item() if losses else None), len(losses)
 
 
-class Clock(Protocol):
-    """Times step boundaries on one kind of device."""
-
-    def synchronize(self) -> None: ...
-    def mark(self) -> None: ...
-    def step_times_s(self) -> list[float]: ...
-
-
 class CpuClock:
     """A CPU has done a step when the call returns."""
 
@@ -147,6 +138,9 @@ class CudaClock:
     def step_times_s(self) -> list[float]:
         pairs = zip(self._events, self._events[1:], strict=False)
         return [before.elapsed_time(after) / 1000 for before, after in pairs]
+
+
+Clock = CpuClock | CudaClock
 
 
 def make_clock(device: torch.device) -> Clock:

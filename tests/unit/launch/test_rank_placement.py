@@ -9,11 +9,11 @@ from ipaddress import IPv4Address
 import pytest
 
 from campaign.errors import LaunchError
-from campaign.launch import local_placement
+from campaign.launch import rank_placement
 from campaign.launch.emulation.network import Emulation, EmulationUnavailable, Held
 from campaign.launch.emulation.topology import EmulationSpec, layout
 from campaign.launch.emulation_plan import NOT_CROSSED
-from campaign.launch.local_placement import LocalPlacement, RankPlace, open_placement
+from campaign.launch.rank_placement import LocalPlacement, RankPlace, open_placement
 from campaign.workloads.protocol import Step
 from tests.unit.launch.compositions import composition, emulated_system, system
 
@@ -30,7 +30,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         yield Emulation(spec, Held(pid=7, user=True, isolated=False, descriptors=descriptors), addresses)
         ended.append(True)
 
-    monkeypatch.setattr(local_placement, "emulated", emulated)
+    monkeypatch.setattr(rank_placement, "emulated", emulated)
     return ended
 
 
@@ -128,7 +128,7 @@ def test_where_hosts_cannot_be_emulated_ranks_share_the_loopback_and_records_hea
         raise EmulationUnavailable("no `tc` here")
         yield
 
-    monkeypatch.setattr(local_placement, "emulated", refused)
+    monkeypatch.setattr(rank_placement, "emulated", refused)
     hosts = opened((1, 1))
     assert hosts.links is not None
     assert (hosts.links["emulated"], hosts.links["reason"], hosts.links["fabric_gbit_per_s"]) == (

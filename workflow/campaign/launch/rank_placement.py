@@ -1,0 +1,246 @@
+"""Placement of ranks: on this machine or its emulated hosts, or on the hosts of an allocation; and the devices that each uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from campaign.config.system_file import DeviceModel, SystemFile
+from campaign.errors import LaunchError
+from campaign.fabrics.hardware import Composition, Device
+from campaign.fabrics.launch_prefix import Given, given
+from campaign.launch.emulation.cluster_spec import Cluster
+from campaign.launch.emulation.network import Emulation, EmulationUnavailable, emulated
+from campaign.launch.emulation.topology import INTERFACE, far_side
+from campaign.launch.emulation_plan import NOT_CROSSED, emulation_of, links_document, rates_of
+from campaign.launch.srun_step import StepPlacement
+from campaign.workloads.protocol import Step
+from campaign.workloads.rank_launchers import free_port
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """Environment of one process, the namespaces to enter before it starts, and the words before its command."""
+
+    environment: Mapping[str, str]
+    namespaces: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
+
+
+class LocalPlacement:
+    """The hosts of one composition on this machine: names that share its loopback, or each emulated with a link per fabric device.
+
+    links: see `Launcher.links`.
+    """
+
+    def __init__(
+        self,
+        composition: Composition,
+        emulation: Emulation | None,
+        links: Mapping[str, Any] | None,
+        close: Callable[[], None],
+    ) -> None:
+        self.links = links
+        self.close = close
+        self._emulation = emulation
+        counts = [len(host.devices) for host in composition.hosts]
+        # The first devices of a host are used first, and local ones come before those on the fabric.
+        self._devices = {
+            host.name: range(start, start + count)
+            for host, start, count in zip(composition.hosts, accumulate(counts, initial=0), counts, strict=False)
+        }
+
+    def of(self, step: Step) -> list[RankPlace]:
+        """One place per rank, or one for a step of a single process. LaunchError: a rank has no device."""
+        world = str(sum(step.ranks_by_host.values()))
+        ranks = [(host, local) for host, count in step.ranks_by_host.items() for local in range(count)]
+        if not step.per_rank:
+            environment = {"CAMPAIGN_RANKS": world, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host)}
+            return [RankPlace(environment, self._namespaces(*ranks[0]))]
+        namespaces = [self._namespaces(*rank) for rank in ranks]
+        # Ranks that share all they have need no address, and a program may ask whether it is alone.
+        alone = len(set(namespaces)) == 1
+        shared = {"WORLD_SIZE": world, "MASTER_PORT": str(free_port("127.0.0.1")), "MASTER_ADDR": "127.0.0.1"}
+        if self._emulation is not None:
+            shared |= {} if alone else {"MASTER_ADDR": self._emulation.address(self._device(*ranks[0]))}
+            shared |= {"GLOO_SOCKET_IFNAME": "lo" if alone else INTERFACE}
+        found = []
+        for rank, ((host, local), paths) in enumerate(zip(ranks, namespaces, strict=True)):
+            environment = {"RANK": str(rank), "CAMPAIGN_HOST": host, "CAMPAIGN_HOST_RANK": str(local), **shared}
+            # On one machine a rank's device is numbered through; hosts are only names here.
+            one_host = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": world}
+            emulated_host = {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(step.ranks_by_host[host])}
+            found.append(RankPlace(environment | (emulated_host if self._emulation else one_host), paths))
+        return found
+
+    def flags(self, step: Step) -> tuple[str, ...]:
+        """Flags for the record of a step."""
+        used = {self._namespaces(host, local) for host, count in step.ranks_by_host.items() for local in range(count)}
+        return (NOT_CROSSED,) if not step.per_rank and len(used) > 1 else ()
+
+    def stand(self) -> bool:
+        """False when the emulated hosts have ended."""
+        return self._emulation is None or Path(self._emulation.namespace_paths(0)[-1]).exists()
+
+    def _namespaces(self, host: str, local: int) -> tuple[str, ...]:
+        return () if self._emulation is None else self._emulation.namespace_paths(self._device(host, local))
+
+    def _device(self, host: str, local: int) -> int:
+        devices = self._devices.get(host, range(0))
+        if local >= len(devices):
+            raise LaunchError(f"{host}: the run needs device {local + 1}, but the composition has {len(devices)} there")
+        return devices[local]
+
+
+def open_placement(system: SystemFile, composition: Composition) -> LocalPlacement:
+    """The hosts of a composition, emulated if the system file asks for it and this machine is able to."""
+    hosts, emulation, links = ExitStack(), None, None
+    if system.emulation is not None:
+        rates = rates_of(system.emulation, system.links)
+        try:
+            emulation = hosts.enter_context(emulated(emulation_of(system.emulation, system.links, composition)))
+            links = links_document(rates, emulation.mode)
+        except EmulationUnavailable as error:
+            links = links_document(rates, None, str(error))
+    return LocalPlacement(composition, emulation, links, hosts.close)
+
+
+class SlurmPlacement:
+    """The hosts of one composition. cluster: the emulated cluster that they belong to; None for real hosts."""
+
+    def __init__(self, system: SystemFile, composition: Composition, cluster: Cluster | None) -> None:
+        self._cluster, self._system = cluster, system
+        self._used = UsedDevices(composition)
+        self._devices = self._used.by_host
+        self.links: Mapping[str, Any] | None = None
+        if system.emulation is not None and cluster is not None:
+            self.links = links_document(cluster.spec.rates, "root")
+        elif system.emulation is not None:
+            reason = (
+                "the hosts of this Slurm are not emulated; start a cluster on emulated hosts with `campaign cluster up`"
+            )
+            self.links = links_document(rates_of(system.emulation, system.links), None, reason)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._devices)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether each device is a process on a CPU core."""
+        return any(self._runs_on(device) == "cpu" for devices in self._devices.values() for device in devices)
+
+    def of(self, step: Step, port: int) -> StepPlacement:
+        """The placement of a step; LaunchError: a rank has no device.
+
+        port: a free one, on the first host as far as can be known.
+        """
+        places = self._places(step)
+        prefixes = {
+            rank: self._prefix(host, fabric_port)
+            for rank, (host, fabric_port) in enumerate(places)
+            if fabric_port is not None and (step.per_rank or rank == 0)
+        }
+        given = {rank: each for rank, each in enumerate(self._used.given(step)) if each.prefix or each.environment}
+        alone = len(set(places)) == 1
+        interface = {"GLOO_SOCKET_IFNAME": "lo" if alone else INTERFACE} if self._cluster else {}
+        return StepPlacement(
+            _LOOPBACK if alone else self._address(*places[0]),
+            port,
+            prefixes,
+            self._named(step),
+            # A site says its own interface in `slurm.environment`.
+            {name: value for name, value in interface.items() if name not in self._system.slurm.environment},
+            given,
+        )
+
+    def flags(self, step: Step) -> tuple[str, ...]:
+        """Flags for the record of a step."""
+        crossed = step.per_rank or self._cluster is None or len(set(self._places(step))) == 1
+        return () if crossed else (NOT_CROSSED,)
+
+    def _places(self, step: Step) -> list[tuple[str, int | None]]:
+        """Host and fabric port of each rank; port None: a local device, or a real host."""
+        return [
+            (host, self._fabric_port(host, number))
+            for host, count in step.ranks_by_host.items()
+            for number in range(count)
+        ]
+
+    def _fabric_port(self, host: str, number: int) -> int | None:
+        devices = self._devices.get(host, [])
+        if number >= len(devices):
+            raise LaunchError(
+                f"{host}: the run needs device {number + 1}, but the composition has {len(devices)} there"
+            )
+        local = sum(device.local for device in devices)
+        return None if self._cluster is None or number < local else number - local
+
+    def _prefix(self, host: str, port: int) -> tuple[str, ...]:
+        assert self._cluster is not None
+        try:
+            return self._cluster.fabric_prefix(host, port)
+        except KeyError as error:
+            raise LaunchError(
+                f"{host} of the emulated cluster has no fabric port {port}: start it with `campaign cluster up` for this system"
+            ) from error
+
+    def _address(self, host: str, port: int | None) -> str:
+        if self._cluster is None:
+            return host
+        return self._cluster.addresses[host if port is None else far_side(host, port)]
+
+    def _named(self, step: Step) -> dict[str, str]:
+        """CUDA_VISIBLE_DEVICES by host, where the fabric says what the host calls each device: Slurm would give any of them."""
+        used = self._used.of(step)
+        every = [device for devices in used.values() for device in devices]
+        if not every or not all(
+            device.host_id and not device.launch and self._runs_on(device) == "cuda" for device in every
+        ):
+            return {}
+        return {host: ",".join(str(device.host_id) for device in devices) for host, devices in used.items()}
+
+    def _runs_on(self, device: Device) -> str:
+        return self._system.devices.get(device.model, DeviceModel()).runs_on
+
+
+class UsedDevices:
+    """Devices of one composition, by host, in the order in which runs use them."""
+
+    def __init__(self, composition: Composition) -> None:
+        # The first devices of a host are used first, and local ones come before those on the fabric.
+        self.by_host = {
+            host.name: sorted(host.devices, key=lambda device: not device.local) for host in composition.hosts
+        }
+
+    def of(self, step: Step) -> dict[str, list[Device]]:
+        """Those that a step uses, by host."""
+        return {host: self.by_host.get(host, [])[:count] for host, count in step.ranks_by_host.items()}
+
+    def given(self, step: Step) -> list[Given]:
+        """For each rank, or for the one program. LaunchError: one program cannot use these devices."""
+        nothing = Given()
+        if not step.takes_devices or not any(device.launch for each in self.of(step).values() for device in each):
+            return [nothing] * (sum(step.ranks_by_host.values()) if step.per_rank else 1)
+        if step.per_rank:
+            return [
+                given([device.launch for device in self.by_host.get(host, [])[local : local + 1]], host)
+                for host, count in step.ranks_by_host.items()
+                for local in range(count)
+            ]
+        (first, *others) = self.of(step).items()
+        if others:
+            raise LaunchError(
+                f"{step.argv[0]}: is one program on {first[0]}, and its devices on {', '.join(host for host, _ in others)} need a "
+                "prefix or an environment of their own; start it once per rank"
+            )
+        try:
+            return [given([device.launch for device in first[1]], first[0])]
+        except ValueError as error:
+            raise LaunchError(f"{step.argv[0]}: {error}; start it once per rank") from error
