@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.errors import LaunchError
-from campaign.workloads.failures import classify, clean
+from campaign.workloads.failures import classify
+from campaign.workloads.log_reader import Log
 
 OOM_OLD = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.76 GiB total capacity; 9.58 GiB allocated)"
 OOM_NEW = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 39.39 GiB"
@@ -177,7 +178,7 @@ def test_evidence_is_the_line_and_for_nccl_also_its_last_error() -> None:
 def test_progress_bars_colours_and_labels_do_not_hide_it() -> None:
     log = f"  1: 10%\r  1: 20%\r  1: \x1b[31m{GLOO_TIMEOUT}\x1b[0m\r\n  0: fine\n"
     assert verdict(log, [0, 1]) == ("comm_timeout", 1)
-    assert clean("a\rb\r\nc\x1b[1;31md\x1b[0m") == "a\nb\ncd"
+    assert Log.of("a\rb\r\nc\x1b[1;31md\x1b[0m").excerpt() == "a\nb\ncd"
 
 
 @given(

@@ -58,8 +58,7 @@ class LocalPlacement:
 
     def of(self, step: Step) -> list[RankPlace]:
         """One place per rank, or one for a step of a single process. LaunchError: a rank has no device."""
-        world = str(sum(step.ranks_by_host.values()))
-        ranks = [(host, local) for host, count in step.ranks_by_host.items() for local in range(count)]
+        ranks, world = step.ranks, str(len(step.ranks))
         if not step.per_rank:
             environment = {"CAMPAIGN_RANKS": world, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host)}
             return [RankPlace(environment, self._namespaces(*ranks[0]))]
@@ -81,7 +80,7 @@ class LocalPlacement:
 
     def flags(self, step: Step) -> tuple[str, ...]:
         """Flags for the record of a step."""
-        used = {self._namespaces(host, local) for host, count in step.ranks_by_host.items() for local in range(count)}
+        used = {self._namespaces(*rank) for rank in step.ranks}
         return (NOT_CROSSED,) if not step.per_rank and len(used) > 1 else ()
 
     def stand(self) -> bool:
@@ -167,11 +166,7 @@ class SlurmPlacement:
 
     def _places(self, step: Step) -> list[tuple[str, int | None]]:
         """Host and fabric port of each rank; port None: a local device, or a real host."""
-        return [
-            (host, self._fabric_port(host, number))
-            for host, count in step.ranks_by_host.items()
-            for number in range(count)
-        ]
+        return [(host, self._fabric_port(host, number)) for host, number in step.ranks]
 
     def _fabric_port(self, host: str, number: int) -> int | None:
         devices = self._devices.get(host, [])
@@ -225,14 +220,12 @@ class UsedDevices:
 
     def given(self, step: Step) -> list[Given]:
         """For each rank, or for the one program. LaunchError: one program cannot use these devices."""
-        nothing = Given()
         if not step.takes_devices or not any(device.launch for each in self.of(step).values() for device in each):
-            return [nothing] * (sum(step.ranks_by_host.values()) if step.per_rank else 1)
+            return [Given()] * step.processes
         if step.per_rank:
             return [
                 given([device.launch for device in self.by_host.get(host, [])[local : local + 1]], host)
-                for host, count in step.ranks_by_host.items()
-                for local in range(count)
+                for host, local in step.ranks
             ]
         (first, *others) = self.of(step).items()
         if others:

@@ -112,13 +112,9 @@ class _Running:
     started: float = field(default_factory=time.time)
     log_start: int = 0
 
-    @property
-    def ranks(self) -> int:
-        return sum(self.step.ranks_by_host.values()) if self.step.per_rank else 1
-
     def measured(self, flags: tuple[str, ...]) -> Ended:
         """To the end of the step, by itself or at its limits."""
-        for rank in range(self.ranks):
+        for rank in range(self.step.processes):
             # A shared file system remembers that a file is missing; one that is there is looked at anew when it is opened.
             (self.directory / f"rank.{rank}").write_text("")
         self.log.touch()
@@ -206,7 +202,7 @@ class _Running:
         # srun waits for ever for a host that is dead.
         patience_s = _DEAD_PATIENCE_S if answers.problem else _END_PATIENCE_S
         if not self._over(srun, patience_s):
-            step = next((end.step for end in read_ends(self.directory, self.ranks) if end.step), None)
+            step = next((end.step for end in read_ends(self.directory, self.step.processes) if end.step), None)
             if step is not None:
                 call(["scancel", "--signal=KILL", step], patience_s)
             if step is None or not self._over(srun, patience_s):
@@ -227,10 +223,10 @@ class _Running:
         return False
 
     def _has_begun(self) -> bool:
-        return any(end.host for end in read_ends(self.directory, self.ranks))
+        return any(end.host for end in read_ends(self.directory, self.step.processes))
 
     def _understood(self, code: int, why: _Why | None, flags: tuple[str, ...]) -> Ended:
-        ends = read_ends(self.directory, self.ranks)
+        ends = read_ends(self.directory, self.step.processes)
         tail = self._tail() if code else ""
         if error := objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.program):
             raise error

@@ -68,8 +68,8 @@ class StepPlacement:
 
     def programs(self, step: Step) -> tuple[str, ...]:
         """The programs that ranks are started with, by name."""
-        ranks = sum(step.ranks_by_host.values()) if step.per_rank else 1
-        return tuple(dict.fromkeys((*self.given.get(rank, Given()).prefix, *step.argv)[0] for rank in range(ranks)))
+        prefixes = [self.given.get(rank, Given()).prefix for rank in range(step.processes)]
+        return tuple(dict.fromkeys((*prefix, *step.argv)[0] for prefix in prefixes))
 
 
 def sweep_script(marker: str, rank: str = "") -> str:
@@ -116,7 +116,7 @@ def _place(step: Step, placement: StepPlacement) -> Iterator[str]:
 
 
 def _program(step: Step, placement: StepPlacement, marker: str) -> Iterator[str]:
-    world = str(sum(step.ranks_by_host.values()))
+    world = str(len(step.ranks))
     if step.per_rank:
         own = {"RANK": "$rank", "LOCAL_RANK": "$SLURM_LOCALID", "LOCAL_WORLD_SIZE": "$ranks"}
         own |= {"CAMPAIGN_HOST": "$SLURMD_NODENAME", "CAMPAIGN_HOST_RANK": "$SLURM_LOCALID"}
@@ -161,7 +161,7 @@ def _by_rank(commands: Mapping[int, str]) -> Iterator[str]:
 
 
 def _whole(step: Step) -> dict[str, str]:
-    hosts, world = ",".join(step.ranks_by_host), str(sum(step.ranks_by_host.values()))
+    hosts, world = ",".join(step.ranks_by_host), str(len(step.ranks))
     count, most = str(len(step.ranks_by_host)), max(step.ranks_by_host.values())
     return {
         "SLURM_NNODES": count,

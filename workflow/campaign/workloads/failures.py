@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from typing import Protocol
 
 from campaign.documents.record import Failure, Status
 from campaign.errors import LaunchError
+from campaign.workloads.log_reader import Log
 
 _EVIDENCE_CHARACTERS = 500
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _LABEL = re.compile(r"^ *(\d{1,6}): ")
 # srun --label; mpirun --tag-output, horovodrun; torchrun.
 _AT = r"^(?: *\d+: |\[[^\]\s]{1,60}\]<std(?:out|err)>: ?|\[default\d+\]: ?)?"
@@ -116,20 +115,8 @@ SIGNS = (
 """Bytes of which every line that `classify` looks for holds at least one."""
 
 
-class Text(Protocol):
-    """A log that may be long."""
-
-    def excerpt(self) -> str:
-        """Every line that holds one of SIGNS, as far as bounded memory allows, and the end."""
-
-
-def clean(log_text: str) -> str:
-    """The log as lines: carriage returns become line ends, terminal codes go."""
-    return _ANSI.sub("", log_text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
 def classify(
-    text: str | Text,
+    text: str | Log,
     exit_codes: Sequence[int | None],
     *,
     timed_out: bool,
@@ -144,7 +131,7 @@ def classify(
     """
     if not timed_out and not memory_limit_hit and exit_codes and all(code == 0 for code in exit_codes):
         return None
-    log = clean(text if isinstance(text, str) else text.excerpt())
+    log = (Log.of(text) if isinstance(text, str) else text).excerpt(SIGNS)
     if memory_limit_hit:
         rank = _first(exit_codes, _KILLED)
         told = MEMORY_ENDED.search(log)

@@ -15,8 +15,6 @@ from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
-from campaign.workloads.failures import SIGNS
-
 # What fits into a core's cache is read three times as fast as what does not.
 _CHUNK_BYTES = 128 << 10
 _WHOLE_BYTES = 4 << 20
@@ -85,22 +83,22 @@ class Log:
             for line in wanted:
                 yield line.decode(errors="replace")
 
-    def excerpt(self) -> str:
-        """What is needed to say why a run failed: the first lines that show any sign of it, and the end of the log.
+    def excerpt(self, signs: Sequence[bytes] = ()) -> str:
+        """What is needed to say why a run failed: the first lines that hold any sign of it, and the end of the log.
 
         The whole text where that is less than 4 MiB.
         """
         with self._opened() as file:
             begin = file.read(_WHOLE_BYTES)
             if len(begin) < _WHOLE_BYTES:
-                return begin.decode(errors="replace")
-        left = dict.fromkeys(SIGNS, _SIGN_LINES)
-        signs: list[bytes] = []
+                return plain(begin).decode(errors="replace")
+        left = dict.fromkeys(signs, _SIGN_LINES)
+        found: list[bytes] = []
         tail = b""
         for chunk in map(plain, self.chunks()):
-            signs += _signs(chunk, left)
+            found += _signs(chunk, left)
             tail = (tail + chunk)[-_TAIL_BYTES:]
-        return b"\n".join([*signs, tail[tail.find(b"\n") + 1 :]]).decode(errors="replace")
+        return b"\n".join([*found, tail[tail.find(b"\n") + 1 :]]).decode(errors="replace")
 
     def head(self) -> bytes:
         """The first MiB, as it was printed."""

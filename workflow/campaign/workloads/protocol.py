@@ -55,7 +55,7 @@ class Run:
 class Step:
     """What a launcher starts: one process, or one a rank.
 
-    preload: a module whose `parent` forks ranks cheaply; a launcher that cannot use it starts `argv`. takes_devices: False for a
+    preload: a package whose `forkserver` forks ranks; a launcher that cannot use it starts `argv`. takes_devices: False for a
     program that only stands for devices, and is given nothing for them; srun: further words for an srun that starts the ranks.
     """
 
@@ -66,6 +66,15 @@ class Step:
     preload: str | None = None
     takes_devices: bool = True
     srun: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> list[tuple[str, int]]:
+        """Of each rank: its host, and its number there."""
+        return [(host, number) for host, count in self.ranks_by_host.items() for number in range(count)]
+
+    @property
+    def processes(self) -> int:
+        return len(self.ranks) if self.per_rank else 1
 
 
 @dataclass(frozen=True)
