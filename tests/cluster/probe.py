@@ -58,7 +58,7 @@ def stream_gbit_per_s(emulation: Emulation, sender: int, receiver: int, size: in
 
 def prefix(emulation: Emulation, rank: int) -> tuple[str, ...]:
     """The argv to put before a command that is to run where a rank does."""
-    return emulation.held.prefix(emulation.places[rank].namespace)
+    return emulation.held.prefix(emulation.places[rank])
 
 
 class Ranks:
@@ -109,9 +109,10 @@ class Ranks:
 
 
 def _environment(emulation: Emulation, rank: int) -> dict[str, str]:
-    alone = len({place.namespace for place in emulation.places}) == 1
+    alone = len(set(emulation.places)) == 1
+    host = emulation.places[rank].partition("-fabric")[0]
     return {
-        "LOCAL_RANK": str(emulation.places[rank].device),
+        "LOCAL_RANK": str(sum(place.partition("-fabric")[0] == host for place in emulation.places[:rank])),
         "MASTER_ADDR": "127.0.0.1" if alone else emulation.address(0),
         "GLOO_SOCKET_IFNAME": "lo" if alone else "eth0",
     }

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.main import main
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers.suggestions import hints
+from campaign.workloads.parsers.expressions import hints
 
 PROGRAM = """\
 import os, sys, time

@@ -13,18 +13,16 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
 from campaign.launch.protocol import Limits
 from campaign.launch.rank_placement import RankPlace, UsedDevices, open_placement
-from campaign.launch.sidecar import local_sidecar
+from campaign.launch.sidecar import local_sidecar, start_process
 from campaign.processes.marked import MARK, adopt_orphans, children, end_run, marked, memory_mib
-from campaign.processes.namespaces import enter, opened
 from campaign.workloads.protocol import Ended, Step
 from campaign.workloads.trainer.rank_interface import result_path
 
@@ -117,7 +115,8 @@ def _run(
         else:
             with log.open("ab") as output:
                 for place in places:
-                    processes.append(_start((*place.prefix, *step.argv), place, output, directory))
+                    words = (*place.prefix, *step.argv)
+                    processes.append(start_process(words, place.environment, output, place.namespaces, directory))
         stopped = _wait(processes, marker, started, limits, results)
     finally:
         for process in processes:
@@ -137,22 +136,6 @@ def _run(
         memory_limit_hit=stopped == "memory limit",
         exit_hang=hang,
     )
-
-
-def _start(argv: Sequence[str], place: RankPlace, output: IO[bytes], directory: Path) -> subprocess.Popen[bytes]:
-    with opened(place.namespaces) as (namespaces,):
-        return subprocess.Popen(
-            argv,
-            env=place.environment,
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # A group of its own: the terminal's Ctrl-C is the driver's business.
-            process_group=0,
-            # Not by nsenter: a program that cannot be started would then look like one that failed.
-            preexec_fn=partial(enter, namespaces) if namespaces else None,
-        )
 
 
 def _wait(

@@ -33,12 +33,9 @@ def local_sidecar(
     try:
         for host, place in _apart(argv, hosts, places).items():
             words = [*place.prefix, *(word.replace(_HOST, host) for word in argv)]
-            with (
-                suppress(OSError, subprocess.SubprocessError),
-                opened(place.namespaces) as (namespaces,),
-                (directory / f"{host}.log").open("wb") as output,
-            ):
-                running[host] = _start(words, environment, output, namespaces)
+            log = directory / f"{host}.log"
+            with suppress(OSError, subprocess.SubprocessError), log.open("wb") as output:
+                running[host] = start_process(words, environment, output, place.namespaces, follows=True)
         yield tuple(running)
     finally:
         _end(list(running.values()))
@@ -56,23 +53,35 @@ def _apart(argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement) ->
     return dict(found.values())
 
 
-def _start(
-    argv: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | int, namespaces: Sequence[int] = ()
+def start_process(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    output: IO[bytes] | int,
+    namespaces: Sequence[str] = (),
+    directory: Path | None = None,
+    *,
+    follows: bool = False,
 ) -> subprocess.Popen[bytes]:
-    def enter_and_follow() -> None:
-        """In the new process: enter the host, and end with the process that started this one."""
-        enter(namespaces)
-        _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
+    """A process in these namespaces; follows: it gets SIGTERM when the process that starts it ends."""
+    with opened(namespaces) as (descriptors,):
 
-    return subprocess.Popen(
-        argv,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        process_group=0,
-        preexec_fn=enter_and_follow,
-    )
+        def prepare() -> None:
+            enter(descriptors)
+            if follows:
+                _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
+
+        return subprocess.Popen(
+            argv,
+            env=environment,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # A group of its own: the terminal's Ctrl-C is the driver's business.
+            process_group=0,
+            # Not by nsenter: a program that cannot be started would then look like one that failed.
+            preexec_fn=prepare if descriptors or follows else None,
+        )
 
 
 @contextmanager
@@ -91,7 +100,7 @@ def slurm_sidecar(
     step = directory / "step"
     try:
         words = step_argv(argv, hosts, directory, step, looks_at_devices=looks_at_devices)
-        srun = _start(words, environment, subprocess.DEVNULL)
+        srun = start_process(words, environment, subprocess.DEVNULL, follows=True)
     except (OSError, subprocess.SubprocessError):
         yield ()
         return

@@ -28,7 +28,7 @@ from campaign.plan.matrix import expand
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, Reading, Scope, read_log
-from campaign.workloads.parsers.suggestions import hints
+from campaign.workloads.parsers.expressions import hints
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 
 HERE = Path("config/campaign.yaml")

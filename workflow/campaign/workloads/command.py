@@ -20,8 +20,7 @@ from campaign.workloads import software as environments
 from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, texts
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import ParserName, Scope, read_log
-from campaign.workloads.parsers.expressions import Parser, read_expressions
-from campaign.workloads.parsers.suggestions import hints
+from campaign.workloads.parsers.expressions import Parser, hints, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
 from campaign.workloads.rank_launchers import Job, Launch, command_line, exported, free_port
 from campaign.workloads.software import Software, filled, search_path

@@ -28,7 +28,6 @@ from pydantic import BaseModel, ConfigDict
 from campaign.errors import LaunchError
 from campaign.launch.emulation.topology import (
     Batch,
-    DevicePlace,
     EmulatedHost,
     EmulationSpec,
     LinkRates,
@@ -57,27 +56,27 @@ class Availability:
 
 
 class Emulation:
-    """Emulated hosts that exist now. Ranks are numbered in the order of `places`: host by host, local devices first."""
+    """Emulated hosts that exist now. Ranks are numbered in the order of `places` (see `topology.places`)."""
 
     def __init__(self, spec: EmulationSpec, held: Held, addresses: Mapping[str, IPv4Address]) -> None:
         self.spec = spec
-        self.places: tuple[DevicePlace, ...] = places(spec.hosts)
+        self.places = places(spec.hosts)
         self.held = held
         self._addresses = dict(addresses)
 
     def namespace_paths(self, rank: int) -> tuple[str, ...]:
         """Files of the namespaces to enter for a rank, in this order (see `campaign.processes.namespaces`)."""
-        return self.held.namespace_paths(self._place(rank).namespace)
+        return self.held.namespace_paths(self._place(rank))
 
     def address(self, rank: int) -> str:
         """The address under which other ranks reach this one."""
-        return str(self._addresses[self._place(rank).namespace])
+        return str(self._addresses[self._place(rank)])
 
     @property
     def mode(self) -> Mode:
         return "user namespace" if self.held.user else "root"
 
-    def _place(self, rank: int) -> DevicePlace:
+    def _place(self, rank: int) -> str:
         if not 0 <= rank < len(self.places):
             raise LaunchError(f"rank {rank} has no device: the emulated hosts have {len(self.places)} devices")
         return self.places[rank]

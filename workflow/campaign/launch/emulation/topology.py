@@ -31,8 +31,6 @@ _BURST_BYTES = 128 * 1024
 _BURST_S = 0.002
 _QUEUE_MS = 100
 
-Attachment = Literal["local", "fabric"]
-
 
 class LinkRates(BaseModel):
     """Rates of the links that stand for a fabric and a network."""
@@ -88,16 +86,6 @@ class EmulationSpec(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class DevicePlace:
-    """Where one device stands: the namespace to start its rank in."""
-
-    host: str
-    namespace: str
-    attachment: Attachment
-    device: int
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """Lines for `ip -batch` or `tc -batch` in one namespace. `{NAME}` stands for the path of a namespace."""
 
@@ -115,14 +103,13 @@ class Layout:
     batches: tuple[Batch, ...]
 
 
-def places(hosts: tuple[EmulatedHost, ...]) -> tuple[DevicePlace, ...]:
-    """One place a device: host by host, a host's local devices before its fabric devices."""
-    found = []
-    for host in hosts:
-        found += [DevicePlace(host.name, host.name, "local", device) for device in range(host.local_devices)]
-        for port in range(host.fabric_devices):
-            found.append(DevicePlace(host.name, far_side(host.name, port), "fabric", host.local_devices + port))
-    return tuple(found)
+def places(hosts: tuple[EmulatedHost, ...]) -> tuple[str, ...]:
+    """The namespace of each device: host by host, a host's local devices before its fabric devices."""
+    return tuple(
+        name
+        for host in hosts
+        for name in [host.name] * host.local_devices + [far_side(host.name, n) for n in range(host.fabric_devices)]
+    )
 
 
 def namespaces(hosts: tuple[EmulatedHost, ...]) -> list[str]:
