@@ -22,7 +22,7 @@ from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import ParserName, Scope, read_log
 from campaign.workloads.parsers.expressions import Parser, hints, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
-from campaign.workloads.rank_launchers import Job, Launch, command_line, exported, free_port
+from campaign.workloads.rank_launchers import Launch, command_line
 from campaign.workloads.software import Software, filled, search_path
 
 _FILLED_PER_RUN = {"command", "launch_options", "environment", "precision_arguments", "precision_environment"}
@@ -202,21 +202,12 @@ class CommandWorkload(Workload):
         software = self._software(cell.options)
         if path := search_path(software, environment.get("PATH", os.environ.get("PATH", os.defpath))):
             environment |= {"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]}
-        job = Job(
-            launch=self.launch,
-            mpi=self.mpi,
-            ranks_by_host=run.ranks_by_host,
-            launcher=run.launcher,
-            cuda=run.runs_on == "cuda",
-            exported=exported(software, environment, run.launcher),
-            port=free_port() if self.launch == "torchrun" else 0,
-            name=f"{cell.id}.{run.repetition}",
-        )
         words = (*self.command, *self.precision_arguments.get(cast(Precision, cell.precision), ()))
         filled_in = [fill(part, values, f"{where}: command") for part in words]
+        program = [run.files.get(word, word) for word in filled_in]
         options = [fill(part, values, f"{where}: launch_options") for part in self.launch_options]
         return Step(
-            argv=command_line(software, options, [run.files.get(word, word) for word in filled_in], job),
+            argv=command_line(run, self.launch, self.mpi, software, options, program, environment),
             environment=environment,
             ranks_by_host=run.ranks_by_host,
             per_rank=self.launch in ("per_rank", "srun"),

@@ -117,10 +117,10 @@ def software_document(
     """
     if software is None and launcher is None:
         return None
-    document = {"schema_version": SCHEMA, **({} if software is None else describe(software, cache, where))}
-    if launcher is not None:
-        document["launcher"] = _launcher(launcher, software, where)
-    return document
+    found = {} if software is None else describe(software, cache, where)
+    return {"schema_version": SCHEMA, **found} | (
+        {"launcher": _launcher(launcher, software, where)} if launcher else {}
+    )
 
 
 def describe(software: Software, kept: Path, where: str = "software") -> dict[str, Any]:

@@ -24,9 +24,10 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 OUTSIDE = "@outside"
 Descriptors = dict[str, dict[str, int]]
@@ -128,22 +129,12 @@ def kill_inhabitants(made: Descriptors) -> None:
     for descriptor in [descriptor for kinds in made.values() for descriptor in kinds.values()]:
         os.close(descriptor)
     for _ in range(_ROUNDS if made else 0):
-        for pid in inhabitants(inodes):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for pid in (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()):
+            # It ended meanwhile, or it is somebody else's and so not in our namespaces.
+            with contextlib.suppress(OSError):
+                if pid != os.getpid() and os.stat(f"/proc/{pid}/ns/net").st_ino in inodes:  # noqa: PTH116
+                    os.kill(pid, signal.SIGKILL)
         time.sleep(_ROUND_S)
-
-
-def inhabitants(inodes: set[int]) -> list[int]:
-    found = []
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        # It ended meanwhile, or it is somebody else's and so not in our namespaces.
-        with contextlib.suppress(OSError):
-            if os.stat(f"/proc/{entry.name}/ns/net").st_ino in inodes:  # noqa: PTH116
-                found.append(int(entry.name))
-    return found
 
 
 def reap(*_: object) -> None:
@@ -167,20 +158,12 @@ def wait_for_the_end(owner: int) -> bool:
     poll = select.poll()
     for descriptor in (0, owner):
         poll.register(descriptor, select.POLLIN)
-    while True:
-        ready = [descriptor for descriptor, _ in poll.poll()]
-        if 0 in ready:
-            return os.read(0, 64).strip() == b"keep"
-        if owner in ready:
-            return False
-
-
-def leave(*_: object) -> NoReturn:
-    raise SystemExit(0)
+    ready = [descriptor for descriptor, _ in poll.poll()]
+    return 0 in ready and os.read(0, 64).strip() == b"keep"
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     made: Descriptors = {}
     try:
