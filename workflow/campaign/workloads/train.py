@@ -20,10 +20,18 @@ from campaign.workloads.trainer.rank_interface import RankResult, read_results
 _COLLECTIVE_TIME_OUT_S = 120.0
 _FOLLOWS = {"comm_error", "comm_timeout"}
 _LARGEST = (
-    "parameters", "gradient_bytes", "allreduce_bytes_per_step", "communication_bytes_per_step", "exposed_communication_s",
-    "allreduce_s", "skipped_steps", "host_memory_peak_bytes", "device_memory_allocated_peak_bytes",
-    "device_memory_reserved_peak_bytes", "process_time_s",
-)  # fmt: skip
+    "parameters",
+    "gradient_bytes",
+    "allreduce_bytes_per_step",
+    "communication_bytes_per_step",
+    "exposed_communication_s",
+    "allreduce_s",
+    "skipped_steps",
+    "host_memory_peak_bytes",
+    "device_memory_allocated_peak_bytes",
+    "device_memory_reserved_peak_bytes",
+    "process_time_s",
+)
 _SHARED_OPTIONS = frozenset(COMMON_OPTIONS) - {"learning_rate"}
 _INTRODUCTION = """\
 Training steps of a built-in PyTorch model with random weights on synthetic data. The same code runs on CPUs (gloo) and on GPUs
