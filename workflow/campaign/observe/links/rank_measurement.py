@@ -24,6 +24,7 @@ from campaign.observe.links.transfer_timing import LARGEST_COPY_BYTES, LARGEST_C
 from campaign.workloads.trainer.rank_interface import Place
 
 _BUFFERS = 3  # of one size that a rank holds at most
+Pairs = Callable[[range, int], Iterable[tuple[int, ...]]]
 _ALL_OF_PAIRS = 2.0  # time of a size over that of its one-way messages, before one is known
 
 
@@ -136,25 +137,37 @@ class Session:
         buffer = self._exchange.buffer(size)
         started_s = time.monotonic()
         for peer, sends in self._turns(permutations, may_stop=True):
-            self._exchange.one_way(buffer, peer, sends=sends)
+            self._exchange.one_way(buffer, peer, sends)
         self._forecast.note(size, time.monotonic() - started_s)
         return not self._stopped
 
     def _round(self, size: int, first: bool) -> bool:
         """All measurements of one size; False when the time is over. The first size is always measured: it gives the latency."""
         started_s = time.monotonic()
-        if not self._one_way(size, first):
+        exchange, out, into = self._exchange, self._exchange.buffer(size), self._exchange.buffer(size)
+        if not self._pairs(self._unidirectional, size, permutations, partial(exchange.one_way, out), not first):
             return False
         one_way_s = time.monotonic() - started_s
-        if not (self._both_ways(size, first) and self._all_reduce(size, first)):
+        both_ways = partial(exchange.both_ways, out, into)
+        if not (
+            self._pairs(self._bidirectional, size, combinations, both_ways, not first) and self._all_reduce(out, first)
+        ):
             return False
         self._forecast.note(size, one_way_s / (self.spec.warmup + self.spec.repeats))
         self._share = max(1.0, (time.monotonic() - started_s) / one_way_s)
-        return not first or self._ping_pong(size)
+        return not first or self._pairs(self._latency, size, permutations, partial(exchange.ping_pong, out), False)
 
-    def _turns(
-        self, pairs: Callable[[range, int], Iterable[tuple[int, ...]]], may_stop: bool
-    ) -> Iterator[tuple[int, bool]]:
+    def _pairs(
+        self, found: list[PairTimes], size: int, pairs: Pairs, sample: Callable[[int, bool], float], may_stop: bool
+    ) -> bool:
+        """Times of every pair, noted by the rank that begins; False when the time is over."""
+        for peer, begins in self._turns(pairs, may_stop):
+            times = self._times(partial(sample, peer, begins))
+            if begins:
+                found.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
+        return not self._stopped
+
+    def _turns(self, pairs: Pairs, may_stop: bool) -> Iterator[tuple[int, bool]]:
         """This rank's turns with all pairs: its peer, and whether it begins. `_stopped` says afterwards whether time was over."""
         rank = self.place.rank
         for pair in pairs(range(self.place.world_size), 2):
@@ -164,32 +177,7 @@ class Session:
             if rank in pair:
                 yield sum(pair) - rank, rank == pair[0]
 
-    def _one_way(self, size: int, first: bool) -> bool:
-        buffer = self._exchange.buffer(size)
-        for peer, sends in self._turns(permutations, may_stop=not first):
-            times = self._times(partial(self._exchange.one_way, buffer, peer, sends=sends))
-            if sends:
-                self._unidirectional.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
-        return not self._stopped
-
-    def _both_ways(self, size: int, first: bool) -> bool:
-        out, into = self._exchange.buffer(size), self._exchange.buffer(size)
-        for peer, lower in self._turns(combinations, may_stop=not first):
-            times = self._times(partial(self._exchange.both_ways, out, into, peer))
-            if lower:
-                self._bidirectional.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
-        return not self._stopped
-
-    def _ping_pong(self, size: int) -> bool:
-        buffer = self._exchange.buffer(size)
-        for peer, begins in self._turns(permutations, may_stop=False):
-            times = self._times(partial(self._exchange.ping_pong, buffer, peer, begins=begins))
-            if begins:
-                self._latency.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
-        return True
-
-    def _all_reduce(self, size: int, first: bool) -> bool:
-        buffer = self._exchange.buffer(size)
+    def _all_reduce(self, buffer: torch.Tensor, first: bool) -> bool:
         times = []
         for _ in range(self.spec.warmup + self.spec.repeats):
             if not self._turn(may_stop=not first):
@@ -198,7 +186,7 @@ class Session:
             dist.all_reduce(buffer)
             self._exchange.synchronize()
             times.append(time.perf_counter() - started_s)
-        self._allreduce.append(CollectiveTimes(size_bytes=size, times_s=tuple(times[self.spec.warmup :])))
+        self._allreduce.append(CollectiveTimes(size_bytes=buffer.nbytes, times_s=tuple(times[self.spec.warmup :])))
         return True
 
     def _check_sum(self) -> None:

@@ -36,7 +36,7 @@ class Exchange:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def ping_pong(self, buffer: torch.Tensor, peer: int, *, begins: bool) -> float:
+    def ping_pong(self, buffer: torch.Tensor, peer: int, begins: bool) -> float:
         """Seconds one way: half of a message there and back. On CUDA the mean of several that are queued, else their median."""
         self.synchronize()
         trips_s = []
@@ -55,7 +55,7 @@ class Exchange:
         # On a queue only the whole has an end; elsewhere a trip during which something else ran says nothing of the link.
         return (whole_s if self.device.type == "cuda" else median(trips_s)) / 2
 
-    def one_way(self, buffer: torch.Tensor, peer: int, *, sends: bool) -> float:
+    def one_way(self, buffer: torch.Tensor, peer: int, sends: bool) -> float:
         """Seconds until the receiver's word is back; of no meaning at the receiver."""
         self.synchronize()
         started_s = time.perf_counter()
@@ -68,8 +68,8 @@ class Exchange:
         self.synchronize()
         return time.perf_counter() - started_s
 
-    def both_ways(self, out: torch.Tensor, into: torch.Tensor, peer: int) -> float:
-        """Seconds until both have all of each other's buffer."""
+    def both_ways(self, out: torch.Tensor, into: torch.Tensor, peer: int, _: bool = True) -> float:
+        """Seconds until both have all of each other's buffer, whoever begins."""
         self.synchronize()
         started_s = time.perf_counter()
         self._swap(out, into, peer)

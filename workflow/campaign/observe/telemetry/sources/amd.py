@@ -22,10 +22,6 @@ def _activity(smi: Any, handle: Any) -> dict[str, Any]:
     return {"utilisation_pct": found["gfx_activity"], "memory_access_pct": found["umc_activity"]}
 
 
-def _memory(smi: Any, handle: Any) -> dict[str, Any]:
-    return {"memory_used_mib": smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM) / _MIB}
-
-
 def _power(smi: Any, handle: Any) -> dict[str, Any]:
     found = smi.amdsmi_get_power_info(handle)
     now, mean = found.get("current_socket_power"), found.get("average_socket_power")
@@ -37,19 +33,29 @@ def _energy(smi: Any, handle: Any) -> dict[str, Any]:
     return {"energy_j": found["energy_accumulator"] * found["counter_resolution"] / 1e6}  # microjoules
 
 
-def _temperature(smi: Any, handle: Any) -> dict[str, Any]:
-    place, metric = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
-    return {"temperature_c": smi.amdsmi_get_temp_metric(handle, place, metric)}
-
-
-def _clocks(smi: Any, handle: Any) -> dict[str, Any]:
-    clocks = {"clock_sm_mhz": smi.AmdSmiClkType.GFX, "clock_memory_mhz": smi.AmdSmiClkType.MEM}
-    return {quantity: smi.amdsmi_get_clock_info(handle, clock)["clk"] for quantity, clock in clocks.items()}
-
-
 def _ecc(smi: Any, handle: Any) -> dict[str, Any]:
     found = smi.amdsmi_get_gpu_total_ecc_count(handle)
     return {"ecc_corrected_count": found["correctable_count"], "ecc_uncorrected_count": found["uncorrectable_count"]}
+
+
+def _calls(smi: Any) -> tuple[list[Call], list[Call]]:
+    """What changes fast, and what a device has besides."""
+    place, metric = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+    fast: list[Call] = [
+        _activity,
+        lambda smi, handle: {
+            "memory_used_mib": smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM) / _MIB
+        },
+        _power,
+        _energy,
+    ]
+    clocks = {"clock_sm_mhz": smi.AmdSmiClkType.GFX, "clock_memory_mhz": smi.AmdSmiClkType.MEM}
+    slow: list[Call] = [
+        lambda smi, handle: {"temperature_c": smi.amdsmi_get_temp_metric(handle, place, metric)},
+        lambda smi, handle: {name: smi.amdsmi_get_clock_info(handle, clock)["clk"] for name, clock in clocks.items()},
+        _ecc,
+    ]
+    return fast, slow
 
 
 @dataclass
@@ -80,8 +86,7 @@ def probes(smi: Any) -> list[Probe]:
         handles = {f"gpu:{smi.amdsmi_get_gpu_device_uuid(each)}": each for each in smi.amdsmi_get_processor_handles()}
     except smi.AmdSmiException:
         return []
-    fast = [_Device(smi, handle, part, [_activity, _memory, _power, _energy]) for part, handle in handles.items()]
-    return [*fast, *(_Device(smi, handle, part, [_temperature, _clocks, _ecc]) for part, handle in handles.items())]
+    return [_Device(smi, handle, part, list(calls)) for calls in _calls(smi) for part, handle in handles.items()]
 
 
 def open_probes(asked: Asked) -> Sequence[Probe]:

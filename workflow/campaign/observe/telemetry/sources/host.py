@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from campaign.observe.telemetry.sources import Asked, Probe, Reading
@@ -22,28 +23,17 @@ _SYS = Path("/sys")
 
 
 class _File:
-    """A file of /proc whose descriptor is kept; its text is of the moment of `read`."""
+    """A file of /proc whose descriptor is kept, and what its text says at the moment of `read`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, parse: Callable[[str], Iterator[Reading]]) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self) -> str:
-        parts, offset = [], 0
-        while part := os.pread(self._descriptor, 1 << 18, offset):
-            parts.append(part)
-            offset += len(part)
-        return b"".join(parts).decode()
-
-
-@dataclass(frozen=True)
-class _Parsed:
-    """A file, and what its text says."""
-
-    file: _File
-    parse: Callable[[str], Iterator[Reading]]
+        self._parse = parse
 
     def read(self) -> Iterator[Reading]:
-        return self.parse(self.file.read())
+        text = b""
+        while part := os.pread(self._descriptor, 1 << 18, len(text)):
+            text += part
+        return self._parse(text.decode())
 
 
 def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Iterator[Reading]:
@@ -52,7 +42,7 @@ def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Ite
     sockets: socket by name (`cpu0`), for the parts `socket:N` where there are several.
     """
     several = len(set(sockets.values())) > 1
-    sums: dict[str, list[float]] = {}
+    sums: dict[tuple[str, str], float] = {}
     for line in text.splitlines():
         name, *ticks = line.split()
         if not name.startswith("cpu"):
@@ -61,14 +51,10 @@ def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Ite
         if part:
             user, nice, system, idle, waiting, irq, softirq, stolen = (float(tick) / ticks_per_s for tick in ticks[:8])
             busy = user + nice + system + irq + softirq
-            each = sums.setdefault(part, [0.0, 0.0, 0.0])
-            each[0] += busy
-            each[1] += stolen
-            each[2] += busy + idle + waiting + stolen
-    for part, (busy, stolen, every) in sums.items():
-        yield part, "cpu_busy_s", busy
-        yield part, "cpu_stolen_s", stolen
-        yield part, "cpu_all_s", every
+            seconds = {"cpu_busy_s": busy, "cpu_stolen_s": stolen, "cpu_all_s": busy + idle + waiting + stolen}
+            for quantity, value in seconds.items():
+                sums[part, quantity] = sums.get((part, quantity), 0.0) + value
+    yield from ((part, quantity, value) for (part, quantity), value in sums.items())
 
 
 def memory(text: str) -> Iterator[Reading]:
@@ -171,14 +157,7 @@ def infiniband(adapters: Path = _SYS / "class/infiniband") -> Probe | None:
 
 def _has_device(directory: Path) -> Callable[[str], bool]:
     """Whether what has this name is hardware; looked up once."""
-    known: dict[str, bool] = {}
-
-    def is_hardware(name: str) -> bool:
-        if name not in known:
-            known[name] = (directory / name / "device").exists()
-        return known[name]
-
-    return is_hardware
+    return cache(lambda name: (directory / name / "device").exists())
 
 
 def open_probes(asked: Asked) -> Sequence[Probe]:
@@ -194,7 +173,7 @@ def open_probes(asked: Asked) -> Sequence[Probe]:
     probes: list[Probe] = []
     for name, parse in files.items():
         with suppress(OSError):
-            probes.append(_Parsed(_File(f"/proc/{name}"), parse))
+            probes.append(_File(f"/proc/{name}", parse))
     return [*probes, *(probe for probe in (energy(), infiniband(), Own()) if probe is not None)]
 
 

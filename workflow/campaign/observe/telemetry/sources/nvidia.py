@@ -11,7 +11,7 @@ received is host to device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +36,7 @@ _POWER = ("SwPowerCap", "HwPowerBrakeSlowdown")
 _THERMAL = ("SwThermalSlowdown", "HwThermalSlowdown")
 _HARDWARE = ("HwSlowdown",)
 
-Values = Iterator[tuple[str, float]]
+Values = Iterable[tuple[str, float]]
 Call = Callable[[Any, Any], Values]
 
 
@@ -44,32 +44,6 @@ def _utilisation(nvml: Any, handle: Any) -> Values:
     rates = nvml.nvmlDeviceGetUtilizationRates(handle)
     yield "utilisation_pct", rates.gpu
     yield "memory_access_pct", rates.memory
-
-
-def _memory(nvml: Any, handle: Any) -> Values:
-    # The second version of the call does not count what the driver keeps for itself.
-    yield "memory_used_mib", nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used / _MIB
-
-
-def _memory_with_reserved(nvml: Any, handle: Any) -> Values:
-    yield "memory_used_with_reserved_mib", nvml.nvmlDeviceGetMemoryInfo(handle).used / _MIB
-
-
-def _power(nvml: Any, handle: Any) -> Values:
-    yield "power_w", nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
-
-
-def _energy(nvml: Any, handle: Any) -> Values:
-    yield "energy_j", nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
-
-
-def _clocks(nvml: Any, handle: Any) -> Values:
-    yield "clock_sm_mhz", nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
-    yield "clock_memory_mhz", nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
-
-
-def _temperature(nvml: Any, handle: Any) -> Values:
-    yield "temperature_c", nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
 
 
 def _throttled(nvml: Any, handle: Any) -> Values:
@@ -112,6 +86,30 @@ def _pcie_looks(nvml: Any, handle: Any) -> Values:
     for quantity, name in (("pcie_received_gb_per_s", "RX"), ("pcie_sent_gb_per_s", "TX")):
         counter = getattr(nvml, f"NVML_PCIE_UTIL_{name}_BYTES")
         yield quantity, nvml.nvmlDeviceGetPcieThroughput(handle, counter) / 1e6
+
+
+_SLOW: tuple[Call, ...] = (
+    lambda nvml, handle: [
+        (f"clock_{name}_mhz", nvml.nvmlDeviceGetClockInfo(handle, getattr(nvml, f"NVML_CLOCK_{clock}")))
+        for name, clock in (("sm", "SM"), ("memory", "MEM"))
+    ],
+    lambda nvml, handle: [("temperature_c", nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))],
+    _throttled,
+    _ecc,
+)
+
+
+def _fast(nvml: Any) -> list[Call]:
+    """What changes fast. The second version of the call for memory does not count what the driver keeps for itself."""
+    version, name = {}, "memory_used_with_reserved_mib"
+    if hasattr(nvml, "nvmlMemory_v2"):
+        version, name = {"version": nvml.nvmlMemory_v2}, "memory_used_mib"
+    return [
+        _utilisation,
+        lambda nvml, handle: [(name, nvml.nvmlDeviceGetMemoryInfo(handle, **version).used / _MIB)],
+        lambda nvml, handle: [("power_w", nvml.nvmlDeviceGetPowerUsage(handle) / 1e3)],
+        lambda nvml, handle: [("energy_j", nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)],
+    ]
 
 
 @dataclass
@@ -207,13 +205,12 @@ def probes(nvml: ModuleType | Any, asked: Asked) -> list[Probe]:
     except nvml.NVMLError:
         return []
     found: list[Probe] = [_Numbers([(part, "index", float(index)) for index, part in enumerate(handles)])]
-    memory = _memory if hasattr(nvml, "nvmlMemory_v2") else _memory_with_reserved
-    found += [_Device(nvml, handle, part, [_utilisation, memory, _power, _energy]) for part, handle in handles.items()]
+    found += [_Device(nvml, handle, part, _fast(nvml)) for part, handle in handles.items()]
     for part, handle in handles.items():
         traffic = _Device(nvml, handle, part, [_traffic])
         has_counters = any(quantity.startswith("pcie") for _, quantity, _ in traffic.read())
         looks = [] if has_counters or asked.interval_s < _SLOW_CALLS_S else [_pcie_looks]
-        found += [traffic, _Device(nvml, handle, part, [_clocks, _temperature, _throttled, _ecc, *looks])]
+        found += [traffic, _Device(nvml, handle, part, [*_SLOW, *looks])]
     xid = _xid(nvml, handles)
     return [*found, *([xid] if xid else [])] if handles else []
 
