@@ -14,7 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -71,10 +71,9 @@ def write_once(path: Path, content: bytes) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if the file is missing or holds no JSON object."""
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return require_json(path, "")
+    except RecordError:
         return {}
-    return document if isinstance(document, dict) else {}
 
 
 def require_json(path: Path, remedy: str) -> dict[str, Any]:
@@ -119,13 +118,9 @@ def read_json_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], 
     complete = content[: content.rfind(b"\n") + 1]
     documents = []
     for line in complete.split(b"\n"):
-        try:
-            document = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(document, dict):
-            documents.append(document)
-    return documents, offset + len(complete)
+        with suppress(ValueError):
+            documents.append(json.loads(line))
+    return [document for document in documents if isinstance(document, dict)], offset + len(complete)
 
 
 def sync_directory(directory: Path) -> None:
@@ -143,18 +138,16 @@ def acquire_lock(path: Path, holder: str | None = None, *, attempts: int = 1) ->
     holder: content of the lock file; this process and host by default. attempts: tries, 10 ms apart.
     """
     descriptor = _open_lock(path)
-    try:
-        for attempt in range(attempts):
-            if attempt:
-                time.sleep(0.01)
-            if _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                _name_holder(descriptor, holder)
-                return descriptor
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
+    with ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        while not _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            attempts -= 1
+            if not attempts:
+                return None
+            time.sleep(0.01)
+        _name_holder(descriptor, holder)
+        stack.pop_all()
+    return descriptor
 
 
 @contextmanager

@@ -57,8 +57,7 @@ class Supervisor:
         self.results.progress.parent.mkdir(parents=True, exist_ok=True)
         offset = self.results.progress.stat().st_size if self.results.progress.exists() else 0
         found = self.submitter.find(self.lease)
-        former = found.request() if found else None
-        if found and (former.use if former else None) != use:
+        if found and (former.use if (former := found.request()) else None) != use:
             self.tell("stopping its former driver, whose composition is gone")
             self.submitter.stop(self.lease)
             found = None
@@ -66,17 +65,16 @@ class Supervisor:
             self.tell(f"found its driver still there (job {found.job_id})")
         try:
             with withheld(self.campaign.system.fabric):
-                submitted = found or self.submitter.submit(
-                    DriverRequest(
-                        lease_plan=str(self.lease_plan.resolve()),
-                        root=str(self.results.root.resolve()),
-                        campaign=self.results.campaign,
-                        lease=self.lease,
-                        use=use,
-                        composition=lease.composition.document() if lease else None,
-                        mismatches=lease.mismatches if lease else (),
-                    )
+                request = DriverRequest(
+                    lease_plan=str(self.lease_plan.resolve()),
+                    root=str(self.results.root.resolve()),
+                    campaign=self.results.campaign,
+                    lease=self.lease,
+                    use=use,
+                    composition=lease.composition.document() if lease else None,
+                    mismatches=lease.mismatches if lease else (),
                 )
+                submitted = found or self.submitter.submit(request)
             result = self.wait(submitted, offset, runs)
         except Interrupted as interrupted:
             if self.submitter.outlives and self.submitter.find(self.lease) and not self.cancelled(interrupted):

@@ -128,7 +128,7 @@ class Session:
     def measure(self, launcher: Launcher, cell: Cell, repetition: int) -> Record:
         """One run, from nothing to its record."""
         name = f"{cell.id}.{repetition}"
-        runs_on = self.campaign.device(cell.configuration.device).runs_on
+        device = self.campaign.device(cell.configuration.device)
         workload = self.campaign.workloads[cell.workload]
         log = self.results.logs / self.lease / f"{name}.log"
         directory = self.work / "runs" / name
@@ -140,14 +140,17 @@ class Session:
             repetition,
             self.obtained.composition,
             directory,
-            runs_on,
+            device.runs_on,
             storage=Storage(Path(place.path), place.emulated_gb_per_s) if place else None,
             peak_tflops=self._peak_tflops(cell),
             launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
             files={text: file.path for text, file in inputs.items()},
         )
         try:
-            objection = self._device_objection(cell) or workload.objection(cell, runs_on)
+            objection = workload.objection(cell, device.runs_on)
+            if device.precisions is not None and cell.precision not in device.precisions:
+                precisions = ", ".join(device.precisions)
+                objection = f"{cell.configuration.device} does {precisions} only, says the system file"
             if objection:
                 now = time.time()
                 ended, outcome = Ended((), now, now), Outcome("unsupported", Failure(reason=objection))
@@ -221,12 +224,6 @@ class Session:
                     raise
                 print(f"trying again for {patience_s:g} s: {error}", flush=True)
                 time.sleep(1.0)
-
-    def _device_objection(self, cell: Cell) -> str | None:
-        device = self.campaign.device(cell.configuration.device)
-        if device.precisions is None or cell.precision in device.precisions:
-            return None
-        return f"{cell.configuration.device} does {', '.join(device.precisions)} only, says the system file"
 
     def _record(self, run: Run, ended: Ended, outcome: Outcome, log: Path, samples: Summary) -> Record:
         cell = run.cell

@@ -191,7 +191,9 @@ def run_once(workload: Loaded[Workload], wish: Wish, system: SystemFile | None, 
             launcher.close()
         text = Log(log)
         outcome = file.outcome(run, ended, text)
-    reading = read_log(file.log_parser, text, _scope(wish)) if file.log_parser else None
+    ranks = wish.devices * wish.hosts
+    scope = Scope(ranks, wish.hosts, wish.batch, wish.batch * ranks, wish.warmup_steps, wish.measured_steps)
+    reading = read_log(file.log_parser, text, scope) if file.log_parser else None
     return Found(
         file.name,
         outcome,
@@ -202,11 +204,6 @@ def run_once(workload: Loaded[Workload], wish: Wish, system: SystemFile | None, 
         software,
         tuple(file.hints(text)) if outcome.status == "incomplete" else (),
     )
-
-
-def _scope(wish: Wish) -> Scope:
-    ranks = wish.devices * wish.hosts
-    return Scope(ranks, wish.hosts, wish.batch, wish.batch * ranks, wish.warmup_steps, wish.measured_steps)
 
 
 def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None) -> Found:

@@ -107,7 +107,12 @@ def judge(
         return Verdict(True, SUBMITTED, words, job.hosts if job else ())
     # Only of two looks that both lack it, the second after the first verdict: never at once, even when files are not late.
     waits = now - since_s < max(latency_s, _LOST_S) or snapshot.asked_s <= since_s
-    return _lost(job, since_s, waits)
+    # Neither in the queue nor ended according to the accounting, which may be off or late.
+    words = "left the queue, and the accounting does not say how it ended"
+    if not waits:
+        words = "is lost: Slurm does not know it any more, and it left no result"
+    hosts, reason = (job.hosts, job.reason) if job else ((), "")
+    return Verdict(waits, LOST, words, hosts, reason, missing_since_s=since_s)
 
 
 def _active(job: Job, snapshot: Snapshot) -> Verdict:
@@ -143,12 +148,3 @@ def _ended(job: Job, since_s: float, alive: bool) -> Verdict:
         words += f" by signal {-job.exit_code}" if job.exit_code < 0 else f" with exit status {job.exit_code}"
     words += ", and its result is not there yet" if alive else ", and left no result"
     return Verdict(alive, job.state, words, job.hosts, job.reason, missing_since_s=since_s)
-
-
-def _lost(job: Job | None, since_s: float, waits: bool) -> Verdict:
-    """Neither in the queue nor ended according to the accounting, which may be off or late."""
-    hosts = job.hosts if job else ()
-    words = "left the queue, and the accounting does not say how it ended"
-    if not waits:
-        words = "is lost: Slurm does not know it any more, and it left no result"
-    return Verdict(waits, LOST, words, hosts, job.reason if job else "", missing_since_s=since_s)

@@ -83,7 +83,7 @@ class Batches:
                 continue
             leases = document["leases"]
             job_ids = [job_id] if len(leases) == 1 else [f"{job_id}_{index}" for index in range(len(leases))]
-            place_pickles(folder, dict(zip(leases, job_ids, strict=True)))
+            _place_pickles(folder, dict(zip(leases, job_ids, strict=True)))
             self._write_down(folder, job_ids)
 
     def unseen(self, snapshot: Snapshot) -> int:
@@ -145,7 +145,7 @@ def submit(folder: Path, drivers: Sequence[Driver], parameters: dict[str, Any], 
         raise LaunchError(str(error)) from error
 
 
-def place_pickles(folder: Path, job_ids: dict[str, str]) -> None:
+def _place_pickles(folder: Path, job_ids: dict[str, str]) -> None:
     """Give the drivers that submitit wrote the names under which their jobs look for them (they look for a minute)."""
     for path in folder.glob("*.pkl"):
         if path.name.endswith("_submitted.pkl"):

@@ -97,11 +97,8 @@ def _read(tool: str, log: Path, ranks_by_host: Mapping[str, int]) -> tuple[dict[
     reading = read_log(_PARSERS[tool], Log(log), Scope(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host)))
     document = {
         "status": reading.status,
-        "matrices": {
-            name: {"unit": each.unit, "rows": each.rows, "columns": each.columns, "values": each.values}
-            for name, each in reading.matrices.items()
-        },
-        "curves": {name: {"unit": each.unit, "points": each.points} for name, each in reading.curves.items()},
+        "matrices": {name: vars(each) for name, each in reading.matrices.items()},
+        "curves": {name: vars(each) for name, each in reading.curves.items()},
         "metrics": dict(reading.metrics),
         "flags": reading.flags,
     }

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from campaign.errors import LaunchError
 from campaign.files import content_hash
@@ -23,12 +24,8 @@ from campaign.slurm.refusal import parse_refusal
 _WIDTHS = {"NodeList": 64, "StateComplete": 128, "Gres": 256, "Reason": 256}
 
 NODES = ("sinfo", "--Node", "--noheader", f"--Format={','.join(f'{name}:{width}' for name, width in _WIDTHS.items())}")
-JOBS = (
-    "squeue",
-    "--noheader",
-    "--states=RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED,SIGNALING,STAGE_OUT",
-    "--format=%A|%u|%v|%T",
-)
+_STATES = "RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED,SIGNALING,STAGE_OUT"
+JOBS = ("squeue", "--noheader", f"--states={_STATES}", "--format=%A|%u|%v|%T")
 RESERVATIONS = ("scontrol", "show", "reservation", "--oneliner")
 
 _USABLE = frozenset({"idle", "mixed", "allocated"})
@@ -101,10 +98,7 @@ def parse_nodes(text: str) -> dict[str, Node]:
     for line in text.splitlines():
         if len(line) < sum(_WIDTHS.values()):
             continue  # a warning
-        cells, start = [], 0
-        for width in _WIDTHS.values():
-            cells.append(line[start : start + width].strip())
-            start += width
+        cells = (line[start:end].strip() for start, end in pairwise(accumulate(_WIDTHS.values(), initial=0)))
         name, state, gres, reason = ("" if cell in NOTHING else cell for cell in cells)
         found[name] = Node(name, frozenset(state.lower().split("+")), gres, reason)
     return found
