@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,9 +24,10 @@ def verdict(
     reachable: bool = True,
     latency_s: float = 60.0,
     submitted_s: float = SUBMITTED_S,
+    job_id: str = "7",
 ) -> Verdict:
     return judge(
-        "7",
+        job_id,
         Snapshot(asked_s, reachable, True, "" if reachable else "connect failure", {job.job_id: job for job in jobs}),
         result_there=result,
         submitted_s=submitted_s,
@@ -47,58 +50,37 @@ JOBS = st.builds(job, STATES, st.sampled_from(["", "Priority", "JobHeldUser"]), 
 TIMES = st.floats(0, 5000)
 
 
-@given(st.none() | JOBS, st.booleans(), TIMES, TIMES, TIMES, st.none() | TIMES, st.floats(0, 500))
-def test_a_result_decides_whatever_slurm_says(
-    known: Job | None,
-    reachable: bool,
-    now: float,
-    asked_s: float,
-    submitted_s: float,
-    missing: float | None,
-    latency_s: float,
-) -> None:
-    told = verdict(
-        *[known] if known else [],
-        now=now,
-        asked_s=asked_s,
-        missing=missing,
-        result=True,
-        reachable=reachable,
-        latency_s=latency_s,
-        submitted_s=submitted_s,
-    )
+SITUATIONS = st.fixed_dictionaries(
+    {
+        "reachable": st.booleans(),
+        **dict.fromkeys(("now", "asked_s", "submitted_s"), TIMES),
+        "missing": st.none() | TIMES,
+        "latency_s": st.floats(0, 500),
+    }
+)
+
+
+@given(st.none() | JOBS, SITUATIONS)
+def test_a_result_decides_whatever_slurm_says(known: Job | None, situation: dict[str, Any]) -> None:
+    told = verdict(*[known] if known else [], result=True, **situation)
     assert (told.alive, told.done, told.state, told.stuck) == (False, True, DONE, False)
 
 
-@given(st.none() | JOBS, st.booleans(), TIMES, TIMES, TIMES, st.none() | TIMES, st.floats(0, 500))
+@given(st.none() | JOBS, SITUATIONS)
 def test_nothing_is_given_up_before_it_was_missing_for_the_latency(
-    known: Job | None,
-    reachable: bool,
-    now: float,
-    asked_s: float,
-    submitted_s: float,
-    missing: float | None,
-    latency_s: float,
+    known: Job | None, situation: dict[str, Any]
 ) -> None:
-    told = verdict(
-        *[known] if known else [],
-        now=now,
-        asked_s=asked_s,
-        missing=missing,
-        reachable=reachable,
-        latency_s=latency_s,
-        submitted_s=submitted_s,
-    )
+    told = verdict(*[known] if known else [], **situation)
     assert not told.done
     assert told.words
     if not told.alive:
         assert told.missing_since_s is not None
-        assert now - told.missing_since_s >= latency_s
+        assert situation["now"] - told.missing_since_s >= situation["latency_s"]
         assert not told.stuck
         if told.state == LOST:
-            assert reachable
-            assert missing is not None
-            assert asked_s > missing
+            assert situation["reachable"]
+            assert situation["missing"] is not None
+            assert situation["asked_s"] > situation["missing"]
         else:
             assert known is not None
             assert known.state in ENDED
@@ -291,18 +273,7 @@ def test_a_state_on_the_way_is_waited_for(state: str) -> None:
 def test_the_queue_of_a_real_slurm() -> None:
     text = saved("squeue") + saved("squeue-ended").replace("\n5|", "\n55|")
     jobs = {each.job_id: each for each in parse_squeue(text)}
-    told = {
-        name: judge(
-            name,
-            Snapshot(ASKED_S, True, True, "", jobs),
-            result_there=False,
-            submitted_s=SUBMITTED_S,
-            now=ASKED_S,
-            latency_s=0.0,
-            first_missing_s=None,
-        )
-        for name in jobs
-    }
+    told = {name: verdict(*jobs.values(), job_id=name, now=ASKED_S, latency_s=0.0) for name in jobs}
     assert {name for name, each in told.items() if each.stuck} == {"5"}
     assert not told["21"].alive
     assert told["21"].hosts == ("host2",)
@@ -313,15 +284,7 @@ def test_the_queue_of_a_real_slurm() -> None:
 
 def test_the_pending_jobs_of_a_real_slurm() -> None:
     for each in parse_squeue(saved("squeue-pending")):
-        told = judge(
-            each.job_id,
-            Snapshot(ASKED_S, True, True, "", {each.job_id: each}),
-            result_there=False,
-            submitted_s=SUBMITTED_S,
-            now=ASKED_S,
-            latency_s=0.0,
-            first_missing_s=None,
-        )
+        told = verdict(each, job_id=each.job_id, now=ASKED_S, latency_s=0.0)
         assert (told.alive, told.stuck) == (True, True)
 
 
@@ -329,13 +292,5 @@ def test_the_accounting_of_a_real_slurm() -> None:
     ended = [each for each in parse_sacct(saved("sacct")) if not each.active]
     assert len(ended) > 5
     for each in ended:
-        told = judge(
-            each.job_id,
-            Snapshot(ASKED_S, True, True, "", {each.job_id: each}),
-            result_there=False,
-            submitted_s=SUBMITTED_S,
-            now=ASKED_S,
-            latency_s=60.0,
-            first_missing_s=ASKED_S - 60,
-        )
+        told = verdict(each, job_id=each.job_id, now=ASKED_S, missing=ASKED_S - 60)
         assert (told.alive, told.hosts) == (False, each.hosts)

@@ -10,8 +10,9 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 MARK = "CAMPAIGN_RUN"
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
@@ -20,15 +21,22 @@ _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 def marked(prefix: str) -> Iterator[int]:
     """Pids of this user's live processes whose CAMPAIGN_RUN begins with `prefix`."""
     wanted = f"{MARK}={prefix}".encode()
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            environment = Path(entry.path, "environ").read_bytes()
-        except OSError:
-            continue  # ended meanwhile, or somebody else's
-        if any(variable.startswith(wanted) for variable in environment.split(b"\0")):
-            yield int(entry.name)
+    for pid in live():
+        if pid != os.getpid() and any(variable.startswith(wanted) for variable in words_of(pid, "environ")):
+            yield pid
+
+
+def live() -> Iterator[int]:
+    """Pids of all processes of this host."""
+    return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
+
+
+def words_of(pid: int, name: Literal["cmdline", "environ"]) -> list[bytes]:
+    """Words of a process's command line, or variables of its environment; none if it has ended, or is somebody else's."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def adopt_orphans() -> None:
@@ -70,10 +78,8 @@ def end_run(processes: Sequence[Child], marker: str, before: set[int] | None) ->
     for process in processes:
         process.wait()
     for pid in (left or set()) - {process.pid for process in processes}:
-        try:
+        with suppress(ChildProcessError):  # waited for by whoever started it
             os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            continue  # waited for by whoever started it
 
 
 def _prctl(option: int, argument: int) -> None:
@@ -89,10 +95,8 @@ def kill_marked(prefix: str) -> int:
             break
         met += len(pids)
         for pid in pids:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
     return met
 
 

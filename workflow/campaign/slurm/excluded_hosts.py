@@ -6,7 +6,6 @@ Both are small JSON files in the directory that the campaign's processes share (
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -64,13 +63,9 @@ class ChangedHosts:
 
     def read(self) -> dict[str, tuple[str, ...]]:
         """Hosts by lease id."""
-        found = {}
-        for path in sorted((self.directory / "changed").glob("*.json")):
-            try:
-                found[path.name.removesuffix(".json")] = tuple(json.loads(path.read_bytes())["hosts"])
-            except FileNotFoundError:
-                continue  # restored meanwhile
-        return found
+        documents = {path.stem: read_json(path) for path in sorted((self.directory / "changed").glob("*.json"))}
+        # One that is empty was restored meanwhile.
+        return {lease_id: tuple(document["hosts"]) for lease_id, document in documents.items() if document}
 
     def remove(self, lease_id: str) -> None:
         """To be called when the hosts are as they were."""

@@ -17,7 +17,7 @@ from campaign import files
 from campaign.config.resolve import Campaign
 from campaign.documents.driver_messages import DriverRequest
 from campaign.paths import Results
-from campaign.processes.marked import kill_marked
+from campaign.processes.marked import kill_marked, live, words_of
 from campaign.submit.protocol import Fate, MakeDriver, Submission
 
 _STOP_S = 20.0  # from SIGTERM to the end of the driver
@@ -95,22 +95,15 @@ def _starting_or_running(folder: Path) -> dict[int, str]:
 def _processes(folder: Path) -> dict[int, str]:
     """Live processes (submitit's controllers, and drivers) of a folder, and the job of each."""
     found: dict[int, str] = {}
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
+    name = b"SUBMITIT_LOCAL_JOB_ID="
+    for pid in live():
+        arguments = words_of(pid, "cmdline")
+        if os.fsencode(folder) not in arguments or not (variables := words_of(pid, "environ")):
             continue
-        try:
-            arguments = Path(entry.path, "cmdline").read_bytes().split(b"\0")
-            if os.fsencode(folder) not in arguments:
-                continue
-            variables = Path(entry.path, "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue  # ended meanwhile, or somebody else's
         if b"submitit.local._local" in arguments:
-            found[int(entry.name)] = entry.name
+            found[pid] = str(pid)
         elif b"submitit.core._submit" in arguments:
-            name = b"SUBMITIT_LOCAL_JOB_ID="
-            job_id = next((value[len(name) :] for value in variables if value.startswith(name)), b"")
-            found[int(entry.name)] = job_id.decode()
+            found[pid] = next((value[len(name) :].decode() for value in variables if value.startswith(name)), "")
     return found
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.observe.links.time_budget import Forecast, ladder
+from campaign.observe.links.rank_measurement import Forecast, ladder
 
 
 @given(st.sets(st.integers(2, 2**28), min_size=1, max_size=8))
