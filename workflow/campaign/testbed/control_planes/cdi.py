@@ -33,7 +33,7 @@ class FabricManager:
 
     token_s: how long a token is good. operation: `res_op_status` by device; wrong, extra: so many attaches choose another model,
     attach one more than asked for; brief: the list tells neither models nor serials; misspelt: `res_spcec`; whole: an attach is
-    answered with everything on the machine; object_message: errors say what they have to say in an object.
+    answered with everything on the machine.
     """
 
     rack: Rack
@@ -48,7 +48,6 @@ class FabricManager:
     brief: bool = False
     misspelt: bool = False
     whole: bool = False
-    object_message: bool = False
 
     def __post_init__(self) -> None:
         self._tokens: dict[str, float] = {}
@@ -58,12 +57,12 @@ class FabricManager:
         if asked.path == f"/id_manager/realms/{self.realm}/protocol/openid-connect/token":
             return self._token(asked)
         if not asked.path.startswith(_MACHINES):
-            return self._error(404, "E020001", f"no {asked.path}")
+            return _error(404, "E020001", f"no {asked.path}")
         bearer = (asked.header("Authorization") or "").removeprefix("Bearer ")
         if self._tokens.get(bearer, 0.0) <= time.time():
-            return self._error(401, "E020401", "the token is not valid")
+            return _error(401, "E020401", "the token is not valid")
         if asked.query.get("tenant_uuid") != self.tenant:
-            return self._error(403, "E020403", "tenant_uuid: no such tenant, or not yours")
+            return _error(403, "E020403", "tenant_uuid: no such tenant, or not yours")
         match asked.method, asked.path.removeprefix(_MACHINES).strip("/").split("/"):
             case "GET", [""]:
                 return self._listed([self._machine(name, brief=self.brief) for name in self._machines])
@@ -73,7 +72,7 @@ class FabricManager:
                 return self._available(asked.query)
             case (("PATCH" | "DELETE"), [name, "update"]) if name in self._machines:
                 return self._update(asked, name)
-        return self._error(404, "E020404", "no such machine")
+        return _error(404, "E020404", "no such machine")
 
     def _token(self, asked: Asked) -> Reply:
         form = {name: values[-1] for name, values in parse_qs(asked.text, keep_blank_values=True).items()}
@@ -131,7 +130,7 @@ class FabricManager:
         except ValueError:
             model = None
         if model is None or "res_type" not in query:
-            return self._error(400, "E020400", "res_type and condition are needed")
+            return _error(400, "E020400", "res_type and condition are needed")
         count = len(self._free(query["res_type"], model))
         return Reply(200, {**FABRIC, "reserved_res_num_per_fabric": count})
 
@@ -146,18 +145,18 @@ class FabricManager:
         except (KeyError, TypeError, ValueError):
             whole = False
         if not whole:
-            return self._error(400, "E020400", "the body is not that of an update of this machine")
+            return _error(400, "E020400", "the body is not that of an update of this machine")
         return self._attach(name, wanted) if asked.method == "PATCH" else self._detach(name, wanted)
 
     def _attach(self, name: str, wanted: Mapping[str, Any]) -> Reply:
         if set(wanted) != {"res_type", "res_spec", "res_num"}:
-            return self._error(400, "E020400", "res_type, res_spec and res_num are needed, and nothing else")
+            return _error(400, "E020400", "res_type, res_spec and res_num are needed, and nothing else")
         spec = wanted["res_spec"]
         model = _model(spec.get("condition") if isinstance(spec, dict) else None)
         host = self._machines[name]
         free = self._free(wanted["res_type"], model)
         if model is None or not free:
-            return self._error(404, "E020410", f"not enough resources: {model}")
+            return _error(404, "E020410", f"not enough resources: {model}")
         if self.wrong > 0:
             self.wrong -= 1
             free = [one for one in self._free(wanted["res_type"], None) if one.model != model] or free
@@ -169,17 +168,17 @@ class FabricManager:
 
     def _detach(self, name: str, wanted: Mapping[str, Any]) -> Reply:
         if set(wanted) != {"res_type", "res_uuid", "res_num"}:
-            return self._error(400, "E020400", "res_type, res_uuid and res_num are needed, and nothing else")
+            return _error(400, "E020400", "res_type, res_uuid and res_num are needed, and nothing else")
         there = {name_uuid(device.name): device for device in self.rack.attached(self._machines[name])}
         device = there.get(wanted["res_uuid"])
         if device is None or TYPES[device.kind] != wanted["res_type"]:
-            return self._error(404, "E020411", "no such resource on this machine")
+            return _error(404, "E020411", "no such resource on this machine")
         self.rack.detach(device.name)
         return Reply(204)
 
-    def _error(self, status: int, code: str, message: str) -> Reply:
-        words: Any = {"en": message} if self.object_message else message
-        return Reply(status, {"status": status, "detail": {"code": code, "message": words, "data": {}}})
+
+def _error(status: int, code: str, message: str) -> Reply:
+    return Reply(status, {"status": status, "detail": {"code": code, "message": message, "data": {}}})
 
 
 def _resource(name: str, id_: str, type_: str, status: str = "0") -> dict[str, Any]:

@@ -44,8 +44,6 @@ class RackHost:
     """One host, with the drawers that it is cabled to."""
 
     name: str
-    cores: int = 64
-    memory_gib: float = 256.0
     drawers: tuple[str, ...] = ()
 
 

@@ -7,11 +7,11 @@ with 409 and text, ends of a connection are not looked at, an agent that fails g
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from campaign.testbed.control_planes.hardware import Rack, RackDevice, RackError
+from campaign.testbed.control_planes.hardware import Rack, RackError
 from campaign.testbed.control_planes.redfish_service.documents import ROOT, ref
 from campaign.testbed.control_planes.server import Asked, Reply
 
@@ -144,67 +144,53 @@ class Sunfish:
         return Reply(200, found)
 
     def _resource(self, path: str) -> dict[str, Any] | None:
-        if (members := self._members(path)) is not None:
-            return {"@odata.id": path, "Members": [ref(member) for member in members]}
+        zones, parts, connections = f"{FABRIC}/Zones", f"{ROOT}/Chassis/Pool/", self._connections()
+        collections: dict[str, Iterable[str]] = {
+            f"{ROOT}/Fabrics": [FABRIC],
+            f"{FABRIC}/Endpoints": self._names,
+            f"{FABRIC}/Connections": connections,
+            zones: [f"{zones}/{drawer}" for drawer in self._drawers],
+        }
+        if path in collections:
+            return {"@odata.id": path, "Members": [ref(member) for member in collections[path]]}
         if path == FABRIC:
-            parts = {name: ref(f"{FABRIC}/{name}") for name in ("Endpoints", "Zones", "Connections")}
-            return {"@odata.id": path, "Id": "CXL", "FabricType": "CXL", **parts}
+            links = {name: ref(f"{FABRIC}/{name}") for name in ("Endpoints", "Zones", "Connections")}
+            return {"@odata.id": path, "Id": "CXL", "FabricType": "CXL", **links}
         if path in self._names:
             return self._endpoint(path, self._names[path])
-        if path in self._connections():
-            return self.store[self._connections()[path]]
-        drawer, entity = path.removeprefix(f"{FABRIC}/Zones/"), path.removeprefix(f"{ROOT}/Chassis/Pool/")
-        if drawer in self._drawers:
-            return self._zone(path, drawer)
-        return self._entity(path, self.rack.devices[entity]) if entity in self.rack.devices else None
-
-    def _members(self, path: str) -> list[str] | None:
-        """What a collection has; None for what is no collection."""
-        if path == f"{ROOT}/Fabrics":
-            return [FABRIC]
-        match path.removeprefix(f"{FABRIC}/"):
-            case "Endpoints":
-                return list(self._names)
-            case "Zones":
-                return [f"{FABRIC}/Zones/{drawer}" for drawer in self._drawers]
-            case "Connections":
-                return list(self._connections())
+        if path in connections:
+            return self.store[connections[path]]
+        if (drawer := path.removeprefix(f"{zones}/")) in self._drawers:
+            members = [host.name for host in self.rack.hosts.values() if drawer in host.drawers]
+            members += [device.name for device in self.rack.devices.values() if device.drawer == drawer]
+            ends_there = {"Endpoints": [ref(self._path("Endpoints", name)) for name in members]}
+            return {"@odata.id": path, "Id": drawer, "ZoneType": "ZoneOfEndpoints", "Links": ends_there}
+        if (device := self.rack.devices.get(path.removeprefix(parts))) is not None:
+            found = {"@odata.id": path, "Id": device.name, "Model": device.model, "SerialNumber": device.serial}
+            return found | {"ProcessorType": "GPU"} if device.kind == "gpu" else found
         return None
-
-    def _zone(self, path: str, drawer: str) -> dict[str, Any]:
-        hosts = [host.name for host in self.rack.hosts.values() if drawer in host.drawers]
-        devices = [device.name for device in self.rack.devices.values() if device.drawer == drawer]
-        ends = [ref(self._path("Endpoints", name)) for name in (*hosts, *devices)]
-        return {"@odata.id": path, "Id": drawer, "ZoneType": "ZoneOfEndpoints", "Links": {"Endpoints": ends}}
 
     def _endpoint(self, path: str, name: str) -> dict[str, Any]:
         device = self.rack.devices.get(name)
         entity: dict[str, Any] = {"EntityType": "ComputerSystem", "EntityRole": "Initiator"}
         if device is not None:
-            entity = {
-                "EntityType": ENTITIES[device.kind],
-                "EntityRole": "Target",
-                "EntityLink": ref(f"{ROOT}/Chassis/Pool/{name}"),
-            }
+            entity = {"EntityType": ENTITIES[device.kind], "EntityRole": "Target"}
+            entity["EntityLink"] = ref(f"{ROOT}/Chassis/Pool/{name}")
             if device.kind == "gpu":
                 entity["Identifiers"] = [{"DurableName": device.uuid, "DurableNameFormat": "UUID"}]
         status = {"State": "Enabled", "Health": "Critical" if device and "broken" in device.quirks else "OK"}
-        found = {"@odata.id": path, "Id": name, "Name": name, "ConnectedEntities": [entity], "Status": status}
-        return found | ({} if self.quirks.links == "none" else {"Links": {"Connections": self._part_of(path, name)}})
-
-    def _part_of(self, path: str, name: str) -> list[dict[str, str]]:
-        """The connections that an endpoint says it is part of."""
-        told = self.agent.connections if self.quirks.links == "agent" else self.store
-        return [
-            ref(self._path("Connections", number))
-            for number, body in told.items()
-            if path in (*ends(body, "InitiatorEndpoints"), *ends(body, "TargetEndpoints"))
-        ]
-
-    @staticmethod
-    def _entity(path: str, device: RackDevice) -> dict[str, Any]:
-        found = {"@odata.id": path, "Id": device.name, "Model": device.model, "SerialNumber": device.serial}
-        return found | {"ProcessorType": "GPU"} if device.kind == "gpu" else found
+        found: dict[str, Any] = {
+            "@odata.id": path,
+            "Id": name,
+            "Name": name,
+            "ConnectedEntities": [entity],
+            "Status": status,
+        }
+        if self.quirks.links != "none":
+            told = self.agent.connections if self.quirks.links == "agent" else self.store
+            mine = [n for n, c in told.items() if path in (*ends(c, "InitiatorEndpoints"), *ends(c, "TargetEndpoints"))]
+            found["Links"] = {"Connections": [ref(self._path("Connections", number)) for number in mine]}
+        return found
 
     def _create(self, body: Any) -> Reply | None:
         if not isinstance(body, dict) or body.get("ConnectionType") not in ("Memory", "Storage"):

@@ -40,7 +40,6 @@ class Behaviour:
     error_status: int = 200
     async_polls: int = 0
     async_end: Literal["404", "SUCCESS", "FAILURE"] = "404"
-    reserved_labels: tuple[str, ...] = ("slurm",)
 
 
 @dataclass
@@ -97,7 +96,7 @@ class LiqidDialect:
     def _digest(self, asked: Asked, label: str) -> dict[str, Any]:
         if asked.basic != (self.behaviour.user, self.behaviour.password):
             raise Refusal("Bad credentials", 401)
-        if label in self.behaviour.reserved_labels:
+        if label == "slurm":  # reserved
             raise Refusal("Permission denied", 403)
         if asked.method == "DELETE":
             if label not in self._keys:

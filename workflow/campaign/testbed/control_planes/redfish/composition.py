@@ -38,7 +38,6 @@ class Variant(Behaviour):
     limits: dict[str, int] = Field(default_factory=dict)
     powered_off: bool = False
     composes: bool = True
-    sharing: int = 1
     quirks: frozenset[Quirk] = frozenset()
 
 
@@ -147,7 +146,7 @@ class Machine:
             if self.states.get(block) in ("Failed", "Unavailable"):
                 raise Refused(409, "Composition.1.1.ResourceBlockInvalid", f"{block} is {self.states[block]}", (block,))
             attached = block in self.rack.devices and self.rack.devices[block].attached_to is not None
-            if attached or len(having.get(block, ())) >= self.variant.sharing:
+            if attached or having.get(block):
                 who = ", ".join(having.get(block, ()))
                 raise Refused(409, "Composition.1.1.ResourceBlockInUse", f"{block} is in use by {who}", (block, who))
             zones &= set(self.zones_of(block))

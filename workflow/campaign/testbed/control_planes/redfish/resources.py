@@ -127,9 +127,9 @@ class Resources:
         return {
             "CompositionState": "Unused" if "unused_while_composed" in quirks else state,
             "Reserved": str(reserved).lower() if "text_reserved" in quirks else reserved,
-            "SharingCapable": self.variant.sharing > 1,
-            "SharingEnabled": self.variant.sharing > 1,
-            "MaxCompositions": self.variant.sharing,
+            "SharingCapable": False,
+            "SharingEnabled": False,
+            "MaxCompositions": 1,
             "NumberOfCompositions": len(systems),
         }
 

@@ -64,7 +64,7 @@ _METADATA = """<?xml version="1.0" encoding="UTF-8"?>
 
 class Behaviour(BaseModel):
     """How services differ. page: members a page, 0: all. task_polls: looks at a task before it is done, 0: no tasks;
-    tasks_under: paths whose changes are tasks; keeps_tasks: a task that is done can be looked at again; sleep_s: Retry-After."""
+    tasks_under: paths whose changes are tasks; keeps_tasks: a task that is done can be looked at again."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -78,7 +78,6 @@ class Behaviour(BaseModel):
     task_polls: int = 0
     tasks_under: str = ROOT
     keeps_tasks: bool = False
-    sleep_s: int = 0
 
 
 class Tree(Protocol):
@@ -298,7 +297,7 @@ class Service:
         return Reply(200, found, HEADERS | ({"ETag": etag(found)} if self.behaviour.etags != "none" else {}))
 
     def _waiting(self, name: str) -> Reply:
-        headers = {"Location": f"{_MONITORS}/{name}", "Retry-After": str(self.behaviour.sleep_s)}
+        headers = {"Location": f"{_MONITORS}/{name}", "Retry-After": "0"}
         return Reply(202, self._task(f"{_TASKS}/{name}"), HEADERS | headers)
 
     def _look(self, path: str) -> Reply:
