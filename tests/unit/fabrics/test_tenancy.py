@@ -13,8 +13,8 @@ from campaign.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible
 from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.placement.tenancy import Tenant, admitted
 from campaign.fabrics.protocol import Request
-from campaign.fabrics.tenancy import Tenant, admitted
 from campaign.lease.campaign_leases import request
 from campaign.paths import Results
 from tests.campaign_files import write_files

@@ -13,8 +13,8 @@ from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
+from campaign.fabrics.placement.tenancy import Tenant, admitted
 from campaign.fabrics.protocol import Fabric, Request
-from campaign.fabrics.tenancy import Tenant, admitted
 
 
 @contextmanager

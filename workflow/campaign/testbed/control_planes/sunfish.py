@@ -206,10 +206,7 @@ class Sunfish:
         if self.quirks.half_made:
             self.quirks.half_made -= 1
             return None
-        self.store[name] = {
-            **whole,
-            "Oem": {"Sunfish_RM": {"ManagingAgent": ref(f"{ROOT}/AggregationService")}},
-        }
+        self.store[name] = {**whole, "Oem": {"Sunfish_RM": {"ManagingAgent": ref(f"{ROOT}/AggregationService")}}}
         return Reply(200, self.store[name])
 
     def _delete(self, name: str) -> Reply | None:

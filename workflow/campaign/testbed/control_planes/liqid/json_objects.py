@@ -6,13 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from campaign.testbed.control_planes.liqid.matrix import (
-    Matrix,
-    MatrixDevice,
-    MatrixGroup,
-    MatrixMachine,
-    Refusal,
-)
+from campaign.testbed.control_planes.liqid.matrix import Matrix, MatrixDevice, MatrixGroup, MatrixMachine, Refusal
 
 FABR_ID = 1
 COORDINATES = {"rack": 0, "shelf": 0, "node": 0}
