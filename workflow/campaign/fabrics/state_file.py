@@ -77,9 +77,7 @@ class State(_Stored):
         return tuple(name for name, slot in self.devices.items() if slot.lease == lease_id)
 
     def holder_of_host(self, name: str) -> str | None:
-        return next(
-            (lease for lease, held in self.leases.items() if any(host.name == name for host in held.hosts)), None
-        )
+        return next((lease for lease, held in self.leases.items() if name in {host.name for host in held.hosts}), None)
 
     def free(self, fabric_id: str) -> None:
         """Nobody has the device any more; one that broke stays broken."""

@@ -19,6 +19,8 @@ from campaign.errors import needs_extra
 from campaign.testbed.control_planes.faults import Fault, Faults
 from campaign.testbed.control_planes.hardware import Rack
 
+_HOST = "127.0.0.1"
+_PAGE = "<html><body><h1>Internal Server Error</h1></body></html>"
 _BODY_MAX = 8 * 1024 * 1024
 HOSTS_PATH = "/_hosts/"
 """What hosts enumerate, for host agents of kind `http`: GET `/_hosts/NAME/devices`, POST `/_hosts/NAME/rescan`."""
@@ -72,39 +74,30 @@ class Dialect(Protocol):
 class Server:
     """A dialect, served until closed. `log`: every request in its order; `url`, `ca_file`: what a client needs."""
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        directory: Path | None = None,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        tls: bool = True,
-    ) -> None:
+    def __init__(self, dialect: Dialect, directory: Path | None = None, *, port: int = 0, tls: bool = True) -> None:
         """directory: where the certificate of the server's own authority is written (`ca.pem`); needed for TLS."""
         self.dialect = dialect
         self.faults = Faults()
         self.log: list[Asked] = []
         self._lock = threading.Lock()
         self._last: dict[str, Reply] = {}
-        self._http = _Http((host, port), _handler(self))
+        self._http = _Http((_HOST, port), _handler(self))
         self.ca_file: Path | None = None
         if tls:
             if directory is None:
                 raise ValueError("a directory for the certificate is needed")
-            self.ca_file = self._secure(directory, host)
-        scheme = "https" if tls else "http"
-        self.url = f"{scheme}://{host}:{self._http.server_address[1]}"
+            self.ca_file = self._secure(directory)
+        self.url = f"{'https' if tls else 'http'}://{_HOST}:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self._thread.start()
 
-    def _secure(self, directory: Path, host: str) -> Path:
+    def _secure(self, directory: Path) -> Path:
         with needs_extra("testbed"):
             import trustme
 
         authority = trustme.CA()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert(host, "localhost").configure_cert(context)
+        authority.issue_cert(_HOST, "localhost").configure_cert(context)
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "ca.pem"
         authority.cert_pem.write_to_path(str(path))
@@ -134,26 +127,26 @@ class Server:
             if asked.path.startswith(HOSTS_PATH):
                 return self._host(asked), None
             fault = self.faults.strike(asked.method, asked.path)
-            if fault is not None:
-                match fault.kind:
-                    case "drop_before":
-                        return None, None
-                    case "status":
-                        return Reply(fault.status, fault.body), None
-                    case "lie":
-                        return Reply(fault.status if fault.status != 500 else 200, fault.body or None), None
-                    case "html":
-                        page = "<html><body><h1>Internal Server Error</h1></body></html>"
-                        return Reply(500, page, {"Content-Type": "text/html"}), None
-                    case "stale" if (old := self._last.get(asked.path)) is not None:
-                        return old, None
+            told = Reply(fault.status, fault.body) if fault else None
+            match fault and fault.kind:
+                case "drop_before":
+                    return None, None
+                case "status":
+                    return told, None
+                case "lie" if fault:
+                    return Reply(fault.status if fault.status != 500 else 200, fault.body or None), None
+                case "html":
+                    return Reply(500, _PAGE, {"Content-Type": "text/html"}), None
+                case "stale" if (old := self._last.get(asked.path)) is not None:
+                    return old, None
             reply = self.dialect.answer(asked)
             if asked.method == "GET" and reply is not None:
                 self._last[asked.path] = reply
-            if fault is not None and fault.kind == "drop_after":
-                return None, None
-            if fault is not None and fault.kind == "status_after":
-                return Reply(fault.status, fault.body), None
+            match fault and fault.kind:
+                case "drop_after":
+                    return None, None
+                case "status_after":
+                    return told, None
             return reply, fault
 
     def _host(self, asked: Asked) -> Reply:
@@ -218,9 +211,10 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
         def _send(self, reply: Reply, fault: Fault | None) -> None:
             if fault is not None and fault.kind == "delay":
                 time.sleep(fault.delay_s)
-            content = _content(reply.body)
+            body = reply.body
+            content = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
             self.send_response(reply.status)
-            kind = "text/plain" if isinstance(reply.body, str) else "application/json"
+            kind = "text/plain" if isinstance(body, str) else "application/json"
             headers = {"Content-Type": kind, **reply.headers} if content else dict(reply.headers)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -245,9 +239,3 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                     self.wfile.write(content)
 
     return Handler
-
-
-def _content(body: Any) -> bytes:
-    if body is None:
-        return b""
-    return body.encode() if isinstance(body, str) else json.dumps(body).encode()

@@ -40,14 +40,15 @@ class Running:
 
 def running(cluster: Cluster) -> tuple[Running, ...]:
     """Every daemon of the cluster that runs now, in the order they start."""
-    wanted = cluster.held.pid_namespace
     pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
-    found = [process for pid in pids if _namespace(pid) == wanted and (process := _identified(pid)) is not None]
+    found = [process for pid in pids if (process := _identified(pid, cluster.held.pid_namespace)) is not None]
     return tuple(sorted(found, key=lambda process: (DAEMONS.index(process.daemon), process.host or "", process.pid)))
 
 
-def _identified(pid: int) -> Running | None:
+def _identified(pid: int, namespace: int) -> Running | None:
     try:
+        if Path(f"/proc/{pid}/ns/pid").stat().st_ino != namespace:
+            return None
         comm = Path(f"/proc/{pid}/comm").read_text().strip()
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -58,13 +59,6 @@ def _identified(pid: int) -> Running | None:
         return None
     host = arguments[arguments.index(b"-N") + 1].decode() if b"-N" in arguments else None
     return Running(daemon, host, pid)
-
-
-def _namespace(pid: int) -> int | None:
-    try:
-        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
-    except OSError:
-        return None
 
 
 def of(cluster: Cluster, daemon: Daemon, host: str | None = None) -> tuple[Running, ...]:

@@ -12,20 +12,8 @@ from campaign.launch.emulation.network import availability
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge", "mariadb-server", "iproute2")
 """Debian's names of what the cluster needs."""
-_PROGRAMS = (
-    "munged",
-    "slurmctld",
-    "slurmd",
-    "sinfo",
-    "scontrol",
-    "srun",
-    "sbatch",
-    "ip",
-    "tc",
-    "nsenter",
-    "setsid",
-    "mount",
-)
+_SLURM = ("munged", "slurmctld", "slurmd", "sinfo", "scontrol", "srun", "sbatch")
+_TOOLS = ("ip", "tc", "nsenter", "setsid", "mount")
 _ACCOUNTING = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db")
 _DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd"})
 _PORTS = (6817, 6818, 6819)
@@ -36,7 +24,7 @@ _SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sb
 
 def missing_programs(accounting: bool = True) -> tuple[str, ...]:
     """Programs the cluster needs that are not installed."""
-    wanted = (*_PROGRAMS, *(_ACCOUNTING if accounting else ()))
+    wanted = (*_SLURM, *_TOOLS, *(_ACCOUNTING if accounting else ()))
     return tuple(name for name in wanted if shutil.which(name, path=_SEARCH) is None)
 
 

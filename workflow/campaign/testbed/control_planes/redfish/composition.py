@@ -41,6 +41,7 @@ class Variant(Behaviour):
     quirks: frozenset[Quirk] = frozenset()
 
 
+_INVALID = "Composition.1.1.ResourceBlockInvalid"
 CATEGORIES = {"gpu": "Processor", "fpga": "Processor", "nvme": "Storage", "nic": "Network"}
 
 
@@ -123,9 +124,7 @@ class Machine:
         """Raises Refused with nothing changed."""
         hosts = [block for block in blocks if block in self.rack.hosts]
         if len(hosts) != 1:
-            raise Refused(
-                400, "Composition.1.1.ResourceBlockInvalid", f"{len(hosts)} compute blocks, 1 is needed", hosts
-            )
+            raise Refused(400, _INVALID, f"{len(hosts)} compute blocks, 1 is needed", hosts)
         if any(made.name == name for made in self.systems.values()):
             raise Refused(409, "ResourceAlreadyExists", f"a system {name} is there", ("ComputerSystem", "Name", name))
         devices = [block for block in blocks if block not in hosts]
@@ -139,12 +138,12 @@ class Machine:
     def check(self, host: str, devices: Sequence[str], already: Sequence[str] = ()) -> None:
         """Raises Refused when these devices cannot be added to what the host has."""
         if len(set(devices)) != len(devices):
-            raise Refused(400, "Composition.1.1.ResourceBlockInvalid", "a block is named twice", devices)
+            raise Refused(400, _INVALID, "a block is named twice", devices)
         zones = set(self.zones_of(host))
         having = self.having()
         for block in (*([] if already else [host]), *devices):
             if self.states.get(block) in ("Failed", "Unavailable"):
-                raise Refused(409, "Composition.1.1.ResourceBlockInvalid", f"{block} is {self.states[block]}", (block,))
+                raise Refused(409, _INVALID, f"{block} is {self.states[block]}", (block,))
             attached = block in self.rack.devices and self.rack.devices[block].attached_to is not None
             if attached or having.get(block):
                 who = ", ".join(having.get(block, ()))
@@ -187,7 +186,7 @@ class Machine:
         """Make the system have just these blocks."""
         there = self.blocks_of(made)
         if made.host not in blocks:
-            raise Refused(400, "Composition.1.1.ResourceBlockInvalid", f"{made.host} cannot be removed", (made.host,))
+            raise Refused(400, _INVALID, f"{made.host} cannot be removed", (made.host,))
         new = [block for block in blocks if block not in there]
         gone = [block for block in there if block not in blocks]
         if not new and not gone:

@@ -63,31 +63,23 @@ class Switching:
     def __init__(self, rack: Rack, options: Options) -> None:
         self.rack = rack
         self.options = options
-        self.drawers = (
-            []
-            if options.variant == "gigaio"
-            else list(dict.fromkeys(["drawer1", "drawer2", *(device.drawer for device in rack.devices.values())]))
-        )
+        drawers = dict.fromkeys(["drawer1", "drawer2", *(device.drawer for device in rack.devices.values())])
+        self.drawers = [] if options.variant == "gigaio" else list(drawers)
         self.modes: dict[str, Mode] = {drawer: options.modes.get(drawer, "advanced") for drawer in self.drawers}
         self.ports = {port.name: port for port in self._cabled(options)}
         self.log: list[dict[str, Any]] = []  # properties of Redfish's LogEntry
         self.errors: dict[str, tuple[int, int]] = {}  # device -> correctable, uncorrectable
         self._port_of: dict[str, str] = {}
-        if unknown := set(options.modes) - set(self.drawers):
-            raise ValueError(
-                f"modes: no drawer {', '.join(sorted(unknown))}; there are {', '.join(self.drawers) or 'none'}"
-            )
+        if unknown := sorted(set(options.modes) - set(self.drawers)):
+            raise ValueError(f"modes: no drawer {', '.join(unknown)}; there are {', '.join(self.drawers) or 'none'}")
         if self.drawers and (beyond := [device.name for device in rack.devices.values() if device.slot > SLOTS]):
             raise ValueError(f"a drawer has {SLOTS} slots; no room for {', '.join(beyond)}")
 
     def _cabled(self, options: Options) -> list[Port]:
         names = list(self.rack.hosts)
-        if self.drawers:
-            hosts = options.ports or dict(zip(("H1", "H2", "H3", "H4"), names, strict=False))
-            known = ["H1", "H2", "H3", "H4"]
-        else:
-            hosts = options.ports or {f"port{17 + index}": name for index, name in enumerate(names)}
-            known = list(hosts)
+        known = ["H1", "H2", "H3", "H4"] if self.drawers else [f"port{17 + index}" for index in range(len(names))]
+        hosts = options.ports or dict(zip(known, names, strict=False))
+        known = known if self.drawers else list(hosts)
         if wrong := [port for port, host in hosts.items() if port not in known or host not in names]:
             raise ValueError(f"ports: {', '.join(wrong)}: ports are {', '.join(known)}, hosts {', '.join(names)}")
         return [
@@ -99,10 +91,9 @@ class Switching:
         """The port whose zone a device is in: the one it was put in, or the first of its host."""
         if device.attached_to is None:
             return None
-        port = self.ports.get(self._port_of.get(device.name, ""))
-        if port is not None and port.host == device.attached_to:
-            return port
-        return next((port for port in self.ports.values() if port.host == device.attached_to), None)
+        own = self.ports.get(self._port_of.get(device.name, ""))
+        there = [port for port in self.ports.values() if port.host == device.attached_to]
+        return own if own in there else next(iter(there), None)
 
     def zones(self) -> dict[str, list[RackDevice]]:
         """Devices by port."""
