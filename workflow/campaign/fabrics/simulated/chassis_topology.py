@@ -10,7 +10,7 @@ Everything here is pure. Source: the public description of the Falcon 4016 in th
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -61,10 +61,7 @@ class ChassisOptions(BaseModel):
 def banks(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> tuple[Bank, ...]:
     """Resolve cabling and modes. Raises ConfigError naming chassis, drawer and rule."""
     found: list[Bank] = []
-    cabled: set[str] = set()
-    for one in chassis:
-        ports = cabling(one, hosts, cabled)
-        cabled.update(ports.values())
+    for one, ports in cabling(chassis, hosts):
         for index, drawer in enumerate(one.drawers):
             found.extend(_drawer_banks(one.name, index, drawer, ports))
     names = [bank.name for bank in found]
@@ -73,27 +70,26 @@ def banks(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> tuple
     return tuple(found)
 
 
-def cabling(chassis: ChassisOptions, hosts: Sequence[HostSpec], taken: set[str]) -> dict[Port, str]:
-    """Port -> host of one chassis. `taken`: hosts that earlier chassis use, which the default passes over."""
-    known = [host.name for host in hosts]
-    if chassis.ports is None:
-        free = [name for name in known if name not in taken]
-        return dict(zip(PORTS, free, strict=False))
-    for port, host in chassis.ports.items():
-        if host not in known:
-            raise ConfigError(
-                f"chassis {chassis.name}: port {port} names host {host!r}; the system has {', '.join(known)}"
-            )
-    return {port: chassis.ports[port] for port in PORTS if port in chassis.ports}
+def cabling(
+    chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]
+) -> Iterator[tuple[ChassisOptions, dict[Port, str]]]:
+    """Port -> host of every chassis. The default passes over hosts that earlier chassis use."""
+    known, taken = [host.name for host in hosts], set[str]()
+    for one in chassis:
+        cabled: Mapping[Port, str] = dict(zip(PORTS, (name for name in known if name not in taken), strict=False))
+        cabled = cabled if one.ports is None else one.ports
+        for port, host in cabled.items():
+            if host not in known:
+                words = f"port {port} names host {host!r}; the system has {', '.join(known)}"
+                raise ConfigError(f"chassis {one.name}: {words}")
+        taken.update(cabled.values())
+        yield one, {port: cabled[port] for port in PORTS if port in cabled}
 
 
 def ports_of(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> dict[str, tuple[str, ...]]:
     """Ports per host, such as falcon1/H2, after those that the system file names."""
     found = {host.name: host.ports for host in hosts}
-    taken: set[str] = set()
-    for one in chassis:
-        ports = cabling(one, hosts, taken)
-        taken.update(ports.values())
+    for one, ports in cabling(chassis, hosts):
         for port, host in ports.items():
             found[host] = (*found[host], f"{one.name}/{port}")
     return found
