@@ -63,8 +63,7 @@ def minus(text: str) -> str:
 
 def times(value: float | None) -> str:
     """A ratio: '2.91×'."""
-    text = NONE if value is None or not math.isfinite(value) else f"{value:.2f}×"
-    return text
+    return NONE if value is None or not math.isfinite(value) else f"{value:.2f}×"
 
 
 def seconds(value: float | None) -> str:

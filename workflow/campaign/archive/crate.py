@@ -88,22 +88,7 @@ def crate_document(described: Described, files: Mapping[str, FileFacts], actions
         "name": "Snakemake", "url": {"@id": "https://snakemake.readthedocs.io"},
     })  # fmt: skip
     crate.add(language)
-    workflow = {
-        "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
-        "name": "Workflow of Composable Campaign",
-        "description": "Entry of the Snakemake workflow, as it stands in the version that made this archive. It needs the program "
-        "itself to run.",
-        "version": described.version,
-        "programmingLanguage": {"@id": language.id},
-    }
-    special: dict[str, dict[str, Any]] = {README: {"about": {"@id": "./"}}, SNAKEFILE: workflow}
-    for name, facts in files.items():
-        form = _FORMATS.get(name.rpartition(".")[2], "text/plain")
-        common = {"name": name, "contentSize": str(facts.size), "sha256": facts.sha256, "encodingFormat": form}
-        crate.add_file(dest_path=name, properties={**common, **special.get(name, {})})
-    for part, meaning in MEANINGS.items():
-        if any(name.startswith(f"{part}/") for name in files):
-            crate.add_dataset(dest_path=part, properties={"name": part, "description": meaning})
+    _add_files(crate, described, files, {"@id": language.id})
     for address, (name, version) in PROFILES.items():
         context(address, type="CreativeWork", name=name, version=version)
     agent = context(_CREATOR, type="Person", name=described.creator) if described.creator else None
@@ -141,6 +126,25 @@ def crate_document(described: Described, files: Mapping[str, FileFacts], actions
     document: dict[str, Any] = crate.metadata.generate()
     document["@graph"] = sorted(document["@graph"], key=lambda entity: (entity["@id"] != CRATE, str(entity["@id"])))
     return document
+
+
+def _add_files(crate: Any, described: Described, files: Mapping[str, FileFacts], language: Mapping[str, str]) -> None:
+    workflow = {
+        "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
+        "name": "Workflow of Composable Campaign",
+        "description": "Entry of the Snakemake workflow, as it stands in the version that made this archive. It needs the program "
+        "itself to run.",
+        "version": described.version,
+        "programmingLanguage": language,
+    }
+    special: dict[str, dict[str, Any]] = {README: {"about": {"@id": "./"}}, SNAKEFILE: workflow}
+    for name, facts in files.items():
+        form = _FORMATS.get(name.rpartition(".")[2], "text/plain")
+        common = {"name": name, "contentSize": str(facts.size), "sha256": facts.sha256, "encodingFormat": form}
+        crate.add_file(dest_path=name, properties={**common, **special.get(name, {})})
+    for part, meaning in MEANINGS.items():
+        if any(name.startswith(f"{part}/") for name in files):
+            crate.add_dataset(dest_path=part, properties={"name": part, "description": meaning})
 
 
 def _actions(

@@ -26,31 +26,21 @@ from campaign.workloads import WORKLOADS, workload_class
 from campaign.workloads.protocol import Workload
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_SUBJECTS: dict[str, Any] = {
-    "campaign": CampaignFile,
-    "system": SystemFile,
-    "workload": Workload,
-    "import": ImportFile,
-    "record": Record,
-    "plan": PlanDocument,
-    "published": ReferenceSet,
-    "lease-plan": LeasePlan,
-}
-_TITLES = {
-    "campaign": "Campaign file (campaign/1)",
-    "system": "System file (system/1)",
-    "workload": "Workload file (workload/1)",
-    "import": "Import map (import/1)",
-    "record": "Record of one run (record/1)",
-    "plan": "Plan of a campaign (plan/1)",
-    "published": "Published claims (published/1)",
-    "lease-plan": "Plan of one lease (lease-plan/1)",
+_SUBJECTS: dict[str, tuple[Any, str]] = {
+    "campaign": (CampaignFile, "Campaign file (campaign/1)"),
+    "system": (SystemFile, "System file (system/1)"),
+    "workload": (Workload, "Workload file (workload/1)"),
+    "import": (ImportFile, "Import map (import/1)"),
+    "record": (Record, "Record of one run (record/1)"),
+    "plan": (PlanDocument, "Plan of a campaign (plan/1)"),
+    "published": (ReferenceSet, "Published claims (published/1)"),
+    "lease-plan": (LeasePlan, "Plan of one lease (lease-plan/1)"),
 }
 NOUNS = tuple(_SUBJECTS)
 
 
 class _Generator(GenerateJsonSchema):
-    """As pydantic's, but without titles that only repeat keys, and with the single value that stands for a list of one."""
+    """As pydantic's, but with the texts under fields, and with the single value that stands for a list of one."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = self.generate_inner(schema["schema"])
@@ -67,12 +57,6 @@ class _Generator(GenerateJsonSchema):
             if name in texts:
                 field.setdefault("description", texts[name])
         return made
-
-    def get_title_from_name(self, name: str) -> str:
-        return ""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
 
 
 @functools.cache
@@ -91,17 +75,15 @@ def _docstrings(model: type[Any]) -> dict[str, str]:
 
 
 def schema_of(noun: str) -> dict[str, Any]:
-    """The schema of a campaign, system or workload file, a record or a plan."""
-    schema = _generated(_any_workload() if noun == "workload" else _SUBJECTS[noun])
+    """The schema of one of `NOUNS`."""
+    subject, title = _SUBJECTS[noun]
+    if noun == "workload":  # a file of any kind of the table
+        kinds = tuple(workload_class(kind) for kind in WORKLOADS)
+        subject = Annotated[Union[kinds], Field(discriminator="kind")]  # noqa: UP007
+    schema = _generated(subject)
     if noun == "system":
         _close_fabric(schema)
-    return {"$schema": DIALECT, "title": _TITLES[noun], **schema}
-
-
-def _any_workload() -> Any:
-    """A workload file of any kind of the table."""
-    kinds = tuple(workload_class(kind) for kind in WORKLOADS)
-    return Annotated[Union[kinds], Field(discriminator="kind")]  # noqa: UP007
+    return {"$schema": DIALECT, "title": title, **schema}
 
 
 def options_schema(fabric: str) -> dict[str, Any]:
