@@ -32,17 +32,14 @@ class _Keeping(Store):
 
     def __init__(self, results: Path) -> None:
         super().__init__(results)
-        self._kept: dict[tuple[str, int], Record] = {}
+        self.kept: dict[tuple[str, int], Record] = {}
 
     def read(self, cell_id: str, repetition: int) -> Record:
         key = cell_id, repetition
         # An implied one gives way to that of a run.
-        if key not in self._kept or self._kept[key].implied_by:
-            self._kept[key] = super().read(cell_id, repetition)
-        return self._kept[key]
-
-    def forget(self) -> None:
-        self._kept.clear()
+        if key not in self.kept or self.kept[key].implied_by:
+            self.kept[key] = super().read(cell_id, repetition)
+        return self.kept[key]
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ class Shelved:
         written = self.results.tables / "runs.parquet"
         with suppress(OSError, ValueError, RecordError):
             if pyarrow.parquet.read_metadata(written).num_rows == len(index):
-                self._store.forget()
+                self._store.kept.clear()
                 return read(self.results.tables)
         return tables_of(gather(self._campaign(index), self.results.directory, store=self._store))
 
@@ -130,13 +127,13 @@ class Shelved:
         words = f"{last['what']}: {last['status']}" if last else ""
         return Progress(state, runs, done, float(last["time_s"]) if last else None, words, leases)
 
-    def _busy(self) -> list[str]:
-        found = []
+    def _busy(self) -> set[str]:
+        found = set()
         for lock in self.results.directory.glob("work/*/*.lock"):
             with suppress(OSError):
                 if lock.stem in ("driver", "measure") and is_locked(lock):
-                    found.append(lock.parent.name)
-        return list(dict.fromkeys(found))
+                    found.add(lock.parent.name)
+        return found
 
     def _last(self) -> Mapping[str, Any] | None:
         """The last whole line of progress."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,12 +29,12 @@ def read_costs(results: Results, learn_from: Sequence[Path] = ()) -> list[Costs]
     ConfigError for a place to learn from that holds nothing.
     """
     found = [*_campaign(results.directory, manifests=True)]
-    if results.root.is_dir():
-        for directory in sorted(results.root.iterdir()):
-            if directory.is_dir() and directory != results.directory and not directory.name.startswith("."):
-                found += _campaign(directory)
+    for directory in sorted(results.root.glob("[!.]*/")):
+        if directory != results.directory:
+            found += _campaign(directory)
     for place in learn_from:
-        learned = _archive(place) if place.is_file() else [*_place(place)]
+        places = [place, *sorted(place.glob("*/"))]  # one campaign's results, or a directory of several
+        learned = _archive(place) if place.is_file() else [costs for each in places for costs in _campaign(each)]
         if not any(costs.runs for costs in learned):
             raise ConfigError(
                 f"--learn-from {place}: holds no runs to learn from; give an archive (.zip), a campaign's results directory, or a "
@@ -63,15 +64,6 @@ def merged(found: Iterable[Costs]) -> list[Costs]:
     return kept
 
 
-def _place(directory: Path) -> Iterator[Costs]:
-    """A campaign's results, or a directory of several."""
-    yield from _campaign(directory)
-    if directory.is_dir():
-        for inner in sorted(directory.iterdir()):
-            if inner.is_dir():
-                yield from _campaign(inner)
-
-
 def _campaign(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
     """manifests: also those that the tables may not know yet."""
     known = from_document(read_json(Results.at(directory).tables / COSTS))
@@ -85,10 +77,7 @@ def _campaign(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
 
 def _manifests(directory: Path) -> Iterator[dict[str, Any]]:
     """Of each lease in turn."""
-    for path in sorted(
-        Results.at(directory).manifests.glob("*/*.json"), key=lambda path: (path.parent.name, path.name)
-    ):
-        yield document_of(path)
+    yield from map(document_of, sorted(Results.at(directory).manifests.glob("*/*.json")))
 
 
 def _archive(path: Path) -> list[Costs]:
@@ -99,28 +88,15 @@ def _archive(path: Path) -> list[Costs]:
             if tables := [name for name in names if name.endswith(f"tables/{COSTS}")]:
                 costs = from_document(json.loads(archive.read(tables[0])))
                 return [costs] if costs else []
-            records = [
-                Record.model_validate_json(archive.read(name))
-                for name in names
-                if "records/" in name and name.endswith(".json")
-            ]
-            leases = [
-                json.loads(archive.read(name))
-                for name in names
-                if name.rpartition("/")[0].endswith("leases") and name.endswith(".json")
-            ]
+            names = [name for name in names if name.endswith(".json")]
+            records = [Record.model_validate_json(archive.read(name)) for name in names if "records/" in name]
+            leases = [json.loads(archive.read(name)) for name in names if name.rpartition("/")[0].endswith("leases")]
     except (OSError, ValueError, zipfile.BadZipFile, KeyError, RuntimeError) as error:
         raise ConfigError(f"--learn-from {path}: is no archive that can be read ({error}); copy it again") from error
-    systems = {str(record.specification.get("system", {}).get("name", "")) for record in records}
-    return [
-        costs_of(
-            path.stem,
-            system,
-            (r for r in records if r.specification.get("system", {}).get("name", "") == system),
-            leases,
-        )
-        for system in sorted(systems)
-    ]
+    by_system: defaultdict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        by_system[str(record.specification.get("system", {}).get("name", ""))].append(record)
+    return [costs_of(path.stem, system, mine, leases) for system, mine in sorted(by_system.items())]
 
 
 def document_of(path: Path) -> dict[str, Any]:
@@ -131,12 +107,11 @@ def document_of(path: Path) -> dict[str, Any]:
 
 def begin(results: Results, lease: str, forecast: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Keep the forecast of a lease that is about to be measured; of one that was begun before, the one of then counts."""
-    path = results.work(lease) / _FORECAST
     if (before := begun(results, lease)) is not None:
         return {**before, "resumed": True}
     if forecast is None:
         return None
-    write_json(path, forecast)
+    write_json(results.work(lease) / _FORECAST, forecast)
     return {**forecast, "resumed": False}
 
 
