@@ -20,7 +20,8 @@ CAMPAIGN: Mapping[str, Any] = {
     "system": "bench",
     "configurations": [{"devices_per_host": [1, 2], "attach": ["local", "fabric"]}],
     "axes": {"workload": ["steps"], "batch": [1, 2], "precision": ["fp32", "bf16"]},
-    "protocol": {"repetitions": 2, "warmup_steps": 1, "measured_steps": 3},
+    # One composition: tests of several ask for them.
+    "protocol": {"repetitions": 2, "compositions": 1, "warmup_steps": 1, "measured_steps": 3},
 }
 SYSTEM: Mapping[str, Any] = {
     "name": "bench",

@@ -59,7 +59,7 @@ class Project:
                     else {"devices_per_host": 1}
                 ],
                 "axes": {"workload": "nothing", "batch": list(range(1, batches + 1)), "precision": _PRECISIONS},
-                "protocol": {"repetitions": repetitions},
+                "protocol": {"repetitions": repetitions, "compositions": 1},
             },
         )
 

@@ -216,7 +216,7 @@ def _campaign(
         "system": "bench",
         "configurations": [{"hosts": hosts, "devices_per_host": devices}],
         "axes": {"workload": workload, "batch": batch},
-        "protocol": {"repetitions": repetitions},
+        "protocol": {"repetitions": repetitions, "compositions": 1},
     }
     here.write(f"{name}.yaml", document)
 

@@ -128,7 +128,7 @@ class Project:
             "configurations": [{"devices_per_host": list(devices), "attach": list(attach)}],
             "axes": {"workload": workload, "batch": batch},
             # One composition, unwatched: tests of more ask for more.
-            "protocol": {"repetitions": 1, "telemetry_s": None, **protocol},
+            "protocol": {"repetitions": 1, "compositions": 1, "telemetry_s": None, **protocol},
         }
         return self.write(f"{name}.yaml", document | ({"exclude": exclude} if exclude else {}))
 

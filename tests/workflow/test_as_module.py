@@ -30,7 +30,7 @@ CAMPAIGN = {
     "system": "bench",
     "configurations": [{"devices_per_host": 1, "attach": ["local", "fabric"]}],
     "axes": {"workload": "model", "batch": 1},
-    "protocol": {"repetitions": 2},
+    "protocol": {"repetitions": 2, "compositions": 1},
 }
 CONDA = {
     "platform": "linux-64",

@@ -157,6 +157,21 @@ def test_kill_9_and_the_same_command_again(project: Project, moment: str, kinds:
         assert set(project.started().values()) == {1}
 
 
+def test_kill_9_between_compositions_and_the_same_command_again(project: Project) -> None:
+    project.system(attach_s=0.5, detach_s=0.5)
+    project.workload("logged", sleep_s=RUN_S)
+    project.campaign(attach=["local", "fabric"], repetitions=4, compositions=2)
+    process = project.start("--until", "measure")
+    until(lambda: len(project.record_files()) >= 5 or process.poll() is not None, TIME_OUT_S, project.said)
+    project.kill()
+    wait(process)
+    complete(project, 8)
+    by_lease: dict[str, set[int]] = {}
+    for record in project.records():
+        by_lease.setdefault(record.cell.configuration, set()).add(record.repetition)
+    assert by_lease == {key: {1, 2, 1001, 1002} for key in ("1x1-local", "1x1-fabric")}
+
+
 def test_a_driver_that_lost_its_invocation_is_found_again(project: Project) -> None:
     project.system(attach_s=0.5, detach_s=0.5)
     # Runs last until the driver was found, however long Snakemake takes to start.

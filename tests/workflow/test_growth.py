@@ -46,6 +46,34 @@ def test_growing_measures_exactly_the_new_runs(project: Project) -> None:
     assert all(later[path] == content for path, content in first.items())
 
 
+def test_more_compositions_and_more_repetitions_measure_exactly_the_new_runs(project: Project) -> None:
+    """k grows, n grows, both, and back."""
+
+    def measured(compositions: int, repetitions: int) -> set[int]:
+        project.campaign(attach=["fabric"], repetitions=repetitions, compositions=compositions)
+        before = project.record_files()
+        project.measure()
+        after = project.record_files()
+        assert all(after[path] == content for path, content in before.items())
+        assert shape(project)["starts"] == len(after)
+        return {int(path.name.split(".")[1]) for path in after.keys() - before.keys()}
+
+    assert measured(1, 2) == {1, 2}
+    assert measured(2, 2) == {1001}
+    assert measured(2, 4) == {1002}
+    assert measured(3, 5) == {2001}
+    assert measured(1, 2) == set()
+    assert measured(3, 5) == set()
+    leases = {document["lease"] for document in project.leases()}
+    assert leases == {"1x1-fabric", "1x1-fabric--c2", "1x1-fabric--c3"}
+    assert len({record.lease_id for record in project.records()}) == 4
+    project.run("tables")
+    rows = (project.results().tables / "runs.csv").read_text().splitlines()
+    columns = rows[0].split(",")
+    compositions = [row.split(",")[columns.index("composition")] for row in rows[1:]]
+    assert compositions == ["1", "1", "2", "2", "3"]
+
+
 def test_a_second_invocation_does_nothing_and_new_words_measure_nothing(project: Project) -> None:
     path = project.campaign(batch=[1, 2])
     project.run("tables")

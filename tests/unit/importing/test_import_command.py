@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -457,3 +458,28 @@ def test_any_metric_can_lead() -> None:
         "unit": "points",
         "better": "higher",
     }
+
+
+def test_leases_of_logs_are_compositions(tmp_path: Path) -> None:
+    """Numbered in the order of the logs, and as they were when more are imported."""
+    logs, minute = tmp_path / "leases", 0
+    for lease, count in (("a", 3), ("b", 2)):
+        for number in range(1, count + 1):
+            minute += 1
+            text = timed(four_ranks(1000 + minute), minute)
+            put(logs, f"1x4/{lease}/resnet50-b64-amp-r{number}.log", text)
+    pattern = copy.deepcopy(MAP["logs"])
+    pattern[0]["path"] = "{configuration}/{lease}/{workload}-b{batch}-{precision}-r{repetition}.log"
+    shutil.rmtree("logs")
+    logs.rename("logs")
+    write_map(Path("map.yaml"), logs=pattern)
+    assert told()["logs"] == {"new": 5, "present": 0, "unread": 0}
+    assert sorted(key[3] for key in records()) == [1, 2, 3, 1001, 1002]
+    put(Path("logs"), "1x4/c/resnet50-b64-amp-r1.log", timed(four_ranks(1050), 20))
+    put(Path("logs"), "1x4/b/resnet50-b64-amp-r3.log", timed(four_ranks(1051), 21))
+    assert told()["logs"] == {"new": 2, "present": 5, "unread": 0}
+    assert sorted(key[3] for key in records()) == [1, 2, 3, 1001, 1002, 1003, 2001]
+    found = tables()
+    assert list(found.runs["composition"]) == [1, 1, 1, 2, 2, 2, 3]
+    (cell,) = found.cells.to_dict("records")
+    assert (cell["n_planned"], cell["n_missing"]) == (7, 0)

@@ -213,7 +213,10 @@ def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
         changes = {f"workloads.program.{name}": value for name, value in keys.items()}
         axes = {"workload": ["program"], "batch": [5], "precision": ["fp32"]}
         changes |= {f"campaign.axes.{name}": value for name, value in axes.items()}
-        shape = {"configurations": [{"name": "one"}], "protocol": {"repetitions": 2, "telemetry_s": None}}
+        shape = {
+            "configurations": [{"name": "one"}],
+            "protocol": {"repetitions": 2, "compositions": 1, "telemetry_s": None},
+        }
         changes |= {f"campaign.{name}": value for name, value in shape.items()}
         campaign = load(tmp_path / "files", changes)
         results = Results(tmp_path / "results", campaign.name)

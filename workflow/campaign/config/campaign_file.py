@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -123,7 +124,7 @@ class Protocol(Model):
     """Steps that are timed."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] = 3
     """Runs per cell, in all its compositions together; with `target_half_width_pct`, the maximum."""
-    compositions: Annotated[int, Field(ge=1, le=999)] = 1
+    compositions: Annotated[int, Field(ge=1, le=999)] = 3
     """How often every configuration is composed. The runs of a cell take turns over its compositions: 5 runs in 3 compositions are
     2, 2 and 1. Differences between configurations need at least 2: with one composition each, a difference of two leases cannot be
     told from a difference of two configurations. Raising it repeats no measurement."""
@@ -210,3 +211,9 @@ class CampaignFile(Model):
     """Sets of published claims to compare with: `falcon`, `faster`, `bitfusion`, or paths of YAML files relative to this one."""
     imported: bool = False
     """Set by `campaign import`: the records come from logs, and nothing is measured."""
+
+
+def composed_once(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A campaign file's content of when every configuration was composed once, in the order of least recomposition."""
+    once = {"compositions": 1, "lease_order": "least-recomposition"}
+    return {**document, "protocol": {**once, **document.get("protocol", {})}}

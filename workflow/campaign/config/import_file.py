@@ -144,9 +144,13 @@ class ImportedProtocol(Model):
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)]
     """Steps that were timed."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Planned runs per cell. Default: for each cell as many as it has logs, so that none is missing."""
+    """Planned runs per cell, in all its compositions together. Default: for each cell as many as it has logs, so that none is
+    missing."""
     order: Literal["blocks", "sequential"] = "sequential"
     """`blocks`: each repetition was one round over all cells of a composition, so that runs of a round are compared in pairs."""
+    lease_order: Literal["blocks", "least-recomposition"] = "least-recomposition"
+    """`blocks`: all configurations were composed once before any was composed again, in random order, so that drift does not look
+    like a difference. Compositions are told apart by `lease` of the logs. The default also stands for an unknown order."""
     seed: int = 1234
     """Seed that the programs were given, if any."""
 

@@ -6,13 +6,13 @@ import json
 import types
 import typing
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from campaign.config.campaign_file import CampaignFile
+from campaign.config.campaign_file import CampaignFile, composed_once
 from campaign.config.import_file import ImportFile
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import Location, YamlFile, read_yaml
@@ -117,6 +117,9 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None) -> _M:
                 f"{source.place('name')}: '{inside}' differs from the name of the file, '{name}'; rename one of them"
             )
 
+    if kind is CampaignFile and source.data.get("imported") is True and isinstance(source.data.get("protocol"), dict):
+        # Imports of before do not say that their runs are of one composition.
+        source = replace(source, data=composed_once(source.data))
     calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(kind, source), source, _noun(kind))]
     if kind is SystemFile:
         calls.append(lambda: _check_fabric(source))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from campaign.config import input_files
-from campaign.config.campaign_file import CampaignFile, Protocol
+from campaign.config.campaign_file import CampaignFile, Protocol, composed_once
 from campaign.config.check import Sources, check
 from campaign.config.expand_shapes import Impossible, expand_shapes
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
@@ -121,10 +121,8 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         )
     try:
         name = Path(document["campaign"]["name"])
-        once = {"compositions": 1, "lease_order": "least-recomposition"}
-        file = {**document["campaign"], "protocol": {**once, **document["campaign"].get("protocol", {})}}
         sources = Sources(
-            YamlFile(name, file, {}),
+            YamlFile(name, composed_once(document["campaign"]), {}),
             YamlFile(name, document["system"], {}),
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )

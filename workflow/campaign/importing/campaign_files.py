@@ -46,9 +46,10 @@ def campaign_document(
     points: Collection[Point],
     axes: Collection[str],
     repetitions: Mapping[Point, int],
+    compositions: int,
     workloads: Mapping[str, Workload],
 ) -> dict[str, Any]:
-    """The campaign file. axes: options that are axes; repetitions: planned, by cell."""
+    """The campaign file. axes: options that are axes; repetitions: planned, by cell; compositions: most of a configuration."""
     cells = [_values(point, axes, workloads) for point in sorted(points)]
     most = max(repetitions.values())
     full = said.matrix == "full"
@@ -77,6 +78,7 @@ def campaign_document(
         "protocol": {
             **said.protocol.model_dump(mode="json"),
             "repetitions": most,
+            "compositions": compositions,
             "telemetry_s": None,
             "links": {"when": []},
         },

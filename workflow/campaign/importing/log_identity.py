@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from campaign.config.import_file import IDENTITY, LogPattern
 from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar
 from campaign.documents.fields import Precision
+from campaign.documents.run_numbers import MOST
 from campaign.errors import nearest
 from campaign.importing.log_facts import Found, Unread
 from campaign.workloads.protocol import Workload
@@ -80,7 +81,9 @@ def identify(known: Known, pattern: LogPattern, path: Mapping[str, str], found: 
     if hosts and len(set(hosts)) != configuration.hosts:
         raise Unread(f"hosts {', '.join(hosts)}: configuration '{configuration.name}' has {configuration.hosts}")
     point = (configuration.name, workload, _batch(said, configuration), precision, options)
-    return LogIdentity(point, None if repetition is None else int(repetition), hosts, str(said.get("lease", "")))
+    # What numbers its runs otherwise, by a date say, gets numbers that are free.
+    number = None if repetition is None or int(repetition) > MOST else int(repetition)
+    return LogIdentity(point, number, hosts, str(said.get("lease", "")))
 
 
 def _said(pattern: LogPattern, path: Mapping[str, str], found: Found) -> dict[str, Scalar]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -17,6 +16,7 @@ from campaign.config.resolve import Campaign, resolve
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell
+from campaign.documents.run_numbers import MOST, composition_of, number_in_composition, run_number
 from campaign.errors import ConfigError
 from campaign.importing.campaign_files import campaign_document, system_document
 from campaign.importing.log_facts import Found, Unread, digest, look, outcome_of
@@ -66,7 +66,9 @@ def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> Survey
     if not earlier and all(entry.identity is None for entry in identified):
         told = "; ".join(f"{entry.path}: {entry.why}" for entry in identified[:3]) or "there are no files"
         raise ConfigError(f"{directory}: no log of a run was found by {read.path}: {told}")
-    sorted_out = _Sorting(_campaign(read, identified, earlier), directory, records).sorted(identified)
+    sorted_out = _Sorting(
+        _campaign(read, identified, earlier), directory, records, _compositions(identified, earlier)
+    ).sorted(identified)
     # What turned out to be a copy makes no cell and no repetition.
     campaign = _campaign(read, sorted_out, earlier)
     by_id = {cell.id: cell for cell in expand(campaign).cells}
@@ -109,24 +111,49 @@ def _identified(path: Path, directory: Path, read: Map) -> Entry:
 def _campaign(read: Map, entries: Sequence[Entry], earlier: Sequence[Record]) -> Campaign:
     """The campaign of everything found now and before."""
     points = [each.identity.point for each in entries if each.identity is not None]
-    counts: Counter[Point] = Counter()
-    most: Counter[Point] = Counter()
+    compositions = _compositions(entries, earlier)
+    counts: Counter[tuple[Point, int]] = Counter()
+    runs: defaultdict[Point, Counter[int]] = defaultdict(Counter)
     for each in entries:
         if (of := each.identity) is not None:
-            counts[of.point] += 1
-            most[of.point] = max(most[of.point], counts[of.point], of.repetition or 1)
+            here = compositions.get((of.point[0], of.lease), 1)
+            counts[of.point, here] += 1
+            runs[of.point][here] = max(runs[of.point][here], counts[of.point, here], of.repetition or 1)
     for record in earlier:
         points.append(point := _point(record.cell.configuration, record.cell))
-        most[point] = max(most[point], record.repetition)
+        here, number = composition_of(record.repetition), number_in_composition(record.repetition)
+        runs[point][here] = max(runs[point][here], number)
     # A run that nobody made is not planned, unless the map does.
-    often = {point: read.said.protocol.repetitions or count for point, count in most.items()}
+    often = {point: read.said.protocol.repetitions or found.total() for point, found in runs.items()}
     axes = {name for point in points for name, _ in point[4]}
     known = read.known.workloads
-    source = unsaved_file(read.path, campaign_document(read.said, set(points), axes, often, known))
+    times = max([1, *compositions.values()])
+    source = unsaved_file(read.path, campaign_document(read.said, set(points), axes, often, times, known))
     file = validate(source, CampaignFile)
     system = validate(unsaved_file(read.path, system_document(read.said, known)), SystemFile)
     workloads = {name: known[name] for name in file.axes.workload}
     return resolve(read.path, file, system, workloads, Sources(source, source, {}))
+
+
+def _compositions(entries: Sequence[Entry], records: Sequence[Record]) -> dict[tuple[str, str], int]:
+    """Number of the composition by configuration and lease: as in earlier imports, then in the order of the logs.
+
+    Runs of which nothing says what they share are numbered as those of one composition; each has a lease of its own.
+    """
+    known: dict[tuple[str, str], int] = {}
+    for record in records:
+        of = record.cell.configuration
+        known[of, record.lease_id.partition(f".{of}.")[2]] = composition_of(record.repetition)
+    most: Counter[str] = Counter()
+    for (configuration, lease), number in known.items():
+        if not lease.startswith("imported-"):
+            most[configuration] = max(most[configuration], number)
+    for each in entries:
+        if (identity := each.identity) is not None and identity.lease:
+            key = identity.point[0], identity.lease
+            if key not in known:
+                known[key] = most[key[0]] = most[key[0]] + 1
+    return known
 
 
 def _point(configuration: str, cell: Cell | RecordedCell) -> Point:
@@ -136,8 +163,14 @@ def _point(configuration: str, cell: Cell | RecordedCell) -> Point:
 class _Sorting:
     """Which of the logs are new, and which repetition each is. No log is imported twice, whatever it is called."""
 
-    def __init__(self, campaign: Campaign, directory: Path, records: Sequence[Record]) -> None:
-        self.campaign, self.directory = campaign, directory
+    def __init__(
+        self,
+        campaign: Campaign,
+        directory: Path,
+        records: Sequence[Record],
+        compositions: Mapping[tuple[str, str], int],
+    ) -> None:
+        self.campaign, self.directory, self.compositions = campaign, directory, compositions
         self.cells = {_point(cell.configuration.name, cell): cell for cell in expand(campaign).cells}
         self.taken: dict[tuple[str, int], tuple[str, str]] = {}
         """(cell, repetition) -> (sha256, path)."""
@@ -167,9 +200,9 @@ class _Sorting:
         return [done[entry.path] for entry in entries]
 
     def turn(self, entry: Entry) -> int:
-        if entry.identity is None or (number := entry.identity.repetition) is None:
+        if entry.identity is None or not (run := self.run(entry.identity)):
             return 2
-        sha256, _ = self.taken.get((self.cell(entry.identity).id, number), ("", ""))
+        sha256, _ = self.taken.get((self.cell(entry.identity).id, run), ("", ""))
         return int(sha256 != entry.sha256)
 
     def cell(self, of: LogIdentity) -> Cell:
@@ -177,13 +210,20 @@ class _Sorting:
         options = tuple((name, given[name]) for name in sorted(self.campaign.file.axes.options))
         return self.cells[(*of.point[:4], options)]
 
+    def composition(self, of: LogIdentity) -> int:
+        return self.compositions.get((of.point[0], of.lease), 1)
+
+    def run(self, of: LogIdentity) -> int:
+        """Number of the run that a log names itself; 0 where it names none."""
+        return run_number(self.composition(of), of.repetition) if of.repetition else 0
+
     def placed(self, entry: Entry, of: LogIdentity) -> Entry:
-        cell = self.cell(of)
-        sha256, path = self.taken.get((cell.id, of.repetition or 0), ("", ""))
+        cell, run = self.cell(of), self.run(of)
+        sha256, path = self.taken.get((cell.id, run), ("", ""))
         same = sha256 == entry.sha256
         if self.left[cell.id, entry.sha256] and (same or not sha256):
             self.left[cell.id, entry.sha256] -= 1
-            return replace(entry, fate="present", cell=cell, repetition=of.repetition or 0)
+            return replace(entry, fate="present", cell=cell, repetition=run)
         if sha256:
             what = "the same text" if same else "other content; move that record away to have this one"
             raise Copy(f"repetition {of.repetition} of its cell is there, from {path} with {what}")
@@ -201,7 +241,11 @@ class _Sorting:
         outcome = outcome_of(self.campaign, cell, self.directory / entry.path, entry.found)
         if outcome.status == "ok":
             self.texts[entry.sha256] = (entry.path, cell.id, cell.label())
-        free = (number for number in itertools.count(1) if (cell.id, number) not in self.taken)
-        repetition = of.repetition or next(free)
+        numbers = (run_number(self.composition(of), number) for number in range(1, MOST + 1))
+        repetition = run or next((number for number in numbers if (cell.id, number) not in self.taken), 0)
+        if not repetition:
+            raise Unread(
+                f"its cell has {MOST} runs already; say by 'lease' of the map which of them share a composition"
+            )
         self.taken[cell.id, repetition] = (entry.sha256, entry.path)
         return replace(entry, cell=cell, repetition=repetition, outcome=outcome)

@@ -75,6 +75,8 @@ def write(found: Survey, read: Map, results: Results) -> Path:
 def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], source: Path) -> Path:
     """campaign.yaml, the system's and the workloads' files, the sets of claims that are files of the map, and the map."""
     file = campaign.file.model_dump(mode="json", exclude_defaults=True)
+    protocol = campaign.protocol
+    file["protocol"] |= {"compositions": protocol.compositions, "lease_order": protocol.lease_order}
     claims: dict[str, Path] = {}
     if campaign.file.references:
         from campaign.config.published_file import is_set, path_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,8 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
     matrix = expand(campaign, where, hosts=RecordedHosts(store))
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
     present, settings = known.measured, {cell.id: cell.settings for cell in matrix.cells}
-    wanted = sorted(key for key in present if _counts(key, settings))
+    imported = campaign.file.imported
+    wanted = sorted(key for key in present if (key[0] in settings if imported else _counts(key, settings)))
     records = list(_sharing(store.read(*key) for key in wanted))
     used = {record.lease_id for record in records}
     names = {lease_name(campaign.protocol, cell, c) for cell in matrix.cells for c in compositions_of(cell.settings)}
@@ -93,6 +94,12 @@ def _counts(key: Key, cells: Mapping[str, Settings]) -> bool:
     return composition_of(run) in compositions_of(settings) and number_in_composition(run) <= settings.repetitions
 
 
+def _imported(planned: Sequence[int], present: Collection[int]) -> tuple[int, ...]:
+    """Runs of an imported cell: those that were found, and as many more as the map plans."""
+    more = [run for run in planned if run not in present]
+    return (*sorted(present), *more[: max(0, len(planned) - len(present))])
+
+
 def _document(path: Path) -> dict[str, Any]:
     document = require_json(path, "move it away, its lease is then shown as unknown")
     if not isinstance(document.get("lease_id"), str) or not isinstance(document.get("requested_s"), int | float | None):
@@ -121,6 +128,9 @@ def tables_of(collected: Collected) -> Tables:
 
     runs = runs_table(collected.records, collected.beside, collected.campaign.metric)
     present = {record.key for record in collected.records}
+    found: dict[str, list[int]] = {}
+    for record in collected.records:
+        found.setdefault(record.cell_id, []).append(record.repetition)
     budget = kept_choice(Results.at(collected.store.results).budget)
     nothing = "no log of it was imported" if collected.campaign.file.imported else "not measured yet"
     planned = []
@@ -128,6 +138,8 @@ def tables_of(collected: Collected) -> Tables:
         leases = {c: lease_name(collected.campaign.protocol, cell, c) for c in compositions_of(cell.settings)}
         why = {c: collected.reasons.get(lease) or nothing for c, lease in leases.items()}
         runs_here = collected.known.planned(cell)
+        if collected.campaign.file.imported:
+            runs_here = _imported(runs_here, found.get(cell.id, []))
         paid = len(runs_here) if budget is None else budget.limits.get(cell.id, 0)
         missing = {
             run: budget.left_out if budget and place > paid else why[composition_of(run)]

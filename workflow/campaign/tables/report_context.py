@@ -37,7 +37,7 @@ FLAGS = {
 }
 
 # What a caption says of the protocol; time limits and the like change no number.
-_PROTOCOL = ("warmup_steps", "measured_steps", "repetitions", "order", "seed")
+_PROTOCOL = ("warmup_steps", "measured_steps", "repetitions", "compositions", "order", "lease_order", "seed")
 
 
 def context_document(collected: Collected) -> dict[str, Any]:

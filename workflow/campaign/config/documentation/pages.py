@@ -48,14 +48,16 @@ check keys: the first line of each file names its schema in `workflow/schemas/`.
 CAMPAIGN = """\
 A campaign is a matrix: configurations (requested hardware, declared by shape) times workloads times batches times precisions times
 further options. Lists in a shape multiply as well; with `zip`, lists advance together instead. `exclude` removes cells, each with a
-reason that the report repeats. Every cell of the matrix is measured `repetitions` times.
+reason that the report repeats. Every configuration is composed `compositions` times, and every cell of the matrix is measured
+`repetitions` times, in turns over its compositions.
 
 A cell is identified by its content, not by its name or position. Adding values to an axis, reordering or renaming configurations,
-raising `repetitions` or changing limits repeats no measurement. Another batch, precision, shape, workload content, seed,
-`warmup_steps` or `measured_steps` makes another cell.
+raising `repetitions` or `compositions`, or changing limits repeats no measurement. Another batch, precision, shape, workload
+content, seed, `warmup_steps` or `measured_steps` makes another cell.
 
-With `target_half_width_pct`, a cell is repeated until the confidence interval of its mean is narrow enough, between
-`repetitions_min` and `repetitions` times. The last record states why the cell ended. An interval that is checked after every run
+With `target_half_width_pct`, a cell is repeated in each composition until the confidence interval of its mean there is narrow
+enough. All compositions together have between `repetitions_min` and `repetitions` runs, each at least two. The last record of a
+composition states why the cell ended there. An interval that is checked after every run
 covers slightly less than 95 %. After a batch has run out of memory, larger batches of an otherwise equal cell are recorded as
 `implied` and not run (`skip_implied`).
 """
