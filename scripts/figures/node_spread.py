@@ -41,20 +41,20 @@ def draw(data: FigureData) -> Drawing:
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))
     findings = _findings(rows, by, found)
     caption = (
-        f"Throughput at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, "
+        f"{data.metric.label.capitalize()} at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: its drop against the first bar of the group. "
         f"{verdict.counted(rows, data.protocol, 'the fewest hosts')} A cross names why a planned cell has no value."
         f"{panels.sentence()}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
-        svg = _picture(panels)
+        svg = _picture(panels, data.metric.axis)
     table = page_table(
         rows,
         {
             "Workload": lambda row: wording.describe(row, [*by, "batch"]),
             "Devices": lambda row: wording.count(row["ranks"]),
             "Hosts": lambda row: wording.count(row["hosts"]),
-            "Samples/s": lambda row: wording.rate(row["mean"]),
+            data.metric.heading: lambda row: wording.rate(row["mean"]),
             "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
             "CV": lambda row: wording.percent(row["cv_pct"]),
             "Against": lambda row: (
@@ -114,7 +114,7 @@ def _explained(row: Any, found: Spread) -> str:
     }.get(row["hosts_explain"], "")
 
 
-def _picture(panels: plot.Panels) -> str:
+def _picture(panels: plot.Panels, value: str) -> str:
     hosts = sorted({count for panel in panels.shown for count in panel.rows["hosts"]})
     bars = Bars({count: wording.axis("hosts", count) for count in hosts})
     figure, axes = plot.grid(len(panels.shown), height_in=2.7)
@@ -129,7 +129,7 @@ def _picture(panels: plot.Panels) -> str:
         bars.draw(only, groups, _drop)
         only.set_xlabel("devices in use\nbatch per device (samples)" if several else "devices in use")
         if plot.is_left(position):
-            only.set_ylabel("throughput (samples/s)")
+            only.set_ylabel(value)
     bars.legend(figure)
     return plot.to_svg(figure)
 

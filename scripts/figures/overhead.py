@@ -65,8 +65,8 @@ def draw(data: FigureData) -> Drawing:
         {
             "Workload": lambda row: wording.describe(row, named),
             "Attached": lambda row: row["treatment"],
-            "Samples/s": lambda row: wording.rate(row["mean"]),
-            "Baseline samples/s": lambda row: wording.rate(row["against_mean"]),
+            data.metric.heading: lambda row: wording.rate(row["mean"]),
+            f"Baseline {data.metric.heading.lower()}": lambda row: wording.rate(row["against_mean"]),
             "Overhead": lambda row: wording.percent(row["overhead_pct"]),
             "95 % interval": lambda row: wording.between(row["overhead_low"], row["overhead_high"], wording.percent),
             **verdict.COLUMNS,

@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from campaign import wording
+from campaign.documents.metric import THROUGHPUT
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells
@@ -33,6 +34,8 @@ _WORK = ("seq_len", "image_px")  # options that change what a sample is
 
 
 def draw(data: FigureData) -> Drawing:
+    if data.metric != THROUGHPUT:
+        return nothing(f"cells are compared by {data.metric.label}, and the cost of a sample follows from throughput")
     rows = _rows(data)
     if rows.empty:
         return nothing("no workload was measured in two cells whose cost could be compared")

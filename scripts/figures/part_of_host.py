@@ -34,19 +34,20 @@ def draw(data: FigureData) -> Drawing:
     findings = _findings(rows, by)
     compared = verdict.counted(rows, data.protocol, "the smallest host")
     caption = (
-        f"Throughput of k devices in use of n composed onto a host; {wording.runs_behind(rows['n_ok'])} a bar, "
+        f"{data.metric.label.capitalize()} of k devices in use of n composed onto a host; "
+        f"{wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. {compared} CV of a group, under it or in the table: standard "
         f"deviation over mean (n − 1) of its compositions' means. A cross names why a planned cell has no value.{panels.sentence()}"
         f"{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
-        svg = _picture(panels)
+        svg = _picture(panels, data.metric.axis)
     table = page_table(
         rows,
         {
             "Workload": lambda row: wording.describe(row, [*by, "batch"]),
             "Used of composed": lambda row: f"{row['devices_used']} of {row['devices_per_host']}",
-            "Samples/s": lambda row: wording.rate(row["mean"]),
+            data.metric.heading: lambda row: wording.rate(row["mean"]),
             "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
             "CV of repetitions": lambda row: wording.percent(row["cv_pct"]),
             "CV of the case": lambda row: wording.percent(row["case_cv_pct"]),
@@ -105,7 +106,7 @@ def _against_smallest(rows: pd.DataFrame, by: list[str]) -> str:
     )
 
 
-def _picture(panels: plot.Panels) -> str:
+def _picture(panels: plot.Panels, value: str) -> str:
     sizes = sorted({size for panel in panels.shown for size in panel.rows["devices_per_host"]})
     bars = Bars({size: f"of {size} composed" for size in sizes})
     figure, axes = plot.grid(len(panels.shown), height_in=2.7)
@@ -126,6 +127,6 @@ def _picture(panels: plot.Panels) -> str:
         words += ["CV over compositions"] if labelled else []
         only.set_xlabel("\n".join(words))
         if plot.is_left(position):
-            only.set_ylabel("throughput (samples/s)")
+            only.set_ylabel(value)
     bars.legend(figure)
     return plot.to_svg(figure)

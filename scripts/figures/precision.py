@@ -31,20 +31,20 @@ def draw(data: FigureData) -> Drawing:
     findings = _findings(rows, by)
     first = " Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
     caption = (
-        f"Throughput by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, "
+        f"{data.metric.label.capitalize()} by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over {rows['reference'].iloc[0]}. "
         f"{verdict.counted(rows, data.protocol, rows['reference'].iloc[0])} A cross names why a planned cell has no value."
         f"{panels.sentence()}{first}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
-        svg = _picture(panels)
+        svg = _picture(panels, data.metric.axis)
     table = page_table(
         rows,
         {
             "Workload": lambda row: wording.describe(row, by),
             "Batch": lambda row: wording.count(row["batch"]),
             "Precision": lambda row: row["precision"],
-            "Samples/s": lambda row: wording.rate(row["mean"]),
+            data.metric.heading: lambda row: wording.rate(row["mean"]),
             "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
             "CV": lambda row: wording.percent(row["cv_pct"]),
             "Speed-up": lambda row: wording.times(row["ratio"]),
@@ -92,7 +92,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _picture(panels: plot.Panels) -> str:
+def _picture(panels: plot.Panels, value: str) -> str:
     names = sorted(
         {name for panel in panels.shown for name in panel.rows["precision"]}, key=comparable_cells.precision_rank
     )
@@ -107,7 +107,7 @@ def _picture(panels: plot.Panels) -> str:
         bars.draw(only, groups, _speedup)
         only.set_xlabel("batch per device (samples)")
         if plot.is_left(position):
-            only.set_ylabel("throughput (samples/s)")
+            only.set_ylabel(value)
     bars.legend(figure)
     return plot.to_svg(figure)
 

@@ -47,21 +47,22 @@ def draw(data: FigureData) -> Drawing:
     leases_known = any(found.between_leases(str(name)) for name in rows["workload"].unique())
     cut = plot.cut(rows, plot.RATE) or plot.cut(_compared(rows), _EFFICIENCY)
     caption = (
-        f"Throughput (top) and efficiency (bottom) by devices in use; {wording.runs_behind(rows['n_ok'])} a point, "
+        f"{data.metric.label.capitalize()} (top) and efficiency (bottom) by devices in use; "
+        f"{wording.runs_behind(rows['n_ok'])} a point, "
         f"{wording.interval_of(rows['interval_method'])}. "
         f"{verdict.counted(rows, data.protocol, 'the ideal speed-up')} Dotted: ideal. Lines join the compositions with the "
         "fewest hosts; hollow markers are several hosts; a cross names why a cell of a line has no value."
         f"{_models(rows, leases_known)}{panels.sentence()}{cut} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
-        svg = _picture(panels)
+        svg = _picture(panels, data.metric.axis)
     table = page_table(
         rows,
         {
             "Workload": lambda row: wording.describe(row, [*by, "batch"]),
             "Devices": lambda row: wording.count(row["ranks"]),
             "Hosts": lambda row: wording.count(row["hosts"]),
-            "Samples/s": lambda row: wording.rate(row["mean"]),
+            data.metric.heading: lambda row: wording.rate(row["mean"]),
             "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
             "CV": lambda row: wording.percent(row["cv_pct"]),
             "Speed-up": lambda row: wording.times(row["ratio"]),
@@ -190,7 +191,7 @@ def _under(row: Any) -> str:
     return f"{'dip: ' if row['dip'] else ''}{size}, p {verdict.p_value(row['dip_p_holm'])}"
 
 
-def _picture(panels: plot.Panels) -> str:
+def _picture(panels: plot.Panels, value: str) -> str:
     batches = sorted({batch for panel in panels.shown for batch in panel.rows["batch"]})
     looks = {batch: plot.look(position) for position, batch in enumerate(batches)}
     efficiencies = _efficiencies(pd.concat([panel.rows for panel in panels.shown]))
@@ -210,7 +211,7 @@ def _picture(panels: plot.Panels) -> str:
         bottom.set_xlim(0, panel.rows["ranks"].max() * 1.14)
         bottom.set_xlabel("devices in use")
         if plot.is_left(position):
-            top.set_ylabel("throughput (samples/s)")
+            top.set_ylabel(value)
             bottom.set_ylabel("efficiency (%)")
     handles = [
         Line2D([], [], color=each.colour, marker=each.marker, label=wording.axis("batch", batch))

@@ -47,20 +47,20 @@ def draw(data: FigureData) -> Drawing:
     left_out = rows["configuration"].nunique() - shown["configuration"].nunique()
     more = f" {wording.plural(left_out, 'further configuration')} in the data table only." if left_out else ""
     caption = (
-        f"Throughput by configuration and option; {wording.runs_behind(list(rows['n_ok']))} a bar, "
+        f"{data.metric.label.capitalize()} by configuration and option; {wording.runs_behind(list(rows['n_ok']))} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over the plain one of its configuration. "
         f"{verdict.counted(rows, data.protocol, 'the plain one')} A cross names why a planned cell has no value."
         f"{panels.sentence()}{more}{plot.cut(shown, plot.RATE)} {measured_as(data, shown)}"
     )
     with plot.style(data.style):
-        svg = _picture(panels)
+        svg = _picture(panels, data.metric.axis)
     table = page_table(
         rows,
         {
             "Workload": lambda row: wording.describe(row, by),
             "Configuration": lambda row: row["configuration"],
             "Options": lambda row: row["variant"],
-            "Samples/s": lambda row: wording.rate(row["mean"]),
+            data.metric.heading: lambda row: wording.rate(row["mean"]),
             "95 % interval": lambda row: wording.between(row["ci_low"], row["ci_high"], wording.rate),
             "Against": lambda row: row["against_variant"] or wording.NONE,
             "Speed-up": lambda row: wording.times(row["ratio"]),
@@ -141,7 +141,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     return tuple(said) or ("No variant has a measured plain cell beside it.",)
 
 
-def _picture(panels: plot.Panels) -> str:
+def _picture(panels: plot.Panels, value: str) -> str:
     variants: dict[str, int] = {}
     for panel in panels.shown:
         variants |= dict(zip(panel.rows["variant"], panel.rows["variant_place"], strict=True))
@@ -159,7 +159,7 @@ def _picture(panels: plot.Panels) -> str:
         bars.draw(only, groups, _speedup)
         only.tick_params(axis="x", rotation=90)
         if plot.is_left(position):
-            only.set_ylabel("throughput (samples/s)")
+            only.set_ylabel(value)
     bars.legend(figure)
     return plot.to_svg(figure)
 

@@ -54,6 +54,21 @@ class Metric:
         """Label of an axis: 'latency (µs)'."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
+    @property
+    def heading(self) -> str:
+        """Head of a column of its numbers."""
+        return "Samples/s" if self == THROUGHPUT else self.axis[:1].upper() + self.axis[1:]
+
+    @property
+    def performance(self) -> str:
+        """What a ratio of two cells is of: more of it is better."""
+        return self.label if self.higher else f"1/{self.label}"
+
+    @property
+    def suffix(self) -> str:
+        """Unit as names of columns end with it; empty where its name has none."""
+        return _suffix(self.name).removeprefix("_")
+
     def of(self, throughput_per_s: float | None, metrics: Mapping[str, float]) -> float | None:
         """Its number of a run; None for a run that has none, and for what only tables work out."""
         return throughput_per_s if self.name == "throughput_per_s" else metrics.get(self.name)
@@ -80,6 +95,11 @@ def from_document(document: Mapping[str, Any]) -> Metric:
     if not document:
         return THROUGHPUT
     return Metric(document["name"], document["unit"], document["better"])
+
+
+def metric_of(context: Mapping[str, Any]) -> Metric:
+    """The primary metric, by what the tables of a campaign say beside their rows; throughput where an older version made them."""
+    return from_document(context.get("campaign", {}).get("metric") or {})
 
 
 def unit_words(name: str) -> str | None:

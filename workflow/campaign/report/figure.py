@@ -37,6 +37,7 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
+from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import RecordError
 from campaign.paths import REPORTS, SCRIPTS
 from campaign.report import svg
@@ -50,7 +51,7 @@ LAST = 1_000_000
 """The place of a figure that declares none."""
 
 _SUMMARY = ("mean", "sd", "ci_low", "ci_high")
-"""Throughputs, unless a column `unit` says otherwise."""
+"""Numbers of the primary metric, unless a column `unit` says otherwise."""
 _RATES = ("median", "median_low", "median_high", "min", "max", "against_mean", "against_sd")
 
 
@@ -71,6 +72,11 @@ class FigureData:
     context: Mapping[str, Any] = field(default_factory=dict)
     style: Path = REPORTS / "style.mplstyle"
 
+    @property
+    def metric(self) -> Metric:
+        """The primary metric: what `mean` and the other summaries of cells are of."""
+        return metric_of(self.context)
+
 
 @dataclass(frozen=True)
 class Drawing:
@@ -78,7 +84,7 @@ class Drawing:
 
     caption: number of runs, interval, protocol. findings: what there is to see, as sentences, alarms first; alt: the first of
     them. data: the numbers drawn, for the CSV. headings and rows: the same for people, as text. coverage: how much of what the
-    figure is about was measured, counted before anything is left out for want of a number.
+    figure is about was measured, counted before anything is left out for want of a number. metric: the campaign's primary one.
     """
 
     svg: str | None
@@ -90,6 +96,7 @@ class Drawing:
     rows: tuple[tuple[str, ...], ...] = ()
     empty_reason: str = ""
     coverage: str = ""
+    metric: Metric = THROUGHPUT
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class Figure:
 
     def draw(self, data: FigureData) -> Drawing:
         """The drawing, its picture named for screen readers and fit for any page."""
-        drawing = self.drawn_by(data)
+        drawing = replace(self.drawn_by(data), metric=data.metric)
         if drawing.svg is None:
             return drawing
         alt = wording.alternative(drawing.findings)
@@ -119,7 +126,7 @@ class Figure:
     def csv(self, drawing: Drawing) -> str:
         """The numbers drawn, with their units in the names of columns or in a column `unit`, `size_unit` or `cost_unit`."""
         rates = _RATES if "unit" in drawing.data else (*_RATES, *_SUMMARY)
-        units = {**dict.fromkeys(rates, "per_s"), **self.units}
+        units = {**dict.fromkeys(rates, drawing.metric.suffix), **self.units}
         named = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
         return str(named.to_csv(index=False, lineterminator="\n"))
 

@@ -15,6 +15,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from campaign import wording
+from campaign.documents.metric import metric_of
 from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
 from campaign.report.context_schema import ContextDocument, Excluded, HostLeftOut
@@ -102,7 +103,7 @@ def build_context(
             for drawing in shown
             if drawing["findings"]
         ],
-        "coverage": coverage(cells),
+        "coverage": coverage(cells, metric_of(context_document)),
         "failed": failed_runs(runs, cells),
         "excluded": said.excluded,
         "sections": shown,

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from campaign.documents.cell import Cell
+from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import Record
 from campaign.documents.run_numbers import runs_of
 from campaign.files import append_json, read_json_lines
@@ -47,8 +48,8 @@ class Progress:
 
     def text(self, line: Mapping[str, Any]) -> str:
         totals = self.totals or {"runs": self.missing, "runs_done": self.done_here, "cells": 0, "cells_done": 0}
-        rate = line["throughput_per_s"]
-        what = f"{rate:.4g} samples/s" if rate is not None and line["status"] == "ok" else line["status"]
+        value, unit = line.get("value", line["throughput_per_s"]), line.get("unit", "samples/s")
+        what = f"{value:.4g} {unit}".rstrip() if value is not None and line["status"] == "ok" else line["status"]
         cells = f" · cells {totals['cells_done']}/{totals['cells']}" if totals["cells"] else ""
         per_run_s = (time.time() - self.started) / max(1, self.done_here)
         left_s = per_run_s * max(0, totals["runs"] - totals["runs_done"])
@@ -58,7 +59,9 @@ class Progress:
         )
 
 
-def note(results: Results, lease: str, cell: Cell, record: Record, *, cell_done: bool) -> None:
+def note(
+    results: Results, lease: str, cell: Cell, record: Record, *, cell_done: bool, metric: Metric = THROUGHPUT
+) -> None:
     """One line for whoever shows progress; a lost line is no harm, so it is not forced to disk."""
     line = {
         "time_s": record.ended,
@@ -68,6 +71,8 @@ def note(results: Results, lease: str, cell: Cell, record: Record, *, cell_done:
         "what": f"{record.cell.workload} · batch {record.cell.batch} · {record.cell.precision}",
         "status": record.status,
         "throughput_per_s": record.throughput_per_s,
+        "value": metric.of(record.throughput_per_s, record.metrics),
+        "unit": metric.unit,
         "wall_s": record.ended - record.started,
         "workload": record.cell.workload,
         "cell_done": cell_done,

@@ -88,7 +88,7 @@ class Session:
                     left[cell.id] -= 1
                     last = self.repetitions.is_over(cell, record) or left[cell.id] == 0
                     cell_done = last and is_measured(self.store, cell, implied=self.frontier.skip)
-                    note(self.results, self.lease, cell, record, cell_done=cell_done)
+                    note(self.results, self.lease, cell, record, cell_done=cell_done, metric=self.campaign.metric)
                 self.look_at_links(launcher, "after", todo)
         finally:
             launcher.close()

@@ -21,6 +21,7 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from campaign.documents.metric import metric_of
 from campaign.errors import CampaignError
 from campaign.insight.compare import compare
 from campaign.paths import REPORTS
@@ -156,7 +157,7 @@ class _Site:
                 "choices": pages.choices(tables, asked),
                 "counts": state_counts(shown.cells),
                 "coverage": pages.coverage(shown.cells, asked),
-                "cells": pages.cell_rows(shown.cells, asked),
+                "cells": pages.cell_rows(shown.cells, asked, metric_of(shown.context)),
                 "figures": list(self._figures.values()),
             }
         return self._page("campaign.html.j2", **known)

@@ -13,6 +13,7 @@ import pandas as pd
 from campaign import wording
 from campaign.documents.cell import AXES
 from campaign.documents.expression import parse
+from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.plan.selection import HOST
 from campaign.serve.results_index import Progress
 from campaign.statistics.comparable_cells import naming_columns, option_columns
@@ -148,7 +149,7 @@ def _state(found: Mapping[Any, int]) -> str:
     return present[0] if len(present) == 1 else "partly"
 
 
-def cell_rows(cells: pd.DataFrame, asked: Filter) -> dict[str, Any]:
+def cell_rows(cells: pd.DataFrame, asked: Filter, metric: Metric = THROUGHPUT) -> dict[str, Any]:
     """One page of cells, with the addresses of the pages before and after."""
     pages = max(1, -(-len(cells) // CELLS_ON_PAGE))
     page = min(asked.page, pages)
@@ -166,7 +167,7 @@ def cell_rows(cells: pd.DataFrame, asked: Filter) -> dict[str, Any]:
         )
         for row in part.to_dict("records")
     ]
-    headings = ("Cell", "State", "Runs", "Samples/s", "95 % interval", "CV", "Why, and flags")
+    headings = ("Cell", "State", "Runs", metric.heading, "95 % interval", "CV", "Why, and flags")
     return {
         "headings": headings,
         "rows": rows,

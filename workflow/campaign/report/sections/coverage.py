@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from campaign import wording
+from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.tables.cells import STATES, tally
 
@@ -17,7 +18,7 @@ CELLS_ON_PAGE = 200
 FAILED_ON_PAGE = 500
 
 
-def coverage(cells: pd.DataFrame) -> dict[str, Any]:
+def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]:
     """Every planned cell and what became of it; grouped when there are too many for a page."""
     if len(cells) > CELLS_ON_PAGE:
         return _grouped(cells)
@@ -26,7 +27,7 @@ def coverage(cells: pd.DataFrame) -> dict[str, Any]:
         "Cell",
         "State",
         "Runs",
-        "Mean (samples/s)",
+        f"Mean ({metric.unit})" if metric.unit else "Mean",
         "95 % interval",
         "Median",
         "95 % interval ",
@@ -48,7 +49,7 @@ def coverage(cells: pd.DataFrame) -> dict[str, Any]:
         for row in cells.to_dict("records")
     ]
     intervals = (
-        "Throughput is the mean and the median over valid runs, each with its 95 % interval: of the mean"
+        f"{metric.label.capitalize()} is the mean and the median over valid runs, each with its 95 % interval: of the mean"
         f"{wording.made_by(cells['interval_method'])}, of the median{wording.made_by(cells['median_method'])}."
     )
     return {"unit": "cell", "intervals": intervals, "headings": headings, "rows": rows}
