@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from campaign.documents.cell import SHAPE_AXES, Cell
-from campaign.documents.run_numbers import composition_of
 from campaign.plan.cost.forecast import Prices, Work
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 EFFECT_SD = 1.0
 """Of a level of an axis, in ln(throughput), before anything is measured."""
@@ -46,9 +45,8 @@ class Offer:
     """What there is to choose from: all cells of the matrix, which repetitions each has, and what leases and runs cost.
 
     recorded: repetitions with a record by cell id. works: leases in the order of the plan, with the runs that each is to do.
-    missing: the runs that those are, by cell id, in planned order: they take turns over the leases of the cell. value: what some
-    seconds of each lease are in the budget's unit; weights: what a second of each lease adds to it at least, for the order and to
-    know when to stop.
+    missing: the repetitions that those runs are, by cell id, ascending. value: what some seconds of each lease are in the budget's
+    unit; weights: what a second of each lease adds to it at least, for the order and to know when to stop.
     """
 
     cells: Sequence[Cell]
@@ -69,6 +67,8 @@ class Design:
     """
 
     def __init__(self, offer: Offer) -> None:
+        import numpy as np
+
         self.cells = offer.cells
         axes = [cell.axes() for cell in offer.cells]
         levels: dict[str, dict[Any, int]] = {}
@@ -91,6 +91,8 @@ class Design:
 
     def information(self, repetitions: Mapping[str, int]) -> Floats:
         """Of so many repetitions of each cell; with none, that of the prior."""
+        import numpy as np
+
         count = np.array([repetitions.get(cell.id, 0) for cell in self.cells], dtype=float)
         weight = np.where(count > 0, count / (count * CELL_SD**2 + RUN_SD**2), 0.0)
         matrix = np.diag(self.prior)
@@ -101,12 +103,16 @@ class Design:
 
     def bits(self, repetitions: Mapping[str, int]) -> float:
         """What so many repetitions of each cell tell beyond the prior."""
+        import numpy as np
+
         if not self.size:
             return 0.0
         return float((np.linalg.slogdet(self.information(repetitions))[1] - np.log(self.prior).sum()) / (2 * np.log(2)))
 
     def learned(self, repetitions: Mapping[str, int]) -> tuple[Learned, ...]:
         """What so many repetitions of each cell tell of each axis."""
+        import numpy as np
+
         cov = np.linalg.inv(self.information(repetitions)) if self.size else np.zeros((0, 0))
         ran = [number for number, cell in enumerate(self.cells) if repetitions.get(cell.id, 0)]
         found = []
@@ -135,6 +141,8 @@ class Ranking:
     """The order in which runs are worth their cost: (lease, place of the cell in its work), one run each time."""
 
     def __init__(self, offer: Offer) -> None:
+        import numpy as np
+
         self.offer = offer
         self.design = Design(offer)
         number_of = {cell.id: number for number, cell in enumerate(offer.cells)}
@@ -143,17 +151,7 @@ class Ranking:
         ids = [cell.id for cell, _ in works]
         rows = np.array([number_of[name] for name in ids], dtype=np.int64)
         self.levels: Ints = self.design.of_cell[rows]
-        # Of a cell, only the next run in planned order can be taken; it has its place in the lease of its composition.
-        place_of = {(cell.id, cell.settings.composition or 1): number for number, (cell, _) in enumerate(works)}
-        self.queues = {
-            name: deque(place_of[name, composition_of(run)] for run in runs) for name, runs in offer.missing.items()
-        }
-        self.ids = ids
-        self.left: Ints = np.zeros(len(ids), dtype=np.int64)
-        self.left[[queue[0] for queue in self.queues.values() if queue]] = 1
-        self.places_of: dict[str, list[int]] = {}
-        for number, name in enumerate(ids):
-            self.places_of.setdefault(name, []).append(number)
+        self.left: Ints = np.array([count for _, count in works], dtype=np.int64)
         self.done: Ints = np.array([offer.recorded.get(name, 0) for name in ids], dtype=np.int64)
         self.lease: Ints = np.array([lease for lease, _ in self.places], dtype=np.int64)
         self.name: Ints = np.argsort(np.argsort(np.array(ids))) if ids else np.zeros(0, np.int64)
@@ -178,6 +176,8 @@ class Ranking:
 
     def _in_order(self) -> Iterator[int]:
         """What is taken between two of these is known to the next one."""
+        import numpy as np
+
         yield from self._covering()
         while (self.left > 0).any():
             worth = np.where(self.left > 0, self._gains() / self.price, -1.0)
@@ -192,6 +192,8 @@ class Ranking:
 
     def _covering(self) -> Iterator[int]:
         """Until every level that can be measured was measured."""
+        import numpy as np
+
         uncovered = np.zeros(self.design.size, dtype=bool)
         uncovered[self.levels[self.left > 0].ravel()] = True
         ran = [n for n, cell in enumerate(self.offer.cells) if self.offer.recorded.get(cell.id, 0)]
@@ -203,11 +205,15 @@ class Ranking:
             yield best
 
     def _best_first(self, worth: Floats, some: Ints) -> list[int]:
+        import numpy as np
+
         order: list[int] = some[np.lexsort((self.name[some], self.price[some], -worth[some]))].tolist()
         return order
 
     def _gains(self) -> Floats:
         """Of one more run of each cell; for all at once."""
+        import numpy as np
+
         variance = np.zeros(len(self.left))
         for number, one in enumerate(self.levels.T):
             variance += self.cov[one, one]
@@ -221,16 +227,14 @@ class Ranking:
         return math.log1p(_added(int(self.done[number])) * float(self.cov[levels[:, None], levels].sum()))
 
     def _take(self, number: int) -> None:
+        import numpy as np
+
         levels = self.levels[number]
         moved = self.cov[:, levels].sum(axis=1)
         weight = _added(int(self.done[number]))
         self.cov -= np.outer(moved, moved * (weight / (1 + weight * moved[levels].sum())))
-        queue = self.queues[self.ids[number]]
-        queue.popleft()
-        self.left[number] = 0
-        if queue:
-            self.left[queue[0]] = 1
-        self.done[self.places_of[self.ids[number]]] += 1
+        self.left[number] -= 1
+        self.done[number] += 1
         here = self.lease == self.lease[number]
         self.price[here] = self.run_price[here]
 
