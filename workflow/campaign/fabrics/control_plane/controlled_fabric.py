@@ -25,7 +25,7 @@ from campaign.fabrics.host_agents.protocol import HostAgent
 from campaign.fabrics.placement.devices import own_devices, pool_devices
 from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import Capabilities, Fabric, Observed, Portable, Reading, Request, Selection, Sent, Tag
-from campaign.fabrics.state_file import HeldHost, Holding, State, StateFile, claim
+from campaign.fabrics.state_file import Holding, State, StateFile, claim, wanted
 
 _RECENT_S = 1.0
 
@@ -161,12 +161,8 @@ class ControlledFabric(Fabric):
             view, self._recent = self._view(), None
             look = self._beside_claims(view)
             look.refuse(selection)
-            before = self._host_view.before(
-                {
-                    host.host: [device for name in host.ids if (device := view.device(name)) is not None]
-                    for host in selection.hosts
-                }
-            )
+            devices = {host.host: [d for d in view.devices if d.fabric_id in host.ids] for host in selection.hosts}
+            before = self._host_view.before(devices)
             with self._state.change() as state:
                 new = claim(state, selection)
                 if new:
@@ -191,7 +187,9 @@ class ControlledFabric(Fabric):
         with self._state.transaction(lease_id), self.plane.client.operation():
             look = self._beside_claims(self._view())
             change = look.held_change(lease_id)
-            self._drain(change, look.view)
+            for host, names in change.hosts.items():  # out of use on its host, before the fabric takes it away
+                there = [d for d in look.view.devices if d.fabric_id in names and d.attached_to == host]
+                self._host_view.drain(host, there, force=self.force)
             told: PartialFailure | None = None
             try:
                 stuck = set(self.plane.detach(change))
@@ -214,13 +212,9 @@ class ControlledFabric(Fabric):
         with self.plane.client.operation():
             look = self._beside_claims(self._view())
             look.refuse(selection)
+            request = selection.request
             holding = Holding(
-                campaign=selection.request.campaign,
-                owner=selection.request.owner,
-                since_s=time.time(),
-                hosts=tuple(
-                    HeldHost(name=h.host, devices=(*h.local, *h.fabric), storage=h.storage) for h in selection.hosts
-                ),
+                campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=wanted(selection)
             )
             change = look.change(holding, _tag(selection.request))
             handles: dict[str, str] = {}
@@ -234,12 +228,6 @@ class ControlledFabric(Fabric):
         self.plane.close()
         self.plane.client.close()
         self._host_view.close()
-
-    def _drain(self, change: Change, view: View) -> None:
-        """Get what is attached out of use on its host, before the fabric takes it away."""
-        for host, names in change.hosts.items():
-            there = [d for d in view.devices if d.fabric_id in names and d.attached_to == host]
-            self._host_view.drain(host, there, force=self.force)
 
     def _remember(self, lease_id: str, name: str, handle: str) -> None:
         with self._state.change() as state:

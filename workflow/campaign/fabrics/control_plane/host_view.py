@@ -47,15 +47,9 @@ class HostView:
 
     def seen(self, composition: Composition) -> frozenset[str]:
         """Fabric ids of what the hosts can use now, built-in devices included."""
-        if self._agent is None:
-            return frozenset(device.fabric_id for device in composition.devices)
-        own = {device.fabric_id for device in composition.devices if device.local}
-        return frozenset(own).union(
-            name
-            for host in composition.hosts
-            for name, device in self._pairs(host.name, (*host.devices, *host.storage)).items()
-            if device.ready
-        )
+        own = {device.fabric_id for device in composition.devices if device.local or self._agent is None}
+        pairs = (self._pairs(host.name, (*host.devices, *host.storage)) for host in composition.hosts)
+        return frozenset(own).union(name for found in pairs for name, device in found.items() if device.ready)
 
     def rescan(self, composition: Composition) -> None:
         if self._agent is not None:
@@ -94,10 +88,8 @@ class HostView:
 
     def _had(self, host: str) -> tuple[str, ...] | None:
         """What the host had before the lease that holds it; None when nobody looked."""
-        for holding in self._state.read().leases.values():
-            if host in holding.seen_before:
-                return holding.seen_before[host]
-        return None
+        leases = self._state.read().leases.values()
+        return next((held.seen_before[host] for held in leases if host in held.seen_before), None)
 
 
 def _mark(device: HostDevice) -> str:

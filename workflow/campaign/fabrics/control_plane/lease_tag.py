@@ -20,13 +20,13 @@ def encode(tag: Tag) -> str:
     return f"{_PREFIX} lease={lease} campaign={campaign} owner={owner} since={int(tag.since_s)}"
 
 
-def decode(text: object, devices: tuple[str, ...] = ()) -> Tag | None:
+def decode(text: object) -> Tag | None:
     """The tag that a text is, or None for whatever else a fabric has in that field."""
     found = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
         return None
     lease, campaign, owner = (unquote(word) for word in found.groups()[:3])
-    return Tag(lease, campaign, owner, float(found[4]), devices)
+    return Tag(lease, campaign, owner, float(found[4]), ())
 
 
 def by_lease(tags: Iterable[Tag | None], devices: Sequence[Device]) -> dict[str, Tag]:

@@ -249,7 +249,6 @@ class Client:
         for name, value in (*self.authorization.items(), *headers.items()):
             if name in self.authorization or name.lower() in AUTHENTICATING:
                 self._hidden.add_header(value)
-        chosen: dict[str, tuple[str, str]] = {}
         own = {
             "Host": self._address.host_header,
             "User-Agent": "composable-campaign",
@@ -257,8 +256,8 @@ class Client:
             "Accept-Encoding": "identity",
             **({"Content-Type": kind} if kind else {}),
         }
-        for source in (own, self.authorization, headers):
-            chosen.update({name.lower(): (name, value) for name, value in source.items()})
+        sources = (own, self.authorization, headers)
+        chosen = {name.lower(): (name, value) for source in sources for name, value in source.items()}
         if content or method in ("POST", "PUT", "PATCH"):
             chosen["content-length"] = ("Content-Length", str(len(content)))
         try:

@@ -71,18 +71,16 @@ class Connection(Closed):
 
     def tls(self) -> ssl.SSLContext:
         """What the control plane's certificate is verified with. Raises ConfigError for a `ca_file` that is none."""
-        if not self.verify_tls:
-            context = ssl.create_default_context()
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-            return context
-        if self.ca_file is None:
-            return ssl.create_default_context()
+        file = self.ca_file if self.verify_tls else None
         try:
-            return ssl.create_default_context(cafile=Path(self.ca_file).expanduser())
+            context = ssl.create_default_context(cafile=None if file is None else Path(file).expanduser())
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"{self.url}: ca_file: {self.ca_file}: no certificates can be read from it "
+                f"{self.url}: ca_file: {file}: no certificates can be read from it "
                 f"({getattr(error, 'strerror', None) or error}); "
                 "give a file in PEM form with the certificate of the authority that signed the control plane's"
             ) from error
+        if not self.verify_tls:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context

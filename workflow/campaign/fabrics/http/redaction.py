@@ -59,7 +59,7 @@ class Hidden:
 
     def add_from(self, value: Any, *, shortest: int = 1) -> None:
         """Every text in a JSON value or form whose name says that it is a secret."""
-        for secret in _secrets(value):
+        for secret in _secrets([value]):
             if len(secret) >= shortest:
                 self.add(secret)
 
@@ -81,14 +81,11 @@ class Hidden:
 
 
 def _secrets(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name, one in value.items():
-            if isinstance(one, str) and _telling(name):
-                yield one
-            else:
-                yield from _secrets(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
+    named = value.items() if isinstance(value, Mapping) else ((None, one) for one in value)
+    for name, one in named:
+        if isinstance(one, str) and _telling(name):
+            yield one
+        elif isinstance(one, Mapping | list | tuple):
             yield from _secrets(one)
 
 

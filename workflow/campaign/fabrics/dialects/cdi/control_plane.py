@@ -171,7 +171,9 @@ class Plane(ControlPlane):
             if done:
                 failed = [name for name in units if name not in done]
                 raise PartialFailure(f"{what}; attached: {', '.join(done)}", done, failed)
-            raise self._refusal(what, unit, host)
+            if not self._names(self._machine(host), type_, model, set()):
+                raise Conflict(f"{what}; the fabric has no {model} left: another client took it", ("the fabric",))
+            raise Incompatible(what, f"the fabric refuses it: {what}")
         if not answer.ok:
             raise OutcomeUnknown(f"{unit} for {host}: {words(answer)}")
         there = {one.uuid for machine in self._known.machines.values() for one in machine.resources}
@@ -186,14 +188,6 @@ class Plane(ControlPlane):
         remember(unit, new[0])
         for uuid in new[1:]:
             remember(also(uuid), uuid)
-
-    def _refusal(self, what: str, unit: str, host: str) -> FabricError:
-        """Conflict when somebody took the last one meanwhile, else the fabric's own refusal."""
-        machine = self._machine(host)
-        type_, model = self._units[unit]
-        if not self._names(machine, type_, model, set()):
-            return Conflict(f"{what}; the fabric has no {model} left: another client took it", ("the fabric",))
-        return Incompatible(what, f"the fabric refuses it: {what}")
 
     def detach(self, change: Change) -> tuple[str, ...]:
         self._settle(change)

@@ -7,7 +7,7 @@ what the Matrix shows as free again, so that whatever stops this half way is fou
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane.protocol import Change
@@ -19,29 +19,25 @@ from campaign.fabrics.dialects.liqid.snapshot import Snapshot
 from campaign.fabrics.errors import Busy, OutcomeUnknown
 
 
-@dataclass
 class Detachment:
     """One release under way. stuck: devices that the Matrix would not let go."""
 
-    api: Api
-    options: Options
-    snapshot: Snapshot
-    change: Change
-    stuck: set[str] = field(default_factory=set)
-    _edited: bool = False
+    def __init__(self, api: Api, options: Options, snapshot: Snapshot, change: Change) -> None:
+        self.api, self.options, self.snapshot, self.change = api, options, snapshot, change
+        self.stuck: set[str] = set()
+        self._group = snapshot.group(options.group)
+        self._edited = bool(change.handles.get(EDITED))
 
     def run(self) -> tuple[str, ...]:
         """See `ControlPlane.detach`."""
-        self._edited = bool(self.change.handles.get(EDITED))
-        group = self.snapshot.group(self.options.group)
-        machines = self._machines()
+        group, machines = self._group, self._machines()
         ours = {device.name: device for device in self._ours(machines)}
         if not ours and not machines and not self._edited:
             return ()
         for mach_id, machine in machines.items():
-            self._empty(mach_id, machine, group, ours)
+            self._empty(mach_id, machine, ours)
         gone = [device for name, device in ours.items() if name not in self.stuck]
-        pooled = [d for d in gone if self._in(group, d) and (d.machine is None or d.machine in machines)]
+        pooled = [d for d in gone if self._pooled(d) and (d.machine is None or d.machine in machines)]
         if group is not None and pooled:
             self._out(pooled, group)
         elif group is not None and self._edited:
@@ -67,7 +63,7 @@ class Detachment:
             or (device.tag is None and device.machine in inside and (device.name in named or device.computes))
         ]
 
-    def _empty(self, mach_id: int, machine: Raw, group: Raw | None, ours: dict[str, Seen]) -> None:
+    def _empty(self, mach_id: int, machine: Raw, ours: dict[str, Seen]) -> None:
         inside = self.snapshot.inside(mach_id)
         foreign = [device for device in inside if device.name not in ours]
         mine = [device for device in inside if device.name in ours]
@@ -76,8 +72,8 @@ class Detachment:
                 self.api.change("PUT", f"power/shutdown/{member(machine, 'grp_id')}/{member(machine, 'mach_id')}")
             if not foreign:
                 self._delete(machine)
-            elif mine and group is not None:
-                self._unrelate(mine, machine, group)
+            elif mine and self._group is not None:
+                self._unrelate(mine, machine, self._group)
         except Refused as error:
             if error.busy:
                 raise Busy(f"{self.change.tag.lease_id}: {error}", ("somebody who edits the Matrix",)) from error
@@ -102,8 +98,9 @@ class Detachment:
                 relator = {"deviceStatus": statuses[device.name], "group": group}
                 self.api.change("DELETE", f"relate/{device.path}", {"groupDeviceRelator": relator, "machine": machine})
 
-    def _in(self, group: Raw | None, device: Seen) -> bool:
-        return group is not None and device.group is not None and device.group == number(member(group, "grp_id"))
+    def _pooled(self, device: Seen) -> bool:
+        """True for a device that is in our group."""
+        return device.group is not None and device.group == number(member(self._group, "grp_id"))
 
     def _out(self, devices: list[Seen], group: Raw) -> None:
         try:
@@ -122,11 +119,11 @@ class Detachment:
 
     def _unmark(self, ours: Iterable[Seen], machines: dict[int, Raw]) -> None:
         """Take our marks away from what is free, or somebody else's by now; the rest is stuck, and keeps them."""
-        now, group = self._now(), self.snapshot.group(self.options.group)
+        now = self._now()
         for device in ours:
             is_now = now.get(device.name, device)
             # What somebody took into another group is no longer ours to remove.
-            if is_now.machine in machines or (is_now.machine is None and self._in(group, is_now)):
+            if is_now.machine in machines or (is_now.machine is None and self._pooled(is_now)):
                 self.stuck.add(device.name)
             if device.name in self.stuck or device.tag is None:
                 continue

@@ -104,7 +104,10 @@ class Plane(ControlPlane):
         """Have the steps carried out and wait for their end."""
         remember(APPLY, ASKED)
         answer = self._post(steps)
-        if answer.status == 409 and self._unblock(answer, change):
+        earlier, told = change.handles.get(APPLY), str(at(answer.body, "message"))
+        if answer.status == 409 and at(answer.body, "code") == "E40027" and earlier and earlier in told:
+            # The suspended apply that blocks ours is an earlier one of this very lease.
+            self._cancel(earlier)
             answer = self._post(steps)
         if 400 <= answer.status < 500:
             remember(APPLY, ENDED)
@@ -123,14 +126,6 @@ class Plane(ControlPlane):
     def _post(self, steps: list[dict[str, Any]]) -> Answer:
         path = f"{self._options.prefix}/layout-apply"
         return self.client.change("POST", path, {"procedures": steps}, assumed={"applyID": "(given by CDIM)"})
-
-    def _unblock(self, answer: Answer, change: Change) -> bool:
-        """Cancel the suspended apply that blocks ours, when it is an earlier one of this very lease; False when it is not."""
-        ours = change.handles.get(APPLY)
-        if at(answer.body, "code") != "E40027" or not ours or ours not in str(at(answer.body, "message")):
-            return False
-        self._cancel(ours)
-        return True
 
     def _cancel(self, number: str) -> None:
         path = f"{self._options.prefix}/layout-apply/{number}?action=cancel"

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.redfish import ownership
-from campaign.fabrics.dialects.redfish.compose import Composing
+from campaign.fabrics.dialects.redfish.compose import Composing, Reserving
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.dialects.redfish.ownership import ServiceView
 from campaign.fabrics.dialects.redfish.read_service import Reader
-from campaign.fabrics.dialects.redfish.reserved_marks import Reserving
 from campaign.fabrics.dialects.redfish.service import Service
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import HostSpec, PoolSpec

@@ -23,7 +23,6 @@ from campaign.fabrics.dialects.redfish.resources import (
     Part,
     System,
     Zone,
-    read_name,
     tag_of,
 )
 from campaign.fabrics.hardware import Device, DeviceState, Health
@@ -59,12 +58,12 @@ class ServiceView:
 
     def system_of(self, lease_id: str, host: str) -> System | None:
         """The system that a lease has composed for a host."""
-        return next((s for s in self.reading.systems.values() if _named(s) == (lease_id, host)), None)
+        return next((s for s in self.reading.systems.values() if s.lease == (lease_id, host)), None)
 
     def hosts_of(self, lease_id: str) -> tuple[str, ...]:
         """Every host that a lease has a system for, also where the system itself says nothing of its block."""
-        named = (_named(system) for system in self.reading.systems.values())
-        return tuple(found[1] for found in named if found is not None and found[0] == lease_id)
+        leases = (system.lease for system in self.reading.systems.values())
+        return tuple(found[1] for found in leases if found is not None and found[0] == lease_id)
 
     def zones_of(self, seat: Seat) -> frozenset[str]:
         """Zones that a host is in; all of them for a physical system that says nothing of its own blocks."""
@@ -128,10 +127,6 @@ def _by_name(things: Iterable[_Named], wanted: str) -> list[_Named]:
     return [one for one in listing if one.id == wanted] + [one for one in listing if one.name == wanted]
 
 
-def _named(system: System) -> tuple[str, str] | None:
-    return read_name(system.name) if tag_of(system) is not None else None
-
-
 def _host_of(system: System, seats: Mapping[str, Seat]) -> str:
     """The host that a system is, as the system file names it; else as the service does."""
     for seat in seats.values():
@@ -139,8 +134,7 @@ def _host_of(system: System, seats: Mapping[str, Seat]) -> str:
             return seat.host
         if seat.system is None and seat.block is not None and seat.block.uri in (system.blocks or ()):
             return seat.host
-    named = _named(system)
-    return named[1] if named else f"system {system.name or system.id}"
+    return system.lease[1] if system.lease else f"system {system.name or system.id}"
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,19 +31,12 @@ class Reading:
 
     @cached_property
     def _zones(self) -> Mapping[str, frozenset[str]]:
-        found = {uri: set(block.zones) for uri, block in self.blocks.items()}
-        for zone in self.zones:
-            for path in zone.blocks:
-                found.setdefault(path, set()).add(zone.uri)
-        return {path: frozenset(zones) for path, zones in found.items()}
+        told = ((path, zone) for path, block in self.blocks.items() for zone in block.zones)
+        return _grouped((*told, *((path, zone.uri) for zone in self.zones for path in zone.blocks)))
 
     @cached_property
     def _systems_by_block(self) -> Mapping[str, frozenset[str]]:
-        found: dict[str, set[str]] = {}
-        for system in self.systems.values():
-            for path in system.blocks or ():
-                found.setdefault(path, set()).add(system.uri)
-        return {path: frozenset(systems) for path, systems in found.items()}
+        return _grouped((path, system.uri) for system in self.systems.values() for path in system.blocks or ())
 
     def zones_of(self, block: Block) -> frozenset[str]:
         """Addresses of the zones that a block is in, by whichever of the two says so."""
@@ -52,6 +45,13 @@ class Reading:
     def listing(self, block: Block) -> frozenset[str]:
         """Addresses of the systems that say they have a block: the other end of the block's own `systems`."""
         return self._systems_by_block.get(block.uri, frozenset())
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for one, other in pairs:
+        found.setdefault(one, set()).add(other)
+    return {one: frozenset(others) for one, others in found.items()}
 
 
 class Reader:

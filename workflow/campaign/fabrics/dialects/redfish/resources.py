@@ -80,6 +80,11 @@ class System:
     remove: str | None = None
 
     @property
+    def lease(self) -> tuple[str, str] | None:
+        """(lease id, host) that it was composed for; None for one that campaigns did not make."""
+        return read_name(self.name) if tag_of(self) is not None else None
+
+    @property
     def expandable(self) -> bool:
         return self.type == "Physical" and self.blocks is not None
 

@@ -138,15 +138,15 @@ def _step(layout: Layout, zones: Zones, port: HostPort, wanted: SavedZone, *, ad
             return [f"{port.label}: detached {', '.join(ids[path] for path in there if path not in kept)}"]
         return []
     missing = [path for path in paths if path not in there]
-    described = (wanted.description or "") if (wanted.description or "") != (now.zone.description or "") else None
-    if not missing and described is None:
-        return []
-    zones.change(now, [now.endpoint, *kept, *missing] if missing else None, described)
-    return (
-        [f"{port.label}: attached {', '.join(ids[path] for path in missing)}"]
-        if missing
-        else [f"{port.label}: described anew"]
-    )
+    description = wanted.description or ""
+    described = None if description == (now.zone.description or "") else description
+    if missing:
+        zones.change(now, [now.endpoint, *kept, *missing], described)
+        return [f"{port.label}: attached {', '.join(ids[path] for path in missing)}"]
+    if described is not None:
+        zones.change(now, None, described)
+        return [f"{port.label}: described anew"]
+    return []
 
 
 def _differs(layout: Layout, port: HostPort, saved: Allocation) -> bool:

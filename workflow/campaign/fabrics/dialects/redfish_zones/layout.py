@@ -113,9 +113,9 @@ class Layout:
 
     def full_name(self, drawer: str) -> str:
         """`falcon/drawer1`, where the chassis says what the drawer is in."""
-        one = next((one for one in self.enclosures if one.id == drawer), None)
-        outer = next((o for o in self.enclosures if one is not None and o.path == one.within), None)
-        return f"{outer.id if outer else self.fabric}/{drawer}"
+        within = next((one.within for one in self.enclosures if one.id == drawer), None)
+        outer = (one.id for one in self.enclosures if within is not None and one.path == within)
+        return f"{next(outer, self.fabric)}/{drawer}"
 
     def location(self, path: str) -> str:
         drawer, slot = self.places[path]
@@ -255,11 +255,12 @@ def _holder(fabric_id: str, port: HostPort, claims: Mapping[str, Slot]) -> str:
 def _holders(layout: Layout, devices: Sequence[Device]) -> dict[str, str]:
     """Hosts that are somebody's: of the lease that marked a zone of theirs, else of whoever has devices there."""
     found: dict[str, str] = {}
+    hosts = {port.host for port in layout.ports}
     for device in devices:
-        if device.attached_to is not None and device.holder is not None:
+        if device.attached_to in hosts and device.attached_to is not None and device.holder is not None:
             found.setdefault(device.attached_to, device.holder)
     for port in layout.ports:
         tag = decode(port.zone.description)
         if tag is not None and port.host is not None:
             found[port.host] = tag.lease_id
-    return {host: holder for host, holder in found.items() if any(port.host == host for port in layout.ports)}
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from campaign.errors import ConfigError, FabricError
@@ -14,6 +15,7 @@ from campaign.fabrics.dialects.redfish_zones.options import Options
 from campaign.fabrics.dialects.redfish_zones.resources import Card, Enclosure, Endpoint, Port, Zone
 from campaign.fabrics.errors import ProtocolViolation
 from campaign.fabrics.hardware import HostSpec
+from campaign.fabrics.http.json_values import Json
 
 _STEADY_S = 10.0
 """Seconds for which modes, and links of ports in unchanged zones, are not read again."""
@@ -27,7 +29,7 @@ class Reader:
         self._service = service
         self._options = options
         self._hosts = hosts
-        self._fabric: dict[str, str] | None = None  # Id, and paths of Zones, Endpoints and Switches
+        self._fabric: Json | None = None
         self._switches: list[tuple[str, str]] | None = None  # Id, path of Ports
         self._cards: dict[tuple[str, str | None], Card] = {}
         self._enclosures: tuple[Enclosure, ...] = ()
@@ -39,13 +41,13 @@ class Reader:
     def read(self) -> Layout:
         """Raises ProtocolViolation for a fabric without zones or endpoints, ConfigError for names that it does not have."""
         fabric = self._found()
-        zones = [resources.zone(one) for one in self._service.members(fabric["Zones"])]
-        ends = {one.path: one for one in map(resources.endpoint, self._service.members(fabric["Endpoints"]))}
-        ids = [end.id for end in ends.values()]
-        if twice := sorted({name for name in ids if ids.count(name) > 1}) if len(set(ids)) < len(ids) else []:
+        zones = [resources.zone(one) for one in self._service.collection(fabric, "Zones")]
+        ends = {one.path: one for one in map(resources.endpoint, self._service.collection(fabric, "Endpoints"))}
+        counts = Counter(end.id for end in ends.values())
+        if twice := sorted(name for name, count in counts.items() if count > 1):
             raise ProtocolViolation(f"{self._service.client.base}: several endpoints are named {', '.join(twice)}")
         return Layout(
-            fabric["Id"].lower(),
+            str(fabric.get("Id")).lower(),
             ends,
             host_ports(zones, ends, self._hosts, self._options),
             self._read_ports(fabric, zones),
@@ -58,28 +60,27 @@ class Reader:
         """Read everything anew next time, such as when the chassis has refused what its modes allow."""
         self._modes_until = self._ports_until = 0.0
 
-    def _found(self) -> dict[str, str]:
+    def _found(self) -> Json:
         """The fabric, looked for once."""
         if self._fabric is not None:
             return self._fabric
-        where, path = self._service.client.base, uri(self._service.root().get("Fabrics"))
-        if path is None:
+        where, root, name = self._service.client.base, self._service.root(), self._options.fabric
+        if uri(root.get("Fabrics")) is None:
             raise FabricError(f"{where}: the service has no Fabrics; check that `url` is that of the chassis")
-        fabrics = {str(one.get("Id")): one for one in self._service.members(path)}
-        name = self._options.fabric or (next(iter(fabrics)) if len(fabrics) == 1 else None)
+        fabrics = {str(one.get("Id")): one for one in self._service.collection(root, "Fabrics")}
+        if name is None and len(fabrics) == 1:
+            (name,) = fabrics
         if name not in fabrics:
             raise ConfigError(
                 f"{where}: {'no fabric ' + name if name else 'several fabrics'}; there are: {', '.join(fabrics) or 'none'} "
                 "(name one of them as `fabric`)"
             )
-        one = fabrics[str(name)]
-        paths = {part: uri(one.get(part)) for part in ("Zones", "Endpoints", "Switches")}
-        if paths["Zones"] is None or paths["Endpoints"] is None:
+        if any(uri(fabrics[str(name)].get(part)) is None for part in ("Zones", "Endpoints")):
             raise ProtocolViolation(f"{where}: fabric {name} has no Zones or no Endpoints")
-        self._fabric = {"Id": str(name), **{part: found for part, found in paths.items() if found is not None}}
+        self._fabric = fabrics[str(name)]
         return self._fabric
 
-    def _read_ports(self, fabric: dict[str, str], zones: list[Zone]) -> tuple[Port, ...]:
+    def _read_ports(self, fabric: Json, zones: list[Zone]) -> tuple[Port, ...]:
         """Links may train anew when a device gets a host, so a zone that has more than before makes this worth its requests."""
         before = {zone.path: set(zone.endpoints) for zone in self._ports_with}
         grown = not before or any(set(zone.endpoints) - before.get(zone.path, set()) for zone in zones)
@@ -87,7 +88,7 @@ class Reader:
         if not grown and time.monotonic() < self._ports_until:
             return self._ports
         if self._switches is None:
-            switches = self._service.members(fabric["Switches"]) if "Switches" in fabric else []
+            switches = self._service.collection(fabric, "Switches")
             paths = ((str(one.get("Id")), uri(one.get("Ports"))) for one in switches)
             self._switches = [(name, path) for name, path in paths if path is not None]
         self._ports = tuple(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 from campaign.errors import FabricError
@@ -47,6 +46,7 @@ class Plane(ControlPlane):
         self._shown = Shown()
         self._reach: dict[str, tuple[str, ...]] = {}
         self._places: dict[str, str] = {}
+        self._uses: dict[str, Use] = {}
         self._doubted: set[str] = set()
         self._agent: Service | None = None
         if options.agent_url is not None:
@@ -65,15 +65,15 @@ class Plane(ControlPlane):
     def view(self) -> View:
         if not self._fabric:
             self._fabric = the_fabric(self._service.members(FABRICS), self._options.fabric)
-        endpoints = tuple(map(endpoint, self._members("Endpoints")))
+        endpoints = tuple(map(endpoint, self._service.collection(self._fabric, "Endpoints")))
         zones = tuple(
             uris(listing(one, "Links", "Endpoints"))
-            for one in self._members("Zones")
+            for one in self._service.collection(self._fabric, "Zones")
             if one.get("ZoneType") in ("ZoneOfEndpoints", None)
         )
         self._shown = Shown(
             endpoints,
-            tuple(map(connection, self._members("Connections"))),
+            tuple(map(connection, self._service.collection(self._fabric, "Connections"))),
             zones,
             None if self._agent is None else tuple(map(connection, self._agent.members(self._agent_path))),
             {one.path: self._entity(one) for one in endpoints if not one.initiates},
@@ -89,13 +89,10 @@ class Plane(ControlPlane):
             for drawer, ends in self._reach.items()
             for slot, name in enumerate(groups[ends], start=1)
         }
-        uses = {target.id: use(target, self._shown) for target in self._shown.targets}
-        devices = tuple(self._device(target, uses[target.id]) for target in self._shown.targets)
+        self._uses = {target.id: use(target, self._shown) for target in self._shown.targets}
+        devices = tuple(self._device(target, self._uses[target.id]) for target in self._shown.targets)
         marks = (one.tag for one in (*self._shown.connections, *(self._shown.agent or ())))
         return View(devices, {}, lease_tag.by_lease(marks, devices))
-
-    def _members(self, name: str) -> list[dict[str, Any]]:
-        return self._service.collection(self._fabric, name)
 
     def _entity(self, one: Endpoint) -> Json:
         """What an endpoint stands for; read once, as a device does not become another."""
@@ -180,16 +177,14 @@ class Plane(ControlPlane):
             self._service.change("POST", path, body, assumed=body)
         except Busy:
             # 409: there is one of this Id. Ours, when an earlier answer was lost.
-            there = [connection(one) for one in self._members("Connections")]
+            there = list(map(connection, self._service.collection(self._fabric, "Connections")))
             if not self._connected(name, change.tag.lease_id, there):
                 raise Conflict(f"{name}: Sunfish has another connection {body['Id']}", ("Sunfish",)) from None
 
     def _connected(self, name: str, lease_id: str, there: Sequence[Connection]) -> list[Connection]:
         """Connections of a lease to an endpoint (by Id); those with another name, or none, are somebody else's."""
         path = next((one.path for one in self._shown.targets if one.id == name), None)
-        return [
-            one for one in there if path in one.targets and (tag := one.tag) is not None and tag.lease_id == lease_id
-        ]
+        return [one for one in there if path in one.targets and one.tag is not None and one.tag.lease_id == lease_id]
 
     def detach(self, change: Change) -> tuple[str, ...]:
         lease_id = change.tag.lease_id
@@ -197,18 +192,18 @@ class Plane(ControlPlane):
         words = {name: text for name in names if (text := self._disconnect(name, lease_id))}
         if self.client.rehearses:
             return ()
-        before = {target.id: use(target, self._shown).words for target in self._shown.targets if target.id in names}
-        if not words and not any(before.values()):
+        if not words and not any(self._uses[name].words for name in names if name in self._uses):
             return ()
         # What was not answered, or was in disagreement before, is told by what all ends show now.
         now = {device.fabric_id: device for device in self.view().devices}
-        uses = {target.id: use(target, self._shown) for target in self._shown.targets if target.id in names}
         stuck = [
             name for name in names if name in now and now[name].attached_to and now[name].holder in (None, lease_id)
         ]
         if not stuck:
             return ()
-        told = "; ".join(filter(None, (part for name in stuck for part in (uses[name].words, words.get(name, "")))))
+        told = "; ".join(
+            filter(None, (part for name in stuck for part in (self._uses[name].words, words.get(name, ""))))
+        )
         done = [name for name in names if name not in stuck]
         raise PartialFailure(f"{lease_id}: not given back: {', '.join(stuck)}: {told}", done, stuck)
 
