@@ -1,6 +1,6 @@
 """A fabric whose control plane somebody else runs: claims first, then requests, then what both ends and the hosts show.
 
-Whose a device is, is known from two places: the mark that the fabric carries (`control.tags`), and the claims in a state file that
+Whose a device is, is known from two places: the mark that the fabric carries (`lease_tag`), and the claims in a state file that
 all campaigns on this system share, written before the first request. A device is ours only where neither contradicts the other.
 """
 
@@ -31,10 +31,7 @@ _RECENT_S = 1.0
 
 
 class ControlledFabric(Fabric):
-    """See `protocol.Fabric` and `protocol.Controlled`. `plane` is the dialect; `agent` looks on the hosts, None: nobody does.
-
-    pool: what the system file says is there; planning goes by it, so that a plan needs no control plane.
-    """
+    """`plane` is the dialect; `agent` looks on the hosts, None: nobody does. pool: of the system file; plans go by nothing else."""
 
     force = False
 
@@ -97,10 +94,7 @@ class ControlledFabric(Fabric):
         return selection
 
     def select_planned(self, request: Request) -> Selection:
-        """As `select`, on nothing but the system file: whether the request could fit if nobody else used the system.
-
-        Rules that only the control plane knows are not in it.
-        """
+        """Rules that only the control plane knows are not in it."""
         pool = pool_devices(self._pool)
         banks = open_banks((device.location for device in pool), tuple(self._hosts))
         hosts = tuple(Host(spec.name, spec.cores, spec.memory_gib, spec.ports) for spec in self._hosts.values())

@@ -75,16 +75,13 @@ class ControlPlane(Protocol):
         """Which hosts can reach which devices (`chassis.Bank`; a device's `location` is `<drawer>/slot<n>`), with their rules."""
 
     def objection(self, change: Change, view: View) -> str | None:
-        """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure.
-
-        Default: there is no such rule.
-        """
+        """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure."""
         return None
 
     def attach(self, change: Change, remember: Remember) -> None:
         """Attach what is named; what is attached already under this lease's tag is left as it is (a retry after a crash).
 
-        Marks it with `control.tags` where the dialect has room, before or with the first change. Raises Busy or Conflict when
+        Marks it with `lease_tag` where the dialect has room, before or with the first change. Raises Busy or Conflict when
         nothing was changed (what was begun is taken back, such as an edit that is cancelled), PartialFailure (itemised),
         Incompatible (the fabric's own refusal), OutcomeUnknown when an answer was lost or says nothing.
         """

@@ -20,7 +20,7 @@ _DIGITS_MAX = 40
 class Answer:
     """What came back. body: parsed JSON of any kind, else None; text: as it came (decoded with replacement).
 
-    `repr` shows neither: they may have tokens in them. `scrub` takes what is secret out of a text (see `hidden`).
+    `repr` shows neither: they may have tokens in them. `scrub` takes what is secret out of a text (see `redaction`).
     """
 
     status: int

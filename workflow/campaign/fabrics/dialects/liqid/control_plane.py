@@ -26,7 +26,7 @@ from campaign.fabrics.state_file import StateFile
 
 
 class Plane(ControlPlane):
-    """See `ControlPlane`. What was viewed is used by the next change and then forgotten: nothing is read twice in a row."""
+    """What was viewed is used by the next change and then forgotten: nothing is read twice in a row."""
 
     def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         self._api = Api(options)

@@ -2,7 +2,7 @@
 
 Unverified: against any vendor's service. It was run against this project's emulator, judged by foreign Redfish clients, and against
 foreign servers of Redfish trees. Choosing by the service (`constrained`) together with a fixed host is by analogy: no peer with it
-was found. `service`, `session`, `tasks` and `messages` know no composition and serve other Redfish dialects too.
+was found. `service` and `answers` know no composition and serve other Redfish dialects too.
 """
 
 from __future__ import annotations

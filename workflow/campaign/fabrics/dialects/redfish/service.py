@@ -211,8 +211,7 @@ class Service:
     def _log_in(self, root: Json) -> None:
         """Log in; anew when a session was open, as the service no longer knows it. root: the service root, which tells where.
 
-        Raises ConfigError for credentials that are named and not there, Busy when the service has no session left, FabricError when
-        it refuses.
+        Raises ConfigError for missing credentials, Busy when the service has no session left, FabricError when it refuses.
         """
         found = None if self._auth == "none" else login(self.client.connection)
         if found is not None:  # else there is nobody to log in as: some services have no authentication, others say 401

@@ -1,7 +1,4 @@
-"""The dialect: a lease's devices are put into the zones of its hosts' ports, marked there, and taken out again.
-
-Unverified against a real chassis (see the package).
-"""
+"""The dialect: a lease's devices are put into the zones of its hosts' ports, marked there, and taken out again."""
 
 from __future__ import annotations
 
@@ -32,8 +29,6 @@ UNMARKED = "zones are not marked: only the state file of this system says whose 
 
 
 class Plane(ControlPlane):
-    """See `ControlPlane`, `Observed` and `Portable`."""
-
     def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         self.client = Client(options)
         self.observed = self.portable = self
