@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from campaign.documents.cell import SHAPE_AXES, Cell
+from campaign.documents.run_numbers import composition_of
 from campaign.plan.cost.forecast import Prices, Work
 
 if TYPE_CHECKING:
@@ -45,8 +47,9 @@ class Offer:
     """What there is to choose from: all cells of the matrix, which repetitions each has, and what leases and runs cost.
 
     recorded: repetitions with a record by cell id. works: leases in the order of the plan, with the runs that each is to do.
-    missing: the repetitions that those runs are, by cell id, ascending. value: what some seconds of each lease are in the budget's
-    unit; weights: what a second of each lease adds to it at least, for the order and to know when to stop.
+    missing: the runs that those are, by cell id, in planned order: they take turns over the leases of the cell. value: what some
+    seconds of each lease are in the budget's unit; weights: what a second of each lease adds to it at least, for the order and to
+    know when to stop.
     """
 
     cells: Sequence[Cell]
@@ -151,7 +154,17 @@ class Ranking:
         ids = [cell.id for cell, _ in works]
         rows = np.array([number_of[name] for name in ids], dtype=np.int64)
         self.levels: Ints = self.design.of_cell[rows]
-        self.left: Ints = np.array([count for _, count in works], dtype=np.int64)
+        # Of a cell, only the next run in planned order can be taken; it has its place in the lease of its composition.
+        place_of = {(cell.id, cell.settings.composition or 1): number for number, (cell, _) in enumerate(works)}
+        self.queues = {
+            name: deque(place_of[name, composition_of(run)] for run in runs) for name, runs in offer.missing.items()
+        }
+        self.ids = ids
+        self.left: Ints = np.zeros(len(ids), dtype=np.int64)
+        self.left[[queue[0] for queue in self.queues.values() if queue]] = 1
+        self.places_of: dict[str, list[int]] = {}
+        for number, name in enumerate(ids):
+            self.places_of.setdefault(name, []).append(number)
         self.done: Ints = np.array([offer.recorded.get(name, 0) for name in ids], dtype=np.int64)
         self.lease: Ints = np.array([lease for lease, _ in self.places], dtype=np.int64)
         self.name: Ints = np.argsort(np.argsort(np.array(ids))) if ids else np.zeros(0, np.int64)
@@ -233,8 +246,12 @@ class Ranking:
         moved = self.cov[:, levels].sum(axis=1)
         weight = _added(int(self.done[number]))
         self.cov -= np.outer(moved, moved * (weight / (1 + weight * moved[levels].sum())))
-        self.left[number] -= 1
-        self.done[number] += 1
+        queue = self.queues[self.ids[number]]
+        queue.popleft()
+        self.left[number] = 0
+        if queue:
+            self.left[queue[0]] = 1
+        self.done[self.places_of[self.ids[number]]] += 1
         here = self.lease == self.lease[number]
         self.price[here] = self.run_price[here]
 
