@@ -164,3 +164,10 @@ def test_no_key_of_a_set_shows_in_its_conditions() -> None:
 def test_every_claim_says_itself_in_words() -> None:
     known: list[Claim] = [claim for name in CLAIMS for claim in load(name).claims]
     assert all(len(claim.says) > 8 for claim in known)
+
+
+def test_a_mistake_in_a_set_of_ones_own_is_named_with_its_line(tmp_path: Path) -> None:
+    text = "schema_version: published/1\nname: own\ndocument: {title: T, authors: A}\nclaims:\n  - id: own.one\n    says: 3\n"
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"own.yaml:6: claims.0.says: "):
+        load("own.yaml", tmp_path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -254,18 +254,23 @@ def load(reference: str, beside: Path | None = None) -> ReferenceSet:
         raise ConfigError(
             f"{reference}: not a set of published claims; choose from: {', '.join(names())}, or give the path of a YAML file"
         )
-    return from_document(dict(read_yaml(path).data), str(path))
+    source = read_yaml(path)
+    return from_document(source.data, str(path), source.place)
 
 
-def from_document(document: Mapping[str, object], name: str) -> ReferenceSet:
-    """The set that a document holds; ConfigError lists what is wrong in it."""
+def _place(name: str, location: tuple[str | int, ...], place: Callable[..., str] | None) -> str:
+    return place(*location, name="set") if place else f"{name}: {'.'.join(map(str, location)) or 'set'}"
+
+
+def from_document(document: Mapping[str, object], name: str, place: Callable[..., str] | None = None) -> ReferenceSet:
+    """The set that a document holds; ConfigError lists what is wrong in it. place: names a key of its file and the line."""
     try:
         return ReferenceSet.model_validate_json(json.dumps(document), strict=True)
     except (ValidationError, TypeError, ValueError) as error:
         if not isinstance(error, ValidationError):
             raise ConfigError(f"{name}: not a set of published claims ({error})") from error
         problems = [
-            f"{name}: {'.'.join(str(part) for part in problem['loc']) or 'set'}: {problem['msg'].removeprefix('Value error, ')}"
+            f"{_place(name, problem['loc'], place)}: {problem['msg'].removeprefix('Value error, ')}"
             for problem in error.errors(include_url=False)[:10]
         ]
         raise ConfigError("\n".join(problems)) from error

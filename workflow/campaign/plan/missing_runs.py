@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from campaign.documents.cell import Cell
+from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import runs_of
 from campaign.plan.oom_frontier import Frontier, implied_record
@@ -69,12 +70,13 @@ def record_implied(
     specification: Callable[[Cell], Mapping[str, Any]],
     as_used: str,
     tell: Callable[[Cell, Record, bool], None],
+    metric: Metric = THROUGHPUT,
 ) -> None:
     """Write the records of missing runs that are implied, and end the cells that have reached their target.
 
     as_used: hash of the campaign; tell: is told of each record, and whether the cell is over with it.
     """
-    repetitions = Repetitions(frontier.store, implied=frontier.skip)
+    repetitions = Repetitions(frontier.store, implied=frontier.skip, metric=metric)
     over: dict[str, bool] = {}
     for cell, repetition in missing:
         if cell.id not in over:

@@ -1,4 +1,4 @@
-"""Adaptive repetitions: a cell is repeated until the 95 % interval of its mean throughput is narrow enough. One rule: `is_over`.
+"""Adaptive repetitions: a cell is repeated until the 95 % interval of its mean is narrow enough. One rule: `is_over`.
 
 The rule holds for each composition by itself: the interval is that of the runs on it. So leases need not know of each other, and
 may be measured at the same time. It says how well the runs of a composition are known; how compositions differ, no number of runs
@@ -37,6 +37,7 @@ from pathlib import Path
 from statistics import stdev
 
 from campaign.documents.cell import Cell, Settings
+from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import (
     MOST,
@@ -252,11 +253,12 @@ class Repetitions:
     """The rule at work on one results directory. Every decision follows from the records that there are, so a killed driver's
     successor decides the same. Its cells are those of a lease: their settings are about one composition.
 
-    implied: whether what was not run for being implied counts as a run that failed.
+    metric: whose interval ends a cell; implied: whether what was not run for being implied counts as a run that failed.
     """
 
-    def __init__(self, store: Store, *, implied: bool = True) -> None:
+    def __init__(self, store: Store, *, implied: bool = True, metric: Metric = THROUGHPUT) -> None:
         self.store = store
+        self.metric = metric
         self.implied = implied
         self.stops = Stops(store.results)
         self._stops: Mapping[CellIn, Reached] = self.stops.index()
@@ -282,6 +284,11 @@ class Repetitions:
             self.stops.write(cell, found)
         return over
 
+    def _value(self, record: Record) -> float | None:
+        """The number of a run that is believed; its throughput where only tables work the metric out."""
+        found = self.metric.of(record.throughput_per_s, record.metrics)
+        return (record.throughput_per_s if found is None else found) if record.status == "ok" else None
+
     def _reached(self, cell: Cell, last: Record | None) -> Reached:
         """Of the runs without a gap from the first one; nothing is reached while one of them is to be measured again."""
         key = _cell_in(cell)
@@ -292,16 +299,12 @@ class Repetitions:
                 for n in runs_of(in_composition(cell.settings, key[1]))
                 if self.store.has(cell.id, n, implied=self.implied)
             ]
-            known = self._rates[key] = {number_in_composition(r.repetition): _rate(r) for r in records}
+            known = self._rates[key] = {number_in_composition(r.repetition): self._value(r) for r in records}
         if last is not None:
-            known[number_in_composition(last.repetition)] = _rate(last)
+            known[number_in_composition(last.repetition)] = self._value(last)
         whole = sorted(known) == list(range(1, len(known) + 1))
         return reached([known[n] for n in sorted(known)] if whole else [], key[1])
 
 
 def _cell_in(cell: Cell) -> CellIn:
     return cell.id, cell.settings.composition or 1
-
-
-def _rate(record: Record) -> float | None:
-    return record.throughput_per_s if record.status == "ok" else None

@@ -177,7 +177,9 @@ class _Measuring:
             note(self.results, self.plan.lease, cell, record, cell_done=cell_done)
 
         frontier = lease_frontier(self.plan, self.store, skip=self.campaign.protocol.skip_implied)
-        record_implied(frontier, self.missing(), self.plan.specification, self.plan.campaign_hash, tell)
+        record_implied(
+            frontier, self.missing(), self.plan.specification, self.plan.campaign_hash, tell, self.campaign.metric
+        )
         if recorded:
             self.tell(
                 f"runs that are not started, because smaller batches ran out of memory: {len(recorded)} "

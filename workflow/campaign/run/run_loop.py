@@ -58,7 +58,7 @@ class Session:
         self.software: dict[str, str] = {}
         skip_implied = self.campaign.protocol.skip_implied
         self.frontier = lease_frontier(self.plan, self.store, skip=skip_implied)
-        self.repetitions = Repetitions(self.store, implied=skip_implied)
+        self.repetitions = Repetitions(self.store, implied=skip_implied, metric=self.campaign.metric)
 
     def run(self) -> None:
         # A killed driver may have left processes that would disturb what is measured now.
