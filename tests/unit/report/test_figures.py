@@ -221,7 +221,7 @@ def test_nothing_to_show_is_said_with_a_reason(name: str) -> None:
         assert len(drawing.empty_reason) > 20
 
 
-@pytest.mark.parametrize("name", [name for name in SHOWN if name not in (*OF_NO_RATE, "variance")])
+@pytest.mark.parametrize("name", [name for name in SHOWN if name not in (*OF_NO_RATE, "variance", "roofline")])
 def test_one_run_a_cell_is_drawn_without_an_interval(name: str) -> None:
     plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=1) if each.cell.workload == "resnet"]
     drawing = FIGURES[name].draw(data(plan, list(synthetic.records(plan))))

@@ -1,0 +1,149 @@
+"""Figure: whether devices or links bound a cell: its efficiency against the ratio of all-reduce time to compute time."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+
+from campaign import wording
+from campaign.observe.links.alpha_beta_model import allreduce_s
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
+from campaign.report.link_selection import shown
+from campaign.statistics import comparable_cells, pairing
+
+TITLE = "Bound by devices or by links"
+SECTION = (
+    "Do the links of a composition bound its training? The all-reduce of a step's gradients, by the links that were measured, is "
+    "set against the time that one device computes. Left of 1, it can hide behind computing; right of 1, no program can hide it."
+)
+PLACE = 145
+UNITS = {
+    "allreduce": "s",
+    "compute": "s",
+    "intensity": "",
+    "bound": "pct",
+    "unoverlapped": "pct",
+    "efficiency_low": "pct",
+    "efficiency_high": "pct",
+}
+_EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high")
+_CURVE_POINTS = 100
+
+
+def draw(data: FigureData) -> Drawing:
+    if "allreduce_bytes_per_step" not in data.runs:
+        return nothing("no workload reported the bytes that a step all-reduces")
+    rows = _rows(data)
+    if rows.empty:
+        return nothing("no cell has both a measured all-reduce and an equal cell on one device")
+    panels = plot.panels(rows, ["workload", *comparable_cells.option_columns(rows)])
+    caption = (
+        f"Efficiency against one device; {wording.runs_behind(rows['n_ok'])} a point, "
+        f"{wording.interval_of(rows['method'], '95 % interval')}. Across: time of the all-reduce of a step's gradients, by the "
+        "latency-bandwidth model of the measured links, over the time of a step on one device. Solid: all of it hides behind "
+        f"computing (no cell can be above). Dashed: none of it does; below, something else costs time.{panels.sentence()} "
+        f"{measured_as(data, rows)}"
+    )
+    with plot.style(data.style):
+        svg = _picture(panels)
+    named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
+    table = page_table(
+        rows,
+        {
+            "Cell": lambda row: wording.describe(row, named),
+            "Computing (ms)": lambda row: wording.number(1e3 * row["compute"]),
+            "All-reduce (ms)": lambda row: wording.number(1e3 * row["allreduce"]),
+            "Ratio": lambda row: wording.number(row["intensity"]),
+            "Bound by links": lambda row: wording.percent(row["bound"]),
+            "Without overlap": lambda row: wording.percent(row["unoverlapped"]),
+            "Efficiency": lambda row: wording.percent(row["efficiency_pct"]),
+            "95 % interval": lambda row: wording.between(
+                row["efficiency_low"], row["efficiency_high"], wording.percent
+            ),
+            "Runs": lambda row: wording.count(row["n_ok"]),
+        },
+    )
+    covered = coverage_of_cells(data.cells, rows["cell_id"])
+    return Drawing(svg=svg, caption=caption, findings=_findings(rows), data=rows, coverage=covered, **table)
+
+
+def _rows(data: FigureData) -> pd.DataFrame:
+    """Measured cells of several ranks with their efficiency against one local device, and the bound that links set."""
+    equal = ["workload", "batch", "precision", "device", *comparable_cells.option_columns(data.cells)]
+    cells = data.cells[data.cells["n_ok"] > 0].reset_index(drop=True)
+    single = (cells["ranks"] == 1) & (cells["attach"] == "local") & (cells["devices_per_host"] == 1)
+    rows = comparable_cells.against(cells, equal, single, pairing.blocks(data.runs, data.protocol), scaled=True)
+    models = {each.configuration: (each.document["model"] or {}).get("allreduce") for each in shown(data.links)}
+    models = {name: model for name, model in models.items() if model}
+    size = data.runs[data.runs["status"] == "ok"].groupby("cell_id")["allreduce_bytes_per_step"].first()
+    rows = rows.assign(size_bytes=rows["cell_id"].map(size))
+    rows = rows[(rows["ranks"] > 1) & rows["ratio"].notna() & (rows["size_bytes"] > 0)]
+    rows = rows[rows["configuration"].isin(list(models))].reset_index(drop=True)
+    seconds = [
+        float(allreduce_s(np.array([row["size_bytes"]]), row["ranks"], model["alpha_us"], model["gb_per_s"])[0])
+        for row in rows.to_dict("records")
+        for model in [models[row["configuration"]]]
+    ]
+    rows = rows.assign(allreduce=seconds, compute=rows["batch"] / rows["against_mean"])
+    rows = rows[rows["allreduce"] > 0].reset_index(drop=True)
+    intensity = rows["allreduce"] / rows["compute"]
+    return rows.assign(
+        intensity=intensity,
+        bound=100 / np.maximum(1.0, intensity),
+        unoverlapped=100 / (1.0 + intensity),
+        efficiency_pct=100 * rows["ratio"] / rows["ranks"],
+        efficiency_low=100 * rows["ratio_low"] / rows["ranks"],
+        efficiency_high=100 * rows["ratio_high"] / rows["ranks"],
+    )
+
+
+def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+    bound = rows[rows["intensity"] > 1]
+    worst: Any = rows.loc[rows["intensity"].idxmax()]
+    named = ["configuration", *(name for name in ("workload", "batch", "precision") if rows[name].nunique() > 1)]
+    which = f"{wording.number(worst['intensity'])} times as long as computing in {wording.describe(worst, named)}"
+    said = [
+        f"Links bound {len(bound):,} of {wording.plural(len(rows), 'cell')}: the all-reduce of a step takes up to {which}."
+    ]
+    below = rows[rows["efficiency_high"] < rows["unoverlapped"]]
+    if len(below):
+        case: Any = below.loc[(below["efficiency_pct"] / below["unoverlapped"]).idxmin()]
+        said.append(
+            f"{wording.plural(len(below), 'cell')} {'is' if len(below) == 1 else 'are'} slower than computing and all-reduce one "
+            f"after the other explain: most of all {wording.describe(case, named)} "
+            f"({wording.percent(case['efficiency_pct'])} instead of {wording.percent(case['unoverlapped'])}). "
+            "Shared cores, input or waiting for the slowest rank cost time beside the links."
+        )
+    return tuple(said)
+
+
+def _picture(panels: plot.Panels) -> str:
+    names = sorted({name for panel in panels.shown for name in panel.rows["configuration"]})
+    looks = {name: plot.look(position) for position, name in enumerate(names)}
+    figure, axes = plot.grid(len(panels.shown), height_in=2.9)
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        plot.title(only, panel.label)
+        ends = panel.rows["intensity"].min() / 2, max(2.0, panel.rows["intensity"].max() * 2)
+        across = np.geomspace(*ends, _CURVE_POINTS)
+        only.plot(across, 100 / np.maximum(1.0, across), color=plot.INK, linewidth=1.1)
+        only.plot(across, 100 / (1.0 + across), color=plot.INK, linestyle="--", linewidth=0.9)
+        for name, rows in panel.rows.groupby("configuration", sort=False):
+            plot.points(only, rows, rows["intensity"], _EFFICIENCY, looks[str(name)])
+        only.set_xscale("log")
+        only.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        only.set_ylim(0, max(110.0, 1.05 * plot.range_of(panel.rows, _EFFICIENCY)[1]))
+        only.set_xlabel("all-reduce time / compute time")
+        if plot.is_left(position):
+            only.set_ylabel("efficiency (%)")
+    handles = [
+        Line2D([], [], color=each.colour, marker=each.marker, linestyle="", label=name) for name, each in looks.items()
+    ]
+    handles += [
+        Line2D([], [], color=plot.INK, linewidth=1.1, label="bound of the links"),
+        Line2D([], [], color=plot.INK, linestyle="--", linewidth=0.9, label="without overlap"),
+    ]
+    plot.legend(figure, handles)
+    return plot.to_svg(figure)
