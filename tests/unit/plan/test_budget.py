@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -29,7 +30,7 @@ from campaign.plan.cost.ranking import Offer
 from campaign.plan.dag import Dag, Request, read_plan, request
 from campaign.plan.matrix import expand
 from campaign.plan.write import write_plan
-from campaign.tables.collect import gather, tables_of
+from campaign.tables.collect import gather, gather_planned, tables_of
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill
 
@@ -200,6 +201,11 @@ def test_the_report_says_what_the_budget_left_out(tmp_path: Path) -> None:
     left = {name for name, why in reasons.items() if why == "left out by the budget of 0.05 device-hours x2"}
     assert left == set(reasons) - set(dag.plan.budget.limits)
     assert len(left) == dag.plan.budget.cells_left_out > 0
+    # The plan's documents say the same, without the campaign and what else was kept beside them.
+    dag.results.budget.unlink()
+    planned = tables_of(gather_planned(dag.results.plan_document))
+    pd.testing.assert_frame_equal(planned.cells, tables.cells)
+    assert planned.context["excluded"] == tables.context["excluded"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"schema_version": "budget/1"}', b'{"schema_version": "budget/2"}'])

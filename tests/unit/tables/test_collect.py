@@ -8,16 +8,19 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from campaign.config.resolve import Campaign
+from campaign.config.resolve import Campaign, load_campaign
 from campaign.documents.record import Store
 from campaign.errors import RecordError
 from campaign.launch.emulation.topology import LinkRates
 from campaign.launch.emulation_plan import links_document
+from campaign.paths import Results
+from campaign.plan.dag import Request, read_plan
+from campaign.plan.write import write_plan
 from campaign.slurm.excluded_hosts import ExcludedHosts
-from campaign.tables.collect import collect, gather
+from campaign.tables.collect import collect, gather, gather_planned, tables_of
 from campaign.tables.collected_records import Collected
 from campaign.tables.report_context import baseline, context_document
-from tests.campaign_files import load
+from tests.campaign_files import load, write_files
 from tests.campaign_records import fill, write
 
 
@@ -236,3 +239,31 @@ def test_the_page_repeats_the_links_of_the_system_file_and_says_nothing_without(
         "Links by the system file, not measured: between devices of a host 36.2 GB/s one way, 1.85 µs (Table IV); "
         "to devices behind the fabric 12.2 GB/s one way."
     ) in context_document(gather(given, tmp_path / "none"))["notes"]
+
+
+def test_a_plan_in_the_results_is_all_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells and their order are those of the plan's documents, however often a configuration is composed."""
+    changes = {"campaign.protocol.compositions": 3, "campaign.protocol.repetitions": 4}
+    path, root = write_files(tmp_path, changes), tmp_path / "results"
+    campaign = load_campaign(path)
+    results = Results(root, campaign.name)
+    fill(campaign, results.directory, share=0.7)
+    write_plan(read_plan(Request(path, root)), results)
+    expected = tables_of(gather(campaign, results.directory))
+    monkeypatch.setattr("campaign.tables.collect.expand", None)
+    made = tables_of(gather_planned(results.plan_document))
+    pd.testing.assert_frame_equal(made.cells, expected.cells)
+    assert made.runs["composition"].tolist() == expected.runs["composition"].tolist()
+    assert set(made.runs["composition"]) == {1, 2, 3}
+    assert made.context == expected.context
+
+
+def test_runs_that_an_earlier_plan_asked_for_count(tmp_path: Path) -> None:
+    """More compositions leave runs of the first one beyond the plan: they are measurements of planned cells."""
+    once = load_campaign(write_files(tmp_path, {"campaign.protocol.repetitions": 3}))
+    fill(once, tmp_path / "r")
+    changes = {"campaign.protocol.repetitions": 3, "campaign.protocol.compositions": 3}
+    tables = tables_of(gather(load_campaign(write_files(tmp_path, changes)), tmp_path / "r"))
+    assert set(tables.cells["n_ok"]) == {3}
+    assert set(tables.cells["n_planned"]) == {3}
+    assert set(tables.cells["n_missing"]) == {2}

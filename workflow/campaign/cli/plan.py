@@ -12,6 +12,7 @@ import click
 from campaign.cli.options import campaign_argument, format_option, output_option, request_options
 from campaign.cli.terminal import Table, say, show
 from campaign.config.resolve_slurm_options import given_options
+from campaign.documents.run_numbers import whole
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.plan.cost.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S
@@ -33,6 +34,10 @@ _ALONE = {
     "host": "leases on different hosts at the same time",
     "none": "as many leases at the same time as the pool allows",
 }
+_LEAST = (
+    "leases in the order of least recomposition: drift over the campaign cannot be told from differences between "
+    "configurations ('lease_order: blocks' can)\n"
+)
 
 
 @click.command()
@@ -138,7 +143,7 @@ def _show(plan: Plan) -> None:
         hours += f" ({device.low_s / 3600:.4g} to {device.high_s / 3600:.4g})"
         lasts += f" ({duration(wall[0])} to {duration(wall[1])})"
     repeated = sorted({
-        f"cells with {said(replace(s, composition=None)).replace('-', ' to ')} repetitions, until the 95 % interval is within "
+        f"cells with {said(whole(s)).replace('-', ' to ')} repetitions, until the 95 % interval is within "
         f"±{s.target_half_width_pct:g} % of the mean\n"
         for _, cell in plan.cells
         if (s := cell.settings).target_half_width_pct is not None
@@ -148,6 +153,7 @@ def _show(plan: Plan) -> None:
     say(
         f"{plan.cell_count} cells, {plan.runs} runs, "
         f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n{''.join(repeated)}"
+        f"{_LEAST * (plan.campaign.protocol.lease_order == 'least-recomposition')}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
         f"expected: {hours}, {lasts}; {_ALONE[isolation(plan.campaign)]}\n"
         f"{learned if plan.learned_from else f'assumed: {assumed}'}"

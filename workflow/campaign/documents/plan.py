@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from campaign.documents.cell import Scalar
 
 PLAN_SCHEMA: Literal["plan/1"] = "plan/1"
 
@@ -70,6 +72,27 @@ class RemovedCells(_Closed):
     """The reason."""
     cells: int
     """How many."""
+
+
+class LeftOutCell(_Closed):
+    """A cell of which a budget leaves out runs, as the matrix has it."""
+
+    id: str
+    """Hash of its specification."""
+    configuration: dict[str, Any]
+    """Requested hardware, as in the plan of a lease."""
+    workload: str
+    """Name of the workload."""
+    batch: int
+    """Samples a device takes in one step."""
+    precision: str
+    """Number format."""
+    options: dict[str, Scalar]
+    """Options that are axes of the campaign."""
+    settings: dict[str, Any]
+    """Steps, repetitions and compositions without the budget, as in the plan of a lease."""
+    runs_paid: int
+    """Of its runs in planned order, how many are measured."""
 
 
 class ImpossibleShape(_Closed):
@@ -154,6 +177,10 @@ class BudgetDocument(_Closed):
     """The same without them."""
     axes: tuple[AxisLearned, ...]
     """What is learned of each axis."""
+    why: str
+    """Why a run that it leaves out has no record."""
+    left_out: tuple[LeftOutCell, ...]
+    """Cells of which it leaves out runs."""
 
 
 class PlanDocument(_Closed):
@@ -177,6 +204,8 @@ class PlanDocument(_Closed):
     """What a budget chose; null without one."""
     axes: dict[str, dict[str, Counts]]
     """Cells and runs by axis and value."""
+    cells: tuple[str, ...]
+    """Ids of all cells in the order of the matrix, also of those that a budget leaves out."""
     removed: tuple[RemovedCells, ...]
     """Cells that are left out, by rule."""
     impossible: tuple[ImpossibleShape, ...]

@@ -151,7 +151,7 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
             cells = choice.chosen(matrix.cells)
             gone = Removed(f"--budget {choice.budget}", choice.left_out, len(matrix.cells) - len(cells))
             kept = Matrix(cells, (*matrix.removed, *([gone] if gone.cells else [])))
-            plan = replace(planned(kept), budget=choice)
+            plan = replace(planned(kept), budget=choice, matrix=matrix.cells)
     if plan.unfit and not allow_unfit:
         told = "\n".join(
             f"{asked.campaign}: configuration {name} does not fit: {why}" for name, why in plan.unfit.items()

@@ -108,6 +108,8 @@ class Plan:
     """Configurations that do not fit the pool, and why."""
     forecast: Forecast
     """Durations of the leases, and of all of them together."""
+    matrix: tuple[Cell, ...] = ()
+    """All cells in the order of the axes, also those that a budget leaves out."""
     learned_from: str = ""
     """What the durations were learned from, in words; empty where they are assumed."""
     budget: Choice | None = None
@@ -230,7 +232,15 @@ def build_plan(
     by_name = {c.name: c for c in campaign.configurations}
     reasons = {name: why for name in names if (why := unfit(by_name[name]))}
     return Plan(
-        campaign, where, tuple(leases), matrix.removed, campaign.impossible, reasons, forecast, known.learned_from
+        campaign,
+        where,
+        tuple(leases),
+        matrix.removed,
+        campaign.impossible,
+        reasons,
+        forecast,
+        matrix.cells,
+        known.learned_from,
     )
 
 

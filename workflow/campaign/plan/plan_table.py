@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from campaign.documents.cell import Cell
 from campaign.documents.plan import (
     PLAN_SCHEMA,
     AxisLearned,
@@ -14,6 +15,7 @@ from campaign.documents.plan import (
     Counts,
     ImpossibleShape,
     LeaseCost,
+    LeftOutCell,
     PlanDocument,
     RemovedCells,
     Totals,
@@ -77,11 +79,12 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             learned_from=plan.learned_from,
             isolation=isolation(plan.campaign),
         ),
-        budget=_budget(plan.budget) if plan.budget else None,
+        budget=_budget(plan.budget, plan.matrix) if plan.budget else None,
         axes={
             axis: {value: Counts(**counts) for value, counts in values.items()}
             for axis, values in counts_per_axis(plan).items()
         },
+        cells=tuple(cell.id for cell in plan.matrix),
         removed=tuple(RemovedCells(rule=r.rule, why=r.why, cells=r.cells) for r in plan.removed),
         impossible=tuple(ImpossibleShape(shape=i.shape, why=i.why) for i in plan.impossible),
         does_not_fit=dict(plan.unfit),
@@ -119,7 +122,7 @@ def _hours(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds / 3600, 4)
 
 
-def _budget(choice: Choice) -> BudgetDocument:
+def _budget(choice: Choice, cells: Sequence[Cell]) -> BudgetDocument:
     return BudgetDocument(
         budget=choice.budget,
         runs=choice.runs,
@@ -130,6 +133,21 @@ def _budget(choice: Choice) -> BudgetDocument:
         information_pct=round(choice.share_pct, 2),
         information_before_pct=round(choice.share_before_pct, 2),
         axes=tuple(AxisLearned(**asdict(axis)) for axis in choice.axes),
+        why=choice.left_out,
+        left_out=tuple(
+            LeftOutCell(
+                id=cell.id,
+                configuration=asdict(cell.configuration),
+                workload=cell.workload,
+                batch=cell.batch,
+                precision=cell.precision,
+                options=dict(cell.options),
+                settings=asdict(cell.settings),
+                runs_paid=paid,
+            )
+            for cell in cells
+            if (paid := choice.limits.get(cell.id, 0)) < cell.settings.repetitions
+        ),
     )
 
 

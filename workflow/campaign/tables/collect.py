@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from campaign.config.resolve import Campaign, from_document
-from campaign.documents.cell import Settings
-from campaign.documents.plan import PLAN_SCHEMA
+from campaign.documents.cell import Cell, Configuration, Settings
+from campaign.documents.lease_plan import read_lease_plan
+from campaign.documents.plan import PLAN_SCHEMA, PlanDocument
 from campaign.documents.record import Record, Store
-from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition
+from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, whole
 from campaign.documents.superseded import RecordedHosts
-from campaign.errors import RecordError
+from campaign.errors import RecordError, first_problem
 from campaign.files import require_json
 from campaign.observe.links.lease_links import links_of_uses
 from campaign.paths import Results
 from campaign.plan.cost.budget import kept_choice
 from campaign.plan.cost.costs import costs_of
 from campaign.plan.cost.history import COSTS
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Key, lease_name
 from campaign.slurm.excluded_hosts import ExcludedHosts
@@ -36,8 +40,17 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
 
     store: of that directory, where one has read records already.
     """
-    store, results = store or Store(directory), Results.at(directory)
+    store = store or Store(directory)
     matrix = expand(campaign, where, hosts=RecordedHosts(store))
+    collected = _gathered(campaign, matrix, store)
+    if (choice := kept_choice(Results.at(directory).budget)) is None:
+        return collected
+    paid = {cell.id: choice.limits.get(cell.id, 0) for cell in matrix.cells}
+    return replace(collected, paid=paid, not_paid=choice.left_out)
+
+
+def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
+    directory, results = store.results, Results.at(store.results)
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
     present, settings = known.measured, {cell.id: cell.settings for cell in matrix.cells}
     imported = campaign.file.imported
@@ -60,19 +73,40 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
         if each["lease_id"] in configurations
     ]
     left_out = ExcludedHosts(results.slurm).read()
-    return Collected(campaign, matrix, records, leases, _reasons(results), store, beside, links, known, left_out)
+    return Collected(
+        campaign, matrix, records, leases, _reasons(results), store, beside, links, known, hosts_left_out=left_out
+    )
 
 
 def gather_planned(plan: Path) -> Collected:
-    """What a campaign's results directory holds of a plan that was written into it (plan/plan.json); no YAML file is read."""
+    """What a campaign's results directory holds of a plan that was written into it (plan/plan.json and plan/leases/)."""
     directory = plan.parent.parent
     document = require_json(plan, "write it again with 'campaign plan --write'")
     if document.get("schema_version") != PLAN_SCHEMA or "campaign_hash" not in document:
         raise RecordError(
             f"{plan}: is not a plan ({PLAN_SCHEMA}) of this version; write it again with 'campaign plan --write'"
         )
-    campaign = from_document(Store(directory).shared_document(document["campaign_hash"]))
-    return gather(campaign, directory, document["where"])
+    if "cells" not in document:  # written before plans held their cells
+        campaign = from_document(Store(directory).shared_document(document["campaign_hash"]))
+        return gather(campaign, directory, document["where"])
+    try:
+        planned = PlanDocument.model_validate_json(plan.read_bytes())
+    except ValidationError as error:
+        raise RecordError(
+            f"{plan}: {first_problem(error, 'the file')}; write it again with 'campaign plan --write'"
+        ) from error
+    leases = [read_lease_plan(plan.parent / lease.document) for lease in planned.leases]
+    campaign = from_document(leases[0].campaign_as_used)
+    left = planned.budget.left_out if planned.budget else ()
+    cells = {cell.id: replace(cell, settings=whole(cell.settings)) for lease in leases for cell in lease.work}
+    for c in left:
+        here, settings = Configuration(**c.configuration), Settings(**c.settings)
+        cells[c.id] = Cell(c.id, here, c.workload, c.batch, c.precision, c.options, settings)
+    why = planned.budget.why if planned.budget else ""
+    removed = tuple(Removed(each.rule, each.why, each.cells) for each in planned.removed if each.why != why)
+    matrix = Matrix(tuple(cells[name] for name in planned.cells), removed)
+    collected = _gathered(campaign, matrix, Store(directory))
+    return replace(collected, paid={cell.id: cell.runs_paid for cell in left}, not_paid=why)
 
 
 def _sharing(records: Iterable[Record]) -> Iterator[Record]:
@@ -131,7 +165,6 @@ def tables_of(collected: Collected) -> Tables:
     found: dict[str, list[int]] = {}
     for record in collected.records:
         found.setdefault(record.cell_id, []).append(record.repetition)
-    budget = kept_choice(Results.at(collected.store.results).budget)
     nothing = "no log of it was imported" if collected.campaign.file.imported else "not measured yet"
     planned = []
     for cell in collected.matrix.cells:
@@ -140,9 +173,9 @@ def tables_of(collected: Collected) -> Tables:
         runs_here = collected.known.planned(cell)
         if collected.campaign.file.imported:
             runs_here = _imported(runs_here, found.get(cell.id, []))
-        paid = len(runs_here) if budget is None else budget.limits.get(cell.id, 0)
+        paid = collected.paid.get(cell.id, len(runs_here))
         missing = {
-            run: budget.left_out if budget and place > paid else why[composition_of(run)]
+            run: collected.not_paid if place > paid else why[composition_of(run)]
             for place, run in enumerate(runs_here, 1)
             if (cell.id, run) not in present
         }

@@ -32,5 +32,9 @@ class Collected:
     """What was measured of the links of these leases (`campaign.observe.links.lease_links`), with the configuration of each."""
     known: Known = field(default_factory=Known)
     """What has a record, and what ended cells before their most repetitions."""
+    paid: Mapping[str, int] = field(default_factory=dict)
+    """Of cells of which a budget leaves out runs: how many it pays for, in planned order."""
+    not_paid: str = ""
+    """Why a run that the budget leaves out has no record."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""
