@@ -97,7 +97,7 @@ def _record(name: str, cell: Cell, repetition: int, draw: float) -> Record:
         "failure": {"reason": "out of memory"} if measured is None else None,
         "started": 1_700_000_000.0 + 100 * repetition,
         "ended": 1_700_000_050.0 + 100 * repetition,
-        "lease_id": f"lease-{at.name}",
+        "lease_id": f"lease-{at.name}.c{repetition % 3}",
         "hosts": tuple(f"host{n}" for n in range(at.hosts)),
         "composition": "c" * 20,
         "environment": "e" * 20,

@@ -10,7 +10,7 @@ from campaign import wording
 from campaign.report import plot
 from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, pairing, verdict
+from campaign.statistics import comparable_cells, verdict
 from campaign.statistics.spread_sources import COULD, MAY, NOT, Spread, spread
 
 TITLE = "Node spread"
@@ -31,7 +31,7 @@ _DROP = ("drop_pct", "drop_low", "drop_high")
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparable_cells.node_spread(data.cells, pairing.blocks(data.runs, data.protocol))
+    rows = comparable_cells.node_spread(data.cells, data.design)
     if rows.empty:
         return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from campaign import wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, pairing, verdict
+from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Local, hybrid and fabric"
 SECTION = (
@@ -33,9 +33,7 @@ _DRAWN = ("treatment", "state", "n_ok", "n_failed", "failures", "overhead_pct", 
 def draw(data: FigureData) -> Drawing:
     if not (data.cells["configuration"] == data.baseline).any():
         return nothing(f"the baseline configuration {data.baseline!r} is not part of the plan")
-    rows = comparable_cells.in_words(
-        comparable_cells.overhead(data.cells, data.baseline, pairing.blocks(data.runs, data.protocol))
-    )
+    rows = comparable_cells.in_words(comparable_cells.overhead(data.cells, data.baseline, data.design))
     if rows.empty:
         return nothing("every configuration is attached and stored as the baseline is")
     unpaired = int((rows["n_ok"] > 0).sum() - rows["overhead_pct"].notna().sum())

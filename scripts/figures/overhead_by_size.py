@@ -10,7 +10,7 @@ from scipy import stats
 from campaign import statistics, wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, pairing, verdict
+from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Overhead by size"
 SECTION = (
@@ -86,7 +86,7 @@ def draw(data: FigureData) -> Drawing:
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
     )
-    covered = coverage_of_cells(comparable_cells.overhead(data.cells, data.baseline), rows["cell_id"])
+    covered = coverage_of_cells(comparable_cells.overhead(data.cells, data.baseline, data.design), rows["cell_id"])
     return Drawing(
         svg=svg,
         caption=caption,
@@ -111,7 +111,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
     """Overheads beside the sizes of their workloads: a row for each cell and known size, in the units of the axes."""
     if not (data.cells["configuration"] == data.baseline).any():
         return pd.DataFrame()
-    rows = comparable_cells.overhead(data.cells, data.baseline, pairing.blocks(data.runs, data.protocol))
+    rows = comparable_cells.overhead(data.cells, data.baseline, data.design)
     rows = comparable_cells.in_words(rows[rows["overhead_pct"].notna()].reset_index(drop=True))
     words = [f"{row['attached']}, storage {row['storage']}" for row in rows.to_dict("records")]
     rows = rows.assign(treatment=pd.Series(words, index=rows.index, dtype="str"))

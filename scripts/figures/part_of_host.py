@@ -8,7 +8,7 @@ from campaign import wording
 from campaign.report import plot
 from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, pairing, verdict
+from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Part of a host"
 SECTION = (
@@ -26,7 +26,7 @@ _MOST_LABELLED = 6  # groups of one panel
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparable_cells.part_of_host(data.cells, pairing.blocks(data.runs, data.protocol))
+    rows = comparable_cells.part_of_host(data.cells, data.design)
     if rows.empty:
         return nothing("every measured run used all devices of its hosts")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows), "hosts"]

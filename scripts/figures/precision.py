@@ -8,7 +8,7 @@ from campaign import wording
 from campaign.report import plot
 from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, pairing, verdict
+from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Precision"
 SECTION = (
@@ -23,7 +23,7 @@ COUNTERPARTS = {
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparable_cells.in_words(comparable_cells.precision(data.cells, pairing.blocks(data.runs, data.protocol)))
+    rows = comparable_cells.in_words(comparable_cells.precision(data.cells, data.design))
     if rows.empty:
         return nothing("no cell was planned in two precisions and measured in one")
     by = ["workload", "shape", "attached", "storage", "device", *comparable_cells.option_columns(rows)]

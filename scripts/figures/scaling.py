@@ -10,9 +10,8 @@ from matplotlib.lines import Line2D
 from campaign import wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, pairing, scaling_curves, verdict
+from campaign.statistics import comparable_cells, scaling_curves, verdict
 from campaign.statistics.scaling_models import LEAST_DIP_PCT
-from campaign.statistics.spread_sources import spread
 
 TITLE = "Scaling"
 SECTION = (
@@ -36,15 +35,13 @@ _EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high"
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = comparable_cells.scaling(data.cells, pairing.blocks(data.runs, data.protocol))
+    rows = comparable_cells.scaling(data.cells, data.design)
     if rows.empty:
         return nothing("no workload was measured with two numbers of devices that are otherwise equal")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
-    found = spread(data.runs)
-    rows = scaling_curves.with_models(rows, [*by, "batch"], found, data.runs)
+    rows = scaling_curves.with_models(rows, [*by, "batch"], data.design, data.runs)
     panels = plot.panels(_with_runs(rows, by), by, series="batch")
     findings = _findings(rows, by)
-    leases_known = any(found.between_leases(str(name)) for name in rows["workload"].unique())
     cut = plot.cut(rows, plot.RATE) or plot.cut(_compared(rows), _EFFICIENCY)
     caption = (
         f"{data.metric.label.capitalize()} (top) and efficiency (bottom) by devices in use; "
@@ -52,7 +49,7 @@ def draw(data: FigureData) -> Drawing:
         f"{wording.interval_of(rows['interval_method'])}. "
         f"{verdict.counted(rows, data.protocol, 'the ideal speed-up')} Dotted: ideal. Lines join the compositions with the "
         "fewest hosts; hollow markers are several hosts; a cross names why a cell of a line has no value."
-        f"{_models(rows, leases_known)}{panels.sentence()}{cut} {measured_as(data, rows)}"
+        f"{_models(rows)}{panels.sentence()}{cut} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
         svg = _picture(panels, data.metric.axis)
@@ -121,7 +118,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     return (*dips, *ends, *_fits(rows, worst, different), *_no_dip(rows), *_without(rows, series))
 
 
-def _models(rows: pd.DataFrame, leases_known: bool) -> str:
+def _models(rows: pd.DataFrame) -> str:
     """For the caption: how models were fitted, and what a dip is."""
     fitted = (
         " Dashed: the model with the smallest AICc (Amdahl, Gustafson, latency-bandwidth)." if rows["fit"].any() else ""
@@ -129,10 +126,9 @@ def _models(rows: pd.DataFrame, leases_known: bool) -> str:
     tested = int(rows["dip_p"].notna().sum())
     if not tested:
         return fitted
-    leases = "runs and leases" if leases_known else "runs; the spread of leases is unknown and not included"
     return (
         f"{fitted} Dips: {wording.plural(tested, 'point')} with neighbours on both sides tested against them (straight in 1/n; "
-        f"one-sided t with the spread of {leases}; Holm, 5 %; the lower end of its interval above "
+        f"one-sided t with the spread of runs and compositions; Holm, 5 %; the lower end of its interval above "
         f"{LEAST_DIP_PCT:.0f} %); they are excluded from the models."
     )
 
@@ -168,6 +164,8 @@ def _no_dip(rows: pd.DataFrame) -> Iterable[str]:
     tested = int(rows["dip_p"].notna().sum())
     if tested and not rows["dip"].any():
         yield f"No point dips below its neighbours ({wording.plural(tested, 'point')} tested)."
+    if not tested and rows["dip_expected_per_s"].notna().any():
+        yield f"Dips are not tested: {verdict.ONE_COMPOSITION}."
 
 
 def _without(rows: pd.DataFrame, series: list[str]) -> Iterable[str]:

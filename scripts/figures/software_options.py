@@ -8,7 +8,8 @@ from campaign import wording
 from campaign.report import bars, plot
 from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, pairing, verdict
+from campaign.statistics import comparable_cells, verdict
+from campaign.statistics.comparisons import Design
 
 TITLE = "Software optimisations"
 SECTION = (
@@ -35,7 +36,7 @@ _ORDER = ("ddp", "dp", "zero1", "fsdp")
 
 
 def draw(data: FigureData) -> Drawing:
-    rows = _rows(data.cells, pairing.blocks(data.runs, data.protocol))
+    rows = _rows(data.cells, data.design)
     if rows.empty:
         return nothing("no cell was planned with two software options that are otherwise equal, and measured in one")
     rows = comparable_cells.in_words(rows)
@@ -74,7 +75,7 @@ def draw(data: FigureData) -> Drawing:
     return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
-def _rows(cells: pd.DataFrame, blocks: pd.DataFrame | None) -> pd.DataFrame:
+def _rows(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Cells of which an otherwise equal one has other options, beside the plainest measured one among them."""
     said, equal = _planned(cells)
     measured = (said["n_ok"] > 0).groupby([said[key] for key in equal], sort=False).transform("any").astype(bool)
@@ -89,7 +90,7 @@ def _rows(cells: pd.DataFrame, blocks: pd.DataFrame | None) -> pd.DataFrame:
     rows = rows.assign(variant=variant, variant_place=place)
     plainest = place.where(rows["n_ok"] > 0).groupby([rows[key] for key in equal], sort=False).transform("min")
     reference = (place == plainest) & (rows["n_ok"] > 0)
-    paired = comparable_cells.against(rows, equal, reference, blocks)
+    paired = comparable_cells.against(rows, equal, reference, design)
     names = rows[reference].drop_duplicates(equal)[equal].assign(against_variant=variant[reference])
     return paired.merge(names, on=equal, how="left", validate="many_to_one").fillna({"against_variant": ""})
 

@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 from campaign import wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells, pairing, verdict
+from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Speed-up by batch"
 SECTION = (
@@ -26,13 +26,12 @@ _SPEEDUP = plot.Columns("ratio", "ratio_low", "ratio_high")
 
 
 def draw(data: FigureData) -> Drawing:
-    runs = pairing.blocks(data.runs, data.protocol)
-    rows = comparable_cells.speedup_by_batch(data.cells, runs)
+    rows = comparable_cells.speedup_by_batch(data.cells, data.design)
     if rows.empty:
         return nothing("no two batches were measured at the same two numbers of devices")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
     panels = plot.panels(rows, by, series="batch")
-    rows, effects = comparable_cells.one_family(rows, comparable_cells.batch_effect(rows, runs))
+    rows, effects = comparable_cells.one_family(rows, comparable_cells.batch_effect(rows, data.design))
     findings = _findings(effects, by)
     caption = (
         f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "
@@ -56,7 +55,7 @@ def draw(data: FigureData) -> Drawing:
             "Failed": lambda row: row["failures"],
         },
     )
-    series = comparable_cells.scaling(data.cells)
+    series = comparable_cells.scaling(data.cells, data.design)
     covered = coverage_of_cells(comparable_cells.varied(series[series["compact"]], [*by, "ranks"], "batch"))
     return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 

@@ -88,7 +88,9 @@ def tables(
             seconds = truth(cell.configuration, cell.workload, cell.batch, cell.precision)
             rate = cell.batch_global / (seconds * np.exp(noise * random.standard_normal()))
             said = told(cell.configuration, cell.workload, rate)
-            records.append(report_data.record(cell, repetition, rate, step_times_s=(), window_s=(), metrics=said))
+            lease = f"lease-{cell.configuration.name}.c{repetition % 2}"
+            bare = {"step_times_s": (), "window_s": (), "metrics": said, "lease_id": lease}
+            records.append(report_data.record(cell, repetition, rate, **bare))
     runs = runs_table(records)
     context = report_data.context_document()
     if system is not None:

@@ -139,13 +139,13 @@ def test_a_cell_of_several_under_one_name_is_not_guessed(before: Tables) -> None
 
 
 def test_runs_of_one_block_are_paired(before: Tables) -> None:
-    shared = before.runs.assign(throughput_per_s=before.runs["throughput_per_s"] * 1.01)
+    shared = before.runs.assign(value=before.runs["value"] * 1.01)
     other = replace(before, runs=shared, cells=before.cells.assign(mean=before.cells["mean"] * 1.01))
     rows = compare(before, other).rows
     rows = rows[rows["ratio"].notna()]
     assert rows["paired"].all()
     assert rows["ratio"].to_numpy() == pytest.approx(1.01)
-    assert (rows["high"] - rows["low"]).max() < 1e-6  # what blocks share cancels
+    assert (rows["high"] - rows["low"]).max() < 0.02  # what leases share cancels
 
 
 def test_states_that_changed_are_named_and_break_the_gate(before: Tables) -> None:
@@ -173,12 +173,21 @@ def test_a_change_by_chance_breaks_nothing() -> None:
     assert len(found.broken) <= 1
 
 
-def test_one_run_decides_by_itself(before: Tables) -> None:
+def test_one_composition_each_breaks_no_rule_unless_others_tell_its_spread(before: Tables) -> None:
     cells = before.cells.assign(n_ok=before.cells["n_ok"].clip(upper=1), sd=np.nan)
     once = replace(before, cells=cells, runs=before.runs[before.runs["repetition"] == 1])
-    half = replace(once, cells=cells.assign(mean=cells["mean"] / 2))
-    found = compare(once, half, [parse_rule("throughput < -5%")])
-    assert {each.change for each in found.broken if "over" not in each.where} == {"−50.0\u202f%, one run"}
+    slow = once.runs.assign(value=once.runs["value"] / 2, lease_id=once.runs["lease_id"] + " again")
+    found = compare(once, replace(once, runs=slow), [parse_rule("throughput < -5%")])
+    # The changes of many configurations tell how much one deviates; those of two do not.
+    assert {each.change for each in found.broken} == {"−50.0\u202f%"}
+    few = [
+        replace(each, cells=each.cells[each.cells["configuration"].isin(["local-4", "fabric-4"])])
+        for each in (once, replace(once, runs=slow))
+    ]
+    found = compare(*few, [parse_rule("throughput < -5%")])
+    assert not [each for each in found.broken if "mean over" not in each.where]
+    assert {each.change for each in found.untested} == {"−50.0\u202f%"}
+    assert set(found.rows.loc[found.rows["ratio"].notna(), "says"]) == {"one run, no interval"}
 
 
 def test_metrics_have_gates_too(before: Tables) -> None:

@@ -153,7 +153,7 @@ def test_other_numbers_differ() -> None:
     of = tables("faster")
     slower = of.cells["hosts"].map({1: 1.0, 2: 0.8, 4: 0.5})
     cells = of.cells.assign(mean=of.cells["mean"] * slower, sd=of.cells["sd"] * slower)
-    runs = of.runs.assign(throughput_per_s=of.runs["throughput_per_s"] * of.runs["hosts"].map({1: 1.0, 2: 0.8, 4: 0.5}))
+    runs = of.runs.assign(value=of.runs["value"] * of.runs["hosts"].map({1: 1.0, 2: 0.8, 4: 0.5}))
     said = held(replace(of, cells=cells, runs=runs), "faster.f5.drop.2nodes", "faster.f4.t4_flat", "faster.f3.monotone")
     assert said["faster.f5.drop.2nodes"]["verdict"] == "differs"
     assert said["faster.f4.t4_flat"]["verdict"] == "differs"

@@ -149,21 +149,26 @@ def metrics(of: Cell, rate: float | None) -> dict[str, float]:
     return found
 
 
-def records(plan: list[PlannedCell], seed: int = 7, noise: float = 0.005) -> Iterator[Record]:
-    """The runs of a plan: all of it but the cell that says why it is missing."""
+def records(plan: list[PlannedCell], seed: int = 7, noise: float = 0.005, compositions: int = 2) -> Iterator[Record]:
+    """The runs of a plan: all of it but the cell that says why it is missing. Every configuration is composed once or twice."""
     random = np.random.default_rng(seed)
     clocks: defaultdict[str, float] = defaultdict(lambda: 1_700_000_000.0)
-    for entry in plan:
-        if entry.missing:
-            continue
-        too_large = entry.cell.workload == "bert" and entry.cell.batch == 32 and entry.cell.precision == "fp32"
-        for repetition in range(1, entry.repetitions + 1):
-            rate = true_rate(entry.cell) * (1 + noise * random.standard_normal())
-            started = clocks[entry.cell.configuration.name]
-            clocks[entry.cell.configuration.name] += 22.0 if entry.cell.configuration.hosts == 4 else 20.5
-            status = "oom_device" if too_large else "ok"
-            times = {"started": started, "ended": started + 20.0}
-            yield record(entry.cell, repetition, None if too_large else rate, status, **times)
+    measured = [entry for entry in plan if not entry.missing]
+    draws = {
+        (entry.cell.id, n): random.standard_normal() for entry in measured for n in range(1, entry.repetitions + 1)
+    }
+    for again in (False, True):
+        for entry in measured:
+            name, most = entry.cell.configuration.name, entry.repetitions
+            too_large = entry.cell.workload == "bert" and entry.cell.batch == 32 and entry.cell.precision == "fp32"
+            half = -(-most // compositions)
+            for repetition in range(half + 1, most + 1) if again else range(1, half + 1):
+                rate = true_rate(entry.cell) * (1 + noise * draws[entry.cell.id, repetition])
+                started = clocks[name]
+                clocks[name] += 22.0 if entry.cell.configuration.hosts == 4 else 20.5
+                status = "oom_device" if too_large else "ok"
+                of = {"started": started, "ended": started + 20.0, "lease_id": f"lease-{name}{'.c2' if again else ''}"}
+                yield record(entry.cell, repetition, None if too_large else rate, status, **of)
 
 
 def leases(seed: int = 3) -> list[dict[str, Any]]:

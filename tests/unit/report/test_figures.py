@@ -309,7 +309,7 @@ def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead", "speedup_by_batch"])
 def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str) -> None:
     plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=2) if each.cell.workload == "bert"]
-    drawing = FIGURES[name].draw(data(plan, list(synthetic.records(plan, noise=0.25))))
+    drawing = FIGURES[name].draw(data(plan, list(synthetic.records(plan, noise=0.4))))
     assert "Very wide intervals are cut" in drawing.caption
 
 

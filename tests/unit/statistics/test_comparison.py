@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from campaign import statistics
-from campaign.statistics import comparable_cells, pairing
+from campaign.statistics import comparable_cells, comparisons
+from campaign.statistics.comparisons import Design
 from campaign.tables.cells import PlannedCell, cells_table
 from campaign.tables.leases import leases_table
 from campaign.tables.runs import runs_table
@@ -15,34 +16,36 @@ from tests.unit.report import report_data as synthetic
 
 
 @pytest.fixture(scope="module")
-def cells() -> pd.DataFrame:
-    plan = synthetic.planned()
-    return cells_table(plan, runs_table(synthetic.records(plan)))
-
-
-def measure(*rates: tuple[synthetic.Cell, float | None]) -> pd.DataFrame:
-    """Cells measured twice without noise; None is a cell that ran out of memory."""
-    plan = [PlannedCell(cell, 2, "l") for cell, _ in rates]
-    records = [synthetic.record(cell, n, rate, "ok" if rate else "oom_device") for cell, rate in rates for n in (1, 2)]
-    return cells_table(plan, runs_table(records))
+def runs() -> pd.DataFrame:
+    return runs_table(synthetic.records(synthetic.planned()))
 
 
 @pytest.fixture(scope="module")
-def blocks() -> pd.DataFrame:
-    runs = runs_table(synthetic.records(synthetic.planned()))
-    found = pairing.blocks(runs, {})
-    assert found is not None
-    return found
+def cells(runs: pd.DataFrame) -> pd.DataFrame:
+    return cells_table(synthetic.planned(), runs)
 
 
-def test_tests_are_adjusted_over_all_rows_of_a_figure(cells: pd.DataFrame, blocks: pd.DataFrame) -> None:
+@pytest.fixture(scope="module")
+def design(runs: pd.DataFrame) -> Design:
+    return comparisons.design(runs)
+
+
+def measure(*rates: tuple[synthetic.Cell, float | None]) -> tuple[pd.DataFrame, Design]:
+    """Cells measured twice without noise; None is a cell that ran out of memory."""
+    plan = [PlannedCell(cell, 2, "l") for cell, _ in rates]
+    records = [synthetic.record(cell, n, rate, "ok" if rate else "oom_device") for cell, rate in rates for n in (1, 2)]
+    runs = runs_table(records)
+    return cells_table(plan, runs), comparisons.design(runs)
+
+
+def test_tests_are_adjusted_over_all_rows_of_a_figure(cells: pd.DataFrame, design: Design) -> None:
     everything = [
-        comparable_cells.precision(cells, blocks),
-        comparable_cells.scaling(cells, blocks),
-        comparable_cells.speedup_by_batch(cells, blocks),
-        comparable_cells.node_spread(cells, blocks),
-        comparable_cells.part_of_host(cells, blocks),
-        comparable_cells.overhead(cells, synthetic.BASELINE, blocks),
+        comparable_cells.precision(cells, design),
+        comparable_cells.scaling(cells, design),
+        comparable_cells.speedup_by_batch(cells, design),
+        comparable_cells.node_spread(cells, design),
+        comparable_cells.part_of_host(cells, design),
+        comparable_cells.overhead(cells, synthetic.BASELINE, design),
     ]
     for rows in everything:
         tested = rows[rows["p"].notna()]
@@ -55,15 +58,14 @@ def test_tests_are_adjusted_over_all_rows_of_a_figure(cells: pd.DataFrame, block
         assert rows[rows["p"].isna()]["method"].str.startswith("none").all()
 
 
-def test_only_cells_of_one_lease_are_paired(cells: pd.DataFrame, blocks: pd.DataFrame) -> None:
-    by_precision = comparable_cells.precision(cells, blocks)
+def test_only_cells_of_one_lease_are_paired(cells: pd.DataFrame, design: Design) -> None:
+    by_precision = comparable_cells.precision(cells, design)
     assert by_precision[by_precision["p"].notna()]["paired"].all()
-    assert not comparable_cells.precision(cells)["paired"].any()
-    assert not comparable_cells.overhead(cells, synthetic.BASELINE, blocks)["paired"].any()
+    assert not comparable_cells.overhead(cells, synthetic.BASELINE, design)["paired"].any()
 
 
-def test_a_reference_is_one_and_is_not_tested(cells: pd.DataFrame) -> None:
-    rows = comparable_cells.node_spread(cells)
+def test_a_reference_is_one_and_is_not_tested(cells: pd.DataFrame, design: Design) -> None:
+    rows = comparable_cells.node_spread(cells, design)
     itself = rows[rows["cell_id"] == rows["against_cell"]]
     assert len(itself) > 10
     assert (itself[["ratio", "ratio_low", "ratio_high"]] == 1.0).all(axis=None)
@@ -76,18 +78,24 @@ def test_scaling_is_tested_against_the_ideal() -> None:
     plan = [PlannedCell(synthetic.cell(at), 6, "l") for at in (one, two, four)]
     rates = dict(zip((entry.cell.id for entry in plan), (100.0, 200.0, 320.0), strict=True))
     records = [
-        synthetic.record(entry.cell, n, rates[entry.cell.id] * random.normal(1, 0.005))
+        synthetic.record(
+            entry.cell,
+            n,
+            rates[entry.cell.id] * random.normal(1, 0.005),
+            lease_id=f"{entry.cell.configuration.name}.{n}",
+        )
         for entry in plan
         for n in range(1, 7)
     ]
-    rows = comparable_cells.scaling(cells_table(plan, runs_table(records))).set_index("ranks")
+    runs = runs_table(records)
+    rows = comparable_cells.scaling(cells_table(plan, runs), comparisons.design(runs)).set_index("ranks")
     assert np.isnan(rows["p_holm"][1])
     assert rows["p_holm"][2] > 0.05 > 0.001 > rows["p_holm"][4]
 
 
-def test_the_effect_of_the_batch_is_the_change_between_its_ends(cells: pd.DataFrame, blocks: pd.DataFrame) -> None:
-    speedups = comparable_cells.speedup_by_batch(cells, blocks)
-    effects = comparable_cells.batch_effect(speedups, blocks)
+def test_the_effect_of_the_batch_is_the_change_between_its_ends(cells: pd.DataFrame, design: Design) -> None:
+    speedups = comparable_cells.speedup_by_batch(cells, design)
+    effects = comparable_cells.batch_effect(speedups, design)
     assert set(zip(effects["batch"], effects["batch_large"], strict=True)) <= {(8, 32), (8, 16)}
     whole = effects[effects["batch_large"] == 32]
     true_pct = 100 * ((0.95 + 0.032) / (0.95 + 0.008) - 1)
@@ -98,24 +106,24 @@ def test_the_effect_of_the_batch_is_the_change_between_its_ends(cells: pd.DataFr
     rows, effects = comparable_cells.one_family(speedups, effects)
     both = statistics.holm([*speedups["p"], *effects["p"]])
     assert [*rows["p_holm"], *effects["p_holm"]] == pytest.approx(both.tolist(), nan_ok=True)
-    assert comparable_cells.batch_effect(speedups[speedups["batch"] == 8], blocks).empty
+    assert comparable_cells.batch_effect(speedups[speedups["batch"] == 8], design).empty
 
 
-def test_node_spread_finds_the_drops(cells: pd.DataFrame) -> None:
-    rows = comparable_cells.node_spread(cells)
+def test_node_spread_finds_the_drops(cells: pd.DataFrame, design: Design) -> None:
+    rows = comparable_cells.node_spread(cells, design)
     drops = rows[rows["n_ok"] > 0].groupby("hosts")["drop_pct"].mean()
     assert drops.to_dict() == {1: pytest.approx(0), 2: pytest.approx(8, abs=0.4), 4: pytest.approx(13, abs=0.4)}
     assert set(rows["attach"]) == {"fabric"}
 
 
-def test_part_of_host_finds_no_effect(cells: pd.DataFrame) -> None:
-    rows = comparable_cells.part_of_host(cells)
+def test_part_of_host_finds_no_effect(cells: pd.DataFrame, design: Design) -> None:
+    rows = comparable_cells.part_of_host(cells, design)
     assert set(zip(rows["devices_used"], rows["devices_per_host"], strict=True)) == {(2, 2), (2, 8), (4, 4), (4, 8)}
     assert rows["case_cv_pct"].max() < 1.5
 
 
-def test_precision_finds_the_speedup_and_keeps_the_gap(cells: pd.DataFrame) -> None:
-    rows = comparable_cells.precision(cells)
+def test_precision_finds_the_speedup_and_keeps_the_gap(cells: pd.DataFrame, design: Design) -> None:
+    rows = comparable_cells.precision(cells, design)
     faster = rows[(rows["precision"] == "fp16") & rows["ratio"].notna()]
     assert faster["ratio"].mean() == pytest.approx(1.9, abs=0.01)
     gap = rows[(rows["precision"] == "fp32") & (rows["batch"] == 32) & (rows["workload"] == "bert")]
@@ -124,29 +132,31 @@ def test_precision_finds_the_speedup_and_keeps_the_gap(cells: pd.DataFrame) -> N
 
 
 @pytest.mark.parametrize(("attach", "workload", "truth"), [("fabric", "bert", 60), ("hybrid", "resnet", 3)])
-def test_overhead_finds_the_cost_of_attachment(cells: pd.DataFrame, attach: str, workload: str, truth: float) -> None:
-    rows = comparable_cells.overhead(cells, synthetic.BASELINE)
+def test_overhead_finds_the_cost_of_attachment(
+    cells: pd.DataFrame, design: Design, attach: str, workload: str, truth: float
+) -> None:
+    rows = comparable_cells.overhead(cells, synthetic.BASELINE, design)
     here = rows[(rows["attach"] == attach) & (rows["workload"] == workload) & rows["overhead_pct"].notna()]
     assert here["overhead_pct"].mean() == pytest.approx(truth, abs=1)
     assert (here["overhead_low"] <= here["overhead_pct"]).all()
     assert (here["overhead_pct"] <= here["overhead_high"]).all()
 
 
-def test_overhead_of_storage_is_apart_from_that_of_devices(cells: pd.DataFrame) -> None:
-    rows = comparable_cells.overhead(cells, synthetic.BASELINE)
+def test_overhead_of_storage_is_apart_from_that_of_devices(cells: pd.DataFrame, design: Design) -> None:
+    rows = comparable_cells.overhead(cells, synthetic.BASELINE, design)
     storage = rows[(rows["storage"] == "fabric-nvme") & rows["overhead_pct"].notna()]
     assert set(storage["attach"]) == {"local"}
     assert storage["overhead_pct"].mean() == pytest.approx(2, abs=0.5)
 
 
-def test_overhead_without_the_baseline_has_no_rows(cells: pd.DataFrame) -> None:
-    rows = comparable_cells.overhead(cells, "not-planned")
+def test_overhead_without_the_baseline_has_no_rows(cells: pd.DataFrame, design: Design) -> None:
+    rows = comparable_cells.overhead(cells, "not-planned", design)
     assert rows.empty
     assert "overhead_pct" in rows.columns
 
 
-def test_scaling_is_against_the_fewest_devices_measured(cells: pd.DataFrame) -> None:
-    rows = comparable_cells.scaling(cells)
+def test_scaling_is_against_the_fewest_devices_measured(cells: pd.DataFrame, design: Design) -> None:
+    rows = comparable_cells.scaling(cells, design)
     known = rows[rows["ratio"].notna()]
     assert (known["against_ranks"] == 1).all()
     eight = known[(known["ranks"] == 8) & known["compact"] & (known["batch"] == 8)]
@@ -158,7 +168,7 @@ def test_scaling_is_against_the_fewest_devices_measured(cells: pd.DataFrame) -> 
 def test_names_of_configurations_do_not_matter() -> None:
     near = synthetic.cell(synthetic.configuration(each=2, name="zebra"))
     apart = synthetic.cell(synthetic.configuration(hosts=2, each=1, name="ant"))
-    rows = comparable_cells.node_spread(measure((apart, 90.0), (near, 100.0)))
+    rows = comparable_cells.node_spread(*measure((apart, 90.0), (near, 100.0)))
     assert rows.set_index("configuration")["drop_pct"].to_dict() == {"zebra": 0.0, "ant": pytest.approx(10)}
 
 
@@ -166,12 +176,12 @@ def test_names_of_configurations_do_not_matter() -> None:
 def test_cells_that_differ_in_anything_else_are_not_compared(change: dict) -> None:
     near = synthetic.cell(synthetic.configuration(each=2))
     apart = synthetic.cell(synthetic.configuration(hosts=2, each=1), **change)
-    assert comparable_cells.node_spread(measure((near, 100.0), (apart, 90.0))).empty
+    assert comparable_cells.node_spread(*measure((near, 100.0), (apart, 90.0))).empty
 
 
 def test_a_reference_that_failed_leaves_the_next_fewest_hosts_as_reference() -> None:
     cells = [synthetic.cell(synthetic.configuration(hosts=n, each=4 // n)) for n in (1, 2, 4)]
-    rows = comparable_cells.node_spread(measure((cells[0], None), (cells[1], 100.0), (cells[2], 95.0)))
+    rows = comparable_cells.node_spread(*measure((cells[0], None), (cells[1], 100.0), (cells[2], 95.0)))
     assert rows["against_hosts"].dropna().unique().tolist() == [2]
     assert rows.set_index("hosts")["drop_pct"][4] == pytest.approx(5)
 
@@ -179,7 +189,7 @@ def test_a_reference_that_failed_leaves_the_next_fewest_hosts_as_reference() -> 
 def test_speedup_by_batch_needs_the_same_reference_count_for_all_batches() -> None:
     one, two, four = (synthetic.configuration(each=n) for n in (1, 2, 4))
     rows = comparable_cells.speedup_by_batch(
-        measure(
+        *measure(
             (synthetic.cell(one, batch=8), 10.0), (synthetic.cell(two, batch=8), 18.0), (synthetic.cell(four, batch=8), 30.0),
             (synthetic.cell(one, batch=16), 10.0), (synthetic.cell(two, batch=16), 19.0), (synthetic.cell(four, batch=16), 36.0),
             (synthetic.cell(one, batch=32), None), (synthetic.cell(two, batch=32), 20.0), (synthetic.cell(four, batch=32), 39.0),
@@ -200,12 +210,13 @@ def test_composition_times_add_up() -> None:
 @pytest.mark.parametrize(
     "compare", [comparable_cells.scaling, comparable_cells.speedup_by_batch, comparable_cells.node_spread,
     comparable_cells.part_of_host,
-                comparable_cells.precision, lambda cells: comparable_cells.overhead(cells, "x")],
+                comparable_cells.precision, lambda cells, design: comparable_cells.overhead(cells, "x", design)],
 )  # fmt: skip
 def test_nothing_planned_and_nothing_measured_are_no_rows(compare) -> None:
     empty = runs_table([])
-    assert compare(cells_table([], empty)).empty
-    assert compare(cells_table(synthetic.planned(), empty)).empty
+    design = comparisons.design(empty)
+    assert compare(cells_table([], empty), design).empty
+    assert compare(cells_table(synthetic.planned(), empty), design).empty
 
 
 def test_precisions_are_ordered_by_digits() -> None:

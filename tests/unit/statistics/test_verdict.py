@@ -15,7 +15,7 @@ NAN = float("nan")
 
 def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
     given = {"p": p, "p_holm": p_holm, "n_tests": 33, "least_detectable_pct": 1.5, "paired": False, "n_pairs": 0}
-    return {**given, "method": statistics.LOG_RATIO, **more}
+    return {**given, "method": statistics.BETWEEN, **more}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_caption_counts_what_differs_and_how_it_was_compared() -> None:
     )
     said = verdict.counted(rows, {"order": "blocks"}, "fp32")
     assert said.startswith(
-        "1 of 2 cells differs significantly from fp32 (log ratio of means, t paired by block: 1; log ratio of means, Welch t: 1;"
+        "1 of 2 cells differs significantly from fp32 (within one composition, t paired by block: 1; t over compositions: 1;"
     )
     assert "Holm" in said
     assert "difference of 1.5\u202f% in 80 of 100 cases" in said
@@ -68,8 +68,9 @@ def test_a_caption_counts_what_differs_and_how_it_was_compared() -> None:
 
 def test_a_table_says_how_each_was_compared() -> None:
     say = verdict.COLUMNS["Compared"]
-    assert say(row(0, 0, paired=True, n_pairs=4)) == "paired, 4 blocks"
-    assert say(row(0, 0)) == "not paired"
+    assert say(row(0, 0, paired=True, n_pairs=4, method=statistics.PAIRED)) == "paired, 4 blocks"
+    assert say(row(0, 0, paired=True, n_pairs=3)) == "paired, 3 leases"
+    assert say(row(0, 0)) == "t over compositions"
     assert say(row(0, 0, method=statistics.ITSELF)) == statistics.ITSELF
     assert [verdict.p_value(p) for p in (0.0, 0.0344, 1.0, NAN)] == ["< 0.001", "0.034", "1.0", "–"]
     assert [verdict.COLUMNS["Detectable"](row(0, 0, least_detectable_pct=least)) for least in (0.123, 7.0, NAN)] == [

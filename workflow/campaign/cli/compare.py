@@ -103,6 +103,11 @@ def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | No
         _show_comparison(comparison)
     if not rules:
         return
+    for each in comparison.untested[:_SHOWN]:
+        words = f"not tested (one composition each): {each.rule}: {each.where}: {each.change}"
+        click.secho(words, err=True, fg="yellow")
+    if len(comparison.untested) > _SHOWN:
+        click.secho(f"not tested: {len(comparison.untested) - _SHOWN} more times", err=True, fg="yellow")
     broken = [f"{each.rule}: {each.where}: {each.change}" for each in comparison.broken[:_SHOWN]]
     if len(comparison.broken) > _SHOWN:
         broken.append(f"{len(comparison.broken) - _SHOWN} more times")

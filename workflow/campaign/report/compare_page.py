@@ -17,7 +17,7 @@ from campaign.report.sections.published import published
 from campaign.report.svg import adapted
 from campaign.report.templates import filled, inline
 from campaign.statistics import SIGNIFICANT
-from campaign.statistics.verdict import p_value
+from campaign.statistics.verdict import ONE_COMPOSITION, p_value
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
 ROWS_ON_PAGE = 300
@@ -99,8 +99,11 @@ def findings(comparison: Comparison) -> list[str]:
     if len(certain):
         first = by_change(certain).head(1).to_dict("records")[0]
         told.append(f"Largest change: {_change(first)} ({first['cell']}).")
-    elif comparison.compared:
+    elif comparison.rows["tested"].any():
         told.append("No cell shows a significant change (Holm).")
+    if alone := int((comparison.rows["ratio"].notna() & ~comparison.rows["tested"]).sum()):
+        cells = wording.plural(alone, "cell")
+        told.append(f"{cells} not tested: {ONE_COMPOSITION}.")
     named = int((comparison.rows["by"] == NAMES).sum())
     if named:
         told.append(f"{wording.plural(named, 'cell')} matched by names alone: the hardware or the options differ.")
@@ -139,15 +142,11 @@ def _row(row: Mapping[Any, Any]) -> tuple[str, ...]:
 
 def _caption(comparison: Comparison) -> str:
     counts = [*comparison.rows["base_n"], *comparison.rows["n"]]
-    paired = int(comparison.rows["paired"].sum())
-    how = (
-        f"; {wording.plural(paired, 'cell')} paired by block"
-        if paired
-        else "; no run shares a block with one of the other"
-    )
+    methods = comparison.rows.loc[comparison.rows["ratio"].notna(), "method"].str.removesuffix(", 95 %")
+    how = "; ".join(f"{method}: {count:,}" for method, count in methods.value_counts(sort=False).items())
     return (
-        f"Change of mean throughput of {comparison.other} against {comparison.base}, with its 95 % interval (log ratio of means, "
-        f"Welch t{how}); {wording.runs_behind(counts)} a cell and side. p-values are adjusted by Holm over all compared cells."
+        f"Change of mean throughput of {comparison.other} against {comparison.base}, with its 95 % interval ({how}); "
+        f" {wording.runs_behind(counts)} a cell and side. p-values are adjusted by Holm over all compared cells."
     )
 
 

@@ -30,6 +30,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +42,8 @@ from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import RecordError
 from campaign.paths import REPORTS, SCRIPTS
 from campaign.report import svg
+from campaign.statistics import comparisons
+from campaign.statistics.comparisons import Design
 from campaign.tables.cells import STATES
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table
@@ -76,6 +79,11 @@ class FigureData:
     def metric(self) -> Metric:
         """The primary metric: what `mean` and the other summaries of cells are of."""
         return metric_of(self.context)
+
+    @cached_property
+    def design(self) -> Design:
+        """What the runs say of the cells: `campaign.statistics.comparable_cells` compares by it."""
+        return comparisons.of_campaign(self.runs, {**self.context.get("campaign", {}), "protocol": self.protocol})
 
 
 @dataclass(frozen=True)

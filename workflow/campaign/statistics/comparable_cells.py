@@ -3,11 +3,11 @@
 Every function takes the cells table and gives its rows that take part, each beside the cell it is measured against:
 `against_configuration`, `against_mean`, .., and what their comparison says:
 
-ratio, ratio_low, ratio_high: mean over reference mean, 95 %; paired by block where `runs` (of
-`campaign.statistics.pairing.blocks`) has enough
-pairs of the two cells, which `paired`, `n_pairs` and `method` say. p: of the hypothesis that there is no effect (ratio 1; for
-scaling, the ideal speed-up). p_holm: the same, adjusted by Holm over all rows that a function gives, which is one figure; n_tests:
-how many comparisons these are.
+ratio, ratio_low, ratio_high: how many times as fast as the reference, 95 %, within leases or between compositions as
+`campaign.statistics.comparisons` decides, which `paired`, `n_pairs` (leases or blocks) and `method` say. tested: whether a test is
+allowed: not where each cell was measured on one composition and nothing tells how much compositions differ. p: of the hypothesis
+that there is no effect (ratio 1; for scaling, the ideal speed-up). p_holm: the same, adjusted by Holm over all rows that a function
+gives, which is one figure; n_tests: how many comparisons these are.
 least_detectable_pct: how large an effect had to be to be found in 80 of 100 campaigns like this one.
 
 A planned cell without a valid run keeps its row, with nan, so that a figure can show the gap. Pairs come from the
@@ -22,7 +22,8 @@ import numpy as np
 import pandas as pd
 
 from campaign import statistics, wording
-from campaign.statistics import pairing
+from campaign.statistics import comparisons
+from campaign.statistics.comparisons import Design
 
 KIND = ("workload", "precision", "device", "attach", "storage")
 SHAPE = ("hosts", "devices_per_host", "local_devices_per_host", "devices_used", "device", "attach", "storage")
@@ -50,7 +51,7 @@ def against(
     cells: pd.DataFrame,
     equal: Sequence[str],
     reference: pd.Series[bool],
-    runs: pd.DataFrame | None = None,
+    design: Design,
     scaled: bool = False,
 ) -> pd.DataFrame:
     """Every row beside the measured reference row that has the same values in the columns `equal`.
@@ -71,21 +72,21 @@ def against(
     # Columns that are keys are carried under a second name, hence a copy instead of a rename.
     side = measured[keys].assign(**{new: measured[old] for old, new in taken.items()})
     rows = cells.merge(side, on=keys, how="left", validate="many_to_one")
-    names = ["against_cell", "against_mean", "against_sd", "against_n"]
-    found = pairing.ratios(rows, rows[names].set_axis(list(pairing.SIDE), axis="columns"), runs)
+    found = comparisons.ratios(rows["cell_id"], rows["against_cell"], design)
     value, low, high = found.of.bounds()
-    p = found.of.p(rows["ranks"] / rows["against_ranks"] if scaled else 1.0)
+    p = found.p(rows["ranks"] / rows["against_ranks"] if scaled else 1.0)
     return rows.assign(
         ratio=value,
         ratio_low=low,
         ratio_high=high,
         n_pairs=found.pairs,
         paired=found.paired,
+        tested=found.tested,
         method=pd.Series(found.method, index=rows.index, dtype="str"),
         p=p,
         p_holm=statistics.holm(p),
         n_tests=int(np.isfinite(p).sum()),
-        least_detectable_pct=found.of.least_detectable_pct(),
+        least_detectable_pct=found.least_detectable_pct(),
     )
 
 
@@ -135,7 +136,7 @@ def varied(cells: pd.DataFrame, equal: Sequence[str], column: str) -> pd.DataFra
     return rows[rows[column].groupby([rows[key] for key in equal], sort=False).transform("nunique") >= 2]
 
 
-def scaling(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+def scaling(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """More devices, the same batch each: speed-up (`ratio`) and `efficiency_pct` against the fewest devices measured.
 
     `compact` marks the row with the fewest hosts at a device count; several hosts at one count are all kept. Of
@@ -148,7 +149,7 @@ def scaling(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFra
     counts = rows["ranks"].groupby([rows[key] for key in equal], sort=False).transform("nunique")
     compared = bool((_levels(rows, equal, "ranks") >= 2).any())
     rows = rows[(counts >= 2) & compared].sort_values([*equal, "ranks", "hosts"], ignore_index=True)
-    paired = against(rows, equal, _first_measured(rows, equal), runs, scaled=True)
+    paired = against(rows, equal, _first_measured(rows, equal), design, scaled=True)
     ideal = paired["ranks"] / paired["against_ranks"]
     at_count = [*equal, "ranks"]
     measured_here = _levels(paired, at_count, "hosts") > 0
@@ -162,9 +163,9 @@ def scaling(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFra
     )
 
 
-def speedup_by_batch(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+def speedup_by_batch(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Speed-up of one device count over the smallest, for several batches; the reference count is the same for all."""
-    rows = scaling(cells, runs)
+    rows = scaling(cells, design)
     rows = rows[rows["compact"]].reset_index(drop=True)
     panel = [*KIND, *option_columns(cells)]
     compared = rows["against_ranks"].where(_levels(rows, [*panel, "batch"], "ranks") >= 2)
@@ -176,7 +177,7 @@ def speedup_by_batch(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> p
     return one_family(rows[_levels(rows, keys, "batch") >= 2])[0]
 
 
-def batch_effect(speedups: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+def batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
     """The speed-up of the largest batch over that of the smallest, for each device count: `change_pct` and its bounds.
 
     speedups: rows of `speedup_by_batch`; the columns of the smallest batch keep their names, those of the largest end in `_large`.
@@ -187,15 +188,11 @@ def batch_effect(speedups: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd
     ends = measured.drop_duplicates(series).merge(largest, on=series, suffixes=("", "_large"))
     ends = ends[ends["batch"] < ends["batch_large"]].reset_index(drop=True)
 
-    def side(prefix: str, end: str) -> pd.DataFrame:
-        named = {"": pairing.SIDE, "against_": ("cell", "mean", "sd", "n")}[prefix]
-        return ends[[f"{prefix}{name}{end}" for name in named]].set_axis(list(pairing.SIDE), axis="columns")
-
-    at_count = pairing.ratios(side("", "_large"), side("", ""), runs)
-    at_fewest = pairing.ratios(side("against_", "_large"), side("against_", ""), runs)
+    at_count = comparisons.ratios(ends["cell_id_large"], ends["cell_id"], design)
+    at_fewest = comparisons.ratios(ends["against_cell_large"], ends["against_cell"], design)
     # Both device counts are compositions of their own, so nothing is shared between the two.
-    change = at_count.of.over(at_fewest.of)
-    value, low, high = change.bounds()
+    change = at_count.over(at_fewest)
+    value, low, high = change.of.bounds()
     p = change.p()
     return ends.assign(
         change_pct=100 * (value - 1),
@@ -203,17 +200,18 @@ def batch_effect(speedups: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd
         change_high=100 * (high - 1),
         p=p,
         p_holm=statistics.holm(p),
+        tested=change.tested,
         n_tests=int(np.isfinite(p).sum()),
         least_detectable_pct=change.least_detectable_pct(),
     )
 
 
-def node_spread(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+def node_spread(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Equally many devices on more hosts: `drop_pct` of throughput against the fewest hosts (one, where measured)."""
     equal = [*KIND, *option_columns(cells), "batch", "ranks"]
     rows = _unique(cells, [*equal, "hosts"], ["devices_per_host"])
     rows = rows[_levels(rows, equal, "hosts") >= 2].reset_index(drop=True)
-    paired = against(rows, equal, _first_measured(rows, equal), runs)
+    paired = against(rows, equal, _first_measured(rows, equal), design)
     return paired.assign(
         drop_pct=100 * (1 - paired["ratio"]),
         drop_low=100 * (1 - paired["ratio_high"]),
@@ -221,7 +219,7 @@ def node_spread(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.Dat
     )
 
 
-def part_of_host(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+def part_of_host(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Some of a host's devices in use (k of n): throughput against the smallest host, and the spread over hosts.
 
     case_cv_pct: sd over mean of the compositions' mean throughput at equal devices used (n - 1), nan for one composition.
@@ -231,12 +229,12 @@ def part_of_host(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.Da
     part = (rows["devices_used"] < rows["devices_per_host"]) & (rows["n_ok"] > 0)
     groups = [rows[key] for key in equal]
     rows = rows[part.groupby(groups, sort=False).transform("any").astype(bool)].reset_index(drop=True)
-    paired = against(rows, equal, _first_measured(rows, equal), runs)
+    paired = against(rows, equal, _first_measured(rows, equal), design)
     means = paired.groupby(equal, sort=False)["mean"]
     return paired.assign(case_cv_pct=100 * means.transform("std") / means.transform("mean"))
 
 
-def precision(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+def precision(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """The same cell in several precisions: speed-up (`ratio`) over the campaign's precision with the most digits."""
     equal = [*SHAPE, *option_columns(cells), "workload", "batch"]
     groups = [cells[key] for key in equal]
@@ -247,10 +245,10 @@ def precision(cells: pd.DataFrame, runs: pd.DataFrame | None = None) -> pd.DataF
     places = {name: place for place, name in enumerate(sorted(rows["precision"].unique(), key=precision_rank))}
     rows = rows.assign(_place=rows["precision"].map(places))
     rows = rows.sort_values([*equal, "_place"], kind="stable", ignore_index=True).drop(columns="_place")
-    return against(rows, equal, rows["precision"] == reference, runs).assign(reference=reference)
+    return against(rows, equal, rows["precision"] == reference, design).assign(reference=reference)
 
 
-def overhead(cells: pd.DataFrame, baseline: str, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+def overhead(cells: pd.DataFrame, baseline: str, design: Design) -> pd.DataFrame:
     """Cells attached or stored otherwise than the baseline configuration: `overhead_pct`, the increase of time.
 
     The reference of a cell is the equal cell (hosts, devices, workload, batch, precision, options) that is attached and
@@ -263,7 +261,7 @@ def overhead(cells: pd.DataFrame, baseline: str, runs: pd.DataFrame | None = Non
     comparable = cells.iloc[:0] if base.empty else cells
     rows = _unique(comparable, [*equal, "attach", "storage", "local_devices_per_host"], ["ranks"])
     reference = (rows["attach"] == attach) & (rows["storage"] == storage)
-    paired = against(rows, equal, reference, runs)
+    paired = against(rows, equal, reference, design)
     paired = one_family(paired[~reference.to_numpy()])[0]
     return paired.assign(
         overhead_pct=100 * (1 / paired["ratio"] - 1),

@@ -26,9 +26,15 @@ STUDENT = "Student t, 95 %"
 MEDIAN_STUDENT = "Student t for the median of normal runs, 95 %"
 BCA = "BCa bootstrap, 95 %"
 
-# Of a ratio.
-LOG_RATIO = "log ratio of means, Welch t, 95 %"
-PAIRED = "log ratio of means, t paired by block, 95 %"
+# Of a ratio, or of a mean over compositions.
+BETWEEN = "t over compositions, 95 %"
+BLOCKED = "t over compositions in blocks of the campaign, 95 %"
+PAIRED_BY_LEASE = "t over compositions, paired by lease, 95 %"
+BORROWED = "t, one composition, the spread of compositions borrowed, 95 %"
+AMONG_CHANGES = "t, one composition each, the spread of the changes of other configurations, 95 %"
+PAIRED = "within one composition, t paired by block, 95 %"
+RUNS_OF_ONE = "within one composition, t over runs, 95 %"
+ONE_EACH = "one composition each, run-to-run variation only, no test, 95 %"
 
 ONE_RUN = "none: one run"
 NO_RUN = "none: no run"

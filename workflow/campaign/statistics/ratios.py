@@ -75,11 +75,11 @@ class LogRatios:
         return LogRatios(
             self.ratio / other.ratio,
             self.variance + other.variance,
-            _welch((self.variance, self.freedom), (other.variance, other.freedom)),
+            welch((self.variance, self.freedom), (other.variance, other.freedom)),
         )
 
 
-def _welch(*parts: tuple[Floats, Floats]) -> Floats:
+def welch(*parts: tuple[Floats, Floats]) -> Floats:
     """Degrees of freedom of a sum of variances; 1 where there is no variance at all, which then is of no matter."""
     total = sum(variance for variance, _ in parts)
     divisor = np.asarray(sum(variance**2 / freedom for variance, freedom in parts))
@@ -107,7 +107,7 @@ def unpaired(
     size_a, size_b = np.where(enough, size_a, np.nan), np.where(enough, size_b, np.nan)
     part_a = (np.asarray(sd_a, dtype=np.float64) / a) ** 2 / size_a
     part_b = (np.asarray(sd_b, dtype=np.float64) / b) ** 2 / size_b
-    freedom = _welch((part_a, size_a - 1), (part_b, size_b - 1))
+    freedom = welch((part_a, size_a - 1), (part_b, size_b - 1))
     return LogRatios(a / b, part_a + part_b, freedom)
 
 

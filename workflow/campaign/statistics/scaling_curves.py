@@ -17,8 +17,8 @@ import pandas as pd
 
 from campaign import wording
 from campaign.statistics import scaling_models
+from campaign.statistics.comparisons import Design
 from campaign.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, Curves, Fit
-from campaign.statistics.spread_sources import Spread
 
 # Columns of each model's parameters, with the factor from the model's unit; each has _low and _high beside it.
 PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {
@@ -28,7 +28,7 @@ PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {
 }
 
 
-def with_models(rows: pd.DataFrame, series: Sequence[str], spread: Spread, runs: pd.DataFrame) -> pd.DataFrame:
+def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs: pd.DataFrame) -> pd.DataFrame:
     """Rows of `comparison.scaling` with, for each curve (rows equal in `series`, among them workload and batch):
 
     fit: name of the model with the smallest AICc; fit_misses: whether the points lie off it; the parameters of all models
@@ -38,10 +38,8 @@ def with_models(rows: pd.DataFrame, series: Sequence[str], spread: Spread, runs:
     points = rows[rows["compact"] & (rows["n_ok"] > 0)].sort_values([*series, "ranks"], kind="stable")
     curve = points.groupby(list(series), sort=False).ngroup().to_numpy().astype(np.int64)
     place = points.groupby(curve, sort=False).cumcount().to_numpy().astype(np.int64)
-    curves = _curves(points, curve, place)
-    workloads = points.groupby(curve, sort=False)["workload"].first()
-    between = np.array([spread.between_leases(str(name)) for name in workloads])
-    found = scaling_models.dips(curves, between)
+    curves, known = _curves(points, curve, place, design)
+    found = scaling_models.dips(curves, np.where(known, 0.0, np.nan))
     # What dips is not what the models are of; it would bend them.
     fits = scaling_models.fit(replace(curves, n_runs=np.where(found.dip, 0.0, curves.n_runs)))
     best = scaling_models.best(fits)
@@ -72,17 +70,27 @@ def with_models(rows: pd.DataFrame, series: Sequence[str], spread: Spread, runs:
     return _with_bandwidth(result, series, runs)
 
 
-def _curves(points: pd.DataFrame, curve: npt.NDArray[np.int64], place: npt.NDArray[np.int64]) -> Curves:
+def _curves(
+    points: pd.DataFrame, curve: npt.NDArray[np.int64], place: npt.NDArray[np.int64], design: Design
+) -> tuple[Curves, npt.NDArray[np.bool_]]:
+    """Curves, and of each whether the errors of its points hold the spread of compositions."""
     shape = (int(curve.max()) + 1, int(place.max()) + 1)
 
-    def spread_out(column: str, missing: float) -> npt.NDArray[np.float64]:
-        values = np.full(shape, missing)
-        values[curve, place] = points[column].to_numpy(dtype=np.float64)
-        return values
+    def spread_out(values: Any, missing: float) -> npt.NDArray[np.float64]:
+        found = np.full(shape, missing)
+        found[curve, place] = np.asarray(values, dtype=np.float64)
+        return found
 
-    names = {"ranks": np.nan, "hosts": np.nan, "mean": np.nan, "sd": np.nan, "n_ok": 0.0}
-    devices, hosts, mean, sd, runs = (spread_out(name, missing) for name, missing in names.items())
-    return Curves(devices, hosts, mean, sd, runs, spread_out("batch", np.nan)[:, 0])
+    errors = design.errors(points["cell_id"], curve)
+    runs = points["n_ok"].to_numpy(dtype=np.float64)
+    columns = {name: spread_out(points[name], np.nan) for name in ("ranks", "hosts", "mean", "batch")}
+    sd = spread_out(points["mean"] * np.sqrt(errors.variance * runs), np.nan)
+    freedom = np.full(shape[0], np.inf)
+    np.minimum.at(freedom, curve, errors.freedom)
+    known = np.ones(shape[0], dtype=np.bool_)
+    np.logical_and.at(known, curve, errors.known)
+    batch = columns["batch"][:, 0]
+    return Curves(columns["ranks"], columns["hosts"], columns["mean"], sd, spread_out(runs, 0.0), batch, freedom), known
 
 
 def _parameters(fits: Mapping[str, Fit]) -> dict[str, npt.NDArray[np.float64]]:

@@ -56,7 +56,8 @@ Marks = npt.NDArray[np.bool_]
 class Curves:
     """Curves of equally many places, [curve, point]; points in the order of devices, those that are not there with n_runs 0.
 
-    batch: of a device, [curve]. sd: of a sample of runs, nan for one run.
+    batch: of a device, [curve]. sd: of a run, as the error of its point says (times the root of n_runs), nan where unknown.
+    freedom: of these sds together, [curve]; without it, they are sds of samples of n_runs.
     """
 
     devices: Floats
@@ -65,6 +66,7 @@ class Curves:
     sd: Floats
     n_runs: Floats
     batch: Floats
+    freedom: Floats | None = None
 
     @property
     def there(self) -> Marks:
@@ -75,6 +77,9 @@ class Curves:
         several = self.there & (self.n_runs > 1) & np.isfinite(self.sd)
         relative = np.where(several, self.sd / np.where(self.there, self.throughput, 1.0), 0.0)
         freedom = np.where(several, self.n_runs - 1, 0.0)
+        if self.freedom is not None:
+            share = several / np.maximum(several.sum(axis=1, keepdims=True), 1)
+            freedom = np.nan_to_num(self.freedom)[:, None] * share
         return (freedom * relative**2).sum(axis=1), freedom.sum(axis=1)
 
 
@@ -243,13 +248,20 @@ def is_dip(p_holm: npt.ArrayLike, low_pct: npt.ArrayLike) -> Marks:
 
 
 def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
-    """Test every inner point. lease_variance: of the logarithm, [curve] or one: points of a curve are on leases of their own."""
+    """Test every inner point. lease_variance: of the logarithm, [curve] or one: points of a curve are on leases of their own.
+
+    nan where that is not known: then nothing is tested, as the lease may be what dips.
+    """
     between = np.broadcast_to(np.asarray(lease_variance, dtype=np.float64), curves.batch.shape)
     there, n = curves.there, np.where(curves.there, curves.devices, np.nan)
     step = n * curves.batch[:, None] / np.where(there, curves.throughput, np.nan)
     squares, freedom = curves.spread()
+    runs = np.where(there, curves.n_runs, np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        variance = (squares / freedom)[:, None] / np.where(there, curves.n_runs, np.nan) + between[:, None]
+        of_runs = np.broadcast_to((squares / freedom)[:, None], runs.shape)
+        if curves.freedom is not None:
+            of_runs = (curves.sd / curves.throughput) ** 2
+        variance = of_runs / runs + between[:, None]
     left, right = _neighbours(there)
     rows = np.arange(len(n))[:, None]
 
@@ -270,7 +282,7 @@ def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
     half = student_quantile(free) * error
     p = np.where(tested, p, np.nan)
     under, low, high = (np.where(tested, 100 * (1 - np.exp(-(slower + side))), np.nan) for side in (0.0, -half, half))
-    return Dips(np.where(tested, n * curves.batch[:, None] / line, np.nan), under, low, high, p, holm(p))
+    return Dips(np.where(np.isfinite(line), n * curves.batch[:, None] / line, np.nan), under, low, high, p, holm(p))
 
 
 def _neighbours(there: Marks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

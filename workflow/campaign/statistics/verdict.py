@@ -1,8 +1,7 @@
 """What the numbers of a comparison allow to say, in words: that there is a difference, none larger than so much, or nothing.
 
-Rows are those of `campaign.statistics.comparable_cells`: p, p_holm, n_tests, paired, least_detectable_pct. A difference
-counts when it stands among
-all comparisons of its figure (Holm, 5 %); an interval is of one comparison by itself.
+Rows are those of `campaign.statistics.comparable_cells`: p, p_holm, n_tests, tested, paired, method, least_detectable_pct.
+A difference counts when it stands among all comparisons of its figure (Holm, 5 %); an interval is of one comparison by itself.
 """
 
 from __future__ import annotations
@@ -15,15 +14,31 @@ import numpy as np
 import pandas as pd
 
 from campaign import statistics, wording
-from campaign.statistics import SIGNIFICANT, pairing
+from campaign.statistics import SIGNIFICANT
 
 # Wider than that, an interval around none excludes nothing that anybody would believe.
 _SAYS_NOTHING_PCT = 100.0
 
 
+SEQUENTIAL = (
+    "The runs of a cell came one after the other, not in blocks, so that drift of the system can pose as an effect."
+)
+LEASES_IN_ORDER = (
+    "Compositions were made in an order that saves recompositions, not in random blocks, so that drift of the system over the "
+    "campaign can pose as an effect."
+)
+ONE_COMPOSITION = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
+ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
+
+
 def differs(row: Mapping[Any, Any]) -> bool:
     """Whether there is a difference, among all comparisons of the figure."""
     return bool(row["p_holm"] < SIGNIFICANT)
+
+
+def untested(row: Mapping[Any, Any]) -> bool:
+    """Whether a comparison may not be tested, because its cells were measured on one composition each."""
+    return not row.get("tested", True) and row.get("method") != statistics.ITSELF
 
 
 def no_larger_than(low_pct: float, high_pct: float) -> float:
@@ -36,6 +51,8 @@ def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
 
     low_pct, high_pct: bounds of the difference, 95 %. '' as well without an interval, which the number says itself.
     """
+    if untested(row) and math.isfinite(low_pct):
+        return f" ({ONE_EACH})"
     if differs(row) or not math.isfinite(row["p"]):
         return ""
     if row["p"] < SIGNIFICANT:
@@ -86,10 +103,11 @@ def p_value(p: float) -> str:
 
 
 def _how(row: Mapping[Any, Any]) -> str:
-    """How a comparison was made, for a table: 'paired, 5 blocks', 'not paired', or why it was not."""
+    """How a comparison was made, for a table: 'paired, 5 blocks', 'paired, 3 leases', 't over compositions', or why it was not."""
     if row["paired"]:
-        return f"paired, {wording.plural(int(row['n_pairs']), 'block')}"
-    return {statistics.LOG_RATIO: "not paired"}.get(row["method"], str(row["method"]))
+        unit = "block" if row["method"] == statistics.PAIRED else "lease"
+        return f"paired, {wording.plural(int(row['n_pairs']), unit)}"
+    return str(row["method"]).removesuffix(", 95 %")
 
 
 def detectable(row: Mapping[Any, Any]) -> str:
@@ -100,8 +118,10 @@ def detectable(row: Mapping[Any, Any]) -> str:
 
 def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> str:
     """For a caption: how many cells were compared with the reference (in words), how, and how many differ."""
-    tested = rows[rows["p"].notna()]
-    order = f" {pairing.SEQUENTIAL}" if protocol.get("order") == "sequential" else ""
+    tested, order = rows[rows["p"].notna()], _order(protocol)
+    alone = int((rows["method"] == statistics.ONE_EACH).sum()) if "method" in rows else 0
+    if tested.empty and alone:
+        return f"No comparison with {reference} is tested: {ONE_COMPOSITION}.{order}"
     if tested.empty:
         return f"No comparison with {reference} has an interval.{order}"
     found = int((tested["p_holm"] < SIGNIFICANT).sum())
@@ -111,11 +131,21 @@ def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> 
         f"{found:,} of {wording.plural(len(tested), 'cell')} {'differs' if found == 1 else 'differ'} significantly from {reference}"
         f" ({made}; 5\u202f% for all together, Holm)."
     )
+    if alone:
+        said += f" {wording.plural(alone, 'further comparison')} not tested: {ONE_COMPOSITION}."
     least = tested["least_detectable_pct"].replace(np.inf, np.nan).median()
     if math.isfinite(least):
         detected = wording.percent(least, _decimals(least))
         said += f" The median comparison would detect a difference of {detected} in 80 of 100 cases."
     return said + order
+
+
+def _order(protocol: Mapping[str, Any]) -> str:
+    """What the order of runs or leases takes from every statement; '' for random blocks."""
+    runs = f" {SEQUENTIAL}" if protocol.get("order") == "sequential" else ""
+    several = int(protocol.get("compositions") or 1) > 1
+    leases = f" {LEASES_IN_ORDER}" if several and protocol.get("lease_order") == "least-recomposition" else ""
+    return runs + leases
 
 
 def _detectable(least: float) -> str:

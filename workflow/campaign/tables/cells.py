@@ -12,6 +12,7 @@ import pandas as pd
 
 from campaign import statistics
 from campaign.documents.cell import Cell
+from campaign.statistics import comparisons
 from campaign.tables.columns import PLANNED, types
 from campaign.tables.io import frame
 
@@ -46,7 +47,8 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFr
 
     state: `measured` (a run is ok), `failed` (it was run, none is ok), `implied` (not run: a smaller batch ran out of memory) or
     `missing` (no run). n_ok counts the runs that are ok and have a throughput. Throughput columns (median,
-    mean, sd, min, max; samples per second) are over ok runs; ci_low and ci_high bound the mean, median_low and median_high the
+    mean, sd, min, max; samples per second) are over ok runs; mean is the harmonic one, total work over total time, in which runs
+    far from the others count as near (`campaign.statistics.location`); ci_low and ci_high bound it, median_low and median_high the
     median, at 95 %, and interval_method and median_method say how. n_outliers, outliers: the runs that lie far from the others
     (`campaign.statistics.outliers`), which count like any other.
     stopped: why a target, or the most repetitions under one, ended the cell.
@@ -79,25 +81,27 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFr
     ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
     table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
     table["step_median_s"] = ids.map(ok["step_median_s"].median()).astype("float64")
-    return _with_summary(table, runs[(runs["status"] == "ok") & runs["throughput_per_s"].notna()])
+    return _with_summary(table, runs)
 
 
-def _with_summary(table: pd.DataFrame, ok: pd.DataFrame) -> pd.DataFrame:
+def _with_summary(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    ok = runs[(runs["status"] == "ok") & runs["throughput_per_s"].notna()]
     places, names = pd.factorize(table["cell_id"])
     ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
     ok = ok[ok["place"] >= 0]
     found = statistics.summaries(ok["throughput_per_s"], ok["place"], len(names))
+    led = _locations(names, runs, found)
     named = _outliers(ok[found.outlier], found.median)
     numbers = {
         "median": found.median,
-        "mean": found.mean,
+        "mean": led["mean"],
         "sd": found.sd,
         "min": found.minimum,
         "max": found.maximum,
         "cv_pct": found.cv_pct,
-        "ci_low": found.ci_low,
-        "ci_high": found.ci_high,
-        "interval_method": found.interval_method,
+        "ci_low": led["ci_low"],
+        "ci_high": led["ci_high"],
+        "interval_method": led["interval_method"],
         "median_low": found.median_low,
         "median_high": found.median_high,
         "median_method": found.median_method,
@@ -107,6 +111,19 @@ def _with_summary(table: pd.DataFrame, ok: pd.DataFrame) -> pd.DataFrame:
     columns = {name: pd.Series(values[places], index=table.index) for name, values in numbers.items()}
     words = {name: column.astype("str") for name, column in columns.items() if column.dtype == object}
     return table.assign(**{**columns, **words})
+
+
+def _locations(names: Any, runs: pd.DataFrame, found: statistics.Summaries) -> dict[str, Any]:
+    """The location that the report leads with and its interval, by cell; of runs without a positive value their plain mean."""
+    design = comparisons.design(runs, column="throughput_per_s")
+    at = design.cells.get_indexer(pd.Index(names))
+    of, how = design.locations()
+    there = at >= 0
+    columns = dict(zip(("mean", "ci_low", "ci_high"), of.bounds(), strict=True))
+    led = {name: np.where(there, values[at] if values.size else np.nan, np.nan) for name, values in columns.items()}
+    led["mean"] = np.where(there, led["mean"], found.mean)
+    words = np.where(there, how[at] if how.size else "", found.interval_method)
+    return {**led, "interval_method": words.astype(object)}
 
 
 def _outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:

@@ -98,7 +98,11 @@ CELLS: Columns = {
     "median": (NUMBER, "throughput: median over ok runs, samples per second"),
     "median_low": (NUMBER, "lower end of the 95 % interval of the median"),
     "median_high": (NUMBER, "upper end of the 95 % interval of the median"),
-    "mean": (NUMBER, "throughput: mean over ok runs, samples per second"),
+    "mean": (
+        NUMBER,
+        "throughput over ok runs, samples per second: total work over total time (harmonic mean), each composition alike, "
+        "runs far from the others as near",
+    ),
     "sd": (NUMBER, "throughput: standard deviation over ok runs, samples per second"),
     "min": (NUMBER, "throughput: least of the ok runs, samples per second"),
     "max": (NUMBER, "throughput: most of the ok runs, samples per second"),

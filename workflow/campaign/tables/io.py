@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from campaign.errors import RecordError
+from campaign.statistics import comparisons
+from campaign.statistics.comparisons import Design
 
 # Kinds of columns: text without missing values, whole numbers, and numbers that may be missing (nan).
 TEXT, COUNT, NUMBER = "text", "count", "number"
@@ -66,6 +69,11 @@ class Tables:
     context: Mapping[str, Any]
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @cached_property
+    def design(self) -> Design:
+        """What the runs say of the cells: every comparison is made by it."""
+        return comparisons.of_campaign(self.runs, self.context.get("campaign", {}))
 
     @property
     def name(self) -> str:

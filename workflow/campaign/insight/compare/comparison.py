@@ -15,8 +15,9 @@ from campaign.errors import ConfigError
 from campaign.insight.compare.differences import Difference, differences
 from campaign.insight.compare.gate import STATE, THROUGHPUT, Broken, Rule, broken_by_changes, broken_by_states
 from campaign.insight.compare.matching import NAMES, Matched, match
-from campaign.statistics import SIGNIFICANT, pairing
+from campaign.statistics import SIGNIFICANT, changes, comparisons
 from campaign.statistics.comparable_cells import naming_columns
+from campaign.statistics.comparisons import Ratios
 from campaign.tables.columns import MEASURED, RUNS
 from campaign.tables.io import Tables
 
@@ -29,7 +30,8 @@ class Comparison:
 
     rows: one matched pair each, in the base's order: cell (words), configuration, workload, batch, precision, by, differs;
     base_state, state, base_outcome, outcome; base_mean, mean (samples/s), base_n, n; ratio, low, high (95 %), p, p_holm,
-    paired, method, least_detectable_pct, says. means: by workload, and of ALL: cells, ratio, low, high, p of the geometric mean.
+    paired, tested, method, least_detectable_pct, says.
+    means: by workload, and of ALL: cells, ratio, low, high, p of the geometric mean.
     only_base, only_other: cell, state. broken: what breaks the rules, whose texts are in `rules`.
     """
 
@@ -42,6 +44,8 @@ class Comparison:
     surroundings: tuple[Difference, ...]
     rules: tuple[str, ...] = ()
     broken: tuple[Broken, ...] = ()
+    untested: tuple[Broken, ...] = ()
+    """What is beyond the limit of a rule, but was measured on one composition each, so that it may be chance."""
 
     @property
     def changed(self) -> pd.DataFrame:
@@ -71,8 +75,12 @@ def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparis
         tuple(differences(base.context, other.context)),
         tuple(rule.text for rule in rules),
     )
-    broken = [each for rule in rules for each in _broken(rule, comparison, matched, (base.runs, other.runs))]
-    return replace(comparison, broken=tuple(broken))
+    found = [each for rule in rules for each in _broken(rule, comparison, matched, (base.runs, other.runs))]
+    return replace(
+        comparison,
+        broken=tuple(each for each in found if each.tested),
+        untested=tuple(each for each in found if not each.tested),
+    )
 
 
 def _called_apart(base: str, other: str) -> tuple[str, str]:
@@ -85,9 +93,11 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
     # The same cell in two campaigns is two cells here, or it would be held against itself.
     a = two.assign(cell_id="other " + two["cell_id"].astype("str"))
     b = one.assign(cell_id="base " + one["cell_id"].astype("str"))
-    found = pairing.ratios(a, b, _blocks({"base ": base, "other ": other}))
+    by = comparisons.of_campaign(_both(base.runs, other.runs), _protocol(base, other))
+    found = comparisons.ratios(a["cell_id"], b["cell_id"], by)
+    found = changes.among_each_other(found, one["configuration"])
     ratio, low, high = found.of.bounds()
-    p = found.of.p()
+    p = found.p()
     rows = one[["configuration", "workload", "batch", "precision"]].assign(
         cell=_words(one),
         cell_id=one["cell_id"],
@@ -108,23 +118,27 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
         p=p,
         p_holm=statistics.holm(p),
         paired=found.paired,
+        tested=found.tested,
         method=found.method,
-        least_detectable_pct=found.of.least_detectable_pct(),
+        least_detectable_pct=found.least_detectable_pct(),
     )
     return rows.assign(says=[_says(row) for row in rows.to_dict("records")])
 
 
-def _blocks(sides: Mapping[str, Tables]) -> pd.DataFrame | None:
-    """Runs of both campaigns that stand in blocks; runs of one lease and one repetition make a pair, whoever planned them."""
-    known = []
-    for prefix, tables in sides.items():
-        runs = pairing.blocks(tables.runs, tables.context["campaign"].get("protocol", {}))
-        if runs is None:
-            return None
-        known.append(runs.assign(cell_id=prefix + runs["cell_id"].astype("str")))
-    # Leases are named by when and where they were taken: those of two campaigns are rarely the same.
-    shared = set(known[0]["lease_id"]) & set(known[1]["lease_id"])
-    return pd.concat([runs[runs["lease_id"].isin(shared)] for runs in known], ignore_index=True) if shared else None
+def _both(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Runs of both campaigns; a cell is one of the base or of the other. Leases that both have are the same lease."""
+    sides = (("base", base), ("other", other))
+    return pd.concat(
+        [runs.assign(cell_id=f"{name} " + runs["cell_id"].astype("str"), campaign=name) for name, runs in sides],
+        ignore_index=True,
+    )
+
+
+def _protocol(base: Tables, other: Tables) -> dict[str, Any]:
+    """Of both: runs stand in blocks where they do in each."""
+    one, two = (dict(tables.context["campaign"]) for tables in (base, other))
+    sequential = any(dict(each.get("protocol") or {}).get("order") == "sequential" for each in (one, two))
+    return {**one, "protocol": {"order": "sequential" if sequential else "blocks"}}
 
 
 def _words(cells: pd.DataFrame) -> list[str]:
@@ -151,8 +165,10 @@ def _says(row: Mapping[Any, Any]) -> str:
     """What a pair comes to, in words."""
     if not np.isfinite(row["ratio"]):
         return ""
-    if not np.isfinite(row["p_holm"]):
+    if not np.isfinite(row["low"]):
         return "one run, no interval"
+    if not row["tested"]:
+        return "not tested: one composition each"
     if row["p_holm"] < SIGNIFICANT:
         return "faster" if row["ratio"] > 1 else "slower"
     most = max(abs(row["low"] - 1), abs(row["high"] - 1))
@@ -160,18 +176,16 @@ def _says(row: Mapping[Any, Any]) -> str:
 
 
 def _means(rows: pd.DataFrame) -> pd.DataFrame:
-    """Geometric mean of the ratios over cells with Student's interval: of each workload, and of all; nan of one cell."""
+    """Geometric mean of the ratios over cells: of each workload, and of all; without interval for one configuration."""
     known = rows[rows["ratio"].notna()]
     groups = [*known.groupby("workload", sort=False), *([(ALL, known)] if known["workload"].nunique() > 1 else [])]
     told = []
     for name, group in groups:
-        logs = np.log(group["ratio"].to_numpy(dtype=np.float64))
-        n = len(logs)
-        variance = float(logs.var(ddof=1)) / n if n > 1 else np.nan
-        mean = np.array([np.exp(logs.mean())])
-        of = statistics.LogRatios(mean, np.array([variance]), np.array([n - 1.0 if n > 1 else np.nan]))
+        of = changes.mean_change(group["ratio"], group["configuration"])
         value, low, high = (float(each[0]) for each in of.bounds())
-        told.append({"workload": name, "cells": n, "ratio": value, "low": low, "high": high, "p": float(of.p()[0])})
+        told.append(
+            {"workload": name, "cells": len(group), "ratio": value, "low": low, "high": high, "p": float(of.p()[0])}
+        )
     numbers = dict.fromkeys(("ratio", "low", "high", "p"), "float64")
     return pd.DataFrame(told, columns=["workload", "cells", *numbers]).astype({"cells": "int64", **numbers})
 
@@ -194,23 +208,25 @@ def _broken(
             *broken_by_changes(rule, words, rows["ratio"].to_numpy(), rows["p_holm"].to_numpy()),
             *broken_by_changes(rule, named, means["ratio"].to_numpy(), statistics.holm(means["p"])),
         ]
-    sides = []
-    for cells, of in ((matched.other, runs[1]), (matched.base, runs[0])):
-        sample = _metric(rule, of).reindex(cells["cell_id"])
-        sides += [sample[name].to_numpy() for name in ("mean", "std", "count")]
-    ratios = statistics.unpaired(*sides)
-    return broken_by_changes(rule, words, ratios.ratio, statistics.holm(ratios.p()))
+    ratios = _metric_ratios(rule, matched, runs)
+    p = statistics.holm(ratios.p())
+    # A metric's own ratio: what is more of it is a larger cost.
+    return broken_by_changes(rule, words, 1 / ratios.of.ratio, p)
 
 
-def _metric(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
-    """Mean, sd and number of a metric by cell, over valid runs. ConfigError: there is no such metric."""
-    numeric = [str(name) for name in runs.select_dtypes("number").columns if _is_metric(str(name))]
-    if rule.quantity not in numeric:
-        near = difflib.get_close_matches(rule.quantity, [THROUGHPUT, STATE, *numeric], n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join([THROUGHPUT, STATE, *numeric])}"
-        raise ConfigError(f"--fail-on '{rule.text}': not both campaigns have the quantity '{rule.quantity}'; {hint}")
-    ok = runs[runs["status"] == "ok"]
-    return ok.groupby("cell_id")[rule.quantity].agg(["mean", "std", "count"])
+def _metric_ratios(rule: Rule, matched: Matched, runs: tuple[pd.DataFrame, pd.DataFrame]) -> Ratios:
+    """Cost ratios of a metric over valid runs. ConfigError: there is no such metric."""
+    for each in runs:
+        numeric = [str(name) for name in each.select_dtypes("number").columns if _is_metric(str(name))]
+        if rule.quantity not in numeric:
+            near = difflib.get_close_matches(rule.quantity, [THROUGHPUT, STATE, *numeric], n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join([THROUGHPUT, STATE, *numeric])}"
+            raise ConfigError(
+                f"--fail-on '{rule.text}': not both campaigns have the quantity '{rule.quantity}'; {hint}"
+            )
+    by = comparisons.design(_both(*runs), column=rule.quantity, higher=False)
+    of, to = ("other " + matched.other["cell_id"].astype("str"), "base " + matched.base["cell_id"].astype("str"))
+    return changes.among_each_other(comparisons.ratios(of, to, by), matched.base["configuration"])
 
 
 def _is_metric(column: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from campaign.insight.compare.comparison import Comparison
+from campaign.insight.compare.gate import Broken
 
 SCHEMA = "comparison/1"
 
@@ -25,8 +26,13 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "only_other": _records(comparison.only_other),
         "surroundings": [asdict(each) for each in comparison.surroundings],
         "rules": list(comparison.rules),
-        "broken": [asdict(each) for each in comparison.broken],
+        "broken": [_rule(each) for each in comparison.broken],
+        "untested": [_rule(each) for each in comparison.untested],
     }
+
+
+def _rule(each: Broken) -> dict[str, Any]:
+    return {name: value for name, value in asdict(each).items() if name != "tested"}
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """Rules under which a comparison fails: `throughput < -5%`, `energy_per_sample_j > 10%`, `state`.
 
 A change is that of the other campaign against the baseline, in percent. A cell breaks a rule when its change is beyond the limit
-and, after Holm over all matched cells, not by chance; where a side has one run, its change alone decides. For throughput, so does
-the mean over the cells of a workload. `state`: a cell that was measured in the baseline and is not in the other.
+and, after Holm over all matched cells, not by chance. Where each side was measured on one composition and nothing tells how much
+compositions differ, there is no test: such a change breaks no rule, and is listed as not tested. For throughput, the mean over the
+cells of a workload breaks a rule like a cell. `state`: a cell that was measured in the baseline and is not in the other.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Broken:
     rule: str
     where: str
     change: str
+    tested: bool = True
 
 
 def parse_rule(text: str) -> Rule:
@@ -64,18 +66,14 @@ def parse_rule(text: str) -> Rule:
 
 
 def broken_by_changes(rule: Rule, words: list[str], ratio: Floats, p_holm: Floats) -> list[Broken]:
-    """What breaks a rule of a quantity: its changes as ratios, and their p-values (nan: no interval)."""
+    """What breaks a rule of a quantity: its changes as ratios, and their p-values (nan: no test)."""
     change_pct = 100 * (ratio - 1)
     past = _TESTS[rule.test](np.where(np.isfinite(change_pct), change_pct, 0.0), rule.limit_pct) & np.isfinite(
         change_pct
     )
     past &= ~(p_holm >= SIGNIFICANT)
     return [
-        Broken(
-            rule.text,
-            words[place],
-            f"{wording.percent(change_pct[place])}{'' if np.isfinite(p_holm[place]) else ', one run'}",
-        )
+        Broken(rule.text, words[place], wording.percent(change_pct[place]), bool(np.isfinite(p_holm[place])))
         for place in np.flatnonzero(past)
     ]
 

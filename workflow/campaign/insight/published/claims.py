@@ -31,7 +31,7 @@ _UNIT = {
     "count": "",
     "samples": "",
 }
-_READ = ("state", "failures", "n_ok", "mean", "sd")
+_READ = ("state", "failures", "n_ok", "mean")
 _OUTCOME = {"ok": "fits", "out_of_memory": "runs out of memory"}
 # What a computed number is of, where the claim's words may not say it.
 _QUANTITY = {
@@ -181,7 +181,9 @@ def _said(claim: Claim, value: Value) -> str:
         return f"{number}, and no larger one was tried"
     if value.exact or value.low == value.high:
         return number
-    return f"{number}, one run" if math.isnan(value.low) else f"{number} [{say(value.low)}, {say(value.high)}]"
+    if math.isnan(value.low):
+        return f"{number}, one run"
+    return f"{number} [{say(value.low)}, {say(value.high)}]{'' if value.tested else ', one composition each'}"
 
 
 def _with_unit(claim: Claim, number: float) -> str:

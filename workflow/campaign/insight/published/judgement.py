@@ -2,7 +2,8 @@
 
 A bound, a direction or a setting agrees where the whole interval here lies inside what the claim's words allow, and differs where
 none of it does. A printed number agrees where the interval here reaches what rounds to it; an interval that holds `no effect` as
-well decides nothing. Without an interval nothing is decided. Of several values all have to agree, and one that differs is enough to
+well decides nothing. Without an interval nothing is decided, nor with one that holds run-to-run variation of one composition only.
+ Of several values all have to agree, and one that differs is enough to
 differ; their intervals hold together at 95 %.
 """
 
@@ -57,7 +58,7 @@ def _of_value(claim: Claim, here: Here, value: Value) -> Verdict:
     low, high = -math.inf if least is None else least, math.inf if most is None else most
     if value.exact:
         return "agrees" if low <= value.value <= high else "differs"
-    if math.isnan(value.low) or math.isnan(value.high):
+    if not value.tested or math.isnan(value.low) or math.isnan(value.high):
         return "undecided"
     if value.high < low or value.low > high:
         return "differs"

@@ -1,7 +1,8 @@
 """What a campaign's tables say of a claim: its quantity, from each pair of cells, cell or group of cells that it is about.
 
 Intervals of several values of one claim hold together at 95 % (Bonferroni), so that no claim fails by its number of cells.
-throughput_drop_pct, throughput_gain_pct, throughput_ratio: mean throughput of a cell over that of the cell it is held against.
+throughput_drop_pct, throughput_gain_pct, throughput_ratio: throughput of a cell over that of the cell it is held against, as
+`campaign.statistics.comparisons` compares them.
 time_ratio, time_increase_pct: the inverse, as equal work takes that much longer. metric, metric_ratio: mean over valid runs.
 spread_cv_pct: sd over mean of the cells' mean throughputs; with `against_models`, minus theirs. near_linear_up_to: the smallest
 efficiency up to the claim's number of devices. link_..: medians over pairs of devices, with their range in place of an interval.
@@ -21,8 +22,9 @@ import pandas as pd
 from campaign import wording
 from campaign.config.published_file import Claim, Here, ReferenceSet
 from campaign.insight.published.selection import NotHere, chosen, column, equal_columns, pairs, said_missed
-from campaign.statistics import CONFIDENCE, Floats, pairing, student_interval, unpaired
+from campaign.statistics import CONFIDENCE, Floats, comparisons
 from campaign.statistics.comparable_cells import naming_columns
+from campaign.statistics.comparisons import Design, Ratios
 from campaign.tables.io import Tables
 
 _MATRIX = {
@@ -44,6 +46,8 @@ class Value:
     cells: tuple[str, ...] = ()
     exact: bool = False
     """The value is a count or a description of these cells, not an estimate."""
+    tested: bool = True
+    """Whether its interval holds the spread of compositions; without, it is of runs of one composition and decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -85,33 +89,36 @@ def _measured(here: Here, names: ReferenceSet, tables: Tables) -> Found:
     if here.compute == "metric":
         rows = chosen(tables.cells[tables.cells["n_ok"] > 0], names, here)
         rows = rows.drop_duplicates("workload") if here.columns == ("parameters",) else rows
-        rows = rows.join(_metric(here, tables.runs, rows), on="cell_id")
-        rows = _known(rows[rows["_mean"].notna()].reset_index(drop=True), here)
+        metric = _metric(here, tables)
+        at = metric.places(rows["cell_id"])
+        rows = _known(rows[at >= 0].reset_index(drop=True), here)
         scale = rows["ranks"].to_numpy() if here.times_ranks else 1.0
-        bounds = student_interval(rows["_mean"], rows["_sd"], rows["_n"], _confidence(rows))
-        value, low, high = (np.asarray(each) * scale for each in (rows["_mean"], *bounds))
+        of, _ = metric.locations()
+        at = metric.places(rows["cell_id"])
+        value, low, high = (bound[at] * scale for bound in of.bounds(_confidence(rows)))
+        # What no run differs in, such as a number of parameters, is no estimate.
+        errors = metric.errors(rows["cell_id"], np.zeros(len(rows), dtype=np.int64))
+        tested = errors.known | (errors.variance == 0)
     else:
         rows = pairs(tables.cells, names, here)
-        value, low, high = _ratios(here, rows, tables)
-        value, low, high = _SAID[here.compute](value, low, high)
+        ratios, scale = _ratios(here, rows, tables)
+        value, low, high = _SAID[here.compute](*(bound * scale for bound in ratios.of.bounds(_confidence(rows))))
         kept = np.isfinite(value)
         rows, value, low, high = _known(rows[kept].reset_index(drop=True), here), value[kept], low[kept], high[kept]
-    rows = rows.assign(_value=value, _low=low, _high=high)
+        tested = ratios.tested[kept] | (rows["cell_id"] == rows["against_cell_id"]).to_numpy()
+    rows = rows.assign(_value=value, _low=low, _high=high, _tested=tested)
     trend = _trend(rows, here, tables) if here.along else None
     return Found(_values(rows), said_missed(rows, names, here), trend)
 
 
-def _ratios(here: Here, rows: pd.DataFrame, tables: Tables) -> tuple[Floats, Floats, Floats]:
+def _ratios(here: Here, rows: pd.DataFrame, tables: Tables) -> tuple[Ratios, Any]:
+    """Ratios of a cell's number over that of the cell it is held against, and what they are to be multiplied by."""
     if here.compute != "metric_ratio":
-        protocol = tables.context["campaign"].get("protocol", {})
-        against = rows[[f"against_{name}" for name in pairing.SIDE]].set_axis(list(pairing.SIDE), axis="columns")
-        return pairing.ratios(rows, against, pairing.blocks(tables.runs, protocol)).of.bounds(_confidence(rows))
-    metric = _metric(here, tables.runs, rows)
-    of, against = metric.reindex(rows["cell_id"]), metric.reindex(rows["against_cell_id"])
+        return comparisons.ratios(rows["cell_id"], rows["against_cell_id"], tables.design), 1.0
+    metric = _metric(here, tables)
     scale = (rows["ranks"] / rows["against_ranks"]).to_numpy() if here.times_ranks else 1.0
-    parts = [part[name].to_numpy() for part in (of, against) for name in ("_mean", "_sd", "_n")]
-    value, low, high = unpaired(*parts).bounds(_confidence(rows))
-    return value * scale, low * scale, high * scale
+    # Of a number that is not a rate, more of it is a larger cost; what is asked for is the number's own ratio.
+    return comparisons.ratios(rows["against_cell_id"], rows["cell_id"], metric), scale
 
 
 _Said = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
@@ -125,15 +132,14 @@ _SAID: Mapping[str, _Said] = {
 }
 
 
-def _metric(here: Here, runs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """_mean, _sd and _n of the metric over valid runs, by cell. NotHere: no run has it."""
+def _metric(here: Here, tables: Tables) -> Design:
+    """The metric over valid runs, by cell. NotHere: no run has it."""
+    runs = tables.runs
     if lacking := [name for name in here.columns if name not in runs.columns]:
         raise NotHere(f"no run has the metric '{lacking[0]}'")
-    ids = pd.concat([rows["cell_id"], *([rows["against_cell_id"]] if "against_cell_id" in rows else [])])
-    ok = runs[(runs["status"] == "ok") & runs["cell_id"].isin(ids)]
-    total = ok[list(here.columns)].astype("float64").sum(axis=1, skipna=False)
-    groups = total.groupby(ok["cell_id"])
-    return pd.DataFrame({"_mean": groups.mean(), "_sd": groups.std(), "_n": groups.count()})
+    total = runs[list(here.columns)].astype("float64").sum(axis=1, skipna=False)
+    protocol = tables.context["campaign"].get("protocol", {})
+    return comparisons.design(runs.assign(_total=total), protocol, column="_total", higher=False)
 
 
 def _known(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
@@ -153,7 +159,9 @@ def _trend(rows: pd.DataFrame, here: Here, tables: Tables) -> Trend:
         by = [name for name in equal_columns(rows, here) if name != column(rows, here.along)]
     except NotHere:
         asked = here.model_copy(update={"columns": (here.along,)})
-        along = _metric(asked, tables.runs, rows)["_mean"].reindex(rows["cell_id"]).to_numpy()
+        metric = _metric(asked, tables)
+        at = metric.places(rows["cell_id"])
+        along = np.where(at >= 0, metric.value[at], np.nan)
         by = [name for name in equal_columns(rows, here) if name not in ("workload", "batch")]
     by += [name for name in here.vary if name in rows.columns and name not in ("workload", "batch")]
     rows = rows.assign(_along=along)[np.isfinite(along)]
@@ -176,15 +184,15 @@ def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) 
     keys = equal_columns(rows, here)
     asked = claim.value if isinstance(claim.value, float) else math.inf
     rows = rows[rows["ranks"] <= asked].drop_duplicates([*keys, "ranks"])
-    first = rows.drop_duplicates(keys)[[*keys, "ranks", "mean", "sd", "n_ok", "cell_id"]]
+    first = rows.drop_duplicates(keys)[[*keys, "ranks", "cell_id"]]
     both = rows.merge(first, on=keys, suffixes=("", "_first"))
     both = both[both["ranks"] > both["ranks_first"]].reset_index(drop=True)
     if both.empty:
         raise NotHere("no two numbers of devices were measured")
-    parts = [both[f"{name}{which}"] for which in ("", "_first") for name in ("mean", "sd", "n_ok")]
+    ratios = comparisons.ratios(both["cell_id"], both["cell_id_first"], tables.design)
     scale = (100 * both["ranks_first"] / both["ranks"]).to_numpy()
-    value, low, high = (each * scale for each in unpaired(*parts).bounds(_confidence(both)))
-    both = both.assign(_value=value, _low=low, _high=high)
+    value, low, high = (each * scale for each in ratios.of.bounds(_confidence(both)))
+    both = both.assign(_value=value, _low=low, _high=high, _tested=ratios.tested)
     least = both.loc[both.groupby(keys, sort=False)["_value"].idxmin()].reset_index(drop=True)
     most = int(both["ranks"].max())
     short = (f"up to {most} devices instead of {asked:g}",) if most < asked else ()
@@ -305,6 +313,7 @@ def _values(rows: pd.DataFrame, exact: bool = False) -> tuple[Value, ...]:
             _words(row, rows),
             tuple(str(row[name]) for name in ("cell_id", "against_cell_id") if name in row),
             exact,
+            bool(row.get("_tested", True)),
         )
         for row in told
     )

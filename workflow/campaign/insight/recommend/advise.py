@@ -41,7 +41,7 @@ def advise(tables: Tables, asked: Asked) -> Advice:
     system = system_of(tables.context)
     models = modelled(runs, cells, named, _links(tables, system), asked.workloads)
     pools = {each.observed.device: pool_of(system, each.observed.device) for each in models} if system else {}
-    rows = candidates(runs, cells, models, pools)
+    rows = candidates(tables, models, pools)
     words = _words(cells, named)
     allowed = rows if rows.empty else rows[_allowed(rows, asked)]
     answers = [
@@ -147,8 +147,9 @@ def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) ->
         "and the cost of hosts, attachment and storage. Intervals are 95\u202f%; those of predictions include the error on "
         "configurations left out of the fit.",
         pool,
-        "A configuration ties with the best if a test of logarithms (Welch’s t, Holm over all shapes of a question) shows no "
-        "significant difference. Of measured ties, the one with the fewest devices is named first. "
+        "A configuration ties with the best if a test of logarithms (t with the spread of compositions, Holm over all pairs of "
+        "shapes of a question) shows no significant difference. Where each was measured on one composition, ties are unknown. "
+        "Of measured ties, the one with the fewest devices is named first. "
         f"Predictions choose only where the model is within {TRUSTED_PCT:.0f}\u202f% (median) on configurations left "
         "out of the fit, and never outside of the measured range.",
     )

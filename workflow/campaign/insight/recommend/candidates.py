@@ -1,7 +1,8 @@
 """Every possible answer: measured cells, and shapes of the same pool that were not measured, with what they give. Pure.
 
 A frame with a row for each shape, workload, batch, precision and options: its shape; `configuration`, `ranks`, `devices`, `way`;
-`measured`, `cell_id`, `n_ok`; `rate` (samples per second), `sd` of its logarithm with `freedom`, `low`, `high`; `energy_j` a
+`measured`, `cell_id`, `n_ok`; `rate` (samples per second), `sd` of its logarithm with `freedom`, `low`, `high`; `known`: whether
+that sd holds the spread of compositions, so that ties can be told; `energy_j` a
 sample, with `energy_sd`; `said_rate`: the model's of a measured cell whose configuration was left out; `extrapolated`: in words, or
 ''; `outside`: whether it is; `memory`: fits, out or unknown; `trusted`: whether predictions may be chosen; `shape`: its number.
 """
@@ -19,13 +20,14 @@ from campaign.insight.recommend.fit import Checked, Fitted, fit, predict
 from campaign.insight.recommend.fit import check as check_model
 from campaign.insight.recommend.observations import LinkStart, Observed, observed, with_ways
 from campaign.insight.recommend.shape_enumeration import COLUMNS, Pool, name, possible
-from campaign.statistics import student_quantile
+from campaign.statistics import comparisons, student_quantile
+from campaign.statistics.comparisons import Design
+from campaign.tables.io import Tables
 
 TRUSTED_PCT = 10.0
 """A model that is further off than this about a configuration it was not shown (median) chooses nothing."""
 
 FEWEST_SHAPES = 3
-_ONE_RUN_FREEDOM = 1.0
 _KEPT = (
     "workload",
     *COLUMNS,
@@ -42,6 +44,7 @@ _KEPT = (
         "rate",
         "sd",
         "freedom",
+        "known",
     ),
     *("low", "high", "energy_j", "energy_sd", "said_rate", "extrapolated", "outside", "memory", "trusted", "shape"),
 )
@@ -76,14 +79,12 @@ def modelled(
     return found
 
 
-def candidates(
-    runs: pd.DataFrame, cells: pd.DataFrame, models: Sequence[Modelled], pools: Mapping[str, Pool]
-) -> pd.DataFrame:
+def candidates(tables: Tables, models: Sequence[Modelled], pools: Mapping[str, Pool]) -> pd.DataFrame:
     """Of all workloads together; pools: by device model."""
-    noise = _noise(cells)
+    cells, energy = tables.cells, _energy(tables)
     frames = []
     for each in models:
-        own = _measured(each, _energy(runs), noise)
+        own = _measured(each, energy, tables.design)
         frames.append(own)
         pool = pools.get(each.observed.device)
         if each.fitted is not None and each.checked is not None and pool is not None:
@@ -96,6 +97,7 @@ def candidates(
         outside=together["extrapolated"] != "",
         shape=together.groupby(list(COLUMNS), sort=False).ngroup(),
         measured=together["measured"].astype(bool),
+        known=together["known"].astype(bool),
         trusted=together["trusted"].astype(bool),
     )
     kept = [*_KEPT, *models[0].observed.named]
@@ -104,35 +106,29 @@ def candidates(
     return together[kept].astype(dict.fromkeys(texts, object))
 
 
-def _noise(cells: pd.DataFrame) -> tuple[float, float]:
-    """(sd of the logarithm, degrees of freedom) of a run: pooled over cells of several, for cells that have one."""
-    several = cells[(cells["n_ok"] > 1) & cells["cv_pct"].notna()]
-    freedom = float((several["n_ok"] - 1).sum())
-    if not freedom:
-        return float("nan"), _ONE_RUN_FREEDOM
-    return float(np.sqrt(((several["cv_pct"] / 100) ** 2 * (several["n_ok"] - 1)).sum() / freedom)), freedom
-
-
-def _energy(runs: pd.DataFrame) -> pd.DataFrame:
-    """By cell: mean joules a sample, and the sd of that mean's logarithm."""
-    if "energy_per_sample_j" not in runs:
+def _energy(tables: Tables) -> pd.DataFrame:
+    """By cell: joules a sample, and the sd of its logarithm."""
+    column = "energy_per_sample_j"
+    if column not in tables.runs:
         return pd.DataFrame({"cell_id": pd.Series(dtype="str"), "energy_j": [], "energy_sd": []})
-    ok = runs[(runs["status"] == "ok") & (runs["energy_per_sample_j"] > 0)]
-    told = ok.groupby("cell_id", sort=False)["energy_per_sample_j"].agg(["mean", "std", "count"])
-    spread = told["std"] / told["mean"] / np.sqrt(told["count"])
-    return pd.DataFrame({"cell_id": told.index, "energy_j": told["mean"].to_numpy(), "energy_sd": spread.to_numpy()})
+    protocol = tables.context.get("campaign", {}).get("protocol", {})
+    by = comparisons.design(tables.runs, protocol, column=column, higher=False)
+    errors = by.errors(by.cells.to_series(), np.arange(len(by.cells)))
+    return pd.DataFrame(
+        {"cell_id": by.cells.astype("str"), "energy_j": by.value, "energy_sd": np.sqrt(errors.variance)}
+    )
 
 
-def _measured(each: Modelled, energy: pd.DataFrame, noise: tuple[float, float]) -> pd.DataFrame:
+def _measured(each: Modelled, energy: pd.DataFrame, design: Design) -> pd.DataFrame:
     cells = each.observed.cells
-    single = cells["n_ok"].to_numpy() < 2
-    sd = np.where(single, noise[0], (cells["cv_pct"] / 100 / np.sqrt(cells["n_ok"])).to_numpy())
+    errors = design.errors(cells["cell_id"], np.zeros(len(cells), dtype=np.int64))
     said = np.full(len(cells), np.nan) if each.checked is None else each.checked.predicted_s
     return cells.merge(energy, on="cell_id", how="left").assign(
         measured=True,
         rate=cells["mean"],
-        sd=sd,
-        freedom=np.where(single, noise[1], cells["n_ok"] - 1),
+        sd=np.sqrt(errors.variance),
+        freedom=errors.freedom,
+        known=errors.known,
         low=cells["ci_low"],
         high=cells["ci_high"],
         said_rate=cells["batch_global"] / said,
@@ -172,6 +168,7 @@ def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own
     each_shape = list(frame[list(COLUMNS)].itertuples(index=False, name=None))
     return frame.assign(
         measured=False,
+        known=True,
         cell_id="",
         n_ok=0,
         configuration=[called[shape] for shape in each_shape],

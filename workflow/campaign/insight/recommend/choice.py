@@ -24,13 +24,14 @@ from campaign.insight.recommend.objectives import (
 )
 from campaign.insight.recommend.shape_enumeration import COLUMNS
 from campaign.statistics import SIGNIFICANT, holm, student_quantile
+from campaign.statistics.ratios import welch
 
 TIED_SHOWN = 6
 EVIDENCE_SHOWN = 5
 _LEAST_SD = 1e-6
 _MILLION = 1e6
 # What the choice is made by; the rest of a row is read when it is put into words.
-_WEIGHED = ["shape", "measured", "outside", "rate", "sd", "freedom", "devices", "hosts"]
+_WEIGHED = ["shape", "measured", "outside", "rate", "sd", "freedom", "known", "devices", "hosts"]
 _HOUR_S = 3600.0
 
 Say = Callable[[float], str]
@@ -97,7 +98,7 @@ def answer(question: Question, rows: pd.DataFrame) -> Answer:
     )
     said = [_sentence(question, choice)]
     if not comparable:
-        said.append("Every cell has one run, so ties are unknown.")
+        said.append("One composition each was measured, so ties are unknown.")
     elif len(tied):
         said.append(f"A tie with {given.tied_words()}: the measurements show no difference.")
     return given.model_copy(update={"sentences": (*said, *([_beyond(further)] if further else []))})
@@ -108,7 +109,7 @@ def _tied(best: pd.Series[Any], inside: pd.DataFrame) -> tuple[pd.Series[Any], p
     devices are chosen; a prediction stands for itself."""
     others = _one_a_shape(inside)
     others = others[others["shape"] != best["shape"]]
-    if not np.isfinite(best["sd"]):
+    if not best["known"] or not np.isfinite(best["sd"]):
         return best, others.iloc[:0], False
     tied = others[~(told_apart(others, best) < SIGNIFICANT)].sort_values("measured", ascending=False, kind="stable")
     alike = tied[tied["measured"] & (tied["devices"] < best["devices"])]
@@ -195,12 +196,20 @@ def _one_a_shape(scored: pd.DataFrame) -> pd.DataFrame:
 
 
 def told_apart(rows: pd.DataFrame, best: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """p-values (Welch's t on the logarithms, Holm over all) that rows differ from one; nan where an interval is missing."""
+    """p-values (t on the logarithms) that rows differ from one; nan where the spread of compositions is unknown.
+
+    Adjusted over all pairs, as the one is the best of them only because it was looked for.
+    """
     variance, freedom = (rows[name].to_numpy(dtype=float) for name in ("sd", "freedom"))
     variance, own = variance**2, float(best["sd"]) ** 2
-    welch = (variance + own) ** 2 / (variance**2 / freedom + own**2 / float(best["freedom"]))
+    # Measured cells share one estimate of their spread, which two of them know no better than one.
+    shared = rows["measured"].to_numpy(dtype=bool) & bool(best["measured"])
+    both = welch((variance, freedom), (np.full(len(rows), own), np.full(len(rows), float(best["freedom"]))))
+    both = np.where(shared, np.minimum(both, np.maximum(freedom, float(best["freedom"]))), both)
     apart = np.abs(rows["score"].to_numpy(dtype=float) - float(best["score"])) / np.sqrt(variance + own)
-    return holm(2 * stdtr(welch, -apart))
+    known = rows["known"].to_numpy(dtype=bool) & bool(best["known"])
+    p = np.where(known, 2 * stdtr(both, -apart), np.nan)
+    return np.asarray(np.minimum(holm(p) * (known.sum() + 1) / 2, 1.0), dtype=np.float64)
 
 
 def _choice(question: Question, weighed: pd.Series[Any], rows: pd.DataFrame) -> Choice:

@@ -41,6 +41,7 @@ def mixed(rows: pd.DataFrame, shares: Sequence[tuple[str, float]]) -> pd.DataFra
         slow=("slow", "sum"),
         variance=("variance", lambda each: each.sum(skipna=False)),
         freedom=("freedom", "min"),
+        known=("known", "all"),
         said=("said", lambda each: each.sum(skipna=False)),
         measured=("measured", "all"),
         extrapolated=("extrapolated", _joined),

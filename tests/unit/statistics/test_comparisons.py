@@ -1,0 +1,138 @@
+"""Which comparisons are within leases and which between compositions, and what each allows to say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from campaign import statistics
+from campaign.documents.record import Record
+from campaign.statistics import comparable_cells, comparisons, verdict
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.runs import runs_table
+from tests.unit.report import report_data as synthetic
+
+PLAIN, FAST = (synthetic.cell(synthetic.configuration(), precision=name) for name in ("fp32", "fp16"))
+# A system that gets slower from block to block, by far more than the effect.
+DRIFT = (1.0, 0.9, 0.8, 0.7, 0.6)
+
+
+def measured(**changes: dict[int, dict]) -> list[Record]:
+    """Both cells in five blocks, the fast one 2 % faster. changes: by cell and repetition, what is otherwise with a run."""
+    random = np.random.default_rng(1)
+    return [
+        synthetic.record(
+            cell,
+            n,
+            **{
+                "rate": 100 * effect * DRIFT[n - 1] * random.normal(1, 0.001),
+                **changes.get(cell.precision, {}).get(n, {}),
+            },
+        )
+        for cell, effect in ((PLAIN, 1.0), (FAST, 1.02))
+        for n in range(1, 6)
+    ]
+
+
+def compared(records: list[Record], order: str = "blocks") -> pd.Series:
+    runs = runs_table(records)
+    cells = cells_table([PlannedCell(cell, 5, "l") for cell in (PLAIN, FAST)], runs)
+    rows = comparable_cells.precision(cells, comparisons.design(runs, {"order": order}))
+    return rows.set_index("precision").loc["fp16"]
+
+
+def test_runs_of_one_block_are_paired_and_the_effect_is_seen_through_the_drift() -> None:
+    row = compared(measured())
+    assert (row["paired"], row["n_pairs"], row["method"]) == (True, 5, statistics.PAIRED)
+    assert row["ratio_low"] < 1.02 < row["ratio_high"] < row["ratio_low"] + 0.01
+    assert row["p_holm"] < 0.001
+    # What the table of means says is what the ratio says.
+    assert row["ratio"] == pytest.approx(row["mean"] / row["against_mean"], rel=1e-12)
+
+
+ANOTHER = {n: {"lease_id": "another"} for n in range(1, 6)}
+FAILED = {"fp16": {1: {"status": "nan"}}, "fp32": {n: {"status": "nan"} for n in (2, 3)}}
+
+
+@pytest.mark.parametrize(
+    ("change", "method"),
+    [
+        ({"fp16": ANOTHER}, statistics.ONE_EACH),
+        ({"fp16": {n: {"lease_id": "another"} for n in (1, 2, 3)}}, statistics.BORROWED),
+        (FAILED, statistics.RUNS_OF_ONE),
+    ],
+)
+def test_runs_of_other_leases_or_blocks_are_not(change: dict, method: str) -> None:
+    row = compared(measured(**change))
+    assert (row["paired"], row["method"]) == (False, method)
+    assert not row["p_holm"] < 0.05
+
+
+def test_one_composition_each_is_not_tested_and_its_interval_is_of_runs() -> None:
+    row = compared(measured(fp16=ANOTHER))
+    assert not row["tested"]
+    assert np.isnan(row[["p", "p_holm", "least_detectable_pct"]].astype(float)).all()
+    assert row["ratio_low"] < row["ratio"] < row["ratio_high"]
+    assert "one composition each was measured" in verdict.doubt(row, -1.0, 1.0)
+
+
+def test_cells_of_several_shared_leases_are_compared_lease_by_lease() -> None:
+    again = {n: {"lease_id": f"lease {n}"} for n in range(1, 6)}
+    row = compared(measured(fp16=again, fp32=again))
+    assert (row["paired"], row["n_pairs"], row["method"]) == (True, 5, statistics.PAIRED_BY_LEASE)
+    assert row["ratio_low"] < 1.02 < row["ratio_high"] < row["ratio_low"] + 0.01
+
+
+def test_a_run_that_failed_takes_its_block_out() -> None:
+    row = compared(measured(fp16={2: {"status": "oom_device"}}))
+    assert (row["paired"], row["n_pairs"], row["n_ok"]) == (True, 4, 4)
+    assert row["ratio_low"] < 1.02 < row["ratio_high"]
+
+
+def test_a_campaign_that_went_cell_by_cell_has_no_blocks() -> None:
+    assert not compared(measured(), order="sequential")["paired"]
+
+
+def test_cells_of_different_compositions_are_not_paired() -> None:
+    near, apart = synthetic.configuration(each=2), synthetic.configuration(hosts=2, each=1)
+    cells = [synthetic.cell(at) for at in (near, apart)]
+    records = [
+        synthetic.record(cell, n, 100.0 + n, lease_id=f"{cell.configuration.name}.c{n % 2}")
+        for cell in cells
+        for n in range(1, 5)
+    ]
+    runs = runs_table(records)
+    rows = comparable_cells.node_spread(
+        cells_table([PlannedCell(c, 4, "l") for c in cells], runs), comparisons.design(runs)
+    )
+    assert not rows["paired"].any()
+    assert rows.set_index("hosts")["method"].to_dict() == {1: statistics.ITSELF, 2: statistics.BETWEEN}
+
+
+def test_reasons_for_no_interval_are_told() -> None:
+    runs = runs_table(
+        [synthetic.record(PLAIN, n, 100.0 + n) for n in (1, 2)] + [synthetic.record(FAST, 1, None, "oom_device")]
+    )
+    known = PLAIN.id
+    found = comparisons.ratios(
+        pd.Series([known, FAST.id, known]), pd.Series([known, known, None]), comparisons.design(runs)
+    )
+    assert found.method.tolist() == [statistics.ITSELF, statistics.NO_RUN, statistics.NO_REFERENCE]
+    assert found.of.bounds()[0][0] == found.of.bounds()[1][0] == 1.0
+    assert np.isnan(found.p()).all()
+
+
+def test_a_metric_of_which_less_is_better_is_faster_where_it_is_less() -> None:
+    cells = {"a": 10.0, "b": 20.0}
+    runs = pd.DataFrame(
+        [
+            {"cell_id": cell, "workload": "w", "configuration": cell, "lease_id": f"{cell}{n}", "repetition": n, "status": "ok",
+             "started": float(n), "latency_us": value + 0.01 * n}
+            for cell, value in cells.items()
+            for n in (1, 2, 3)
+        ]
+    )  # fmt: skip
+    by = comparisons.design(runs, column="latency_us", higher=False)
+    assert comparisons.ratios(pd.Series(["a"]), pd.Series(["b"]), by).of.ratio[0] == pytest.approx(2, rel=0.01)
+    assert by.value.tolist() == pytest.approx([10.02, 20.02])
