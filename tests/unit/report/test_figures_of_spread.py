@@ -252,7 +252,6 @@ def test_no_runs_at_all_are_no_error() -> None:
     empty = runs_table([])
     found = spread(empty)
     assert found.hosts == ()
-    assert found.between_leases("bert") == 0.0
     for name, draw in DRAW.items():
         assert draw(FigureData(empty, cells_table([], empty), leases_table([]), "", {})).svg is None, name
 

@@ -1,16 +1,14 @@
 """Slow hosts: which hosts' runs are slower than other hosts' runs of the same cells.
 
 For each host, the logarithm of throughput of the runs that touched it is compared with that of the other runs of the same cells:
-one weighted difference over all cells, by weights that make the most of unequal numbers of runs. Its error holds the spread of
-runs, and that of leases where the design tells it (`variance_components`): then hosts are compared as they are, and any
-difference between them counts. Where lease and host cannot be told apart, a host has to stand out from how the others differ among
-each other (`AMONG_HOSTS`), for which it takes `HOSTS_NEEDED` hosts; with fewer, a slow lease looks like a slow host (`RUNS_ALONE`),
-and who reads the result must be told.
+one weighted difference over all cells, by weights that make the most of unequal numbers of runs. Its error is that of leases: how
+much the means of leases on the same hosts differ, with the freedom of leases (`WITH_LEASES`). Where no hosts were used on two
+leases, lease and host cannot be told apart: then a host has to stand out from how the others differ among each other
+(`AMONG_HOSTS`), for which it takes `HOSTS_NEEDED` hosts. With fewer nothing is tested, as a slow lease looks like a slow host.
 
-Robust: a run further than `FAR` robust standard deviations from the median of its cell on its lease counts as that far (Huber,
-1964, "Robust estimation of a location parameter"), and once a host is named, its runs no longer take part in judging others:
-neither does it hide a second slow host, nor is one that was only used together with it blamed. p-values are one-sided, and
-adjusted for all hosts (Holm).
+Robust: a run that is far from the median of its cell on its hosts counts as near (`campaign.statistics.location`), and once a host
+is named, its runs no longer take part in judging others: neither does it hide a second slow host, nor is one that was only used
+together with it blamed. p-values are one-sided, and adjusted for all hosts (Holm).
 """
 
 from __future__ import annotations
@@ -23,15 +21,13 @@ import numpy.typing as npt
 from scipy.special import stdtr
 
 from campaign.statistics.intervals import SIGNIFICANT, Floats, student_quantile
+from campaign.statistics.location import near
 from campaign.statistics.multiple_testing import holm
-from campaign.statistics.variance_components import Codes, codes
+from campaign.statistics.variance_components import Codes, codes, links
 
-FAR = 3.0
 HOSTS_NEEDED = 4
-WITH_LEASES = "the spread of runs and leases"
-AMONG_HOSTS = "the spread of runs, and of the other hosts with their leases among each other"
-RUNS_ALONE = "the spread of runs alone"
-_MEDIAN_OF_DIFFERENCES = 0.9538726  # median of |a - b| for two standard normal numbers
+WITH_LEASES = "the spread of leases on the same hosts"
+AMONG_HOSTS = "the spread of the other hosts with their leases among each other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +74,28 @@ class _Difference:
 
 
 def compare_hosts(
-    throughput: npt.ArrayLike,
-    cell: npt.ArrayLike,
-    lease: npt.ArrayLike,
-    hosts: Sequence[Sequence[str]],
-    lease_variance: float | None = None,
-    lease_freedom: int = 0,
+    throughput: npt.ArrayLike, cell: npt.ArrayLike, lease: npt.ArrayLike, hosts: Sequence[Sequence[str]]
 ) -> tuple[HostResult, ...]:
     """Every host against the others, those that are slow first, then by name.
 
-    throughput: of valid runs, positive. hosts: of each run. lease_variance: of the logarithm, from so many independent
-    differences; None where it cannot be told.
+    throughput: of valid runs, positive. hosts: of each run.
     """
-    judged = _Judged(throughput, cell, lease, hosts, lease_variance or 0.0, lease_freedom)
+    judged = _Judged(throughput, cell, lease, hosts)
     named: list[str] = []
     results: dict[str, HostResult] = {}
     while True:
         open_ = [host for host in judged.hosts if host not in named]
-        found = {host: judged.difference(host, named) for host in open_}
-        if lease_variance is None:
-            compared = sum(each is not None for each in found.values())
-            if compared >= HOSTS_NEEDED:
-                judged.error_of = AMONG_HOSTS
-                found = _among_each_other(found)
-            elif judged.error_of == AMONG_HOSTS:
+        shared = {host: judged.difference(host, named) for host in open_}
+        found = shared
+        if judged.error_of == AMONG_HOSTS:
+            if named and sum(each is not None for each in found.values()) < HOSTS_NEEDED:
                 break
-            else:
-                judged.error_of = RUNS_ALONE
+            found = _among_each_other(shared)
         adjusted = holm([np.nan if each is None else each.p for each in found.values()])
         for (host, each), p_holm in zip(found.items(), adjusted, strict=True):
             # Without those named there may be nothing left to compare with; what was said before was no blame, and stands.
             if each is not None or host not in results or results[host].slow:
-                results[host] = judged.result(host, each, float(p_holm), named)
+                results[host] = judged.result(host, each, float(p_holm), named, few=shared[host] is not None)
         slow = [host for host in open_ if results[host].slow]
         if not slow:
             break
@@ -123,13 +109,7 @@ class _Judged:
     """All runs, ready to be compared."""
 
     def __init__(
-        self,
-        throughput: npt.ArrayLike,
-        cell: npt.ArrayLike,
-        lease: npt.ArrayLike,
-        hosts: Sequence[Sequence[str]],
-        lease_variance: float,
-        lease_freedom: int,
+        self, throughput: npt.ArrayLike, cell: npt.ArrayLike, lease: npt.ArrayLike, hosts: Sequence[Sequence[str]]
     ) -> None:
         self.labels = np.unique(np.asarray(cell))
         self.cell, self.lease = codes(cell), codes(lease)
@@ -139,17 +119,16 @@ class _Judged:
         for run, names in enumerate(hosts):
             for name in names:
                 self.on[name][run] = True
-        self.y, self.variance, self.freedom = _winsorised(
-            np.log(np.asarray(throughput, dtype=np.float64)), self._spots()
-        )
-        self.lease_variance, self.lease_freedom = lease_variance, lease_freedom
-        self.error_of = WITH_LEASES
-
-    def _spots(self) -> Codes:
-        return codes(self.cell * (int(self.lease.max(initial=0)) + 1) + self.lease)
+        places = codes([", ".join(names) for names in hosts])
+        spot = codes(self.cell * (int(places.max(initial=0)) + 1) + places)
+        rate = np.asarray(throughput, dtype=np.float64)
+        cost, _ = near(1 / rate, spot, np.zeros(int(spot.max(initial=-1)) + 1, dtype=np.int64))
+        self.y = -np.log(cost)
+        self.variance, self.freedom = _of_leases(self.y, spot, self.lease)
+        self.error_of = WITH_LEASES if self.freedom else AMONG_HOSTS
 
     def difference(self, host: str, without: Sequence[str]) -> _Difference | None:
-        """None where no cell was run both on the host and elsewhere, or where no cell was run twice on a lease."""
+        """None where no cell was run both on the host and elsewhere; without error where no hosts had two leases."""
         ran = self.on[host]
         touched = np.zeros(self.labels.size, dtype=np.bool_)
         touched[self.cell[ran]] = True
@@ -161,22 +140,24 @@ class _Judged:
         cell, with_ = codes(self.cell[runs]), ran[runs]
         here, there = (np.bincount(cell[of], minlength=int(cell.max(initial=-1)) + 1) for of in (with_, ~with_))
         weight = np.where((here > 0) & (there > 0), here * there / np.maximum(here + there, 1), 0.0)
-        if not weight.sum() or self.freedom < 1:
+        if not weight.sum():
             return None
         weight /= weight.sum()
         share = np.where(with_, (weight / np.maximum(here, 1))[cell], -(weight / np.maximum(there, 1))[cell])
-        of_runs = self.variance * float((share**2).sum())
-        of_leases = self.lease_variance * float((np.bincount(codes(self.lease[runs]), weights=share) ** 2).sum())
-        total = of_runs + of_leases
-        parts = of_runs**2 / self.freedom + (of_leases**2 / self.lease_freedom if of_leases else 0.0)
-        freedom = total**2 / parts if parts else float(self.freedom)
-        return _Difference(float(share @ self.y[runs]), float(np.sqrt(total)), freedom, runs[share != 0.0])
+        shares = np.bincount(codes(self.lease[runs]), weights=share)
+        error = float(np.sqrt(self.variance * (shares**2).sum()))
+        return _Difference(float(share @ self.y[runs]), error, float(self.freedom), runs[share != 0.0])
 
-    def result(self, host: str, found: _Difference | None, p_holm: float, without: Sequence[str]) -> HostResult:
+    def result(
+        self, host: str, found: _Difference | None, p_holm: float, without: Sequence[str], few: bool
+    ) -> HostResult:
         nan = float("nan")
         if found is None:
-            if self.freedom < 1:
-                why = "no cell was run twice on one lease, so that the spread of runs is not known"
+            if few:
+                why = (
+                    f"fewer than {HOSTS_NEEDED} hosts with a cell in common, and none with two leases: a slow lease looks like a "
+                    "slow host"
+                )
             elif without:
                 why = f"no cell was run both on it and elsewhere, without {', '.join(without)}"
             else:
@@ -197,31 +178,33 @@ class _Judged:
 
 
 def _among_each_other(found: dict[str, _Difference | None]) -> dict[str, _Difference | None]:
-    """Differences whose errors hold how the other hosts differ among each other."""
+    """Differences whose error is how the other hosts differ among each other; none where there are too few hosts.
+
+    Each host is compared with the mean of all others, which makes differences among them larger by m / (m - 1).
+    """
     known = {host: each for host, each in found.items() if each is not None}
+    if len(known) < HOSTS_NEEDED:
+        return dict.fromkeys(found)
     result = dict(found)
     for host, each in known.items():
-        others = [other for name, other in known.items() if name != host]
-        spread = float(np.var([other.value for other in others], ddof=1)) - float(np.mean([o.error**2 for o in others]))
-        own, between = each.error**2, max(0.0, spread)
-        parts = own**2 / each.freedom + between**2 / (len(others) - 1)
-        freedom = (own + between) ** 2 / parts if parts else each.freedom
-        result[host] = _Difference(each.value, float(np.sqrt(own + between)), freedom, each.runs)
+        others = [other.value for name, other in known.items() if name != host]
+        result[host] = _Difference(each.value, float(np.std(others, ddof=1)), len(others) - 1.0, each.runs)
     return result
 
 
-def _winsorised(y: Floats, spot: Codes) -> tuple[Floats, float, int]:
-    """Values with those that are far from their group's median brought near, their variance inside of groups, its freedom."""
-    order = np.lexsort((y, spot))
-    size = np.bincount(spot, minlength=1)
-    start = np.cumsum(size) - size
-    ranked = y[order]
-    low, high = start + np.maximum(size - 1, 0) // 2, start + size // 2
-    median = (0.5 * (ranked[np.minimum(low, y.size - 1)] + ranked[np.minimum(high, y.size - 1)]))[spot]
-    apart = [np.abs(np.diff(y[np.argsort(spot, kind="stable")]))[np.diff(np.sort(spot)) == 0]]
-    scale = float(np.median(apart[0])) / _MEDIAN_OF_DIFFERENCES if apart[0].size else 0.0
-    # Of two runs neither is the one that is far.
-    near = np.where(size[spot] >= 3, np.clip(y, median - FAR * scale, median + FAR * scale), y)
-    mean = np.bincount(spot, weights=near) / size
-    freedom = int(y.size - size.size)
-    return near, float(((near - mean[spot]) ** 2).sum() / freedom) if freedom else float("nan"), freedom
+def _of_leases(y: Floats, spot: Codes, lease: Codes) -> tuple[float, int]:
+    """Variance of the mean of a lease about that of other leases of the same cells on the same hosts, and its freedom."""
+    _, first, where = np.unique(
+        spot * (int(lease.max(initial=0)) + 1) + lease, return_index=True, return_inverse=True
+    )
+    mean = np.bincount(where, y) / np.maximum(np.bincount(where), 1)
+    of, at = spot[first], lease[first]
+    leases = np.bincount(of)
+    residual = mean - (np.bincount(of, mean) / np.maximum(leases, 1))[of]
+    several = leases[of] > 1
+    freedom = links(at[several], of[several]) if several.any() else 0
+    if not freedom:
+        return float("nan"), 0
+    met = np.bincount(at[several])
+    of_lease = np.bincount(at[several], residual[several]) / np.maximum(met, 1)
+    return float((of_lease**2).sum() / freedom), freedom

@@ -49,11 +49,6 @@ class Spread:
         size = abs(float(np.log(ratio))) / float(ndtri(0.5 + CONFIDENCE / 2.0) * np.sqrt(2.0))
         return COULD if 100.0 * size <= part.sd_pct else MAY if 100.0 * size <= part.high_pct else NOT
 
-    def between_leases(self, workload: str) -> float:
-        """Variance of the logarithm between leases, their hosts included, as far as it is known; 0 where nothing is."""
-        parts = self.by_workload.get(workload)
-        return 0.0 if parts is None else parts.lease.variance + parts.host.variance + parts.together.variance
-
 
 def valid_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs that can be compared: ok, with a throughput and a lease."""
@@ -71,9 +66,7 @@ def spread(runs: pd.DataFrame) -> Spread:
     hosts = [tuple(names.split(", ")) for names in rows["host_names"] if names]
     if len({name for names in hosts for name in names}) < 2:
         return Spread(parts, ())
-    leases = of.components(named).lease
-    known = (leases.variance, leases.freedom) if leases.known else (None, 0)
-    compared = compare_hosts(of.rate[named], of.cell[named], of.lease[named], hosts, *known)
+    compared = compare_hosts(of.rate[named], of.cell[named], of.lease[named], hosts)
     return Spread(parts, tuple(replace(each, cells=tuple(of.names[int(at)] for at in each.cells)) for each in compared))
 
 

@@ -175,7 +175,7 @@ def _reasons(pairs: dict[str, int], known: dict[str, float]) -> dict[str, str]:
     }
 
 
-def _links(levels: Codes, groups: Codes) -> int:
+def links(levels: Codes, groups: Codes) -> int:
     """Independent differences between levels that meet in groups: levels less the parts that they fall into."""
     pairs = np.unique(np.stack([groups, levels]), axis=1)
     group, where = np.unique(pairs[0], return_inverse=True)
@@ -199,8 +199,8 @@ def _component(name: str, variances: dict[str, float], runs: _Runs) -> Component
     """A component with the interval that its independent differences allow."""
     each = np.arange(runs.y.size)
     of_runs = runs.y.size - np.unique(np.stack([runs.cell, runs.lease]), axis=1).shape[1]
-    of_leases = _links(runs.lease, runs.spot)
-    freedom = {RUN: of_runs, LEASE: of_leases}.get(name) or _links(runs.place, runs.cell)
+    of_leases = links(runs.lease, runs.spot)
+    freedom = {RUN: of_runs, LEASE: of_leases}.get(name) or links(runs.place, runs.cell)
     levels = runs.lease if name == LEASE else runs.place
     # What is under the component: its variance, the share of it that a level's mean still has, and its own freedom.
     under = [] if name == RUN else [(variances[RUN], _share(levels, each), of_runs)]

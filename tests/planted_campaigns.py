@@ -1,0 +1,146 @@
+"""Campaigns whose truth is known: what is planted in their runs has to come out of the statements, and nothing else.
+
+`runs` makes the runs of many campaigns at once, one workload each, as one table; `tables` makes one campaign through its records, as
+the report reads it. Deviations are of the logarithm of time: of a composition (`lease`), of a run (`run`), and a drift over the
+whole campaign, in which compositions come in random blocks. `effect`: time of each configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from campaign.documents.cell import Configuration
+from campaign.documents.run_numbers import run_number
+from campaign.tables.cells import PlannedCell, cells_table
+from campaign.tables.io import Tables
+from campaign.tables.runs import runs_table
+from tests.unit.report import report_data
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is planted. compositions: of all configurations, or of each; runs: of a cell over all of them."""
+
+    configurations: int = 4
+    compositions: int | tuple[int, ...] = 3
+    runs: int = 6
+    lease: float = 0.01
+    run: float = 0.01
+    drift: float = 0.0
+    cells: int = 1
+    noise: str = "normal"
+    of_leases: str = "normal"
+    slow: float = 0.0
+    missing: float = 0.0
+    failed: float = 0.0
+    effect: tuple[float, ...] = ()
+
+    def composed(self) -> list[int]:
+        k = self.compositions
+        return [k] * self.configurations if isinstance(k, int) else list(k)
+
+    def times(self) -> Floats:
+        return np.array(self.effect or (1.0,) * self.configurations)
+
+
+def _noise(kind: str, random: np.random.Generator, size: int) -> Floats:
+    """Deviations with mean 0 and standard deviation 1."""
+    drawn = {
+        "normal": lambda: random.standard_normal(size),
+        "heavy": lambda: random.standard_t(3, size) / np.sqrt(3),
+        "skew": lambda: random.exponential(1, size) - 1,
+        "two": lambda: np.where(random.random(size) < 0.5, 1.0, -1.0) * 0.98 + random.normal(0, 0.2, size),
+    }
+    return np.asarray(drawn[kind]())
+
+
+def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
+    """Runs of many campaigns as one table: campaign and workload are the number of the campaign, `batch` tells cells of a lease."""
+    random = np.random.default_rng(seed)
+    composed, times = truth.composed(), truth.times()
+    blocks = max(composed)
+    found = []
+    for block in range(blocks):
+        there = [i for i, k in enumerate(composed) if k > block]
+        place = np.argsort(random.random((campaigns, len(there))), axis=1)
+        for position, i in enumerate(there):
+            at = (block + (place[:, position] + 0.5) / len(there)) / blocks
+            lease = truth.lease * _noise(truth.of_leases, random, campaigns)
+            composed_well = random.random(campaigns) >= truth.failed
+            for cell in range(truth.cells):
+                for n in range(block, truth.runs, composed[i]):
+                    log = truth.drift * at + lease + truth.run * _noise(truth.noise, random, campaigns)
+                    time = times[i] * np.exp(log) * np.where(random.random(campaigns) < truth.slow, 1 / 0.7, 1.0)
+                    number = run_number(block + 1, n // composed[i] + 1)
+                    kept = np.flatnonzero(composed_well & (random.random(campaigns) >= truth.missing))
+                    found.append(
+                        pd.DataFrame(
+                            {"campaign": kept, "at": i, "batch": cell, "block": block, "repetition": number, "value": 1 / time[kept]}
+                        )
+                    )  # fmt: skip
+    table = pd.concat(found, ignore_index=True)
+    cell = (table["campaign"] * truth.configurations + table["at"]) * truth.cells + table["batch"]
+    lease_id = (table["campaign"] * truth.configurations + table["at"]) * blocks + table["block"]
+    return table.assign(
+        cell_id=cell,
+        lease_id=lease_id.astype("str"),
+        workload=table["campaign"],
+        configuration=table["at"].astype("str"),
+        status="ok",
+        started=table["block"].astype("float64"),
+    )
+
+
+def pairs(truth: Truth, campaigns: int) -> tuple[pd.Series[int], pd.Series[int]]:
+    """Ids of cells and of those they are compared with: every configuration with the first, for each cell of a lease."""
+    campaign, cell, at = np.meshgrid(
+        np.arange(campaigns), np.arange(truth.cells), np.arange(1, truth.configurations), indexing="ij"
+    )
+    first = campaign * truth.configurations
+    return (
+        pd.Series(((first + at) * truth.cells + cell).ravel()),
+        pd.Series((first * truth.cells + cell).ravel()),
+    )
+
+
+SHAPES = tuple(report_data.configuration(each=n, used=1) for n in range(1, 13))
+
+
+def tables(
+    truth: Truth, random: np.random.Generator, shapes: Sequence[Configuration] = (), name: str = "planted", **plan: Any
+) -> Tables:
+    """One campaign through its records. shapes: configurations, by default one device of as many composed ones as there are."""
+    shapes = shapes or SHAPES[: truth.configurations]
+    composed, times = truth.composed(), truth.times()
+    planned, records = [], []
+    for i, at in enumerate(shapes):
+        leases = truth.lease * _noise(truth.of_leases, random, composed[i])
+        order = [random.random() for _ in range(composed[i])]
+        for batch in range(truth.cells):
+            cell = report_data.cell(at, plan.get("workload", "bert"), 8 * (batch + 1))
+            planned.append(PlannedCell(cell, truth.runs, f"lease-{at.name}"))
+            for n in range(truth.runs):
+                block = n % composed[i]
+                log = leases[block] + truth.run * _noise(truth.noise, random, 1)[0]
+                log += truth.drift * (block + order[block]) / composed[i]
+                seconds = times[i] * float(np.exp(log)) / (0.7 if random.random() < truth.slow else 1.0)
+                number = run_number(block + 1, n // composed[i] + 1)
+                place = {"lease_id": f"{name}-{at.name}.c{block + 1}", "step_times_s": (), "window_s": (), "metrics": {}}
+                records.append(report_data.record(cell, number, 100.0 * at.ranks / seconds, **place))
+    of_runs = runs_table(records)
+    context = report_data.context_document()
+    context["campaign"] = {**context["campaign"], "name": name, "protocol": {"order": "blocks", "lease_order": "blocks"}}
+    return Tables(of_runs, cells_table(planned, of_runs), [], [], context)
+
+
+def other(truth: Truth, **changes: Any) -> Truth:
+    """The same with something else planted."""
+    return replace(truth, **changes)
