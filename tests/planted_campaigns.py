@@ -1,7 +1,7 @@
 """Campaigns whose truth is known: what is planted in their runs has to come out of the statements, and nothing else.
 
-`runs` makes the runs of many campaigns at once, one workload each, as one table; `tables` makes one campaign through its records, as
-the report reads it. Deviations are of the logarithm of time: of a composition (`lease`), of a run (`run`), and a drift over the
+`runs` makes the runs of many campaigns at once, one workload each, as one table; `tables` makes one campaign through its records,
+as the report reads it. Deviations are of the logarithm of time: of a composition (`lease`), of a run (`run`), and a drift over the
 whole campaign, in which compositions come in random blocks. `effect`: time of each configuration.
 """
 
@@ -81,11 +81,8 @@ def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
                     time = times[i] * np.exp(log) * np.where(random.random(campaigns) < truth.slow, 1 / 0.7, 1.0)
                     number = run_number(block + 1, n // composed[i] + 1)
                     kept = np.flatnonzero(composed_well & (random.random(campaigns) >= truth.missing))
-                    found.append(
-                        pd.DataFrame(
-                            {"campaign": kept, "at": i, "batch": cell, "block": block, "repetition": number, "value": 1 / time[kept]}
-                        )
-                    )  # fmt: skip
+                    same = {"at": i, "batch": cell, "block": block, "repetition": number}
+                    found.append(pd.DataFrame({"campaign": kept, **same, "value": 1 / time[kept]}))
     table = pd.concat(found, ignore_index=True)
     cell = (table["campaign"] * truth.configurations + table["at"]) * truth.cells + table["batch"]
     lease_id = (table["campaign"] * truth.configurations + table["at"]) * blocks + table["block"]
@@ -133,11 +130,20 @@ def tables(
                 log += truth.drift * (block + order[block]) / composed[i]
                 seconds = times[i] * float(np.exp(log)) / (0.7 if random.random() < truth.slow else 1.0)
                 number = run_number(block + 1, n // composed[i] + 1)
-                place = {"lease_id": f"{name}-{at.name}.c{block + 1}", "step_times_s": (), "window_s": (), "metrics": {}}
+                place = {
+                    "lease_id": f"{name}-{at.name}.c{block + 1}",
+                    "step_times_s": (),
+                    "window_s": (),
+                    "metrics": {},
+                }
                 records.append(report_data.record(cell, number, 100.0 * at.ranks / seconds, **place))
     of_runs = runs_table(records)
     context = report_data.context_document()
-    context["campaign"] = {**context["campaign"], "name": name, "protocol": {"order": "blocks", "lease_order": "blocks"}}
+    context["campaign"] = {
+        **context["campaign"],
+        "name": name,
+        "protocol": {"order": "blocks", "lease_order": "blocks"},
+    }
     return Tables(of_runs, cells_table(planned, of_runs), [], [], context)
 
 

@@ -194,9 +194,7 @@ def _among_each_other(found: dict[str, _Difference | None]) -> dict[str, _Differ
 
 def _of_leases(y: Floats, spot: Codes, lease: Codes) -> tuple[float, int]:
     """Variance of the mean of a lease about that of other leases of the same cells on the same hosts, and its freedom."""
-    _, first, where = np.unique(
-        spot * (int(lease.max(initial=0)) + 1) + lease, return_index=True, return_inverse=True
-    )
+    _, first, where = np.unique(spot * (int(lease.max(initial=0)) + 1) + lease, return_index=True, return_inverse=True)
     mean = np.bincount(where, y) / np.maximum(np.bincount(where), 1)
     of, at = spot[first], lease[first]
     leases = np.bincount(of)
