@@ -12,6 +12,7 @@ import pandas as pd
 
 from campaign import statistics
 from campaign.documents.cell import Cell
+from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.statistics import comparisons
 from campaign.tables.columns import PLANNED, types
 from campaign.tables.io import frame
@@ -42,12 +43,12 @@ class PlannedCell:
         return self.runs or range(1, self.repetitions + 1)
 
 
-def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFrame:
+def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame, metric: Metric = THROUGHPUT) -> pd.DataFrame:
     """One row a planned cell, in the order of the plan: its axes, how many runs it has, and their summary.
 
     state: `measured` (a run is ok), `failed` (it was run, none is ok), `implied` (not run: a smaller batch ran out of memory) or
-    `missing` (no run). n_ok counts the runs that are ok and have a throughput. Throughput columns (median,
-    mean, sd, min, max; samples per second) are over ok runs; mean is the harmonic one, total work over total time, in which runs
+    `missing` (no run). n_ok counts the runs that are ok and have a value of the primary metric. Its columns
+    (median, mean, sd, min, max) are over ok runs; mean is the harmonic one, total work over total time, in which runs
     far from the others count as near (`campaign.statistics.location`); ci_low and ci_high bound it, median_low and median_high the
     median, at 95 %, and interval_method and median_method say how. n_outliers, outliers: the runs that lie far from the others
     (`campaign.statistics.outliers`), which count like any other.
@@ -59,7 +60,7 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFr
     ids = table["cell_id"]
     groups = runs.groupby("cell_id", sort=False)
     ok = runs[runs["status"] == "ok"].groupby("cell_id", sort=False)
-    table["n_ok"] = _counts(ids, ok["throughput_per_s"].count())
+    table["n_ok"] = _counts(ids, ok["value"].count())
     implied = runs[runs["status"] == "implied"].groupby("cell_id", sort=False)
     table["n_implied"] = _counts(ids, implied.size())
     table["n_failed"] = _counts(ids, groups.size()) - _counts(ids, ok.size()) - table["n_implied"]
@@ -81,16 +82,16 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame) -> pd.DataFr
     ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
     table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
     table["step_median_s"] = ids.map(ok["step_median_s"].median()).astype("float64")
-    return _with_summary(table, runs)
+    return _with_summary(table, runs, metric)
 
 
-def _with_summary(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    ok = runs[(runs["status"] == "ok") & runs["throughput_per_s"].notna()]
+def _with_summary(table: pd.DataFrame, runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    ok = runs[(runs["status"] == "ok") & runs["value"].notna()]
     places, names = pd.factorize(table["cell_id"])
     ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
     ok = ok[ok["place"] >= 0]
-    found = statistics.summaries(ok["throughput_per_s"], ok["place"], len(names))
-    led = _locations(names, runs, found)
+    found = statistics.summaries(ok["value"], ok["place"], len(names))
+    led = _locations(names, runs, metric)
     named = _outliers(ok[found.outlier], found.median)
     numbers = {
         "median": found.median,
@@ -113,23 +114,22 @@ def _with_summary(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{**columns, **words})
 
 
-def _locations(names: Any, runs: pd.DataFrame, found: statistics.Summaries) -> dict[str, Any]:
-    """The location that the report leads with and its interval, by cell; of runs without a positive value their plain mean."""
-    design = comparisons.design(runs, column="throughput_per_s")
+def _locations(names: Any, runs: pd.DataFrame, metric: Metric) -> dict[str, Any]:
+    """The location that the report leads with and its interval, by cell."""
+    design = comparisons.design(runs, higher=metric.higher)
     at = design.cells.get_indexer(pd.Index(names))
     of, how = design.locations()
     there = at >= 0
     columns = dict(zip(("mean", "ci_low", "ci_high"), of.bounds(), strict=True))
     led = {name: np.where(there, values[at] if values.size else np.nan, np.nan) for name, values in columns.items()}
-    led["mean"] = np.where(there, led["mean"], found.mean)
-    words = np.where(there, how[at] if how.size else "", found.interval_method)
+    words = np.where(there, how[at] if how.size else "", statistics.NO_RUN)
     return {**led, "interval_method": words.astype(object)}
 
 
 def _outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:
     """By place of their cell, which repetitions lie far from the others, and how far from the median: '3 (-12.4 %)'."""
     said: defaultdict[int, list[str]] = defaultdict(list)
-    for place, repetition, rate in zip(runs["place"], runs["repetition"], runs["throughput_per_s"], strict=True):
+    for place, repetition, rate in zip(runs["place"], runs["repetition"], runs["value"], strict=True):
         median = medians[place]
         away = f" ({100 * (rate / median - 1):+.1f} %)" if median else ""
         said[int(place)].append(f"{repetition}{away}")

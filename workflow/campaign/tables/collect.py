@@ -180,7 +180,7 @@ def tables_of(collected: Collected) -> Tables:
             if (cell.id, run) not in present
         }
         planned.append(PlannedCell(cell, len(runs_here), leases[1], missing, runs_here))
-    cells = cells_table(planned, runs)
+    cells = cells_table(planned, runs, collected.campaign.metric)
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
     return Tables(

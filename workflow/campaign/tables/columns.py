@@ -85,7 +85,7 @@ PLANNED: Columns = {
 
 CELLS: Columns = {
     **PLANNED,
-    "n_ok": (COUNT, "runs that are ok and have a throughput"),
+    "n_ok": (COUNT, "runs that are ok and have a value of the primary metric"),
     "n_implied": (COUNT, "runs that were not started because a smaller batch ran out of memory"),
     "n_failed": (COUNT, "runs that were started and are not ok"),
     "n_missing": (COUNT, "planned repetitions without a record"),
@@ -95,17 +95,20 @@ CELLS: Columns = {
     "missing_reasons": (TEXT, "why repetitions have no record, counted"),
     "flags": (TEXT, "flags of its runs, each once"),
     "stopped": (TEXT, "why a target, or the most repetitions under one, ended it"),
-    "median": (NUMBER, "throughput: median over ok runs, samples per second"),
+    "median": (
+        NUMBER,
+        "median over ok runs of the primary metric (throughput, samples per second, where a campaign names none)",
+    ),
     "median_low": (NUMBER, "lower end of the 95 % interval of the median"),
     "median_high": (NUMBER, "upper end of the 95 % interval of the median"),
     "mean": (
         NUMBER,
-        "throughput over ok runs, samples per second: total work over total time (harmonic mean), each composition alike, "
-        "runs far from the others as near",
+        "location over ok runs of the primary metric: total work over total time (harmonic mean of rates, mean of times), each "
+        "composition alike, runs far from the others as near",
     ),
-    "sd": (NUMBER, "throughput: standard deviation over ok runs, samples per second"),
-    "min": (NUMBER, "throughput: least of the ok runs, samples per second"),
-    "max": (NUMBER, "throughput: most of the ok runs, samples per second"),
+    "sd": (NUMBER, "standard deviation over ok runs"),
+    "min": (NUMBER, "least of the ok runs"),
+    "max": (NUMBER, "most of the ok runs"),
     "step_median_s": (NUMBER, "median over ok runs of their median step times"),
     "cv_pct": (NUMBER, "sd over mean"),
     "ci_low": (NUMBER, "lower end of the 95 % interval of the mean throughput"),
