@@ -12,7 +12,7 @@ from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.report.link_selection import shown
-from campaign.statistics import comparable_cells, pairing
+from campaign.statistics import comparable_cells
 
 TITLE = "Bound by devices or by links"
 SECTION = (
@@ -75,7 +75,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
     equal = ["workload", "batch", "precision", "device", *comparable_cells.option_columns(data.cells)]
     cells = data.cells[data.cells["n_ok"] > 0].reset_index(drop=True)
     single = (cells["ranks"] == 1) & (cells["attach"] == "local") & (cells["devices_per_host"] == 1)
-    rows = comparable_cells.against(cells, equal, single, pairing.blocks(data.runs, data.protocol), scaled=True)
+    rows = comparable_cells.against(cells, equal, single, data.design, scaled=True)
     models = {each.configuration: (each.document["model"] or {}).get("allreduce") for each in shown(data.links)}
     models = {name: model for name, model in models.items() if model}
     size = data.runs[data.runs["status"] == "ok"].groupby("cell_id")["allreduce_bytes_per_step"].first()
