@@ -483,3 +483,4 @@ def test_leases_of_logs_are_compositions(tmp_path: Path) -> None:
     assert list(found.runs["composition"]) == [1, 1, 1, 2, 2, 2, 3]
     (cell,) = found.cells.to_dict("records")
     assert (cell["n_planned"], cell["n_missing"]) == (7, 0)
+    assert found.context["campaign"]["protocol"].keys().isdisjoint({"seed", "lease_order"})

@@ -48,6 +48,9 @@ def context_document(collected: Collected) -> dict[str, Any]:
     hosts = [environments[name] for name in {record.environment for record in records}]
     software = {(name, version) for document in hosts for name, version in document.get("packages", {}).items()}
     document = campaign.document()
+    # Of an import, both stand for what nobody knows.
+    random_order = campaign.protocol.lease_order == "blocks"
+    unknown = ("seed", *(() if random_order else ("lease_order",))) if campaign.file.imported else ()
     flags = {flag for record in records for flag in record.flags}
     return {
         "campaign": {
@@ -58,11 +61,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "baseline": baseline(campaign),
             "metric": campaign.metric.document(),
             "metrics": [each.document() for each in declared_metrics(campaign.file, campaign.workloads).values()],
-            "protocol": {
-                name: document["campaign"]["protocol"][name]
-                for name in _PROTOCOL
-                if not (campaign.file.imported and name == "seed")  # stands for one that nobody knows
-            },
+            "protocol": {name: document["campaign"]["protocol"][name] for name in _PROTOCOL if name not in unknown},
         },
         "campaign_yaml": yaml.safe_dump(
             {key: value for key, value in document.items() if key != "references"},
