@@ -39,7 +39,7 @@ def draw(data: FigureData) -> Drawing:
     found = spread(data.runs)
     answers = [found.explains(str(row["workload"]), row["ratio"]) for row in rows.to_dict("records")]
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))
-    findings = _findings(rows, by, found)
+    findings = _findings(rows, by, found, data.metric.performance)
     caption = (
         f"{data.metric.label.capitalize()} at equal numbers of devices; {wording.runs_behind(rows['n_ok'])} a bar, "
         f"{wording.interval_of(rows['interval_method'])}. Above a bar: its drop against the first bar of the group. "
@@ -78,7 +78,7 @@ def draw(data: FigureData) -> Drawing:
     return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 
-def _findings(rows: pd.DataFrame, by: list[str], found: Spread) -> tuple[str, ...]:
+def _findings(rows: pd.DataFrame, by: list[str], found: Spread, measure: str) -> tuple[str, ...]:
     """The largest and the smallest drop."""
     spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
     if spread.empty:
@@ -91,7 +91,7 @@ def _findings(rows: pd.DataFrame, by: list[str], found: Spread) -> tuple[str, ..
         none = verdict.doubt(row, row["drop_low"], row["drop_high"])
         return (
             f"{wording.axis('ranks', row['ranks'])} on {wording.axis('hosts', row['hosts'])} instead of "
-            f"{row['against_hosts']:.0f} lower throughput by {lost}{none}{_explained(row, found) if not none else ''}"
+            f"{row['against_hosts']:.0f} lower {measure} by {lost}{none}{_explained(row, found) if not none else ''}"
         )
 
     known = any(found.between_hosts(str(name)) for name in spread["workload"].unique())

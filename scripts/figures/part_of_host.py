@@ -31,7 +31,7 @@ def draw(data: FigureData) -> Drawing:
         return nothing("every measured run used all devices of its hosts")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows), "hosts"]
     panels = plot.panels(rows, by)
-    findings = _findings(rows, by)
+    findings = _findings(rows, by, data.metric.performance)
     compared = verdict.counted(rows, data.protocol, "the smallest host")
     caption = (
         f"{data.metric.label.capitalize()} of k devices in use of n composed onto a host; "
@@ -69,7 +69,7 @@ def _planned(cells: pd.DataFrame) -> pd.DataFrame:
     return cells[part.groupby([cells[key] for key in equal], sort=False).transform("any").astype(bool)]
 
 
-def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...]:
     """The largest variation over differently composed hosts, beside that of repetitions."""
     cases = rows[rows["case_cv_pct"].notna()]
     if cases.empty:
@@ -77,19 +77,19 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
         return (
             f"{wording.plural(len(part), 'cell')} used part of a host; none on a second size of host to compare with.",
         )
-    said = [_against_smallest(rows, [*by, "batch"])]
+    said = [_against_smallest(rows, [*by, "batch"], measure)]
     row: Any = cases.loc[cases["case_cv_pct"].idxmax()]
     named = [column for column in [*by, "batch"] if cases[column].nunique() > 1] or ["workload"]
     repeats = rows["cv_pct"].max()
     beside = f"; repetitions of one cell vary most by {wording.percent(repeats)}" if pd.notna(repeats) else ""
     said.append(
-        f"At equal devices in use, throughput varies most over differently composed hosts for {wording.describe(row, named)}, "
+        f"At equal devices in use, {measure} varies most over differently composed hosts for {wording.describe(row, named)}, "
         f"{row['devices_used']} in use: {wording.percent(row['case_cv_pct'])} (CV){beside}."
     )
     return tuple(sentence for sentence in said if sentence)
 
 
-def _against_smallest(rows: pd.DataFrame, by: list[str]) -> str:
+def _against_smallest(rows: pd.DataFrame, by: list[str], measure: str) -> str:
     """The largest difference from the smallest host with as many devices in use."""
     low, high = 100 * (rows["ratio_low"] - 1), 100 * (rows["ratio_high"] - 1)
     tested = rows.assign(difference_pct=100 * (rows["ratio"] - 1), low=low, high=high)[rows["p"].notna()]
@@ -101,7 +101,7 @@ def _against_smallest(rows: pd.DataFrame, by: list[str]) -> str:
     none = verdict.together(tested, "low", "high")
     doubt = f": {none}" if none else verdict.doubt(row, row["low"], row["high"])
     return (
-        f"Largest change of throughput from the smallest host: {row['devices_used']} of {row['devices_per_host']} devices "
+        f"Largest change of {measure} from the smallest host: {row['devices_used']} of {row['devices_per_host']} devices "
         f"({wording.describe(row, named)}), {size}{doubt}."
     )
 

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from campaign import wording
+from campaign.documents.metric import Metric
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells, scaling_curves, verdict
@@ -15,7 +16,7 @@ from campaign.statistics.scaling_models import LEAST_DIP_PCT
 
 TITLE = "Scaling"
 SECTION = (
-    "How does throughput scale with devices? The batch of each device is constant, so the global batch grows with the devices "
+    "How does performance scale with devices? The batch of each device is constant, so the global batch grows with the devices "
     "(weak scaling). Speed-up and efficiency are against the fewest devices measured. Three models are fitted to each line, and "
     "a point that is slower than its neighbours on both sides predict is reported as a dip."
 )
@@ -40,8 +41,10 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no workload was measured with two numbers of devices that are otherwise equal")
     by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
     rows = scaling_curves.with_models(rows, [*by, "batch"], data.design, data.runs)
+    if not data.metric.higher:
+        rows = scaling_curves.without_models(rows)
     panels = plot.panels(_with_runs(rows, by), by, series="batch")
-    findings = _findings(rows, by)
+    findings = _findings(rows, by, data.metric.performance)
     cut = plot.cut(rows, plot.RATE) or plot.cut(_compared(rows), _EFFICIENCY)
     caption = (
         f"{data.metric.label.capitalize()} (top) and efficiency (bottom) by devices in use; "
@@ -52,7 +55,7 @@ def draw(data: FigureData) -> Drawing:
         f"{_models(rows)}{panels.sentence()}{cut} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
-        svg = _picture(panels, data.metric.axis)
+        svg = _picture(panels, data.metric)
     table = page_table(
         rows,
         {
@@ -93,7 +96,7 @@ def _compared(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["ideal"] != 1]
 
 
-def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...]:
     """Dips; the best and the worst efficiency at the largest number of devices of a series; models; series without a value."""
     series = [*by, "batch"]
     measured = rows[rows["compact"] & rows["ratio"].notna() & (rows["ideal"] > 1)]
@@ -106,7 +109,7 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     def say(row: Any) -> str:
         pace = wording.with_interval(row["ratio"], row["ratio_low"], row["ratio_high"], wording.times)
         return (
-            f"{wording.describe(row, different)}: {wording.axis('ranks', row['ranks'])} give {pace} the throughput of "
+            f"{wording.describe(row, different)}: {wording.axis('ranks', row['ranks'])} give {pace} the {measure} of "
             f"{row['against_ranks']:.0f}, an efficiency of {wording.percent(row['efficiency_pct'], 0)}"
         )
 
@@ -189,7 +192,7 @@ def _under(row: Any) -> str:
     return f"{'dip: ' if row['dip'] else ''}{size}, p {verdict.p_value(row['dip_p_holm'])}"
 
 
-def _picture(panels: plot.Panels, value: str) -> str:
+def _picture(panels: plot.Panels, metric: Metric) -> str:
     batches = sorted({batch for panel in panels.shown for batch in panel.rows["batch"]})
     looks = {batch: plot.look(position) for position, batch in enumerate(batches)}
     efficiencies = _efficiencies(pd.concat([panel.rows for panel in panels.shown]))
@@ -198,7 +201,7 @@ def _picture(panels: plot.Panels, value: str) -> str:
         plot.title(top, panel.label)
         for batch, rows in panel.rows.groupby("batch", sort=True):
             # Several hosts stand a little to the right, so that the markers of batches do not hide each other.
-            _series(top, bottom, rows, looks[batch], (1 + batches.index(batch)) / len(batches))
+            _series(top, bottom, rows, looks[batch], (1 + batches.index(batch)) / len(batches), metric.higher)
         _gaps(top, panel.rows, looks)
         bottom.axhline(100, color=plot.INK, linestyle=":", linewidth=0.9)
         if (panel.rows["n_ok"] > 0).any():
@@ -209,7 +212,7 @@ def _picture(panels: plot.Panels, value: str) -> str:
         bottom.set_xlim(0, panel.rows["ranks"].max() * 1.14)
         bottom.set_xlabel("devices in use")
         if plot.is_left(position):
-            top.set_ylabel(value)
+            top.set_ylabel(metric.axis)
             bottom.set_ylabel("efficiency (%)")
     handles = [
         Line2D([], [], color=each.colour, marker=each.marker, label=wording.axis("batch", batch))
@@ -267,13 +270,20 @@ def _beside(rows: pd.DataFrame, part: float) -> pd.Series:
     return rows["ranks"] + part * np.minimum(0.25 * room, 0.11 * counts[-1]) * ~rows["compact"].astype(bool)
 
 
-def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: float) -> None:
+def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: float, higher: bool) -> None:
     line = rows[rows["compact"] & (rows["n_ok"] > 0)]
     if line.empty:
         return
     start = line.iloc[0]
-    ideal = [start["mean"], start["mean"] * line["ranks"].max() / start["ranks"]]
-    top.plot([start["ranks"], line["ranks"].max()], ideal, color=look.colour, linestyle=":", linewidth=0.9)
+    counts = np.linspace(start["ranks"], line["ranks"].max(), 2 if higher else 40)
+    times = counts / start["ranks"]
+    top.plot(
+        counts,
+        start["mean"] * times if higher else start["mean"] / times,
+        color=look.colour,
+        linestyle=":",
+        linewidth=0.9,
+    )
     top.plot(line["ranks"], line["mean"], color=look.colour)
     bottom.plot(line["ranks"], line["efficiency_pct"], color=look.colour)
     if start["fit"]:

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from campaign import statistics, wording
+from campaign.documents.metric import Metric
 from campaign.report import plot
 from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
@@ -16,7 +17,7 @@ from campaign.statistics.variance_components import HOST, LEASE, RUN, TOGETHER, 
 
 TITLE = "Variance and slow hosts"
 SECTION = (
-    "How much does the throughput of a cell vary from run to run, from one composition of the same hosts to the next, and from "
+    "How much does a cell vary from run to run, from one composition of the same hosts to the next, and from "
     "host to host? A smaller difference is no effect of the hardware. Hosts on which the same cells are slower than elsewhere "
     "are named."
 )
@@ -42,21 +43,26 @@ def draw(data: FigureData) -> Drawing:
     hosts = _hosts(found, data.cells)
     rows = pd.concat([parts, hosts], ignore_index=True) if len(hosts) else parts
     counts = data.cells.loc[data.cells["workload"].isin(found.by_workload), "n_ok"]
-    findings = (*_slow(found, data.cells), *_spreads(parts), *_none_slow(found))
+    findings = (
+        *_slow(found, data.cells, data.metric.performance),
+        *_spreads(parts, data.metric.label),
+        *_none_slow(found),
+    )
     methods = {each.method for each in found.by_workload.values()}
     caption = (
-        f"Left: standard deviation of throughput inside of cells, in percent; {wording.runs_behind(list(counts))} a cell, 95 % "
+        f"Left: standard deviation of {data.metric.label} inside of cells, in percent; "
+        f"{wording.runs_behind(list(counts))} a cell, 95 % "
         f"interval (chi-square; {'; '.join(sorted(methods))}). A cross: this campaign cannot determine it.{_cut(parts)} "
         f"{_caption_of(found)}{measured_as(data, data.cells)}"
     )
     with plot.style(data.style):
-        svg = _picture(parts, hosts)
+        svg = _picture(parts, hosts, data.metric)
     table = page_table(
         rows,
         {
             "What": lambda row: row["what"],
             "Of": lambda row: row["of"],
-            "Spread, or less throughput": lambda row: wording.percent(row["value_pct"], 2),
+            f"Spread, or less {data.metric.performance}": lambda row: wording.percent(row["value_pct"], 2),
             "95 % interval": lambda row: wording.between(
                 row["low_pct"], row["high_pct"], lambda v: wording.percent(v, 2)
             ),
@@ -135,7 +141,7 @@ def _cells(each: HostResult, cells: pd.DataFrame) -> str:
     return f"{wording.plural(len(each.cells), 'cell')}: {'; '.join(names[:_CELLS_NAMED])}{more}"
 
 
-def _spreads(parts: pd.DataFrame) -> Iterable[str]:
+def _spreads(parts: pd.DataFrame, measure: str) -> Iterable[str]:
     """The workload with the largest of each component, and what cannot be told."""
     for name in _SERIES:
         known = parts[(parts["what"] == name) & parts["value_pct"].notna()]
@@ -147,18 +153,18 @@ def _spreads(parts: pd.DataFrame) -> Iterable[str]:
         said = wording.with_interval(*numbers, lambda value: wording.percent(value, 2))
         # An estimate: its interval, not the number, is what the truth is at most.
         most = f"most for {row['of']}:" if len(known) > 1 else f"for {row['of']} by"
-        yield f"{what}, throughput varies {most} {said}."
+        yield f"{what}, {measure} varies {most} {said}."
     unknown = parts[parts["value_pct"].isna()]
     for (name, why), rows in unknown.groupby(["what", "remark"], sort=False):
         whose = "" if len(rows) == parts["of"].nunique() else f" of {', '.join(rows['of'].head(3))}"
         yield f"The {name} spread{whose} is unknown: {why}."
 
 
-def _slow(found: Spread, cells: pd.DataFrame) -> Iterable[str]:
+def _slow(found: Spread, cells: pd.DataFrame, measure: str) -> Iterable[str]:
     for each in found.slow:
         size = wording.with_interval(each.slowdown_pct, each.low_pct, each.high_pct, wording.percent)
         yield (
-            f"{each.host} is slower than the other hosts: {size} less throughput (p {_p(each.p_holm)} by Holm) in "
+            f"{each.host} is slower than the other hosts: {size} less {measure} (p {_p(each.p_holm)} by Holm) in "
             f"{_cells(each, cells)}{_doubt(each)}. To repeat these runs: "
             f"campaign run --where \"host == '{each.host}'\" with this campaign's file."
         )
@@ -192,7 +198,7 @@ def _caption_of(found: Spread) -> str:
     )
 
 
-def _picture(parts: pd.DataFrame, hosts: pd.DataFrame) -> str:
+def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Metric) -> str:
     drawn = (
         hosts[hosts["value_pct"].notna()].sort_values("value_pct", ascending=False, kind="stable")
         if len(hosts)
@@ -213,11 +219,11 @@ def _picture(parts: pd.DataFrame, hosts: pd.DataFrame) -> str:
     ]
     bars.draw(left, groups, lambda row: "")
     _values(left, groups, _highest(parts))
-    left.set_ylabel("standard deviation (% of throughput)")
+    left.set_ylabel(f"standard deviation (% of {metric.label})")
     plot.title(left, "Spread of equal cells")
     bars.legend(figure)
     for (right,) in others:
-        _draw_hosts(right, drawn.head(_MOST_HOSTS).reset_index(drop=True))
+        _draw_hosts(right, drawn.head(_MOST_HOSTS).reset_index(drop=True), metric.performance)
     return plot.to_svg(figure)
 
 
@@ -248,7 +254,7 @@ def _values(axes: Any, groups: list[tuple[str, list[tuple[Any, Any]]]], highest:
                 axes.annotate(words, (x, row["mean"]), xytext=(4, 2), textcoords="offset points", **how)
 
 
-def _draw_hosts(axes: Any, rows: pd.DataFrame) -> None:
+def _draw_hosts(axes: Any, rows: pd.DataFrame, measure: str) -> None:
     slow = rows["p_holm"] < statistics.SIGNIFICANT
     axes.axhline(0, color=plot.INK, linestyle=":", linewidth=0.9)
     for look, hollow, which in ((plot.look(5), False, slow), (plot.look(0), True, ~slow)):
@@ -259,5 +265,5 @@ def _draw_hosts(axes: Any, rows: pd.DataFrame) -> None:
     axes.set_ylim(low - room, high + room)
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.set_xticks(range(len(rows)), rows["of"], rotation=90 if len(rows) > 6 else 0)
-    axes.set_ylabel("less throughput than other hosts (%)")
+    axes.set_ylabel(f"less {measure} than other hosts (%)")
     plot.title(axes, "Hosts against each other")

@@ -41,6 +41,8 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     compared = rows[rows["ratio"].notna()]
     return {
         "base": comparison.base,
+        "metric": comparison.metric,
+        "unit": f" ({comparison.metric.unit})" if comparison.metric.unit else "",
         "other": comparison.other,
         "counts": _counts(comparison),
         "findings": findings(comparison),
@@ -91,7 +93,7 @@ def _counts(comparison: Comparison) -> list[tuple[str, str]]:
 def findings(comparison: Comparison) -> list[str]:
     """The means of workloads, the largest change, and what matching had to assume, as sentences."""
     told = [
-        f"{row['workload']}: {_mean_words(row)}."
+        f"{row['workload']}: {_mean_words(row, comparison.metric.performance)}."
         for row in comparison.means.to_dict("records")
         if row["cells"] > 1 or len(comparison.means) == 1
     ]
@@ -110,11 +112,11 @@ def findings(comparison: Comparison) -> list[str]:
     return told
 
 
-def _mean_words(row: Mapping[Any, Any]) -> str:
+def _mean_words(row: Mapping[Any, Any], noun_of: str) -> str:
     noun = wording.plural(int(row["cells"]), "cell")
     change = _change(row)
     none = "" if not row["p"] >= SIGNIFICANT else ", not significant"
-    return f"throughput changed by {change} on average over {noun}{none}"
+    return f"{noun_of} changed by {change} on average over {noun}{none}"
 
 
 def _change(row: Mapping[Any, Any]) -> str:
@@ -145,7 +147,8 @@ def _caption(comparison: Comparison) -> str:
     methods = comparison.rows.loc[comparison.rows["ratio"].notna(), "method"].str.removesuffix(", 95 %")
     how = "; ".join(f"{method}: {count:,}" for method, count in methods.value_counts(sort=False).items())
     return (
-        f"Change of mean throughput of {comparison.other} against {comparison.base}, with its 95 % interval ({how}); "
+        f"Change of mean {comparison.metric.performance} of {comparison.other} against {comparison.base}, "
+        f"with its 95 % interval ({how}); "
         f" {wording.runs_behind(counts)} a cell and side. p-values are adjusted by Holm over all compared cells."
     )
 
@@ -164,10 +167,10 @@ def _picture(rows: pd.DataFrame, comparison: Comparison) -> str:
         axes.set_yticks(range(len(shown)), list(shown["cell"]), fontsize=7.5)
         axes.set_ylim(-0.7, len(shown) - 0.3)
         axes.grid(visible=True, axis="x")
-        axes.set_xlabel("change of throughput (%)")
+        axes.set_xlabel(f"change of {comparison.metric.performance} (%)")
         plot.legend(figure, handles)
         alt = wording.alternative(findings(comparison))
-        return inline(adapted(plot.to_svg(figure), "compare", "Changes of throughput", alt))
+        return inline(adapted(plot.to_svg(figure), "compare", f"Changes of {comparison.metric.performance}", alt))
 
 
 def _points(axes: Any, shown: pd.DataFrame, workload: str, look: Any) -> Any:

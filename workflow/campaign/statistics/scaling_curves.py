@@ -28,6 +28,13 @@ PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {
 }
 
 
+def without_models(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same columns as `with_models` gives, of points that are no rates, so that models and dips mean nothing."""
+    told = [str(name) for name in rows.columns if str(name).startswith(("dip_", "fit_per_s", "aicc_", "effective_"))]
+    told += [name for name in PARAMETERS if name in rows.columns]
+    return rows.assign(fit="", fit_misses=False, dip=False, **dict.fromkeys(told, np.nan))
+
+
 def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs: pd.DataFrame) -> pd.DataFrame:
     """Rows of `comparison.scaling` with, for each curve (rows equal in `series`, among them workload and batch):
 

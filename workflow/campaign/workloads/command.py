@@ -19,7 +19,7 @@ from campaign.errors import problems_of
 from campaign.workloads import software as environments
 from campaign.workloads.command_template import RESERVED, RUN_VALUES, check_template, fill, texts
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import ParserName, Scope, read_log
+from campaign.workloads.parsers import WITHOUT_RATE, ParserName, Scope, read_log
 from campaign.workloads.parsers.expressions import Parser, hints, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
 from campaign.workloads.rank_launchers import Launch, command_line
@@ -136,7 +136,8 @@ class CommandWorkload(Workload):
 
     @property
     def printed_metrics(self) -> list[str] | None:
-        return [each.metric for each in self.parsers] or None
+        known = list(self.metrics) if self.parser in WITHOUT_RATE else [each.metric for each in self.parsers]
+        return known or None
 
     def summary(self) -> Mapping[str, Any]:
         return {

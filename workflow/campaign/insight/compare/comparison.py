@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from campaign import statistics, wording
+from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import ConfigError
 from campaign.insight.compare.differences import Difference, differences
-from campaign.insight.compare.gate import STATE, THROUGHPUT, Broken, Rule, broken_by_changes, broken_by_states
+from campaign.insight.compare.gate import STATE, Broken, Rule, broken_by_changes, broken_by_states
 from campaign.insight.compare.matching import NAMES, Matched, match
 from campaign.statistics import SIGNIFICANT, changes, comparisons
 from campaign.statistics.comparable_cells import naming_columns
@@ -29,8 +30,8 @@ class Comparison:
     """Two campaigns; every change is that of `other` against `base`.
 
     rows: one matched pair each, in the base's order: cell (words), configuration, workload, batch, precision, by, differs;
-    base_state, state, base_outcome, outcome; base_mean, mean (samples/s), base_n, n; ratio, low, high (95 %), p, p_holm,
-    paired, tested, method, least_detectable_pct, says.
+    base_state, state, base_outcome, outcome; base_mean, mean (of the primary metric), base_n, n; ratio, low, high (95 %), p,
+    p_holm, paired, tested, method, least_detectable_pct, says.
     means: by workload, and of ALL: cells, ratio, low, high, p of the geometric mean.
     only_base, only_other: cell, state. broken: what breaks the rules, whose texts are in `rules`.
     """
@@ -42,6 +43,8 @@ class Comparison:
     only_base: pd.DataFrame
     only_other: pd.DataFrame
     surroundings: tuple[Difference, ...]
+    metric: Metric = THROUGHPUT
+    """The primary metric of both: what the means are of. A ratio above 1 is better, whichever direction of it is."""
     rules: tuple[str, ...] = ()
     broken: tuple[Broken, ...] = ()
     untested: tuple[Broken, ...] = ()
@@ -61,8 +64,13 @@ class Comparison:
 def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparison:
     """Hold `other` against `base`.
 
-    ConfigError: a rule names a quantity that the campaigns do not both have.
+    ConfigError: a rule names a quantity that the campaigns do not both have, or they have different primary metrics.
     """
+    metric, others = metric_of(base.context), metric_of(other.context)
+    if (metric.name, metric.better) != (others.name, others.better):
+        raise ConfigError(
+            f"{base.name} is compared by {metric.name} and {other.name} by {others.name}; give both campaigns the same `metric`"
+        )
     matched = match(base.cells, other.cells)
     rows = _rows(matched, base, other)
     means = _means(rows)
@@ -73,6 +81,7 @@ def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparis
         _alone(matched.only_base),
         _alone(matched.only_other),
         tuple(differences(base.context, other.context)),
+        metric,
         tuple(rule.text for rule in rules),
     )
     found = [each for rule in rules for each in _broken(rule, comparison, matched, (base.runs, other.runs))]
@@ -201,25 +210,30 @@ def _broken(
     if rule.quantity == STATE:
         return broken_by_states(rule, rows)
     words = rows["cell"].tolist()
-    if rule.quantity == THROUGHPUT:
+    metric = comparison.metric
+    if rule.quantity in (metric.name, metric.label):
         means = comparison.means[comparison.means["cells"] > 1]
         named = [f"mean over {row['cells']} cells of {row['workload']}" for row in means.to_dict("records")]
         # Cells and means of one rule are one family: a rule fails for nothing in 5 of 100 comparisons.
         both = pd.concat([rows[["ratio", "p"]], means[["ratio", "p"]]])
-        return broken_by_changes(rule, [*words, *named], both["ratio"].to_numpy(), statistics.holm(both["p"]))
-    ratios = _metric_ratios(rule, matched, runs)
+        # More of a cost is a smaller ratio.
+        change = both["ratio"] if metric.higher else 1 / both["ratio"]
+        return broken_by_changes(rule, [*words, *named], change.to_numpy(), statistics.holm(both["p"]))
+    if rule.quantity == THROUGHPUT.label:
+        rule = replace(rule, quantity=THROUGHPUT.name)
+    ratios = _metric_ratios(rule, matched, runs, metric)
     p = statistics.holm(ratios.p())
     # A metric's own ratio: what is more of it is a larger cost.
     return broken_by_changes(rule, words, 1 / ratios.of.ratio, p)
 
 
-def _metric_ratios(rule: Rule, matched: Matched, runs: tuple[pd.DataFrame, pd.DataFrame]) -> Ratios:
+def _metric_ratios(rule: Rule, matched: Matched, runs: tuple[pd.DataFrame, pd.DataFrame], metric: Metric) -> Ratios:
     """Cost ratios of a metric over valid runs. ConfigError: there is no such metric."""
     for each in runs:
         numeric = [str(name) for name in each.select_dtypes("number").columns if _is_metric(str(name))]
         if rule.quantity not in numeric:
-            near = difflib.get_close_matches(rule.quantity, [THROUGHPUT, STATE, *numeric], n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join([THROUGHPUT, STATE, *numeric])}"
+            near = difflib.get_close_matches(rule.quantity, [metric.label, STATE, *numeric], n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join([metric.label, STATE, *numeric])}"
             raise ConfigError(
                 f"--fail-on '{rule.text}': not both campaigns have the quantity '{rule.quantity}'; {hint}"
             )

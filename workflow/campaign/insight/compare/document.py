@@ -20,6 +20,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "schema_version": SCHEMA,
         "base": comparison.base,
         "other": comparison.other,
+        "metric": comparison.metric.document(),
         "cells": _records(comparison.rows),
         "means": _records(comparison.means),
         "only_base": _records(comparison.only_base),

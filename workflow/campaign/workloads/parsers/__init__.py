@@ -13,7 +13,19 @@ from campaign.errors import nearest
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.reading import Curve, Format, Matrix, Reader, Reading, Scope
 
-__all__ = ["PARSERS", "Curve", "Format", "Matrix", "ParserName", "Reader", "Reading", "Scope", "format_of", "read_log"]
+__all__ = [
+    "PARSERS",
+    "WITHOUT_RATE",
+    "Curve",
+    "Format",
+    "Matrix",
+    "ParserName",
+    "Reader",
+    "Reading",
+    "Scope",
+    "format_of",
+    "read_log",
+]
 
 PARSERS: Mapping[str, str] = {
     "tf_cnn_benchmarks": "TensorFlow's CNN benchmarks, alone or with Horovod",
@@ -29,6 +41,9 @@ PARSERS: Mapping[str, str] = {
     "perftest": "perftest: ib_write_bw, ib_read_bw, ib_send_bw and their latency tests",
 }
 """Name of a parser -> what it reads; its module has the same name."""
+
+WITHOUT_RATE = frozenset({"hpl", "nccl_tests", "p2p_bandwidth_latency", "nvbandwidth", "osu", "perftest"})
+"""Parsers of programs that process no samples, so that another metric than throughput leads."""
 
 
 def _known(name: str) -> str:
