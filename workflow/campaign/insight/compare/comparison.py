@@ -230,7 +230,8 @@ def _broken(
 def _metric_ratios(rule: Rule, matched: Matched, runs: tuple[pd.DataFrame, pd.DataFrame], metric: Metric) -> Ratios:
     """Cost ratios of a metric over valid runs. ConfigError: there is no such metric."""
     for each in runs:
-        numeric = [str(name) for name in each.select_dtypes("number").columns if _is_metric(str(name))]
+        known = each[each["status"] == "ok"].select_dtypes("number").dropna(axis="columns", how="all").columns
+        numeric = [str(name) for name in known if _is_metric(str(name))]
         if rule.quantity not in numeric:
             near = difflib.get_close_matches(rule.quantity, [metric.label, STATE, *numeric], n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join([metric.label, STATE, *numeric])}"

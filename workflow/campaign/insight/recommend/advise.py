@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -11,11 +11,14 @@ import pandas as pd
 from campaign import wording
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import SHAPE_AXES
+from campaign.documents.metric import THROUGHPUT, Metric, metric_of
+from campaign.errors import ConfigError
 from campaign.insight.recommend.candidates import TRUSTED_PCT, Modelled, candidates, modelled
 from campaign.insight.recommend.choice import Question, answer
 from campaign.insight.recommend.document import ModelSaid, Parameter, RecommendationDocument
 from campaign.insight.recommend.fit import Checked, Fitted
 from campaign.insight.recommend.objectives import DEFAULT, MIX, PER_JOULE, PREDICTIONS, Asked, Objective
+from campaign.insight.recommend.objectives import THROUGHPUT as BEST
 from campaign.insight.recommend.observations import LinkStart, link_starts
 from campaign.insight.recommend.shape_enumeration import pool_of, system_of
 from campaign.insight.recommend.workload_mix import mixed
@@ -36,26 +39,44 @@ class Advice:
 
 def advise(tables: Tables, asked: Asked) -> Advice:
     """Answer what is asked from the tables of a campaign. ConfigError where a constraint cannot be applied."""
+    metric = metric_of(tables.context)
+    if metric != THROUGHPUT:
+        tables, asked = _by_metric(tables, asked, metric)
     cells, runs = tables.cells, tables.runs
     named = ["precision", *option_columns(cells)]
     system = system_of(tables.context)
     models = modelled(runs, cells, named, _links(tables, system), asked.workloads)
     pools = {each.observed.device: pool_of(system, each.observed.device) for each in models} if system else {}
     rows = candidates(tables, models, pools)
+    if metric != THROUGHPUT and len(rows):  # the model is of step times
+        rows = rows[rows["measured"]]
     words = _words(cells, named)
     allowed = rows if rows.empty else rows[_allowed(rows, asked)]
     answers = [
         answer(question, own)
         for objective in asked.objectives
-        for question, own in _questions(objective, rows, allowed, named, words, asked)
+        for question, own in _questions(objective, rows, allowed, named, words, asked, metric)
     ]
     document = RecommendationDocument(
         basis=_basis(models, system is not None, rows),
         constraints=tuple(each.text for each in asked.constraints),
         answers=tuple(answers),
-        models=tuple(_said(each) for each in models),
+        models=tuple(_said(each) for each in models) if metric == THROUGHPUT else (),
     )
-    return Advice(document, _checks(models, named))
+    return Advice(document, _checks(models if metric == THROUGHPUT else [], named))
+
+
+def _by_metric(tables: Tables, asked: Asked, metric: Metric) -> tuple[Tables, Asked]:
+    """The tables with the mean of cells as a rate, and what can be asked of another metric than throughput."""
+    if asked.objectives is DEFAULT:
+        asked = replace(asked, objectives=(Objective(BEST),))
+    if wrong := [each.text for each in asked.objectives if each.name != BEST]:
+        raise ConfigError(
+            f"--objective {wrong[0]}: needs throughput, and the campaign's metric is {metric.name}; ask for '{BEST}', which then "
+            f"means the best {metric.label}"
+        )
+    cells = tables.cells if metric.higher else tables.cells.assign(mean=1 / tables.cells["mean"])
+    return replace(tables, cells=cells), asked
 
 
 def _links(tables: Tables, system: SystemFile | None) -> dict[str, LinkStart]:
@@ -107,6 +128,7 @@ def _questions(
     named: Sequence[str],
     words: Mapping[str, tuple[str, int]],
     asked: Asked,
+    metric: Metric,
 ) -> Iterator[tuple[Question, pd.DataFrame]]:
     """A question for each workload as it is run, or one for a mix, with the candidates for it. Nobody who did not ask is told that
     there is no answer."""
@@ -120,7 +142,7 @@ def _questions(
             return
         about = "a mix of " + ", ".join(f"{100 * share:.0f}\u202f% {name}" for name, share in shares)
         yield (
-            Question(objective, about, tuple(name for name, _ in shares), words, rows.iloc[:0]),
+            Question(objective, about, tuple(name for name, _ in shares), words, rows.iloc[:0], metric),
             mixed(allowed, shares),
         )
         return
@@ -128,7 +150,7 @@ def _questions(
     own = dict(list(allowed.groupby(by, sort=False)))
     for key, measured in rows[rows["measured"]].groupby(by, sort=False):
         about = wording.describe(dict(zip(by, key, strict=True)), by)
-        yield Question(objective, about, (str(key[0]),), words, measured), own.get(key, allowed.iloc[:0])
+        yield Question(objective, about, (str(key[0]),), words, measured, metric), own.get(key, allowed.iloc[:0])
 
 
 def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) -> tuple[str, ...]:

@@ -11,7 +11,9 @@ import pandas as pd
 from scipy.special import stdtr
 
 from campaign import wording
+from campaign.documents import metric as metrics
 from campaign.documents.cell import Configuration
+from campaign.documents.metric import Metric
 from campaign.insight.recommend.document import Answer, Choice, Evidence
 from campaign.insight.recommend.objectives import (
     CHEAPEST,
@@ -50,6 +52,19 @@ class Question:
     workloads: tuple[str, ...]
     cells: Mapping[str, tuple[str, int]]
     measured: pd.DataFrame
+    metric: Metric = metrics.THROUGHPUT
+    """The campaign's; the objective `throughput` is about it."""
+
+    @property
+    def by_metric(self) -> bool:
+        """Whether it asks for the best of another metric than throughput."""
+        return self.objective.name == THROUGHPUT and self.metric != metrics.THROUGHPUT
+
+    @property
+    def scale(self) -> _Scale:
+        if self.by_metric:
+            return _Scale(1 if self.metric.higher else -1, wording.rate, self.metric.unit)
+        return _SCALES[self.objective.name]
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,7 @@ class _Scale:
     unit: str
 
     def say(self, value: float) -> str:
-        return f"{self.number(value)}\u202f{self.unit}"
+        return f"{self.number(value)}\u202f{self.unit}".rstrip()
 
 
 _SCALES = {
@@ -137,8 +152,10 @@ def _reference(scored: pd.DataFrame) -> pd.Series[Any]:
 
 def _answer(question: Question, choice: Choice | None, *, beyond: Choice | None, sentences: tuple[str, ...]) -> Answer:
     return Answer(
-        objective=question.objective.text,
-        meaning=question.objective.meaning,
+        objective=question.metric.name if question.by_metric else question.objective.text,
+        meaning=f"the {'highest' if question.metric.higher else 'lowest'} {question.metric.label}"
+        if question.by_metric
+        else question.objective.meaning,
         about=question.about,
         workloads=question.workloads,
         choice=choice,
@@ -218,7 +235,7 @@ def _choice(question: Question, weighed: pd.Series[Any], rows: pd.DataFrame) -> 
         **{str(name): value for name, value in found.items()},
         **weighed[["score", "sd"]].astype(float),
     }
-    scale = _SCALES[question.objective.name]
+    scale = question.scale
     half = float(student_quantile(row["freedom"])) * row["sd"]
     ends = sorted(float(np.exp(scale.sign * (row["score"] + side * half))) for side in (-1, 1))
     value = float(np.exp(scale.sign * row["score"]))

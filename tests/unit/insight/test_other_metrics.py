@@ -1,0 +1,82 @@
+"""Comparison, gates and advice of a campaign that another metric than throughput leads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from campaign.documents.metric import Metric
+from campaign.errors import ConfigError
+from campaign.insight.compare import compare
+from campaign.insight.compare.gate import parse_rule
+from campaign.insight.recommend import advise, asked
+from campaign.tables.cells import cells_table
+from campaign.tables.io import Tables
+from campaign.tables.runs import runs_table
+from tests.unit.report import report_data as synthetic
+
+LATENCY = Metric("latency_us", "µs", "lower")
+
+
+def tables(name: str, seed: int, factor: float = 1.0, metric: Metric = LATENCY) -> Tables:
+    """The synthetic campaign, whose runs print a latency only: the inverse of what its throughput was, times `factor`."""
+    plan = synthetic.planned()
+    records = [
+        record.model_copy(
+            update={
+                "lease_id": f"{name}-{record.lease_id}",
+                "throughput_per_s": None,
+                "metrics": {"latency_us": factor * 1e6 / rate} if (rate := record.throughput_per_s) else {},
+            }
+        )
+        for record in synthetic.records(plan, seed)
+    ]
+    runs = runs_table(records, metric=metric)
+    context = synthetic.context_document()
+    context["campaign"] |= {"name": name, "metric": metric.document()}
+    return Tables(runs, cells_table(plan, runs, metric), [], [], context)
+
+
+@pytest.fixture(scope="module")
+def before() -> Tables:
+    return tables("before", 1)
+
+
+def test_a_run_with_the_primary_metric_alone_is_measured(before: Tables) -> None:
+    runs = before.runs[before.runs["status"] == "ok"]
+    pd.testing.assert_series_equal(runs["value"], runs["latency_us"], check_names=False)
+    assert before.cells["n_ok"].sum() == runs["latency_us"].notna().sum() > 0
+
+
+def test_more_latency_is_slower_and_breaks_its_rule(before: Tables) -> None:
+    rules = [parse_rule(text) for text in ("latency_us > 5%", "latency > 5%", "latency_us < -5%")]
+    found = compare(before, tables("after", 2, 1.3), rules)
+    assert found.metric == LATENCY
+    assert found.rows["ratio"].dropna().between(0.7, 0.85).all()
+    broken = {each.rule for each in (*found.broken, *found.untested)}
+    assert broken == {"latency_us > 5%", "latency > 5%"}
+
+
+def test_a_gate_on_what_no_run_has_is_refused(before: Tables) -> None:
+    with pytest.raises(ConfigError, match="not both campaigns have the quantity 'throughput_per_s'"):
+        compare(before, before, [parse_rule("throughput < -5%")])
+
+
+def test_different_metrics_are_not_compared_in_silence(before: Tables) -> None:
+    with pytest.raises(ConfigError, match="compared by latency_us and after by throughput_per_s"):
+        compare(before, replace(before, context={"campaign": {"name": "after"}}))
+
+
+def test_advice_is_about_the_lowest_latency(before: Tables) -> None:
+    document = advise(before, asked([], [], [], [], [])).document
+    assert {(answer.objective, answer.meaning) for answer in document.answers} == {("latency_us", "the lowest latency")}
+    measured = before.cells[before.cells["n_ok"] > 0]
+    for answer in document.answers:
+        assert answer.choice is not None
+        assert "µs" in answer.choice.said
+        assert measured["mean"].min() * 0.99 < answer.choice.value < measured["mean"].max() * 1.01
+    workloads = sorted(measured["workload"].unique())
+    with pytest.raises(ConfigError, match="needs throughput, and the campaign's metric is latency_us"):
+        advise(before, asked(["time"], [], [], workloads, []))
