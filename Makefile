@@ -36,8 +36,9 @@ check: $(VENV)/.dev  ## Style, types, architecture
 	python -m docs.generate --check
 	snakemake --lint
 
-bench: $(VENV)/.dev  ## Figures of speed, as a table (about twenty minutes; those of Slurm need root)
+bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (about forty minutes; those of Slurm need root)
 	python -m tests.benchmarks
+	python -m tests.benchmarks.truth
 
 format: $(VENV)/.dev  ## Put everything into shape
 	ruff check --fix .

@@ -13,7 +13,7 @@ import numpy as np
 
 from campaign.statistics.intervals import Floats, Integers
 
-FAR = 3.0
+FAR = 3.5
 _NORMAL = 0.6744897501960817
 _MEDIAN_OF_DIFFERENCES = 0.9538726  # median of |a - b| for two standard normal numbers
 # Median absolute deviations of few normal values are too small by: Croux & Rousseeuw (1992), COMPSTAT, table 1.

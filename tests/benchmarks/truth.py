@@ -1,0 +1,89 @@
+"""Statements under a planted truth, in full size: `python -m tests.benchmarks.truth [CAMPAIGNS]` prints a table.
+
+A row is a kind of campaign. cover: intervals that hold the truth (95 wanted); wrong: campaigns in which a tie is called a
+difference (at most 5 wanted); found: true differences that are named; half: median half-width of intervals. All in percent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+
+from tests import statements_under_truth as said
+from tests.planted_campaigns import Truth
+from tests.statements_under_truth import Statements
+
+Row = tuple[str, Callable[[], Statements]]
+
+
+def _between(campaigns: int) -> Iterator[Row]:
+    for k, lease, run in itertools.product((2, 3, 5), (0.0, 0.005, 0.01, 0.02, 0.03), (0.003, 0.01, 0.03)):
+        truth = Truth(compositions=k, runs=2 * k, lease=lease, run=run)
+        name = f"{k} compositions, lease sd {100 * lease:g} %, run sd {100 * run:g} %"
+        yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
+    others = {
+        f"{m} configurations, drift {100 * drift:g} %": Truth(configurations=m, drift=drift, runs=5)
+        for m, drift in itertools.product((3, 4, 8, 12), (0.0, 0.02, 0.05))
+    }
+    others |= {
+        "one composition, borrowed from 4 of 6": Truth(configurations=6, compositions=(3, 3, 3, 3, 1, 1)),
+        "one composition, borrowed from 6 of 12": Truth(configurations=12, compositions=(3,) * 6 + (1,) * 6),
+        "unequal compositions (3, 3, 2, 5)": Truth(compositions=(3, 3, 2, 5)),
+        "10 % of runs and of leases missing": Truth(configurations=6, missing=0.1, failed=0.1),
+        "5 % of runs 30 % slow, 3 x 3": Truth(slow=0.05, runs=9),
+        "heavy tails (t, 3)": Truth(noise="heavy", run=0.02),
+        "skew (exponential), runs and leases": Truth(noise="skew", of_leases="skew"),
+        "two modes, runs and leases": Truth(noise="two", of_leases="two"),
+        "6 cells a lease": Truth(cells=6, runs=3),
+        "5 % in two of four, 3 compositions": Truth(runs=5, effect=(1, 1.05, 1, 1.05)),
+    }
+    for name, truth in others.items():
+        yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
+
+
+def _others(campaigns: int) -> Iterator[Row]:
+    for k in (1, 2, 3, 5):
+        shared = Truth(compositions=k, runs=max(6, k), cells=3, lease=0.03)
+        yield f"within leases, {k} compositions, lease sd 3 %", lambda truth=shared: said.within(truth, campaigns)  # type: ignore[misc]
+    for runs, noise, slow in itertools.product((5, 10, 20), ("normal", "heavy", "skew", "two"), (0.0, 0.05)):
+        truth = Truth(configurations=10, compositions=1, runs=runs, lease=0.0, noise=noise, slow=slow)
+        name = f"location of a cell, {runs} runs, {noise}{', 5 % slow' if slow else ''}"
+        yield name, lambda truth=truth: said.locations(truth, campaigns // 4)  # type: ignore[misc]
+
+
+def _public(campaigns: int) -> Iterator[Row]:
+    spread, alone = Truth(lease=0.015), Truth(compositions=1, runs=5, lease=0.015)
+    yield "compare, nothing changed, 3 compositions (half: --fail-on)", lambda: said.compared(spread, campaigns)
+    many = Truth(compositions=1, runs=5, lease=0.015, configurations=8)
+    yield "compare, nothing changed, one composition, 8 configurations", lambda: said.compared(many, campaigns)
+    changed = Truth(lease=0.015, effect=(1, 1, 1, 1.1))
+    yield "compare, one of four 10 % slower", lambda: said.compared(changed, campaigns)
+    yield "recommend, four equal, 3 compositions", lambda: said.recommended(spread, campaigns)
+    yield "recommend, four equal, one composition", lambda: said.recommended(alone, campaigns)
+    best = Truth(effect=(1, 1.1, 1.1, 1.1))
+    yield "recommend, the first 10 % faster", lambda: said.recommended(best, campaigns)
+    yield "dips, none planted, 3 compositions", lambda: said.dipped(spread, campaigns=campaigns)
+    yield "dips, 10 % planted, 3 compositions", lambda: said.dipped(Truth(), dip=0.1, campaigns=campaigns)
+    for hosts, leases, slow in ((3, 1, 0.0), (4, 1, 0.0), (4, 1, 0.05), (3, 2, 0.0), (4, 3, 0.0), (4, 3, 0.05)):
+        name = f"slow hosts, {hosts} equal hosts x {leases} leases{', 5 % of runs slow' if slow else ''}"
+        yield name, lambda h=hosts, n=leases, s=slow: said.hosts_named(h, n, slow_runs=s, campaigns=5 * campaigns)  # type: ignore[misc]
+    yield "slow hosts, one of 4 x 3 is 5 % slower", lambda: said.hosts_named(4, 3, slower=0.05, campaigns=5 * campaigns)
+
+
+def _number(value: float, digits: int = 0) -> str:
+    return "" if value != value else f"{value:.{digits}f}"
+
+
+def table(campaigns: int) -> Iterator[str]:
+    """Lines of Markdown."""
+    yield "| planted | cover | wrong | found | half |"
+    yield "|---|---|---|---|---|"
+    for name, make in itertools.chain(_between(campaigns), _others(campaigns), _public(max(4, campaigns // 10))):
+        of = make()
+        yield f"| {name} | {_number(of.cover, 1)} | {_number(of.wrong, 1)} | {_number(of.found)} | {_number(of.half, 1)} |"
+
+
+if __name__ == "__main__":
+    for line in table(int(sys.argv[1]) if len(sys.argv) > 1 else 1000):
+        print(line, flush=True)

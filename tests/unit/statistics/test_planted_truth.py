@@ -1,0 +1,99 @@
+"""Statements hold what was planted: intervals cover it, ties are not called differences, and true differences are found.
+
+The sizes are those that a minute of continuous integration allows; `python -m tests.benchmarks.truth` has all of them. Limits: 95
+of 100 intervals and 5 of 100 figures, with what chance adds in so many campaigns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests import statements_under_truth as said
+from tests.planted_campaigns import Truth
+
+BETWEEN = {
+    "two compositions": Truth(compositions=2),
+    "three": Truth(runs=5),
+    "five": Truth(compositions=5, runs=10),
+    "twelve configurations": Truth(configurations=12, runs=5),
+    "leases are equal": Truth(lease=0.0),
+    "leases differ by more than runs": Truth(lease=0.03, run=0.003),
+    "drift": Truth(drift=0.05, runs=5),
+    "some composed once": Truth(compositions=(3, 3, 3, 3, 1, 1), configurations=6),
+    "unequal": Truth(compositions=(3, 3, 2, 5), runs=6),
+    "runs and leases are missing": Truth(missing=0.1, failed=0.1, configurations=6),
+    "slow runs": Truth(slow=0.05, runs=9),
+    "heavy tails": Truth(noise="heavy", run=0.02),
+    "skew": Truth(noise="skew", of_leases="skew"),
+    "two modes": Truth(noise="two", run=0.02),
+    "several cells on a lease": Truth(cells=4, runs=3),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_intervals_between_compositions_hold_the_truth_and_ties_are_ties(name: str) -> None:
+    found = said.measured(BETWEEN[name], campaigns=250)
+    assert 91.5 <= found.cover <= 98.5
+    assert found.wrong <= 9.5
+    assert found.tested >= 95
+
+
+@pytest.mark.parametrize("compositions", [1, 2, 3])
+def test_cells_that_share_leases_are_compared_by_what_leases_leave(compositions: int) -> None:
+    found = said.within(Truth(compositions=compositions, runs=6, cells=3, lease=0.03), campaigns=120)
+    assert 92 <= found.cover <= 98
+    assert found.wrong <= 10
+    # Leases differ by three times as much as runs, and cancel.
+    assert found.half < 2.0
+
+
+def test_a_true_difference_is_found() -> None:
+    found = said.measured(Truth(runs=5, effect=(1, 1.05, 1, 1.05)), campaigns=250)
+    assert found.found >= 80
+    assert found.wrong <= 9
+
+
+def test_one_composition_each_is_no_test() -> None:
+    found = said.measured(Truth(compositions=1, runs=5), campaigns=20)
+    assert (found.tested, found.wrong) == (0, 0)
+    assert 0 < found.half < 3
+
+
+@pytest.mark.parametrize("runs", [5, 10, 20])
+@pytest.mark.parametrize("noise", ["normal", "heavy", "skew", "two"])
+@pytest.mark.parametrize("slow", [0.0, 0.05])
+def test_the_location_of_a_cell_is_covered_with_slow_runs_too(runs: int, noise: str, slow: float) -> None:
+    truth = Truth(configurations=10, compositions=1, runs=runs, lease=0.0, noise=noise, slow=slow)
+    found = said.locations(truth, campaigns=40)
+    assert found.cover >= 91
+    assert found.half < 4
+
+
+@pytest.mark.parametrize("truth", [Truth(lease=0.015), Truth(compositions=1, runs=5, lease=0.015, configurations=6)])
+def test_two_campaigns_of_one_truth_show_no_change(truth: Truth) -> None:
+    found = said.compared(truth, campaigns=12)
+    assert found.wrong <= 25
+    assert found.half <= 25, "--fail-on"
+
+
+def test_equal_configurations_are_ties_and_the_best_one_is_named_alone() -> None:
+    assert said.recommended(Truth(lease=0.015), campaigns=12).wrong <= 25
+    assert said.recommended(Truth(effect=(1, 1.1, 1.1, 1.1)), campaigns=4).found >= 75
+    assert said.recommended(Truth(compositions=1, runs=5), campaigns=2).tested == 0
+
+
+def test_a_lease_is_no_dip_and_a_dip_is_found() -> None:
+    assert said.dipped(Truth(lease=0.015), campaigns=8).wrong <= 13
+    assert said.dipped(Truth(lease=0.005, run=0.005), dip=0.1, campaigns=4).found >= 75
+    assert said.dipped(Truth(compositions=1, runs=5), campaigns=2).tested == 0
+
+
+@pytest.mark.parametrize(("hosts", "leases", "slow_runs"), [(3, 1, 0.0), (4, 1, 0.05), (4, 3, 0.0), (4, 3, 0.05)])
+def test_no_innocent_host_is_named(hosts: int, leases: int, slow_runs: float) -> None:
+    assert said.hosts_named(hosts, leases, slow_runs=slow_runs, campaigns=60).wrong <= 15
+
+
+def test_a_slow_host_is_named() -> None:
+    assert said.hosts_named(4, 3, slower=0.05, campaigns=30).found >= 80
+    assert np.isnan(said.hosts_named(4, 3, campaigns=1).cover)
