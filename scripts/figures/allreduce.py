@@ -1,5 +1,6 @@
 """Figure: bus bandwidth of all-reduce by message size, with the latency-bandwidth model."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from campaign import wording
 from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table
-from campaign.report.link_selection import Shown, shown, size_words
+from campaign.report.link_selection import Shown, allreduce_ratio, shown, size_words
 
 TITLE = "All-reduce by message size"
 SECTION = (
@@ -30,7 +31,7 @@ def draw(data: FigureData) -> Drawing:
     if not every:
         return nothing("no all-reduce was measured over two devices or more")
     rows = _rows(every)
-    findings = _findings(rows)
+    findings = _findings(rows, data.links)
     panels = _panels(every)
     with plot.style(data.style):
         svg = _picture(panels[: plot.MOST_PANELS])
@@ -106,15 +107,15 @@ def _from_to(low: float, high: float) -> str:
     return wording.between(low, high)
 
 
-def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+def _findings(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
     """The fastest and the slowest configuration of each number of devices."""
     said = []
     for ranks, own in rows.groupby("ranks", sort=True):
         ordered = own.sort_values("busbw_max_gb_per_s", ascending=False, kind="stable")
         ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
         words = ", ".join(f"{row['configuration']} {_best(row)}" for row in ends)
-        ratio = ends[0]["busbw_max_gb_per_s"] / ends[-1]["busbw_max_gb_per_s"]
-        times = f"; the first is {wording.times(ratio)} as fast" if len(ends) == 2 else ""
+        names = [str(row["configuration"]) for row in ends]
+        times = f"; the first is {allreduce_ratio(links, *names)}" if len(ends) == 2 else ""
         said.append(f"{wording.plural(int(ranks), 'device')}: {words}{times}.")
     return tuple(said)
 

@@ -99,3 +99,28 @@ def test_messages_that_are_all_latency_tell_no_bandwidth() -> None:
     assert drawing.data["latency_us"].notna().all()
     assert drawing.findings == ("No bandwidth could be measured.",)
     assert "No bandwidth of short: only messages under 64 KiB" in drawing.caption
+
+
+def test_all_reduce_of_two_configurations_is_tested_where_both_were_composed_again() -> None:
+    once = [each for each in links_data.links() if each["configuration"] in ("local-4", "fabric-2x2")]
+    assert "measured on one composition each and not tested" in draw("allreduce", once).findings[0]
+    again = [
+        {
+            **each,
+            "lease_id": f"{each['lease_id']}.c{n}",
+            "document": {
+                **each["document"],
+                "allreduce": {
+                    **each["document"]["allreduce"],
+                    "busbw_gb_per_s": [
+                        rate * (1 + 0.01 * n) for rate in each["document"]["allreduce"]["busbw_gb_per_s"]
+                    ],
+                },
+            },
+        }
+        for each in once
+        for n in (1, 2, 3)
+    ]
+    (said,) = draw("allreduce", again).findings
+    assert "95\u202f% interval" in said
+    assert "not tested" not in said
