@@ -87,7 +87,7 @@ def test_a_count_has_no_decimals() -> None:
 def test_where_no_row_has_an_interval_a_caption_says_so() -> None:
     assert wording.interval_of(wording.by_runs([3, 1, 0])) == "mean with 95 % interval (Student t)"
     assert wording.interval_of(wording.by_runs([1, 0])) == "one run each, so no interval"
-    assert wording.interval_of([statistics.LOG_RATIO], "95 % interval") == "95 % interval (log ratio of means, Welch t)"
+    assert wording.interval_of([statistics.BETWEEN], "95 % interval") == "95 % interval (t over compositions)"
     assert wording.interval_of([statistics.NOT_POSITIVE]) == "no interval"
 
 

@@ -207,10 +207,10 @@ def test_a_mix_of_single_runs_has_no_interval_and_its_ties_are_not_known() -> No
     once = replace(whole, runs=runs, cells=whole.cells.assign(n_ok=1, sd=np.nan, ci_low=np.nan, ci_high=np.nan))
     (mix,) = recommend(once, "mix:big=0.5,small=0.5", where=["measured"]).answers
     assert mix.choice is not None
-    assert (mix.choice.low, mix.comparable, mix.tied_words()) == (None, False, "not known: one run a cell")
+    assert (mix.choice.low, mix.comparable, mix.tied_words()) == (None, False, "not known: one composition each")
     said = recommended({"document": recommend(once, "throughput", where=["measured"]).model_dump()})
     assert said is not None
-    assert all(each.endswith("; ties not known: one run a cell.") for each in said["objectives"][0]["summary"])
+    assert all(each.endswith("; ties not known: one composition each.") for each in said["objectives"][0]["summary"])
     assert all(each.startswith(("big, ", "small, ")) for each in said["objectives"][0]["summary"])
 
 

@@ -60,8 +60,8 @@ def compare(
 
     A and B are campaign files, archives, or results directories. One of them may be a set of published claims: falcon, faster,
     bitfusion, or the path of such a file. Cells are matched by shape, workload, batch, precision and options; remaining cells are
-    matched by name, which the output states. Changes have 95 % intervals, paired by block where runs share one. P-values are
-    adjusted over all cells (Holm).
+    matched by name, which the output states. Changes have 95 % intervals with the spread of compositions. P-values are adjusted
+    over all cells (Holm). What was composed once on each side may not be testable; rules list it and do not fail.
 
     \b
     campaign compare before.zip after.zip --fail-on "throughput < -5%" --fail-on state --output changes.html

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-UNKNOWN = "not known: one run a cell"
+UNKNOWN = "not known: one composition each"
 
 
 class _Closed(BaseModel):
