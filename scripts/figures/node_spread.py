@@ -87,7 +87,7 @@ def _findings(rows: pd.DataFrame, by: list[str], found: Spread, measure: str) ->
     ordered = spread.sort_values("drop_pct", kind="stable")
 
     def say(row: Any) -> str:
-        lost = wording.with_interval(*(row[name] for name in _DROP), wording.percent, wording.describe(row, named))
+        lost = verdict.measured(row, tuple(row[name] for name in _DROP), wording.percent, wording.describe(row, named))
         none = verdict.doubt(row, row["drop_low"], row["drop_high"])
         return (
             f"{wording.axis('ranks', row['ranks'])} on {wording.axis('hosts', row['hosts'])} instead of "

@@ -94,14 +94,13 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
         ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
         none = verdict.together(cells, "overhead_low", "overhead_high")
         words = [
-            wording.with_interval(
-                row["overhead_pct"],
-                row["overhead_low"],
-                row["overhead_high"],
+            verdict.measured(
+                row,
+                tuple(row[name] for name in ("overhead_pct", "overhead_low", "overhead_high")),
                 wording.percent,
                 wording.describe(row, named),
             )
-            + ("" if none else verdict.doubt(row, row["overhead_low"], row["overhead_high"]))
+            + verdict.doubt(row, row["overhead_low"], row["overhead_high"], none)
             for row in ends
         ]
         said.append(f"Overhead of {treatment}: {', up to '.join(words)}{none and f'; {none}'}.")

@@ -63,7 +63,8 @@ def draw(data: FigureData) -> Drawing:
         f"{wording.interval_of(rows['method'], '95 % interval')}. The "
         "line is of least squares through the mean overhead of each workload, so that n of a line is its number of workloads; its "
         f"slope has a 95 % interval (Student t, n − 2), and there is none through fewer than {_LEAST_SIZES} sizes. r: Pearson's "
-        f"correlation. p: of no slope, for all lines together (Holm).{panels.sentence()}{thinned}{plot.cut(rows, _POINTS)} "
+        f"correlation. p: of no slope, for all lines together (Holm).{_basis(rows, data)}"
+        f"{panels.sentence()}{thinned}{plot.cut(rows, _POINTS)} "
         f"{measured_as(data, rows)}"
     )
     with plot.style(data.style):
@@ -95,6 +96,11 @@ def draw(data: FigureData) -> Drawing:
         coverage=covered,
         **table,
     )
+
+
+def _basis(rows: pd.DataFrame, data: FigureData) -> str:
+    """For the caption: on how many compositions the overheads rest."""
+    return f" {verdict.rests_on(rows)}{verdict.order(data.protocol)}"
 
 
 def _slope(row: Any) -> str:
@@ -138,12 +144,14 @@ def _fitted(rows: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, pd.DataFra
     lines = []
     for key, group in rows.groupby([*by, "treatment"], sort=False, dropna=False):
         means = group.groupby("workload", sort=False)[["size", "overhead_pct"]].mean()
+        alone = any(verdict.untested(row) for row in group.to_dict("records"))
         per = next(factor for _, says, _, _, factor in _SIZES if says == group["size_kind"].iloc[0])
         ends = {"least": means["size"].min(), "most": means["size"].max(), "per": group["per"].iloc[0]}
-        lines.append({**dict(zip([*by, "treatment"], key, strict=True)), **ends, **line(means, per)})
+        fitted = {**line(means, per), **({"slope_p": np.nan} if alone else {}), "untested": alone}
+        lines.append({**dict(zip([*by, "treatment"], key, strict=True)), **ends, **fitted})
     fits = pd.DataFrame(lines)
     fits["slope_p_holm"] = statistics.holm(fits["slope_p"])
-    with_line = rows.merge(fits.drop(columns=["least", "most", "per"]), on=[*by, "treatment"], how="left")
+    with_line = rows.merge(fits.drop(columns=["least", "most", "per", "untested"]), on=[*by, "treatment"], how="left")
     return with_line, fits
 
 
@@ -174,10 +182,12 @@ def _findings(rows: pd.DataFrame, fits: pd.DataFrame, by: list[str]) -> tuple[st
         size = f"{wording.number(abs(row['slope']))} percentage points for {row['per']}"
         interval = f"95\u202f% interval {wording.between(row['slope_low'], row['slope_high'])}"
         basis = f"{interval}; r = {wording.number(row['correlation'], 2)}, {wording.plural(int(row['workloads']), 'workload')}"
-        if row["slope_p_holm"] < statistics.SIGNIFICANT:
+        slope = f"{wording.number(row['slope'])} percentage points for {row['per']}"
+        if row["untested"]:
+            said.append(f"Overhead of {about} by size: {slope} ({basis}); {verdict.ONE_EACH}.")
+        elif row["slope_p_holm"] < statistics.SIGNIFICANT:
             said.append(f"Overhead of {about} {'grows' if row['slope'] > 0 else 'falls'} by {size} ({basis}).")
         else:
-            slope = f"{wording.number(row['slope'])} percentage points for {row['per']}"
             said.append(
                 f"Overhead of {about} shows no sure trend: {slope} ({basis}; p = {verdict.p_value(row['slope_p_holm'])})."
             )

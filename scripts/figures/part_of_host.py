@@ -97,7 +97,7 @@ def _against_smallest(rows: pd.DataFrame, by: list[str], measure: str) -> str:
         return ""
     row: Any = tested.loc[tested["difference_pct"].abs().idxmax()]
     named = [column for column in by if tested[column].nunique() > 1] or ["workload"]
-    size = wording.with_interval(row["difference_pct"], row["low"], row["high"], wording.percent)
+    size = verdict.measured(row, tuple(row[name] for name in ("difference_pct", "low", "high")), wording.percent)
     none = verdict.together(tested, "low", "high")
     doubt = f": {none}" if none else verdict.doubt(row, row["low"], row["high"])
     return (

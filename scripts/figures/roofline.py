@@ -12,7 +12,7 @@ from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.report.link_selection import shown
-from campaign.statistics import comparable_cells
+from campaign.statistics import comparable_cells, verdict
 
 TITLE = "Bound by devices or by links"
 SECTION = (
@@ -44,7 +44,8 @@ def draw(data: FigureData) -> Drawing:
         f"Efficiency against one device; {wording.runs_behind(rows['n_ok'])} a point, "
         f"{wording.interval_of(rows['method'], '95 % interval')}. Across: time of the all-reduce of a step's gradients, by the "
         "latency-bandwidth model of the measured links, over the time of a step on one device. Solid: all of it hides behind "
-        f"computing (no cell can be above). Dashed: none of it does; below, something else costs time.{panels.sentence()} "
+        f"computing (no cell can be above). Dashed: none of it does; below, something else costs time. "
+        f"{verdict.rests_on(rows)}{verdict.order(data.protocol)}{panels.sentence()} "
         f"{measured_as(data, rows)}"
     )
     with plot.style(data.style):
@@ -108,13 +109,14 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     said = [
         f"Links bound {len(bound):,} of {wording.plural(len(rows), 'cell')}: the all-reduce of a step takes up to {which}."
     ]
-    below = rows[rows["efficiency_high"] < rows["unoverlapped"]]
+    below = rows[rows["tested"] & (rows["efficiency_high"] < rows["unoverlapped"])]
     if len(below):
         case: Any = below.loc[(below["efficiency_pct"] / below["unoverlapped"]).idxmin()]
+        size = f"{wording.percent(case['efficiency_pct'])} instead of {wording.percent(case['unoverlapped'])}"
         said.append(
             f"{wording.plural(len(below), 'cell')} {'is' if len(below) == 1 else 'are'} slower than computing and all-reduce one "
             f"after the other explain: most of all {wording.describe(case, named)} "
-            f"({wording.percent(case['efficiency_pct'])} instead of {wording.percent(case['unoverlapped'])}). "
+            f"({size}; {verdict.basis(case)}). "
             "Shared cores, input or waiting for the slowest rank cost time beside the links."
         )
     return tuple(said)

@@ -107,10 +107,11 @@ def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...
     ordered = last.sort_values("efficiency_pct", kind="stable")
 
     def say(row: Any) -> str:
-        pace = wording.with_interval(row["ratio"], row["ratio_low"], row["ratio_high"], wording.times)
+        pace = verdict.measured(row, tuple(row[name] for name in ("ratio", "ratio_low", "ratio_high")), wording.times)
+        untested = f"; {verdict.ONE_EACH}" if verdict.untested(row) else ""
         return (
             f"{wording.describe(row, different)}: {wording.axis('ranks', row['ranks'])} give {pace} the {measure} of "
-            f"{row['against_ranks']:.0f}, an efficiency of {wording.percent(row['efficiency_pct'], 0)}"
+            f"{row['against_ranks']:.0f}, an efficiency of {wording.percent(row['efficiency_pct'], 0)}{untested}"
         )
 
     best, worst = ordered.iloc[-1], ordered.iloc[0]

@@ -79,7 +79,7 @@ def _findings(effects: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
     doubt = f": {none}" if none else verdict.doubt(row, row["change_low"], row["change_high"])
     return (
         f"The batch matters most for {wording.describe(row, named)}: speed-up {first} at batch {row['batch']} and {last} at "
-        f"batch {row['batch_large']}{doubt}.",
+        f"batch {row['batch_large']}{doubt}{f' ({basis})' if (basis := verdict.basis(row)) else ''}.",
     )
 
 

@@ -13,7 +13,7 @@ _WITH_UNIT = re.compile(rf"(^|_)({_UNITS})(_low|_high)?$")
 # Counts, ratios, probabilities and scores, by names that mean the same in every figure; what one figure has, its UNITS say.
 _NONE = re.compile(
     r"n_\w+|p|\w+_p|(\w+_)?p_holm|(ratio|ideal)(_low|_high)?|aicc_\w+|option_\w+|(\w+_)?(hosts|devices|ranks)|against_n|"
-    r"batch|batch_global|devices_per_host|local_devices_per_host|devices_used|leases|operations|retries|repetition|runs"
+    r"batch|batch_global|devices_per_host|local_devices_per_host|devices_used|leases|operations|retries|repetition|runs|(against_)?compositions|freedom"
 )
 # Numbers whose unit stands in a column beside them.
 _BESIDE = {"unit": r"mean|sd|ci_low|ci_high|least|most", "cost_unit": r"cost(_low|_high)?", "size_unit": "size"}

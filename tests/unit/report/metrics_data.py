@@ -3,7 +3,8 @@
 Truth: five models on one host of eight devices. Time for equal work grows by `FABRIC_SLOPE` percentage points for 100 million
 parameters over the fabric (half of it on hybrid devices); storage over the fabric costs 1 %. fp32 halves the rate. Of bert-large,
 dp gives 0.55, fsdp 0.9 of ddp. Devices take 250 W (210 W over the fabric), PCIe carries 12 GB/s one way for 100 million parameters
-(a tenth of it between local devices), as much back. Noise of the rate is 0.3 % (normal, seeded), so energy has it too.
+(a tenth of it between local devices), as much back. Every
+configuration is composed twice. Noise of the rate is 0.3 % (normal, seeded), so energy has it too.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ def records(planned: list[PlannedCell], seed: int = 5) -> list[Record]:
         for repetition in range(1, entry.repetitions + 1):
             rate = true_rate(entry.cell) * (1 + 0.003 * random.standard_normal())
             metrics = counters(entry.cell, rate)
-            found.append(synthetic.record(entry.cell, repetition, rate, metrics=metrics))
+            again = ".c2" if repetition > entry.repetitions / 2 else ""
+            lease = f"lease-{entry.cell.configuration.name}{again}"
+            found.append(synthetic.record(entry.cell, repetition, rate, metrics=metrics, lease_id=lease))
     return found
 
 

@@ -11,6 +11,7 @@ from campaign.documents.record import Record
 from campaign.statistics import comparable_cells, comparisons, verdict
 from campaign.tables.cells import PlannedCell, cells_table
 from campaign.tables.runs import runs_table
+from tests import planted_campaigns
 from tests.unit.report import report_data as synthetic
 
 PLAIN, FAST = (synthetic.cell(synthetic.configuration(), precision=name) for name in ("fp32", "fp16"))
@@ -136,3 +137,26 @@ def test_a_metric_of_which_less_is_better_is_faster_where_it_is_less() -> None:
     by = comparisons.design(runs, column="latency_us", higher=False)
     assert comparisons.ratios(pd.Series(["a"]), pd.Series(["b"]), by).of.ratio[0] == pytest.approx(2, rel=0.01)
     assert by.value.tolist() == pytest.approx([10.02, 20.02])
+
+
+def test_other_numbers_of_steps_and_an_order_that_is_not_random_are_part_of_a_comparison() -> None:
+    truth = planted_campaigns.Truth(configurations=2, compositions=3, runs=3)
+    runs = planted_campaigns.runs(truth, 1, 1)
+    runs = runs.assign(warmup_steps=np.where(runs["at"] == 0, 5, 10), measured_steps=20)
+    runs.loc[runs.index[runs["at"] == 1][0], "warmup_steps"] = 12
+    of, to = planted_campaigns.pairs(truth, 1)
+    told = comparisons.ratios(of, to, comparisons.design(runs))
+    assert list(told.unlike) == ["10 to 12 warm-up steps against 5"]
+    assert not told.in_order.any()
+    assert list(told.compositions) == list(told.against_compositions) == [3]
+    alike = comparisons.ratios(of, to, comparisons.design(runs.assign(warmup_steps=5)))
+    assert list(alike.unlike) == [""]
+    in_plan_order = comparisons.design(runs, {"lease_order": "least-recomposition"})
+    assert comparisons.ratios(of, to, in_plan_order).in_order.all()
+    # Batches share their leases: the order of leases is nothing to them, that of runs is.
+    same = pd.Series(runs["cell_id"].unique()[:1]), pd.Series(runs["cell_id"].unique()[:1] + 100)
+    both = pd.concat([runs[runs["at"] == 0], runs[runs["at"] == 0].assign(cell_id=same[1].iloc[0])], ignore_index=True)
+    assert not comparisons.ratios(
+        *same, comparisons.design(both, {"lease_order": "least-recomposition"})
+    ).in_order.any()
+    assert comparisons.ratios(*same, comparisons.design(both, {"order": "sequential"})).in_order.all()

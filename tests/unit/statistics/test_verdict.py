@@ -15,7 +15,15 @@ NAN = float("nan")
 
 def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
     given = {"p": p, "p_holm": p_holm, "n_tests": 33, "least_detectable_pct": 1.5, "paired": False, "n_pairs": 0}
-    return {**given, "method": statistics.BETWEEN, **more}
+    basis = {
+        "compositions": 3,
+        "against_compositions": 3,
+        "freedom": 8.0,
+        "unlike": "",
+        "in_order": False,
+        "ratio": 1.1,
+    }
+    return {**given, "tested": p == p, "method": statistics.BETWEEN, **basis, **more}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +72,58 @@ def test_a_caption_counts_what_differs_and_how_it_was_compared() -> None:
     assert "drift" not in said
     assert "drift" in verdict.counted(rows, {"order": "sequential"}, "fp32")
     assert verdict.counted(rows[2:], {}, "fp32") == "No comparison with fp32 has an interval."
+
+
+ONE = {"compositions": 1, "against_compositions": 1}
+LENT = "one composition each; the spread of compositions is borrowed from other cells of the campaign (8 degrees of freedom)"
+
+
+@pytest.mark.parametrize(
+    ("compared", "words"),
+    [
+        (row(0.1, 0.2), "3 compositions each"),
+        (row(0.1, 0.2, compositions=2), "2 against 3 compositions"),
+        (row(0.1, 0.2, method=statistics.PAIRED_BY_LEASE, paired=True), "within 3 compositions"),
+        (row(0.1, 0.2, method=statistics.PAIRED, paired=True, **ONE), "within one composition"),
+        (row(0.1, 0.2, method=statistics.RUNS_OF_ONE, **ONE), "within one composition"),
+        (row(0.1, 0.2, method=statistics.BORROWED, **ONE), LENT),
+        (row(NAN, NAN, method=statistics.ONE_EACH, **ONE), ""),
+        (row(0.1, 0.2, in_order=True),
+         "3 compositions each; not in random order, so that drift can pose as an effect"),
+        (row(0.1, 0.2, unlike="5 warm-up steps against 10"),
+         "3 compositions each; measured unlike: 5 warm-up steps against 10"),
+    ],
+)  # fmt: skip
+def test_a_statement_says_on_how_many_compositions_it_rests(compared: dict[str, Any], words: str) -> None:
+    assert verdict.basis(compared) == words
+
+
+def test_one_composition_each_is_said_instead_of_a_result() -> None:
+    alone = row(NAN, NAN, method=statistics.ONE_EACH, freedom=NAN, **ONE)
+    assert verdict.doubt(alone, -1.0, 2.0, "no significant difference in 4 cells") == f" ({verdict.ONE_EACH})"
+    said = verdict.counted(pd.DataFrame([alone]), {}, "fp32")
+    assert said.startswith("No comparison with fp32 is tested")
+    assert "differ" not in said
+    assert "degrees" not in said
+    of_table = [verdict.COLUMNS[name](alone) for name in ("p (Holm)", "Compositions", "Degrees of freedom", "Compared")]
+    assert of_table == ["–", "1 / 1", "–", statistics.ONE_EACH.removesuffix(", 95 %")]
+
+
+def test_a_caption_says_what_all_comparisons_rest_on() -> None:
+    lent = row(0.4, 1.0, method=statistics.BORROWED, **ONE)
+    rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=statistics.PAIRED, **ONE)])
+    said = verdict.rests_on(rows)
+    assert said.startswith("Each cell was measured on 1 to 3 compositions. 1 statement holds for one composition only.")
+    assert (
+        "In 1 comparison, the spread of compositions is borrowed from other cells of the campaign (8.0 degrees" in said
+    )
+    steps = verdict.unlike(rows.assign(unlike=["", "5 warm-up steps against 10", "20 measured steps against 8"]))
+    assert steps.startswith(
+        " 2 comparisons are between cells that were measured unlike (such as 5 warm-up steps against 10)"
+    )
+    assert verdict.unlike(rows) == ""
+    planned = {"compositions": 3, "lease_order": "least-recomposition"}
+    assert "drift of the system over the campaign can pose" in verdict.counted(rows, planned, "fp32")
 
 
 def test_a_table_says_how_each_was_compared() -> None:

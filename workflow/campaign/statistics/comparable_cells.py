@@ -9,6 +9,8 @@ allowed: not where each cell was measured on one composition and nothing tells h
 that there is no effect (ratio 1; for scaling, the ideal speed-up). p_holm: the same, adjusted by Holm over all rows that a function
 gives, which is one figure; n_tests: how many comparisons these are.
 least_detectable_pct: how large an effect had to be to be found in 80 of 100 campaigns like this one.
+compositions, against_compositions, freedom: on how many each was measured, and the degrees of freedom of the test; unlike: how
+their warm-up or measured steps differ; in_order: whether drift can pose as the difference.
 
 A planned cell without a valid run keeps its row, with nan, so that a figure can show the gap. Pairs come from the
 shape of the hardware alone, never from the names of configurations.
@@ -81,12 +83,10 @@ def against(
         ratio_high=high,
         n_pairs=found.pairs,
         paired=found.paired,
-        tested=found.tested,
-        method=pd.Series(found.method, index=rows.index, dtype="str"),
         p=p,
         p_holm=statistics.holm(p),
         n_tests=int(np.isfinite(p).sum()),
-        least_detectable_pct=found.least_detectable_pct(),
+        **found.basis(rows.index),
     )
 
 
@@ -200,9 +200,8 @@ def batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
         change_high=100 * (high - 1),
         p=p,
         p_holm=statistics.holm(p),
-        tested=change.tested,
         n_tests=int(np.isfinite(p).sum()),
-        least_detectable_pct=change.least_detectable_pct(),
+        **change.basis(ends.index),
     )
 
 

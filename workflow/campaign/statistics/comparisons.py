@@ -17,7 +17,7 @@ A ratio is of throughput: the cost of the reference over the cost of the cell (`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ Marks = npt.NDArray[np.bool_]
 
 # What a cell is beside its configuration.
 _KIND = ("workload", "batch", "precision")
+_STEPS = {"warmup_steps": "warm-up steps", "measured_steps": "measured steps"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ class Ratios:
     """Ratios of cells to their references, in the order asked.
 
     of: value, variance and freedom of each. tested: whether a test is allowed. paired, pairs: whether the same leases or blocks
-    hold both, and how many. method: how the interval was made, or why there is none.
+    hold both, and how many. method: how the interval was made, or why there is none. compositions, against_compositions: on how
+    many each was measured, 0 for no cell. unlike: how their warm-up or measured steps differ, '' where they do not. in_order:
+    whether they were measured in an order that is not random, so that drift can pose as a difference.
     """
 
     of: LogRatios
@@ -74,6 +77,10 @@ class Ratios:
     paired: Marks
     pairs: Integers
     method: npt.NDArray[np.object_]
+    compositions: Integers
+    against_compositions: Integers
+    unlike: npt.NDArray[np.object_]
+    in_order: Marks
 
     def p(self, none: npt.ArrayLike = 1.0) -> Floats:
         """Two-sided p-values of the hypothesis that the ratio is `none`; nan without a test."""
@@ -83,10 +90,24 @@ class Ratios:
         """See `LogRatios`; nan without a test."""
         return np.where(self.tested, self.of.least_detectable_pct(), np.nan)
 
+    def basis(self, index: pd.Index[Any]) -> dict[str, Any]:
+        """Columns that say what a statement rests on; `campaign.statistics.verdict` puts them into words."""
+        return {
+            "tested": self.tested,
+            "method": pd.Series(self.method, index=index, dtype="str"),
+            "compositions": self.compositions,
+            "against_compositions": self.against_compositions,
+            "freedom": np.where(self.tested, self.of.freedom, np.nan),
+            "unlike": pd.Series(self.unlike, index=index, dtype="str"),
+            "in_order": self.in_order,
+            "least_detectable_pct": self.least_detectable_pct(),
+        }
+
     def over(self, other: Ratios) -> Ratios:
         """The ratio of these ratios to others that are independent of them."""
         both = self.tested & other.tested
-        return Ratios(self.of.over(other.of), both, self.paired & other.paired, self.pairs, self.method)
+        paired_, in_order = self.paired & other.paired, self.in_order | other.in_order
+        return replace(self, of=self.of.over(other.of), tested=both, paired=paired_, in_order=in_order)
 
 
 @dataclass(frozen=True)
@@ -118,7 +139,10 @@ class Design:
     """One row a valid run: cell, lease, repetition, cost (outliers brought near)."""
     higher: bool
     blocks: bool
+    random_leases: bool
     weights: Floats
+    steps: pd.DataFrame
+    """Of each cell, the fewest and the most warm-up and measured steps of its runs; without columns where nobody knows."""
 
     @property
     def value(self) -> Floats:
@@ -219,8 +243,15 @@ def design(
         each=pd.DataFrame({"cell": cell, "lease": lease, "repetition": rows["repetition"].to_numpy(), "cost": near}),
         higher=higher,
         blocks=said.get("order", "blocks") != "sequential",
+        random_leases=in_blocks,
         weights=weights,
+        steps=_steps(rows, cell),
     )
+
+
+def _steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
+    known = [name for name in _STEPS if name in rows]
+    return rows[known].groupby(cell).agg(["min", "max"]) if known else pd.DataFrame(index=np.unique(cell))
 
 
 def _valid(runs: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -286,8 +317,9 @@ def ratios(of: pd.Series[Any], to: pd.Series[Any], by: Design) -> Ratios:
         i = j = np.zeros(0, dtype=np.int64)
         empty = np.full(count, np.nan)
         none = np.where(pd.Series(to).isna().to_numpy() | ~against, NO_REFERENCE, NO_RUN).astype(object)
-        off = np.zeros(count, dtype=np.bool_)
-        return Ratios(LogRatios(empty, empty, empty), off, off, np.zeros(count, dtype=np.int64), none)
+        off, zero = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
+        same = np.full(count, "", dtype=object)
+        return Ratios(LogRatios(empty, empty, empty), off, off, zero, none, zero, zero, same, off)
     return _ratios(by, i, j, both, itself, there, against)
 
 
@@ -322,7 +354,22 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
     ]  # fmt: skip
     method = np.select(conditions, words, BETWEEN).astype(object)
     counted = np.where(blocks, pairs, np.where(several, shared, 0))
-    return Ratios(LogRatios(value, variance, freedom), tested & ~itself, blocks | several, counted, method)
+    in_order = both & np.where(within, not by.blocks, not by.random_leases)
+    of = LogRatios(value, variance, freedom)
+    k_i, k_j = np.where(there, k_i, 0), np.where(against, k_j, 0)
+    unlike = _unlike(by.steps, i, j, both)
+    return Ratios(of, tested & ~itself, blocks | several, counted, method, k_i, k_j, unlike, in_order)
+
+
+def _unlike(steps: pd.DataFrame, i: Integers, j: Integers, both: Marks) -> npt.NDArray[np.object_]:
+    """In what the protocol of two cells differs: '5 to 8 warm-up steps against 5'; '' in nothing."""
+    told = np.full(i.size, "", dtype=object)
+    for name in dict.fromkeys(steps.columns.get_level_values(0)) if len(steps.columns) else ():
+        ends = steps[name].to_numpy()
+        for place in np.flatnonzero(both & (ends[i] != ends[j]).any(axis=1)):
+            ours, theirs = (" to ".join(dict.fromkeys(f"{int(n):,}" for n in ends[at[place]])) for at in (i, j))
+            told[place] += f"{', ' if told[place] else ''}{ours} {_STEPS[name]} against {theirs}"
+    return told
 
 
 _Part = tuple[Floats, Floats]

@@ -93,7 +93,8 @@ def _curves(
     columns = {name: spread_out(points[name], np.nan) for name in ("ranks", "hosts", "mean", "batch")}
     sd = spread_out(points["mean"] * np.sqrt(errors.variance * runs), np.nan)
     freedom = np.full(shape[0], np.inf)
-    np.minimum.at(freedom, curve, errors.freedom)
+    with np.errstate(invalid="ignore"):
+        np.minimum.at(freedom, curve, errors.freedom)
     known = np.ones(shape[0], dtype=np.bool_)
     np.logical_and.at(known, curve, errors.known)
     batch = columns["batch"][:, 0]

@@ -1,7 +1,8 @@
 """What the numbers of a comparison allow to say, in words: that there is a difference, none larger than so much, or nothing.
 
-Rows are those of `campaign.statistics.comparable_cells`: p, p_holm, n_tests, tested, paired, method, least_detectable_pct.
-A difference counts when it stands among all comparisons of its figure (Holm, 5 %); an interval is of one comparison by itself.
+Rows are those of `campaign.statistics.comparable_cells`: p, p_holm, n_tests, paired, n_pairs, and what a statement rests on
+(`campaign.statistics.comparisons.Ratios.basis`). A difference counts when it stands among all comparisons of its figure (Holm,
+5 %); an interval is of one comparison by itself. Every statement says on how many compositions it rests, and what limits it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ LEASES_IN_ORDER = (
 )
 ONE_COMPOSITION = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
 ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
+_BORROWED = "the spread of compositions is borrowed from other cells of the campaign"
+_AMONG = "the spread is that of the changes of other configurations"
 
 
 def differs(row: Mapping[Any, Any]) -> bool:
@@ -46,14 +49,57 @@ def no_larger_than(low_pct: float, high_pct: float) -> float:
     return max(abs(low_pct), abs(high_pct))
 
 
-def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
+def basis(row: Mapping[Any, Any]) -> str:
+    """What a comparison rests on, for a bracket: '3 compositions each', 'within one composition'; '' without a test."""
+    return "; ".join(each for each in (_compositions(row), *_limits(row)) if each)
+
+
+def _compositions(row: Mapping[Any, Any]) -> str:
+    if not row["tested"]:
+        return ""
+    ours, theirs, method = int(row["compositions"]), int(row["against_compositions"]), row["method"]
+    if method in (statistics.PAIRED, statistics.RUNS_OF_ONE):
+        return "within one composition"
+    if method == statistics.PAIRED_BY_LEASE:
+        return f"within {ours:,} compositions"
+    each = "one composition each" if ours == 1 else f"{ours:,} compositions each"
+    each = each if ours == theirs else f"{ours:,} against {theirs:,} compositions"
+    if method == statistics.BORROWED:
+        return f"{each}; {_BORROWED} ({_freedom(row)})"
+    return f"{each}; {_AMONG} ({_freedom(row)})" if method == statistics.AMONG_CHANGES else each
+
+
+def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
+    """What else can pose as the difference."""
+    if not math.isfinite(row["ratio"] if "ratio" in row else row["p"]):
+        return ()
+    order = "not in random order, so that drift can pose as an effect" if row["in_order"] else ""
+    return order, f"measured unlike: {row['unlike']}" if row["unlike"] else ""
+
+
+def _freedom(row: Mapping[Any, Any]) -> str:
+    return wording.plural(max(1, round(row["freedom"])), "degree") + " of freedom"
+
+
+def measured(
+    row: Mapping[Any, Any], values: tuple[float, float, float], say: Callable[[float], str], about: str = ""
+) -> str:
+    """The number of a comparison with its interval, what it is about, and what it rests on.
+
+    values: number, low, high.
+    """
+    return wording.with_interval(*values, say, "; ".join(each for each in (about, basis(row)) if each))
+
+
+def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float, together: str = "") -> str:
     """What follows the number of a comparison in a sentence: '' where it is a difference, else what can be said instead.
 
     low_pct, high_pct: bounds of the difference, 95 %. '' as well without an interval, which the number says itself.
+    together: what is said of several comparisons instead (see there); what is not tested is no part of it.
     """
     if untested(row) and math.isfinite(low_pct):
         return f" ({ONE_EACH})"
-    if differs(row) or not math.isfinite(row["p"]):
+    if together or differs(row) or not math.isfinite(row["p"]):
         return ""
     if row["p"] < SIGNIFICANT:
         among = f"among all {int(row['n_tests']):,} comparisons of this figure"
@@ -75,7 +121,7 @@ def speed_ups(rows: pd.DataFrame, named: Sequence[str]) -> str:
     words = []
     for row in ends:
         low, high = row["ratio_low"], row["ratio_high"]
-        said = wording.with_interval(row["ratio"], low, high, wording.times, wording.describe(row, named))
+        said = measured(row, (row["ratio"], low, high), wording.times, wording.describe(row, named))
         words.append(said + doubt(row, 100 * (low - 1), 100 * (high - 1)))
     return ", up to ".join(words)
 
@@ -106,8 +152,19 @@ def _how(row: Mapping[Any, Any]) -> str:
     """How a comparison was made, for a table: 'paired, 5 blocks', 'paired, 3 leases', 't over compositions', or why it was not."""
     if row["paired"]:
         unit = "block" if row["method"] == statistics.PAIRED else "lease"
-        return f"paired, {wording.plural(int(row['n_pairs']), unit)}"
-    return str(row["method"]).removesuffix(", 95 %")
+        how = f"paired, {wording.plural(int(row['n_pairs']), unit)}"
+    else:
+        how = str(row["method"]).removesuffix(", 95 %")
+    return "; ".join(each for each in (how, *_limits(row)) if each)
+
+
+def _of_compositions(row: Mapping[Any, Any]) -> str:
+    """'3 / 3': of the cell and of what it is compared with."""
+    return f"{int(row['compositions']):,} / {int(row['against_compositions']):,}"
+
+
+def _degrees(row: Mapping[Any, Any]) -> str:
+    return wording.number(row["freedom"], 2) if math.isfinite(row["freedom"]) else wording.NONE
 
 
 def detectable(row: Mapping[Any, Any]) -> str:
@@ -118,12 +175,12 @@ def detectable(row: Mapping[Any, Any]) -> str:
 
 def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> str:
     """For a caption: how many cells were compared with the reference (in words), how, and how many differ."""
-    tested, order = rows[rows["p"].notna()], _order(protocol)
+    tested, in_order = rows[rows["p"].notna()], order(protocol)
     alone = int((rows["method"] == statistics.ONE_EACH).sum()) if "method" in rows else 0
     if tested.empty and alone:
-        return f"No comparison with {reference} is tested: {ONE_COMPOSITION}.{order}"
+        return f"No comparison with {reference} is tested: {ONE_COMPOSITION}.{in_order}"
     if tested.empty:
-        return f"No comparison with {reference} has an interval.{order}"
+        return f"No comparison with {reference} has an interval.{in_order}"
     found = int((tested["p_holm"] < SIGNIFICANT).sum())
     methods = tested["method"].str.removesuffix(", 95 %").value_counts(sort=False)
     made = "; ".join(f"{method}: {count:,}" for method, count in methods.items())
@@ -131,16 +188,55 @@ def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> 
         f"{found:,} of {wording.plural(len(tested), 'cell')} {'differs' if found == 1 else 'differ'} significantly from {reference}"
         f" ({made}; 5\u202f% for all together, Holm)."
     )
+    said += f" {rests_on(tested)}"
     if alone:
         said += f" {wording.plural(alone, 'further comparison')} not tested: {ONE_COMPOSITION}."
     least = tested["least_detectable_pct"].replace(np.inf, np.nan).median()
     if math.isfinite(least):
         detected = wording.percent(least, _decimals(least))
         said += f" The median comparison would detect a difference of {detected} in 80 of 100 cases."
-    return said + order
+    return said + in_order
 
 
-def _order(protocol: Mapping[str, Any]) -> str:
+def rests_on(rows: pd.DataFrame) -> str:
+    """For a caption: on how many compositions comparisons rest, what they borrow, and in what their protocols differ.
+
+    rows: comparisons, at least one.
+    """
+    rows = rows[rows["method"] != statistics.ITSELF] if len(rows) > 1 else rows
+    counts = sorted({int(n) for name in ("compositions", "against_compositions") for n in rows[name] if n})
+    ends = " to ".join(dict.fromkeys(f"{n:,}" for n in (counts[0], counts[-1]))) if counts else "no"
+    said = f"Each cell was measured on {ends} {'composition' if counts == [1] else 'compositions'}."
+    within = rows["method"].isin([statistics.PAIRED, statistics.RUNS_OF_ONE])
+    if count := int(within.sum()):
+        which = wording.plural(count, "statement")
+        which = "All statements hold" if within.all() else f"{which} {'holds' if count == 1 else 'hold'}"
+        said += f" {which} for one composition only."
+    for method, words in ((statistics.BORROWED, _BORROWED), (statistics.AMONG_CHANGES, _AMONG)):
+        lent = rows[rows["method"] == method]
+        if len(lent):
+            ends = " to ".join(
+                dict.fromkeys(wording.number(n, 2) for n in (lent["freedom"].min(), lent["freedom"].max()))
+            )
+            said += f" In {wording.plural(len(lent), 'comparison')}, {words} ({ends} degrees of freedom)."
+    if (rows["method"] == statistics.ONE_EACH).all():
+        said += f" Nothing is tested: {ONE_COMPOSITION}."
+    return said + unlike(rows)
+
+
+def unlike(rows: pd.DataFrame) -> str:
+    """For a caption, after a space: how many comparisons are of cells with other numbers of steps; '' for none."""
+    count = int((rows["unlike"] != "").sum())
+    if not count:
+        return ""
+    first = rows.loc[rows["unlike"] != "", "unlike"].iloc[0]
+    return (
+        f" {wording.plural(count, 'comparison')} {'is' if count == 1 else 'are'} between cells that were measured unlike "
+        f"(such as {first}), which the table marks."
+    )
+
+
+def order(protocol: Mapping[str, Any]) -> str:
     """What the order of runs or leases takes from every statement; '' for random blocks."""
     runs = f" {SEQUENTIAL}" if protocol.get("order") == "sequential" else ""
     several = int(protocol.get("compositions") or 1) > 1
@@ -161,5 +257,7 @@ def _decimals(pct: float) -> int:
 COLUMNS: dict[str, Callable[[Any], str]] = {
     "p (Holm)": lambda row: p_value(row["p_holm"]),
     "Detectable": detectable,
+    "Compositions": _of_compositions,
+    "Degrees of freedom": _degrees,
     "Compared": _how,
 }

@@ -127,9 +127,8 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
         p=p,
         p_holm=statistics.holm(p),
         paired=found.paired,
-        tested=found.tested,
-        method=found.method,
-        least_detectable_pct=found.least_detectable_pct(),
+        n_pairs=found.pairs,
+        **found.basis(one.index),
     )
     return rows.assign(says=[_says(row) for row in rows.to_dict("records")])
 
