@@ -11,6 +11,8 @@ from campaign.documents.metric import Metric
 from campaign.errors import ConfigError
 from campaign.insight.compare import compare
 from campaign.insight.compare.gate import parse_rule
+from campaign.insight.published.quantities import _throughput
+from campaign.insight.published.selection import NotHere
 from campaign.insight.recommend import advise, asked
 from campaign.tables.cells import cells_table
 from campaign.tables.io import Tables
@@ -80,3 +82,10 @@ def test_advice_is_about_the_lowest_latency(before: Tables) -> None:
     workloads = sorted(measured["workload"].unique())
     with pytest.raises(ConfigError, match="needs throughput, and the campaign's metric is latency_us"):
         advise(before, asked(["time"], [], [], workloads, []))
+
+
+def test_a_claim_of_throughput_is_not_judged_by_another_metric(before: Tables) -> None:
+    with pytest.raises(NotHere, match="the campaign measures latency_us; 'metric_ratio' compares such a number"):
+        _throughput(before)
+    rates = before.runs.assign(throughput_per_s=1e6 / before.runs["latency_us"])
+    assert _throughput(replace(before, runs=rates)).higher

@@ -114,11 +114,22 @@ def _measured(here: Here, names: ReferenceSet, tables: Tables) -> Found:
 def _ratios(here: Here, rows: pd.DataFrame, tables: Tables) -> tuple[Ratios, Any]:
     """Ratios of a cell's number over that of the cell it is held against, and what they are to be multiplied by."""
     if here.compute != "metric_ratio":
-        return comparisons.ratios(rows["cell_id"], rows["against_cell_id"], tables.design), 1.0
+        return comparisons.ratios(rows["cell_id"], rows["against_cell_id"], _throughput(tables)), 1.0
     metric = _metric(here, tables)
     scale = (rows["ranks"] / rows["against_ranks"]).to_numpy() if here.times_ranks else 1.0
     # Of a number that is not a rate, more of it is a larger cost; what is asked for is the number's own ratio.
     return comparisons.ratios(rows["against_cell_id"], rows["cell_id"], metric), scale
+
+
+def _throughput(tables: Tables) -> Design:
+    """Claims of throughput are of throughput, also where another metric leads the campaign."""
+    campaign = tables.context["campaign"]
+    name = dict(campaign.get("metric") or {}).get("name", "throughput_per_s")
+    if name == "throughput_per_s":
+        return tables.design
+    if not (tables.runs["throughput_per_s"] > 0).any():
+        raise NotHere(f"no run has a throughput: the campaign measures {name}; 'metric_ratio' compares such a number")
+    return comparisons.design(tables.runs, campaign.get("protocol"), column="throughput_per_s")
 
 
 _Said = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
@@ -189,7 +200,7 @@ def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) 
     both = both[both["ranks"] > both["ranks_first"]].reset_index(drop=True)
     if both.empty:
         raise NotHere("no two numbers of devices were measured")
-    ratios = comparisons.ratios(both["cell_id"], both["cell_id_first"], tables.design)
+    ratios = comparisons.ratios(both["cell_id"], both["cell_id_first"], _throughput(tables))
     scale = (100 * both["ranks_first"] / both["ranks"]).to_numpy()
     value, low, high = (each * scale for each in ratios.of.bounds(_confidence(both)))
     both = both.assign(_value=value, _low=low, _high=high, _tested=ratios.tested)
