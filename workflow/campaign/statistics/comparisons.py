@@ -54,15 +54,6 @@ _STEPS = {"warmup_steps": "warm-up steps", "measured_steps": "measured steps"}
 
 
 @dataclass(frozen=True)
-class Borrowed:
-    """Variance of compositions (of the logarithm) from elsewhere, its freedom, and where it is from."""
-
-    variance: float
-    freedom: float
-    source: str
-
-
-@dataclass(frozen=True)
 class Ratios:
     """Ratios of cells to their references, in the order asked.
 
@@ -196,11 +187,11 @@ def design(
     *,
     column: str = "",
     higher: bool = True,
-    borrowed: Borrowed | None = None,
 ) -> Design:
     """The design of a campaign from its runs table.
 
-    protocol: the campaign's, as the report's document has it: order of runs and leases. column: what is compared, the
+    protocol: the campaign's, as the report's document has it: order of runs and leases; without it, both are in blocks. Where it
+    does not say the order of leases, nothing is taken for a block. column: what is compared, the
     campaign's metric without one; higher: whether more of it is better.
     """
     column = column or ("value" if "value" in runs else "throughput_per_s")
@@ -220,7 +211,7 @@ def design(
     means, cost, within, freedom = _means(near, cell, lease, block, (stratum, kind, campaign))
     pool = pooled(within, freedom, stratum, _sums(freedom, stratum, means.strata))
     run_variance = np.where(np.isfinite(pool.pool), pool.variance, np.nan)
-    in_blocks = said.get("lease_order", "blocks") == "blocks"
+    in_blocks = protocol is None or said.get("lease_order") == "blocks"
     found = composition_variance.of_locations(means, (run_variance, np.maximum(pool.freedom, 1.0)), in_blocks)
     # Runs brought near count less, and the others know as much less.
     weights = 1 / np.clip(kept, 0.5, 1.0) ** 2
