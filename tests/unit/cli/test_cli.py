@@ -75,6 +75,19 @@ def test_plan_as_a_table_json_and_tsv_without_side_effects(run: Run, campaign: P
     assert not (tmp_path / "results").exists()
 
 
+def test_plan_says_which_warm_ups_are_lengthened_and_which_cannot_be(run: Run, tmp_path: Path) -> None:
+    changes = {"campaign.protocol.warmup_steps_max": 60, "campaign.axes.workload": ["steps", "program"]}
+    both = str(campaign_files.write_files(tmp_path / "both", changes))
+    table = run("plan", both)
+    assert table.exit_code == 0, table.output
+    words = " ".join(table.output.split())
+    assert "warm-ups of 20 to 60 steps, until step times show no trend" in words
+    assert "warmup_steps_max does not apply to workload 'program'" in words
+    (note,) = json.loads(run("plan", both, "--format", "json").output)["notes"]
+    assert "a command workload makes its own warm-up" in note
+    assert json.loads(run("plan", both, "--format", "json", "--where", "workload == 'steps'").output)["notes"] == []
+
+
 def test_where_selects_on_plan(run: Run, campaign: Path) -> None:
     document = json.loads(run("plan", str(campaign), "--format", "json", "--where", "batch >= 2 and ranks == 1").output)
     assert document["totals"]["cells"] == 4

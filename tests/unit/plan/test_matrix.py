@@ -91,6 +91,8 @@ OTHER = {
     "part of a host": {"campaign.configurations": [{"devices_per_host": 2, "devices_used": 1}]},
     "storage": {"campaign.configurations.0.storage": "nvme"},
     "warm-up": {"campaign.protocol.warmup_steps": 2},
+    "longest warm-up": {"campaign.protocol.warmup_steps_max": 40},
+    "another longest warm-up by cell": {"campaign.overrides": [{"when": "batch > 0", "warmup_steps_max": 40}]},
     "measured steps": {"campaign.protocol.measured_steps": 4},
     "seed": {"campaign.protocol.seed": 1},
     "device": {"system.devices.cpu-rank.runs_on": "cuda"},
@@ -179,6 +181,27 @@ def test_overrides_change_settings_and_axes_of_the_selected_cells(tmp_path: Path
         ("fabric", 1, "fp32"): (2, 900.0),
         ("fabric", 2, "fp32"): (7, 4.0),
     }
+
+
+def test_only_the_cells_whose_warm_up_is_lengthened_become_others(tmp_path: Path) -> None:
+    """A program makes its own warm-up, so that the key changes nothing of its cells, and the matrix says so."""
+    both = {"campaign.axes.workload": ["steps", "program"]}
+    plain = {cell.id: cell for cell in expand(load(tmp_path / "a", both)).cells}
+    lengthened = expand(load(tmp_path / "b", {**both, "campaign.protocol.warmup_steps_max": 40}))
+    kept = [cell for cell in lengthened.cells if cell.id in plain]
+    assert {(cell.workload, cell.settings.warmup_steps_max) for cell in kept} == {("program", None)}
+    others = [cell for cell in lengthened.cells if cell.id not in plain]
+    assert {(cell.workload, cell.settings.warmup_steps_max) for cell in others} == {("steps", 40)}
+    (note,) = lengthened.notes
+    assert "warmup_steps_max does not apply to workload 'program'" in note
+    only = [{"when": "workload == 'steps'", "warmup_steps_max": 40}]
+    assert expand(load(tmp_path / "c", {**both, "campaign.overrides": only})).notes == ()
+
+
+def test_a_longest_warm_up_that_is_too_short_to_see_a_trend_is_refused(tmp_path: Path) -> None:
+    protocol = {"campaign.protocol.warmup_steps": 9, "campaign.protocol.warmup_steps_max": 44}
+    with pytest.raises(ConfigError, match=r"warmup_steps_max is 44; .* after 45 at the earliest"):
+        expand(load(tmp_path, protocol))
 
 
 def test_cells_that_a_workload_does_not_support_are_told(tmp_path: Path) -> None:

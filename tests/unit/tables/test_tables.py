@@ -39,6 +39,11 @@ def test_one_row_a_run_with_axes_and_derived_numbers() -> None:
     assert row["memory_device_mib"] == 1032.0
 
 
+def test_warm_up_steps_are_those_that_were_made_where_the_program_says_so() -> None:
+    told = [synthetic.record(ONE, 1, 100.0), synthetic.record(ONE, 2, 100.0, warmup_steps=35)]
+    assert runs_table(told)["warmup_steps"].tolist() == [5, 35]
+
+
 def test_the_value_of_a_run_is_its_primary_metric() -> None:
     record = synthetic.record(ONE, 1, 100.0, metrics={"latency_us": 7.0, "value": 9.0})
     assert runs_table([record]).iloc[0]["value"] == 100.0

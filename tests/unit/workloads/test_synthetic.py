@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from campaign.documents.cell import Configuration
+from campaign.documents.cell import Configuration, Settings
 from campaign.plan.matrix import expand
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome
+from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.synthetic import SyntheticWorkload, true_step_s
 from campaign.workloads.synthetic_program import published, run_program
 from tests.campaign_files import load, one_cell, one_run
@@ -95,6 +96,35 @@ def test_warm_up_steps_do_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert run_program(specification) == 0
     assert json.loads(capsys.readouterr().out)["step_times_s"] == [0.1, 0.1]
+
+
+def warmed(directory: Path, most: int | None, **values: Any) -> Outcome:
+    settings = Settings(warmup_steps=10, warmup_steps_max=most, measured_steps=40, repetitions=1)
+    model = file(sample_ms=1, noise_pct=0.5, **values)
+    return outcome(directory, model, devices=1, batch=10, settings=settings)
+
+
+def test_a_warm_up_goes_on_until_a_planted_curve_is_over(tmp_path: Path) -> None:
+    curve = {"cold_pct": 80, "cold_steps": 25}
+    cold, warm = warmed(tmp_path / "a", None, **curve), warmed(tmp_path / "b", 500, **curve)
+    assert (cold.warmup_steps, cold.flags) == (10, ())
+    assert cold.throughput_per_s is not None
+    assert cold.throughput_per_s < 0.9 * 1000
+    assert warm.throughput_per_s == pytest.approx(1000, rel=0.01)
+    assert warm.warmup_steps is not None
+    assert 100 <= warm.warmup_steps < 500
+    assert warm.flags == ()
+    assert len(warm.step_times_s[0]) == 40
+
+
+def test_a_steady_program_makes_no_more_than_it_takes_to_see_that(tmp_path: Path) -> None:
+    found = warmed(tmp_path, 500)
+    assert (found.warmup_steps, found.flags) == (50, ())
+
+
+def test_the_most_warm_up_steps_end_it_and_the_run_is_flagged(tmp_path: Path) -> None:
+    found = warmed(tmp_path, 55, cold_pct=300, cold_steps=100)
+    assert (found.status, found.warmup_steps, found.flags) == ("ok", 55, (NOT_STEADY,))
 
 
 def test_the_window_is_that_of_the_measured_steps(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from campaign.plan.repetitions import said
 from campaign.plan.write import write_plan, write_tables
 from campaign.run.preflight import preflight
 from campaign.wording import duration
+from campaign.workloads.steady_warmup import least_of
 
 if TYPE_CHECKING:  # it brings SciPy
     from campaign.statistics.replication import Design
@@ -148,11 +149,18 @@ def _show(plan: Plan) -> None:
         for _, cell in plan.cells
         if (s := cell.settings).target_half_width_pct is not None
     })  # fmt: skip
+    longer = sorted({
+        f"warm-ups of {least_of(s.warmup_steps)} to {s.warmup_steps_max} steps, until step times show no trend\n"
+        for _, cell in plan.cells
+        if (s := cell.settings).warmup_steps_max is not None
+    })  # fmt: skip
+    notes = [f"{note}\n" for note in plan.notes]
     learned = f"in brackets: 95 % intervals; learned from {plan.learned_from}"
     assumed = f"{ASSUMED_RUN_S:g} s a run, {ASSUMED_COMPOSE_S:g} s to compose; there are no earlier runs to learn from"
     say(
         f"{plan.cell_count} cells, {plan.runs} runs, "
-        f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n{''.join(repeated)}"
+        f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n"
+        f"{''.join([*repeated, *longer, *notes])}"
         f"{_LEAST * (plan.campaign.protocol.lease_order == 'least-recomposition')}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
         f"expected: {hours}, {lasts}; {_ALONE[isolation(plan.campaign)]}\n"

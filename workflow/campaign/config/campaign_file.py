@@ -68,6 +68,8 @@ class Override(Model):
     """Other values of an axis for these cells."""
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)] | None = None
     """Replaces the protocol's."""
+    warmup_steps_max: Annotated[int, Field(ge=20, le=1_000_000)] | None = None
+    """Replaces the protocol's."""
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Replaces the protocol's."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] | None = None
@@ -120,6 +122,10 @@ class Protocol(Model):
 
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)] = 5
     """Warm-up steps, which are not timed."""
+    warmup_steps_max: Annotated[int, Field(ge=20, le=1_000_000)] | None = None
+    """Go on warming up, `warmup_steps` at a time (at least 4), until step times show no trend, but make no more warm-up steps than
+    this. At least 5 such chunks are made. A run that reaches the maximum with a trend is measured and flagged. For `train` and
+    `synthetic` workloads; other programs make their own warm-up. Default: every warm-up has `warmup_steps`."""
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     """Steps that are timed."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] = 3

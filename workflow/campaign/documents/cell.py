@@ -84,12 +84,13 @@ class Configuration:
 class Settings:
     """How one cell is measured: the protocol with the overrides that select the cell.
 
-    repetitions: in all compositions together; the most, where there is a target for the half-width of the interval (percent of
-    the mean). compositions: how many compositions of the configuration they are spread over. composition: the one that these
-    settings are about, as in the plan of a lease; None: all of them.
+    warmup_steps_max: None where every warm-up has warmup_steps. repetitions: in all compositions together; the most, where there is
+    a target for the half-width of the interval (percent of the mean). compositions: how many compositions of the configuration they
+    are spread over. composition: the one that these settings are about, as in the plan of a lease; None: all of them.
     """
 
     warmup_steps: int = 5
+    warmup_steps_max: int | None = None
     measured_steps: int = 20
     repetitions: int = 3
     repetitions_min: int = 3

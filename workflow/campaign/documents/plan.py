@@ -212,5 +212,7 @@ class PlanDocument(_Closed):
     """Shapes that cannot exist."""
     does_not_fit: dict[str, str]
     """Configurations that the system can never compose, and why."""
+    notes: tuple[str, ...] = ()
+    """What the campaign asks for in vain."""
     leases: tuple[LeaseCost, ...]
     """Leases in the order of measuring."""

@@ -115,6 +115,9 @@ class Record(_Closed):
     campaign: str = Field(description="hash of the campaign as used, in shared/")
     throughput_per_s: float | None = Field(default=None, description="samples per second over all ranks")
     step_times_s: tuple[tuple[float, ...], ...] = Field(default=(), description="[rank][measured step]")
+    warmup_steps: int | None = Field(
+        default=None, description="warm-up steps that were made; null where the program does not say"
+    )
     window_s: tuple[float, ...] = Field(default=(), description="[rank] time of all measured steps together")
     metrics: dict[str, float] = Field(default_factory=dict, description="further numbers, unit in the name")
     phases_s: dict[str, float] = Field(default_factory=dict, description="import, group, model, warm-up, ...")

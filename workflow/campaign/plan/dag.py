@@ -150,7 +150,7 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
                 choice = _chosen(asked.budget, plan, matrix, known, forecaster)
             cells = choice.chosen(matrix.cells)
             gone = Removed(f"--budget {choice.budget}", choice.left_out, len(matrix.cells) - len(cells))
-            kept = Matrix(cells, (*matrix.removed, *([gone] if gone.cells else [])))
+            kept = replace(matrix, cells=cells, removed=(*matrix.removed, *([gone] if gone.cells else [])))
             plan = replace(planned(kept), budget=choice, matrix=matrix.cells)
     if plan.unfit and not allow_unfit:
         told = "\n".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,10 +14,11 @@ from campaign.config.input_files import inputs_of
 from campaign.config.launch_prefix_rules import launch_identity, objection
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar, Settings
-from campaign.documents.expression import Expression, parse
-from campaign.documents.run_numbers import MOST, runs_of
+from campaign.documents.expression import parse
+from campaign.documents.run_numbers import runs_of
 from campaign.errors import ConfigError
 from campaign.files import content_hash
+from campaign.plan.cell_settings import SettingsOf
 from campaign.plan.selection import HostsOf, Selection, axis_names
 from campaign.workloads.protocol import Workload
 
@@ -33,10 +34,11 @@ class Removed:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All cells in the order of the axes, and what was removed from the full product."""
+    """All cells in the order of the axes, what was removed from the full product, and what the reader of a plan should know."""
 
     cells: tuple[Cell, ...]
     removed: tuple[Removed, ...]
+    notes: tuple[str, ...] = ()
 
 
 def expand(
@@ -53,7 +55,7 @@ def expand(
     names = axis_names(campaign)
     exclusions = [(parse(e.when, names, f"{campaign.path}: exclude"), e.why) for e in campaign.file.exclude]
     chosen = Selection(campaign, where, hosts) if where else None
-    settings = _SettingsOf(campaign, names)
+    settings = SettingsOf(campaign, names)
     removed: Counter[tuple[str, str]] = Counter()
     cells: dict[str, Cell] = {}
     identity = Specifications(campaign)
@@ -70,7 +72,7 @@ def expand(
         if rule:
             removed[rule] += 1
             continue
-        measured = settings(axes)
+        measured = settings(axes, workload)
         if chosen is not None and not chosen(axes, partial(identity, cell, measured)):
             removed[f"--where {where}", "not selected"] += 1
             continue
@@ -82,7 +84,8 @@ def expand(
     if not cells and configurations is None:
         said = f"{_told(removed) or 'the axes are empty'}{chosen.known() if chosen else ''}"
         raise ConfigError(f"{campaign.path}: no cell is left to measure; {said}")
-    return Matrix(tuple(cells.values()), tuple(Removed(*rule, count) for rule, count in removed.items()))
+    left_out = tuple(Removed(*rule, count) for rule, count in removed.items())
+    return Matrix(tuple(cells.values()), left_out, tuple(settings.notes({cell.workload for cell in cells.values()})))
 
 
 def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
@@ -95,9 +98,7 @@ def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
         "precision": cell.precision,
         "options": _options(campaign, cell),
         **_inputs(campaign, cell),
-        "warmup_steps": cell.settings.warmup_steps,
-        "measured_steps": cell.settings.measured_steps,
-        "seed": cell.settings.seed,
+        **_measured(cell.settings),
     }
 
 
@@ -149,6 +150,17 @@ def _workload_identity(workload: Workload) -> dict[str, Any]:
     # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
     words = {"description", "precisions", "schema_version", "options", "metrics", "inputs"}
     return workload.model_dump(mode="json", exclude=words, exclude_defaults=True)
+
+
+def _measured(settings: Settings) -> dict[str, Any]:
+    """What the settings add to a cell's identity; without a longest warm-up it is as it was before there was such."""
+    longest = settings.warmup_steps_max
+    return {
+        "warmup_steps": settings.warmup_steps,
+        **({} if longest is None else {"warmup_steps_max": longest}),
+        "measured_steps": settings.measured_steps,
+        "seed": settings.seed,
+    }
 
 
 def _options(campaign: Campaign, cell: Cell) -> Mapping[str, Scalar]:
@@ -207,9 +219,7 @@ class Specifications:
         return {
             **self._without_batch(cell),
             "batch": cell.batch,
-            "warmup_steps": settings.warmup_steps,
-            "measured_steps": settings.measured_steps,
-            "seed": settings.seed,
+            **_measured(settings),
         }
 
     def memory_key(self, cell: Cell) -> str:
@@ -226,47 +236,6 @@ class Specifications:
             "options": _options(self._campaign, cell),
             **_inputs(self._campaign, cell),
         }
-
-
-class _SettingsOf:
-    """The protocol with the overrides that a cell's axis values select."""
-
-    def __init__(self, campaign: Campaign, names: Collection[str]) -> None:
-        protocol = campaign.protocol
-        self.path = campaign.path
-        self.default = Settings(
-            warmup_steps=protocol.warmup_steps,
-            measured_steps=protocol.measured_steps,
-            repetitions=protocol.repetitions,
-            repetitions_min=protocol.repetitions_min,
-            compositions=protocol.compositions,
-            target_half_width_pct=protocol.target_half_width_pct,
-            seed=protocol.seed,
-            time_limit_s=protocol.time_limit_s,
-        )
-        fields = set(Settings.__dataclass_fields__) - {"seed", "composition"}
-        self.overrides: list[tuple[Expression, dict[str, Any]]] = [
-            (parse(override.when, names, f"{campaign.path}: overrides"), changes)
-            for override in campaign.file.overrides
-            if (changes := override.model_dump(include=fields, exclude_none=True))
-        ]
-
-    def __call__(self, axes: Mapping[str, Any]) -> Settings:
-        settings = self.default
-        for when, changes in self.overrides:
-            if when(axes):
-                settings = replace(settings, **changes)
-        if settings.target_half_width_pct is not None and settings.repetitions_min > settings.repetitions:
-            raise ConfigError(
-                f"{self.path}: protocol: repetitions_min is {settings.repetitions_min}, more than the most repetitions "
-                f"({settings.repetitions}); lower it, or raise repetitions"
-            )
-        if settings.repetitions > MOST * settings.compositions:
-            raise ConfigError(
-                f"{self.path}: protocol: {settings.repetitions} repetitions in {settings.compositions} compositions; one "
-                f"composition has at most {MOST} runs of a cell; lower repetitions, or raise compositions"
-            )
-        return settings
 
 
 def _combinations(

@@ -114,6 +114,8 @@ class Plan:
     """What the durations were learned from, in words; empty where they are assumed."""
     budget: Choice | None = None
     """What a budget chose of the matrix, where one was given."""
+    notes: tuple[str, ...] = ()
+    """What the campaign asks for in vain."""
 
     @property
     def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
@@ -241,6 +243,7 @@ def build_plan(
         forecast,
         matrix.cells,
         known.learned_from,
+        notes=matrix.notes,
     )
 
 

@@ -88,6 +88,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         removed=tuple(RemovedCells(rule=r.rule, why=r.why, cells=r.cells) for r in plan.removed),
         impossible=tuple(ImpossibleShape(shape=i.shape, why=i.why) for i in plan.impossible),
         does_not_fit=dict(plan.unfit),
+        notes=plan.notes,
         leases=tuple(
             LeaseCost(
                 lease=lease.name,

@@ -251,6 +251,7 @@ class Session:
             campaign=self.plan.campaign_hash,
             throughput_per_s=outcome.throughput_per_s,
             step_times_s=outcome.step_times_s,
+            warmup_steps=outcome.warmup_steps,
             window_s=outcome.window_s,
             metrics={**samples.metrics, **outcome.metrics},
             phases_s=dict(outcome.phases_s),

@@ -104,7 +104,7 @@ def gather_planned(plan: Path) -> Collected:
         cells[c.id] = Cell(c.id, here, c.workload, c.batch, c.precision, c.options, settings)
     why = planned.budget.why if planned.budget else ""
     removed = tuple(Removed(each.rule, each.why, each.cells) for each in planned.removed if each.why != why)
-    matrix = Matrix(tuple(cells[name] for name in planned.cells), removed)
+    matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
     collected = _gathered(campaign, matrix, Store(directory))
     return replace(collected, paid={cell.id: cell.runs_paid for cell in left}, not_paid=why)
 

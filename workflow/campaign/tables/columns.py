@@ -50,7 +50,10 @@ RUNS: Columns = {
         NUMBER,
         "by how much the last quarter of its steps takes longer than the first, by their medians",
     ),
-    "warmup_steps": (COUNT, "warm-up steps that it was asked to make"),
+    "warmup_steps": (
+        COUNT,
+        "warm-up steps that it made; where the program does not say it, those that it was asked to make",
+    ),
     "measured_steps": (COUNT, "steps that were timed; 0 where the program does not tell single steps"),
     "window_s": (NUMBER, "time of all measured steps together, on the slowest rank"),
     "wall_s": (NUMBER, "from start to end of the run; null where that is not known"),

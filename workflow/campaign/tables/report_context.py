@@ -22,6 +22,7 @@ from campaign.plan.cost.history import measured_forecasts
 from campaign.plan.matrix import Matrix
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.repetitions import said as often
+from campaign.workloads.steady_warmup import NOT_STEADY
 
 if TYPE_CHECKING:
     from campaign.tables.collected_records import Collected
@@ -30,6 +31,7 @@ FLAGS = {
     "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
     CONTRADICTS: "it ran, though an otherwise equal cell with a smaller batch, or this one, ran out of memory before",
     IMPORTED: "it was read from a log that was made without this program; hardware and software are as its map states them",
+    NOT_STEADY: "step times still had a trend when the warm-up reached `warmup_steps_max`; the window was measured all the same",
     "exit_hang": "a rank measured well, then did not exit by itself and was ended",
     "storage emulated": "samples were read no faster than the system file says, in place of a link that is not there",
     "storage is the host's memory": "the storage's file system keeps its files in memory, so that nothing was read from a device",
@@ -82,6 +84,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *_links(collected),
             *_emulated_links(collected),
             *_targets(collected.matrix),
+            *(f"{note[0].upper()}{note[1:]}." for note in collected.matrix.notes),
             *_set_aside(collected),
         ],
         "conditions": _conditions(campaign),

@@ -78,7 +78,9 @@ def _run_row(record: Record) -> dict[str, Any]:
         "wall_s": None if record.source is not None and not record.source.timed else record.ended - record.started,
         "started": record.started,
         "ended": record.ended,
-        "warmup_steps": record.specification.get("warmup_steps", 0),
+        "warmup_steps": record.specification.get("warmup_steps", 0)
+        if record.warmup_steps is None
+        else record.warmup_steps,
         "measured_steps": max(map(len, record.step_times_s), default=0),
         "window_s": max(record.window_s, default=None),
         "lease_id": record.lease_id,

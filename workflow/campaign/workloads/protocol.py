@@ -108,13 +108,15 @@ class Ended:
 class Outcome:
     """What a run gave. Rates are per second over all ranks.
 
-    steady: Unix seconds between which all ranks were measured, by the clocks of their hosts; None where that is not known.
+    warmup_steps: how many were made; steady: Unix seconds between which all ranks were measured, by the clocks of their hosts; None
+    where that is not known.
     """
 
     status: Status
     failure: Failure | None = None
     throughput_per_s: float | None = None
     step_times_s: tuple[tuple[float, ...], ...] = ()
+    warmup_steps: int | None = None
     window_s: tuple[float, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     phases_s: Mapping[str, float] = field(default_factory=dict)
@@ -169,6 +171,8 @@ class Workload(Model):
     """A YAML file of this kind that runs on a CPU in a few seconds."""
     needs_torch: ClassVar[bool] = False
     """Whether it runs with PyTorch, so that links can be measured with it, too."""
+    lengthens_warmup: ClassVar[bool] = False
+    """Whether its runs go on warming up until they are steady (`warmup_steps_max`)."""
     reads_log: ClassVar[bool] = False
     """Whether its numbers come from what it prints, so that a saved log is enough to read them."""
 

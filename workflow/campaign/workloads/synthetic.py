@@ -17,6 +17,7 @@ from campaign.documents.record import Failure
 from campaign.errors import problems_of
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Workload
+from campaign.workloads.steady_warmup import NOT_STEADY
 
 
 class FailureByRequest(Model):
@@ -32,9 +33,10 @@ class SyntheticWorkload(Workload):
     """Reference with known step times, to check the chain from run to report.
 
     A step takes `overhead_ms + batch * sample_ms + (hosts - 1) * host_ms + fabric share of devices * fabric_ms`, times
-    normal noise.
+    normal noise. Cold, it takes longer: `cold_pct` at the first step, and e times less every `cold_steps` steps.
     """
 
+    lengthens_warmup: ClassVar[bool] = True
     introduction: ClassVar[str] = (
         "A reference whose step times are known beforehand. It checks the chain from run to report without hardware."
     )
@@ -60,6 +62,10 @@ noise_pct: 1
     """Additional time if all devices are behind the fabric; in proportion if only some are."""
     noise_pct: Annotated[float, Field(ge=0, le=50)] = 0.0
     """Standard deviation of the step time, in percent."""
+    cold_pct: Annotated[float, Field(ge=0, le=10_000)] = 0.0
+    """How much longer the first step of a run takes, in percent."""
+    cold_steps: Annotated[float, Field(gt=0)] = 10.0
+    """With `cold_pct`: after how many steps the excess has fallen to 37 % of it."""
     real_time: bool = True
     """Whether steps really take their time, or only report it."""
     power_w: Annotated[float, Field(ge=0)] | None = None
@@ -91,8 +97,11 @@ noise_pct: 1
         specification = {
             "step_s": true_step_s(self, run.cell),
             "noise_pct": self.noise_pct,
+            "cold_pct": self.cold_pct,
+            "cold_steps": self.cold_steps,
             "real_time": self.real_time,
             "warmup_steps": run.cell.settings.warmup_steps,
+            "warmup_steps_max": run.cell.settings.warmup_steps_max,
             "measured_steps": run.cell.settings.measured_steps,
             "seed": f"{run.cell.settings.seed}/{run.cell.id}/{run.repetition}",
             "fail": fail,
@@ -121,8 +130,10 @@ noise_pct: 1
             failure=Failure(reason="the loss is not a number", evidence=printed[:400]) if nan else None,
             throughput_per_s=run.cell.batch_global * len(steps) / sum(steps),
             step_times_s=(steps,),
+            warmup_steps=result["warmup_steps"],
             window_s=(sum(steps),),
             steady=tuple(result["window"]) if result["window"] else None,
+            flags=(NOT_STEADY,) if result["warmup_is_steady"] is False else (),
         )
 
 

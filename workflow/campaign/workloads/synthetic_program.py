@@ -5,8 +5,10 @@ Only the standard library is imported. It publishes the power, memory and utilis
 """
 
 import json
+import math
 import os
 import random
+import runpy
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -49,6 +51,31 @@ def run_program(specification: Mapping[str, Any]) -> int:
         return _take_steps(specification)
 
 
+class _Steps:
+    """The steps of a run, one after the other."""
+
+    def __init__(self, specification: Mapping[str, Any]) -> None:
+        self._specification = specification
+        self._noise = random.Random(specification["seed"])
+        self._made = 0
+
+    def take(self, count: int) -> list[float]:
+        """The times of so many further steps."""
+        return [self._step() for _ in range(count)]
+
+    def _step(self) -> float:
+        given = self._specification
+        step_s = given["step_s"] * max(0.01, 1 + self._noise.gauss(0, given["noise_pct"] / 100))
+        if given.get("cold_pct"):
+            step_s *= 1 + given["cold_pct"] / 100 * math.exp(-self._made / given["cold_steps"])
+        self._made += 1
+        if not given["real_time"]:
+            return float(step_s)
+        started = time.perf_counter()
+        time.sleep(step_s)
+        return time.perf_counter() - started
+
+
 def _take_steps(specification: Mapping[str, Any]) -> int:
     fail = specification["fail"]
     if fail == "time_limit":
@@ -58,21 +85,19 @@ def _take_steps(specification: Mapping[str, Any]) -> int:
         message, code = FAILURES[fail]
         print(message, flush=True)
         return code
-    noise = random.Random(specification["seed"])
-    times: list[float] = []
-    window_started = 0.0
-    for index in range(specification["warmup_steps"] + specification["measured_steps"]):
-        step_s = specification["step_s"] * max(0.01, 1 + noise.gauss(0, specification["noise_pct"] / 100))
-        if index == specification["warmup_steps"]:
-            window_started = time.time()
-        if specification["real_time"]:
-            started = time.perf_counter()
-            time.sleep(step_s)
-            step_s = time.perf_counter() - started
-        if index >= specification["warmup_steps"]:
-            times.append(step_s)
-    window = (window_started, time.time()) if specification["real_time"] else None
-    print(json.dumps({"step_times_s": times, "loss": None if fail == "nan" else 1.0, "window": window}), flush=True)
+    steps = _Steps(specification)
+    warmup, most = specification["warmup_steps"], specification.get("warmup_steps_max")
+    times, is_steady = steps.take(warmup), None
+    if most is not None:
+        # By its file: the package is not there for a program that only has the standard library.
+        rule = runpy.run_path(str(Path(__file__).with_name("steady_warmup.py")))
+        is_steady = rule["lengthened"](times, steps.take, warmup, most)
+    started = time.time()
+    measured = steps.take(specification["measured_steps"])
+    window = (started, time.time()) if specification["real_time"] else None
+    loss = None if fail == "nan" else 1.0
+    made = {"warmup_steps": len(times), "warmup_is_steady": is_steady}
+    print(json.dumps({"step_times_s": measured, "loss": loss, "window": window, **made}), flush=True)
     return 0
 
 

@@ -72,6 +72,7 @@ class TrainWorkload(Workload):
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
     needs_torch: ClassVar[bool] = True
+    lengthens_warmup: ClassVar[bool] = True
 
     kind: Literal["train"]
     """Built-in training."""
@@ -177,6 +178,7 @@ class TrainWorkload(Workload):
             "replicas": replicas,
             "precision": cell.precision,
             "warmup_steps": settings.warmup_steps,
+            "warmup_steps_max": settings.warmup_steps_max,
             "measured_steps": settings.measured_steps,
             "seed": settings.seed,
             "options": {**self.options, **cell.options},
@@ -242,6 +244,7 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         # All ranks finish a step together, so the slowest window is the job's; ranks' own rates must not be added up.
         throughput_per_s=run.cell.batch_global * steps / slowest if slowest > 0 else None,
         step_times_s=tuple(result.step_times_s for result in results),
+        warmup_steps=max(result.warmup_steps for result in results),
         window_s=windows,
         metrics={**_metrics(results), **efficiency(run, results, slowest)},
         phases_s=phases,

@@ -109,13 +109,27 @@ def test_fp16_warms_up_until_updates_are_applied_and_a_dropped_one_is_counted() 
     assert training.scaler is not None
     training.scaler.scale(torch.ones(()))
     training.scaler.update(2.0**24)  # far too large: the first steps have to be dropped
-    _, done = training.warm_up()
+    warmup = training.warm_up()
     assert training.applied_steps >= 3
-    assert done > training.applied_steps
+    assert warmup.steps > training.applied_steps
+    assert warmup.steady is None
     before = training.applied_steps
     training.scaler.update(2.0**60)
     training.step()
     assert training.applied_steps == before
+
+
+def test_fp16_is_lengthened_after_its_scaler_has_settled() -> None:
+    training = make(nano(precision="fp16", warmup_steps=4, warmup_steps_max=40))
+    assert training.scaler is not None
+    training.scaler.scale(torch.ones(()))
+    training.scaler.update(2.0**24)
+    warmup = training.warm_up()
+    assert 20 <= warmup.steps <= 40
+    assert warmup.steady == (warmup.steps < 40) or warmup.steady
+    before = training.applied_steps
+    training.step()
+    assert training.applied_steps == before + 1
 
 
 @pytest.mark.parametrize("asked", ["fp32", "bf16", "fp16"])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,8 @@ import pytest
 
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended
+from campaign.workloads.rank_launchers import free_port
+from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.model_catalog import model_info
 from tests.campaign_files import one_cell, one_run
@@ -56,6 +61,77 @@ def test_a_lost_rank_ends_the_run_within_its_time_out_and_is_named(
     assert outcome.failure.evidence
     if rank is not None:
         assert outcome.failure.rank == rank
+
+
+def test_a_warm_up_is_lengthened_by_all_ranks_alike(driver: Any, tmp_path: Path, nano_spec: Spec) -> None:
+    outcome = driver.run(tmp_path, nano_spec(warmup_steps=4, warmup_steps_max=60), world_size=2)
+    first, second = outcome.results
+    assert (first.status, second.status) == ("ok", "ok"), outcome.log
+    assert 20 <= first.warmup_steps == second.warmup_steps <= 60
+    assert [len(result.step_times_s) for result in outcome.results] == [5, 5]
+    assert all((NOT_STEADY in result.flags) <= (result.warmup_steps == 60) for result in outcome.results)
+
+
+@pytest.mark.parametrize("most", [(20, 4000), (4000, 20)])
+def test_rank_0_decides_how_long_a_warm_up_is_and_the_other_follows(
+    driver: Any, tmp_path: Path, nano_spec: Spec, most: tuple[int, int]
+) -> None:
+    """Told differently, no rank makes a step that the other does not make."""
+    specs = [nano_spec(warmup_steps=4, warmup_steps_max=each) for each in most]
+    driver.start(tmp_path, specs)
+    first, second = driver.finish(tmp_path, 2).results
+    assert (first.status, second.status) == ("ok", "ok")
+    assert 20 <= first.warmup_steps == second.warmup_steps <= most[0]
+
+
+NEVER_STEADY = """
+import sys
+from pathlib import Path
+from campaign.workloads import steady_warmup
+from campaign.workloads.trainer import rank
+def has_trend(times_s):
+    Path(sys.argv[1]).touch()
+    return True
+steady_warmup.has_trend = has_trend
+rank.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lost", "sent", "status"),
+    [(0, signal.SIGKILL, "oom_host"), (1, signal.SIGKILL, "oom_host"), (0, signal.SIGSTOP, "comm_timeout")],
+)
+def test_a_rank_that_is_lost_in_a_lengthened_warm_up_ends_the_run(
+    tmp_path: Path, nano_spec: Spec, lost: int, sent: signal.Signals, status: str
+) -> None:
+    run = one_run(tmp_path / "run", one_cell(devices=2, workload="nano"))
+    spec, log = run.directory / "spec.json", run.directory / "log"
+    spec.write_text(json.dumps(nano_spec(warmup_steps=4, warmup_steps_max=LONG, time_out_s=3.0)))
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment |= {"CAMPAIGN_SPEC": str(spec), "CAMPAIGN_OUT": str(run.directory)}
+    ranks = []
+    with log.open("wb") as output:
+        for rank in range(2):
+            command = [sys.executable, "-c", NEVER_STEADY, str(run.directory / f"lengthened{rank}")]
+            own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            ranks.append(subprocess.Popen(command, env=own, stdout=output, stderr=output))
+    try:
+        end_s = time.monotonic() + 90
+        while not all((run.directory / f"lengthened{rank}").exists() for rank in range(2)):
+            assert time.monotonic() < end_s, log.read_text()
+            time.sleep(0.05)
+        ranks[lost].send_signal(sent)
+        other = ranks[1 - lost].wait(30)
+        assert other != 0
+        ranks[lost].kill()
+        codes = tuple(rank.wait(30) for rank in ranks)
+    finally:
+        for process in ranks:
+            process.kill()
+    outcome = FILE.read(run, Ended(codes if sent == signal.SIGKILL else (None, other), 0.0, 1.0), Log(log))
+    assert outcome.status == status
+    assert outcome.throughput_per_s is None
 
 
 def test_communication_is_measured_after_the_window_and_nothing_of_the_run_changes(

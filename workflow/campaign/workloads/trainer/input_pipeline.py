@@ -39,7 +39,7 @@ def make_feed(
     if options["input"] == "storage" and spec.storage_dir is not None:
         asked_mib = options.get("dataset_mib")
         most = int((asked_mib or _DATASET_MIB) * 2**20) // size_bytes
-        records = most if asked_mib else min(most, spec.warmup_steps + spec.measured_steps)
+        records = most if asked_mib else min(most, (spec.warmup_steps_max or spec.warmup_steps) + spec.measured_steps)
         dataset = Dataset(
             spec.storage_dir,
             batch,

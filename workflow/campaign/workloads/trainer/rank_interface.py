@@ -79,9 +79,9 @@ class TrainSpec(BaseModel):
     """One training run. Closed and frozen; every rank of the run reads the same file.
 
     batch: samples per device and optimizer step; replicas: devices of one process (more than 1: `parallel: dp`); warmup_steps come
-    before the window, measured_steps make it up; time_out_s: how long a collective operation may take before the run counts as
-    stuck; storage_dir: where `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no faster,
-    in place of a link that is not there.
+    before the window, and more, up to warmup_steps_max, until they show no trend; measured_steps make it up; time_out_s: how long a
+    collective operation may take before the run counts as stuck; storage_dir: where `input: storage` keeps its dataset;
+    storage_gb_per_s: a host's storage_ranks together read no faster, in place of a link that is not there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -91,6 +91,7 @@ class TrainSpec(BaseModel):
     replicas: int = Field(default=1, ge=1)
     precision: Precision = "fp32"
     warmup_steps: int = Field(default=5, ge=0)
+    warmup_steps_max: int | None = Field(default=None, ge=1)
     measured_steps: int = Field(ge=1)
     seed: int = Field(default=1234, ge=0)
     options: dict[str, Scalar] = Field(default_factory=dict)

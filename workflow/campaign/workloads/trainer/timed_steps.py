@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
+from campaign.workloads.steady_warmup import lengthened
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.input_pipeline import Feed
 from campaign.workloads.trainer.parallel_strategies import make_strategy
@@ -24,6 +25,16 @@ _SETTLED_AFTER = 3
 _FEWEST_STEPS, _MOST_STEPS = 3, 20
 
 
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """loss_first: before the first step, None without any; steps: how many were made; steady: whether the last ones showed no
+    trend, None where nobody looked."""
+
+    loss_first: float | None
+    steps: int
+    steady: bool | None
+
+
 class Training:
     """A model in training on one device: `step` does one whole step and gives its loss, still on the device."""
 
@@ -32,6 +43,7 @@ class Training:
     ) -> None:
         self.spec = spec
         self.device = device
+        self._world_size = world_size
         self.feed = feed
         self.scaler: GradScaler | None = precision.make_scaler(spec.precision, device)
         self.applied_steps = 0
@@ -87,21 +99,46 @@ class Training:
         torch.autograd.backward(share if self.scaler is None else self.scaler.scale(share))
         return loss.detach()
 
-    def warm_up(self) -> tuple[float | None, int]:
-        """The loss before the first step (None without warm-up) and the steps done.
+    def warm_up(self) -> WarmUp:
+        """Make the steps before the window. Collective: every rank of the run has to call it.
 
-        fp16 goes on until three steps in a row were applied: a step that the scaler drops is faster than a real one.
+        fp16 goes on until three steps in a row were applied: a step that the scaler drops is faster than a real one. With
+        warmup_steps_max, all go on until the steps of rank 0 show no trend.
         """
-        losses = [self.step() for _ in range(self.spec.warmup_steps)]
+        spec, losses = self.spec, list[Tensor]()
+
+        def take(steps: int) -> list[float]:
+            clock = make_clock(self.device)
+            clock.mark()
+            for _ in range(steps):
+                loss = self.step()
+                clock.mark()
+                if not losses:
+                    losses.append(loss)
+            clock.synchronize()
+            return clock.step_times_s()
+
+        times_s = take(spec.warmup_steps)
         if self.scaler is not None:
             settled, extra = 0, 0
             while settled < _SETTLED_AFTER and extra < _SETTLE_STEPS:
                 before = self.applied_steps
-                losses.append(self.step())
+                times_s += take(1)
                 settled = settled + 1 if self.applied_steps > before else 0
                 extra += 1
             precision.leave_headroom(self.scaler)
-        return (losses[0].item() if losses else None), len(losses)
+        steady = None
+        if spec.warmup_steps_max is not None:
+            steady = lengthened(times_s, take, spec.warmup_steps, spec.warmup_steps_max, self._as_rank_0)
+        return WarmUp(losses[0].item() if losses else None, len(times_s), steady)
+
+    def _as_rank_0(self, decision: int) -> int:
+        """What rank 0 has decided, on every rank; raises what torch raises where a rank is lost."""
+        if self._world_size == 1:
+            return decision
+        decided = torch.tensor(decision, device=self.device)
+        dist.broadcast(decided, src=0)
+        return int(decided.item())
 
 
 class CpuClock:

@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from campaign.documents.record import Status
 from campaign.errors import ConfigError
+from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import flops_per_step
@@ -77,9 +78,11 @@ class Session:
             self._training = training = Training(spec, trainable, feed, device, place.world_size)
             seen = precision.SeenTypes(trainable.network, inside=training.strategy.name == "fsdp")
         with self._phase("warmup"):
-            loss_first, warmup_steps = training.warm_up()
+            warmup = training.warm_up()
             clock = make_clock(device)
             clock.synchronize()
+        if warmup.steady is False:
+            self.flags.append(NOT_STEADY)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         applied, waited_s = training.applied_steps, feed.waited_s
@@ -111,9 +114,9 @@ class Session:
             window_started=window.started,
             window_s=window.window_s,
             process_time_s=window.process_time_s,
-            loss_first=_finite(loss_first if loss_first is not None else window.losses[0]),
+            loss_first=_finite(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
             loss_last=_finite(window.losses[-1]),
-            warmup_steps=warmup_steps,
+            warmup_steps=warmup.steps,
             skipped_steps=skipped,
             **measured,
         )
@@ -213,7 +216,7 @@ class Session:
         ranks = (self.place.local_ranks or 0) * self.spec.replicas
         if self.device.type == "cpu" and ranks > cores:
             flags.append(f"{ranks} ranks on {cores} cores")
-        if self.spec.warmup_steps < _FEWEST_WARMUP_STEPS:
+        if self.spec.warmup_steps_max is None and self.spec.warmup_steps < _FEWEST_WARMUP_STEPS:
             flags.append(f"only {self.spec.warmup_steps} warm-up steps")
         if self.device.type == "cpu" and precision.emulated_here(self.spec.precision):
             flags.append(f"{self.spec.precision} is emulated on this CPU")
