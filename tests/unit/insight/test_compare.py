@@ -24,6 +24,7 @@ from campaign.config.published_file import load
 from campaign.documents.cell import Cell
 from campaign.errors import ConfigError
 from campaign.insight.compare import Comparison, compare, document, parse_rule
+from campaign.insight.compare.comparison import _both
 from campaign.insight.published.claims import held_against
 from campaign.report.compare_page import claims_page, compare_page
 from campaign.tables import io
@@ -362,3 +363,13 @@ def test_the_page_of_claims_says_them(before: Tables) -> None:
 def test_frames_keep_their_order(compared: Comparison, before: Tables) -> None:
     expected = before.cells["cell_id"].iloc[2:].reset_index(drop=True)
     pd.testing.assert_series_equal(compared.rows["cell_id"], expected, check_names=False)
+
+
+def test_leases_of_equal_names_are_other_leases_unless_they_hold_the_same_run() -> None:
+    runs = pd.DataFrame({
+        "cell_id": ["a", "b"], "repetition": 1, "started": [1.0, 2.0], "lease_id": ["c.x.1", ""], "configuration": "x",
+    })  # fmt: skip
+    again = runs.assign(started=runs["started"] + 1000)
+    assert set(_both(runs, again)["lease_id"]) == {"base c.x.1", "other c.x.1", ""}
+    assert set(_both(runs, again)["configuration"]) == {"base x", "other x"}
+    assert set(_both(runs, runs)["lease_id"]) == {"c.x.1", ""}

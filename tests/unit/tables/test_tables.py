@@ -221,3 +221,12 @@ def test_a_directory_that_cannot_be_written_is_an_error_that_names_it(runs: pd.D
 
 def test_tally_counts_in_order_of_appearance() -> None:
     assert tally(["nan", "oom_device", "nan", ""]) == "nan x2, oom_device"
+
+
+def test_logs_that_name_no_lease_are_of_no_known_lease() -> None:
+    cell = synthetic.planned()[0].cell
+    runs = runs_table([
+        synthetic.record(cell, 1, 10.0, lease_id=f"m.{cell.configuration.name}.imported-0123456789ab"),
+        synthetic.record(cell, 2, 10.0, lease_id=f"m.{cell.configuration.name}.second"),
+    ])  # fmt: skip
+    assert runs["lease_id"].tolist() == ["", f"m.{cell.configuration.name}.second"]

@@ -27,6 +27,8 @@ from campaign.paths import Results
 SCHEMA = "record/1"
 IMPORTED = "imported"
 """Flag of a record that was read from a log which was made without us."""
+NO_LEASE_SAID = "imported-"
+"""How the last part of the lease's id begins where the map of an import says of no lease."""
 _FULL_BYTES = 64 * 1024  # more than a program prints at once
 
 Status = Literal[

@@ -15,7 +15,7 @@ from campaign.config.load import validate
 from campaign.config.resolve import Campaign, resolve
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Cell
-from campaign.documents.record import Record, RecordedCell
+from campaign.documents.record import NO_LEASE_SAID, Record, RecordedCell
 from campaign.documents.run_numbers import MOST, composition_of, number_in_composition, run_number
 from campaign.errors import ConfigError
 from campaign.importing.campaign_files import campaign_document, system_document
@@ -138,7 +138,7 @@ def _campaign(read: Map, entries: Sequence[Entry], earlier: Sequence[Record]) ->
 def _compositions(entries: Sequence[Entry], records: Sequence[Record]) -> dict[tuple[str, str], int]:
     """Number of the composition by configuration and lease: as in earlier imports, then in the order of the logs.
 
-    Runs of which nothing says what they share are numbered as those of one composition; each has a lease of its own.
+    Runs of which nothing says what they share are numbered as those of one composition.
     """
     known: dict[tuple[str, str], int] = {}
     for record in records:
@@ -146,7 +146,7 @@ def _compositions(entries: Sequence[Entry], records: Sequence[Record]) -> dict[t
         known[of, record.lease_id.partition(f".{of}.")[2]] = composition_of(record.repetition)
     most: Counter[str] = Counter()
     for (configuration, lease), number in known.items():
-        if not lease.startswith("imported-"):
+        if not lease.startswith(NO_LEASE_SAID):
             most[configuration] = max(most[configuration], number)
     for each in entries:
         if (identity := each.identity) is not None and identity.lease:

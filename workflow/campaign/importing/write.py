@@ -14,7 +14,7 @@ import yaml
 
 from campaign import __version__
 from campaign.config.resolve import Campaign, load_campaign
-from campaign.documents.record import IMPORTED, Record, RecordedCell, Source, Store
+from campaign.documents.record import IMPORTED, NO_LEASE_SAID, Record, RecordedCell, Source, Store
 from campaign.errors import ConfigError, RecordError, unwritable
 from campaign.files import write_atomic
 from campaign.importing.campaign_files import system_document
@@ -143,8 +143,7 @@ def _record(found: Survey, entry: Entry, store: Store, shared: Mapping[str, str]
         failure=outcome.failure,
         started=started,
         ended=ended,
-        # Runs of which nothing says that they shared a composition are each on their own.
-        lease_id=f"{found.campaign.name}.{cell.configuration.name}.{of.lease or f'imported-{entry.sha256[:12]}'}",
+        lease_id=f"{found.campaign.name}.{cell.configuration.name}.{of.lease or NO_LEASE_SAID + entry.sha256[:12]}",
         hosts=of.hosts,
         composition=store.share(composition),
         **shared,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from campaign.documents.metric import THROUGHPUT, Metric
-from campaign.documents.record import Record, RecordedCell
+from campaign.documents.record import NO_LEASE_SAID, Record, RecordedCell
 from campaign.documents.run_numbers import composition_of
 from campaign.statistics.step_times import trend_pct
 from campaign.tables.columns import MEASURED, RUNS, types
@@ -83,7 +83,8 @@ def _run_row(record: Record) -> dict[str, Any]:
         else record.warmup_steps,
         "measured_steps": max(map(len, record.step_times_s), default=0),
         "window_s": max(record.window_s, default=None),
-        "lease_id": record.lease_id,
+        # Logs that name no lease may all be of one composition, and nothing is concluded from their being several.
+        "lease_id": "" if record.lease_id.rpartition(".")[2].startswith(NO_LEASE_SAID) else record.lease_id,
         "host_names": ", ".join(record.hosts),
         "flags": ", ".join(record.flags),
         "log": record.log or (record.source.path if record.source else ""),

@@ -134,12 +134,25 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
 
 
 def _both(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Runs of both campaigns; a cell is one of the base or of the other. Leases that both have are the same lease."""
-    sides = (("base", base), ("other", other))
-    return pd.concat(
-        [runs.assign(cell_id=f"{name} " + runs["cell_id"].astype("str"), campaign=name) for name, runs in sides],
-        ignore_index=True,
-    )
+    """Runs of both campaigns; a cell is one of the base or of the other.
+
+    A lease of both is one lease where both hold the same run of it. Its name alone says nothing: a campaign that is measured again
+    from the start names its leases as before.
+    """
+    one_run = ["lease_id", "cell_id", "repetition", "started"]
+    shared = set(base[one_run].merge(other[one_run])["lease_id"])
+    sides = []
+    for name, runs in (("base", base), ("other", other)):
+        own = (runs["lease_id"] != "") & ~runs["lease_id"].isin(list(shared))
+        sides.append(
+            runs.assign(
+                cell_id=f"{name} " + runs["cell_id"].astype("str"),
+                campaign=name,
+                lease_id=runs["lease_id"].where(~own, f"{name} " + runs["lease_id"].astype("str")),
+                configuration=f"{name} " + runs["configuration"].astype("str"),
+            )
+        )
+    return pd.concat(sides, ignore_index=True)
 
 
 def _protocol(base: Tables, other: Tables) -> dict[str, Any]:
