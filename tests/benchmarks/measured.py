@@ -9,6 +9,7 @@ from random import Random
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell
 from campaign.documents.record import Record, RecordedCell, Store
+from campaign.documents.run_numbers import runs_of
 from campaign.plan.dag import Dag, Request, open_dag
 from campaign.plan.matrix import specification
 from campaign.run.measure_lease import MANIFEST
@@ -31,7 +32,7 @@ def pretend_measured(campaign_path: Path, results: Path) -> int:
         (store.records / f"{shard:02x}").mkdir(parents=True, exist_ok=True)
     number = 0
     for lease, cell in dag.plan.cells:
-        for repetition in range(1, cell.settings.repetitions + 1):
+        for repetition in runs_of(cell.settings):
             number += 1
             record = _record(dag.campaign, lease.name, cell, repetition, number, names)
             # Not `Store.write`: forcing every file to disk is what `measure` takes its time for, and not what is timed here.

@@ -236,7 +236,7 @@ def _choice(question: Question, weighed: pd.Series[Any], rows: pd.DataFrame) -> 
         **weighed[["score", "sd"]].astype(float),
     }
     scale = question.scale
-    half = float(student_quantile(row["freedom"])) * row["sd"]
+    half = _half(question, row)
     ends = sorted(float(np.exp(scale.sign * (row["score"] + side * half))) for side in (-1, 1))
     value = float(np.exp(scale.sign * row["score"]))
     known = bool(np.isfinite(half))
@@ -259,6 +259,17 @@ def _choice(question: Question, weighed: pd.Series[Any], rows: pd.DataFrame) -> 
         evidence=evidence,
         evidence_total=total,
     )
+
+
+def _half(question: Question, row: Mapping[str, Any]) -> float:
+    """Half the 95 % interval of a score.
+
+    Of what is measured and follows from the rate alone, it is that of the cells table: `sd` is for telling configurations
+    apart, and leaves out what they have in common.
+    """
+    if row["measured"] and question.objective.name not in (PER_JOULE, MIX):
+        return float(np.log(row["high"] / row["low"])) / 2
+    return float(student_quantile(row["freedom"])) * float(row["sd"])
 
 
 def _said_of(question: Question, row: Mapping[str, Any], scale: _Scale) -> str:

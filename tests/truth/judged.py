@@ -1,0 +1,180 @@
+"""What the public path says of a campaign of which the truth is known: intervals that cover, and statements that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+
+from campaign.insight import compare as comparing
+from campaign.insight.recommend import advise, asked
+from campaign.plan.matrix import expand
+from campaign.report.figure import Drawing, Figure, FigureData, data_of, load_figure
+from campaign.statistics import SIGNIFICANT
+from campaign.tables.io import Tables
+from tests.truth.planted import RATE, Planted
+from tests.truth.planted import tables as planted_tables
+
+
+@dataclass
+class Told:
+    """Of many campaigns: how many intervals there are and cover; how many campaigns have a test, and one that is wrong; how many
+    true differences there are and are found."""
+
+    intervals: int = 0
+    covering: int = 0
+    campaigns: int = 0
+    tested: int = 0
+    wrong: int = 0
+    true: int = 0
+    found: int = 0
+    widths_pct: list[float] = field(default_factory=list)
+
+    def add(self, other: Told) -> None:
+        for name in ("intervals", "covering", "campaigns", "tested", "wrong", "true", "found"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.widths_pct += other.widths_pct
+
+    def words(self) -> str:
+        cover = f"{100 * self.covering / self.intervals:5.1f} %" if self.intervals else "      –"
+        wrong = f"{100 * self.wrong / self.campaigns:5.1f}" if self.campaigns else "    –"
+        power = f"{100 * self.found / self.true:5.1f} %" if self.true else "      –"
+        width = f"{np.median(self.widths_pct):6.2f} %" if self.widths_pct else "       –"
+        return f"covers {cover}  wrong {wrong} of 100 ({self.tested} of {self.campaigns} tested)  power {power}  half {width}"
+
+
+@cache
+def _figure(name: str) -> Figure:
+    return load_figure(name)
+
+
+@contextmanager
+def _no_pictures(figure: Figure) -> Iterator[None]:
+    known: dict[str, Any] = figure.drawn_by.__globals__
+    with (
+        mock.patch.dict(known, {"_picture": lambda *_, **__: "<svg/>"}),
+        mock.patch("campaign.report.plot.style", return_value=nullcontext()),
+    ):
+        yield
+
+
+def drawn(name: str, data: FigureData) -> Drawing:
+    """A figure as it is drawn, but for its picture."""
+    figure = _figure(name)
+    with _no_pictures(figure):
+        return figure.drawn_by(data)
+
+
+def told(tables: Tables, of: Planted, figures: Iterable[str]) -> dict[str, Told]:
+    """By figure, and for `cells`, `recommend` and `hosts`, where asked."""
+    speeds = {cell.id: RATE * of.speed(cell) for cell in expand(of.campaign()).cells}
+    found: dict[str, Told] = {}
+    data = data_of(tables)
+    for name in figures:
+        if name == "cells":
+            found[name] = of_cells(tables.cells, speeds, of)
+        elif name == "recommend":
+            found[name] = of_advice(tables, speeds)
+        elif name == "hosts":
+            found[name] = of_hosts(drawn("variance", data), of)
+        elif name == "dips":
+            found[name] = of_dips(drawn("scaling", data))
+        else:
+            found[name] = of_ratios(drawn(name, data).data, speeds, scaled=name in ("scaling", "speedup_by_batch"))
+    return found
+
+
+@cache
+def led(shape: str, run_sd: float, slow: tuple[float, float]) -> float:
+    """The location that cells lead with, against their speed without noise: of very many runs."""
+    many = Planted(compositions=1, repetitions=999, lease_sd=0.0, run_sd=run_sd, shape=shape, slow=slow)
+    found = planted_tables(many, 1).cells
+    return float((found["mean"] / (RATE * found["ranks"])).mean())
+
+
+def of_cells(cells: pd.DataFrame, speeds: Mapping[str, float], of: Planted) -> Told:
+    known = cells[cells["ci_low"].notna()]
+    plain = of.shape == "normal" and not of.slow[0]
+    middle = float(np.exp(-of.drift / 200))
+    true = known["cell_id"].map(speeds) * middle * (1.0 if plain else led(of.shape, of.run_sd, of.slow))
+    inside = (known["ci_low"] <= true) & (true <= known["ci_high"])
+    half = 50 * (known["ci_high"] - known["ci_low"]) / known["mean"]
+    return Told(len(known), int(inside.sum()), 1, 1, 0, widths_pct=half.tolist())
+
+
+def of_ratios(rows: pd.DataFrame, speeds: Mapping[str, float], scaled: bool = False) -> Told:
+    """Of the rows of a figure that compares cells."""
+    if "against_cell" not in rows:
+        return Told(campaigns=1)
+    known = rows[rows["ratio_low"].notna() & (rows["cell_id"] != rows["against_cell"])]
+    true = (known["cell_id"].map(speeds) / known["against_cell"].map(speeds)).to_numpy()
+    none = (known["ranks"] / known["against_ranks"]).to_numpy() if scaled else np.ones(len(known))
+    return _told(true, none, known["ratio_low"], known["ratio_high"], known["p_holm"])
+
+
+def _told(true: np.ndarray, none: np.ndarray, low: pd.Series, high: pd.Series, p_holm: pd.Series) -> Told:
+    tie, differs = np.isclose(true, none), (p_holm < SIGNIFICANT).to_numpy()
+    inside = (low <= true * (1 + 1e-12)) & (true <= high * (1 + 1e-12))
+    half = (50 * (high - low) / true).tolist()
+    wrong = bool((tie & differs).any())
+    return Told(
+        len(true), int(inside.sum()), 1, int(p_holm.notna().any()), int(wrong),
+        int((~tie).sum()), int((~tie & differs).sum()), half,
+    )  # fmt: skip
+
+
+def of_advice(tables: Tables, speeds: Mapping[str, float]) -> Told:
+    """Wrong: a configuration that is as fast as the fastest is not among the ties. Found: a slower one is told apart."""
+    measured = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
+    advice = advise(tables, asked(["throughput"], [], [], [str(name) for name in measured], []))
+    result = Told(campaigns=1)
+    for answer in advice.document.answers:
+        if answer.choice is None or not answer.comparable:
+            continue
+        result.tested = 1
+        tied = {each.configuration for each in answer.tied} | {answer.choice.configuration}
+        rows = tables.cells[(tables.cells["n_ok"] > 0) & tables.cells["workload"].isin(answer.workloads)]
+        true = rows["cell_id"].map(speeds).groupby(rows["configuration"]).max()
+        fastest = set(true.index[np.isclose(true, true.max())])
+        result.wrong |= bool(fastest - tied) or (
+            answer.choice.configuration not in fastest and fastest.isdisjoint(tied)
+        )
+        slower = set(true.index) - fastest
+        result.true += len(slower)
+        result.found += len(slower - tied)
+    result.wrong = int(result.wrong)
+    return result
+
+
+def of_hosts(drawing: Drawing, of: Planted) -> Told:
+    named = [sentence.split()[0] for sentence in drawing.findings if " is slower than the other hosts" in sentence]
+    true = {"host1"} if of.slow_host else set()
+    compared = any("host" in sentence and "slower" in sentence for sentence in drawing.findings)
+    return Told(0, 0, 1, int(compared), int(bool(set(named) - true)), len(true), len(true & set(named)))
+
+
+def of_dips(drawing: Drawing) -> Told:
+    rows = drawing.data
+    if "dip" not in rows:
+        return Told(campaigns=1)
+    return Told(0, 0, 1, int(rows["dip_p_holm"].notna().any()), int(rows["dip"].any()))
+
+
+def of_comparison(
+    first: Tables, second: Tables, change: Mapping[str, float], rule: str = "throughput < -1%"
+) -> dict[str, Told]:
+    """change: true ratio of cells, by id, where it is not 1."""
+    comparison = comparing.compare(first, second, [comparing.parse_rule(rule)])
+    rows = comparison.rows[comparison.rows["low"].notna()]
+    true = rows["cell_id"].map(lambda cell: change.get(cell, 1.0)).to_numpy(dtype=float)
+    ratios = _told(true, np.ones(len(rows)), rows["low"], rows["high"], rows["p_holm"])
+    gate = Told(0, 0, 1, int(rows["p"].notna().any()), int(bool(comparison.broken) and not change))
+    if change:
+        gate.true, gate.found = 1, int(bool(comparison.broken))
+    return {"compare": ratios, "fail-on": gate}

@@ -1,0 +1,201 @@
+"""Every number of a summary, worked out again from records without the package (`tests.recomputed`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from click.testing import CliRunner
+
+from campaign.cli.main import main
+from tests import measured_campaign
+from tests.recomputed import Campaign, Key, best, differences, like, percentile
+
+NAMES = ("1x1of2-local", "1x1-local", "1x2-local", "1x2-fabric", "2x1-local", "fp32", "bf16", "host1")
+# Of each figure by its title: the numbers of its first finding, in order.
+Expected = Callable[[Campaign, Path], Sequence[float]]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("recomputed")
+    found = measured_campaign.write(directory)
+    steps = [
+        ["plan", directory / "campaign.yaml", "--results", directory / "results", "--write"],
+        ["collect", found / "plan" / "plan.json"],
+        ["figures", found, "--for", "report", "--output", found / "figures"],
+        ["recommend", found, "--output", found / "recommendation"],
+        ["summary", found, "--output", found / "summary.txt"],
+    ]
+    for step in steps:
+        ran = CliRunner().invoke(main, [str(word) for word in step], catch_exceptions=False)
+        assert ran.exit_code == 0, ran.output
+    return found
+
+
+def _scaling(of: Campaign, _: Path) -> Sequence[float]:
+    keys = of.where(hosts=1, devices_used=2, attach="local")
+    against = [of.where(hosts=1, devices_per_host=1, batch=key[1], precision=key[2])[0] for key in keys]
+    pairs = dict(zip(keys, against, strict=True))
+    key = best(keys, lambda key: of.cost[pairs[key]] / of.cost[key])
+    ratio, low, high = of.between(key, pairs[key])
+    return [key[1], 2, ratio, 95, low, high, of.k, 1, 100 * ratio / 2]
+
+
+def _by_batch(of: Campaign, _: Path) -> Sequence[float]:
+    def speed_up(batch: int, precision: str) -> tuple[float, float, float]:
+        return of.between(("1x2-local", batch, precision), ("1x1-local", batch, precision))
+
+    precision = max(("fp32", "bf16"), key=lambda name: speed_up(4, name)[0] / speed_up(8, name)[0])
+    small, large = speed_up(4, precision), speed_up(8, precision)
+    return [2, small[0], 95, *small[1:], 4, large[0], 95, *large[1:], 8, of.k]
+
+
+def _spread(of: Campaign, _: Path) -> Sequence[float]:
+    keys = of.where(configuration="2x1-local")
+    key = best(keys, lambda key: of.cost[key] / of.cost[like(key, "1x2-local")])
+    ratio, low, high = of.between(key, like(key, "1x2-local"))
+    return [2, 2, 1, 100 * (1 - ratio), 95, 100 * (1 - high), 100 * (1 - low), key[1], of.k]
+
+
+def _variance(of: Campaign, _: Path) -> Sequence[float]:
+    value, low, high = of.run_to_run_pct()
+    return [value, 95, low, high]
+
+
+def _part(of: Campaign, _: Path) -> Sequence[float]:
+    keys = of.where(configuration="1x1of2-local")
+    key = best(keys, lambda key: abs(of.cost[like(key, "1x1-local")] / of.cost[key] - 1))
+    bounds = of.between(key, like(key, "1x1-local"))
+    value, low, high = (100 * (each - 1) for each in bounds)
+    return [1, 2, key[1], value, 95, low, high, of.k]
+
+
+def _precision(of: Campaign, _: Path) -> Sequence[float]:
+    keys = of.where(precision="bf16")
+    ordered = sorted(keys, key=lambda key: of.cost[(*key[:2], "fp32")] / of.cost[key])
+    said = []
+    for key in (ordered[0], ordered[-1]):
+        ratio, low, high = of.within(key, (*key[:2], "fp32"))
+        cell = of.cells[key]
+        shape = [1, 2] if cell["devices_used"] < cell["devices_per_host"] else [of.ranks(key)]
+        shape = shape if cell["hosts"] == 1 else [of.ranks(key), cell["hosts"]]
+        said += [ratio, 95, low, high, *shape, key[1], of.k]
+    return said
+
+
+def _overhead(of: Campaign, _: Path) -> Sequence[float]:
+    keys = of.where(attach="fabric")
+    ordered = sorted(keys, key=lambda key: of.cost[key] / of.cost[like(key, "1x2-local")])
+    said: list[float] = []
+    for key in (ordered[0], ordered[-1]):
+        bounds = of.between(like(key, "1x2-local"), key)
+        value, low, high = (100 * (each - 1) for each in bounds)
+        said += [value, 95, low, high, key[1], of.k]
+    return said
+
+
+def _cost(of: Campaign, _: Path) -> Sequence[float]:
+    """Device-hours of a million samples count every composed device."""
+
+    def hours(key: Key) -> float:
+        cell = of.cells[key]
+        return float(cell["hosts"] * cell["devices_per_host"] * of.cost[key] * 1e6 / 3600)
+
+    fastest, cheapest = best(list(of.cells), of.rate), best(list(of.cells), lambda key: -hours(key))
+    said = [2.0]
+    for key in (cheapest, fastest):
+        said += [key[1], of.rate(key), hours(key), 1]
+    return said
+
+
+def _composing(of: Campaign, results: Path) -> Sequence[float]:
+    took: dict[str, list[list[float]]] = {}
+    for lease in of.leases(results):
+        ends = [lease[name] for name in ("requested_s", "fabric_done_s", "host_visible_s", "ready_s")]
+        took.setdefault(lease["configuration"], []).append([b - a for a, b in pairwise(ends)])
+    totals = {name: fmean(map(sum, phases)) for name, phases in took.items()}
+    means = [[fmean(phase) for phase in zip(*phases, strict=True)] for phases in took.values()]
+    fabric, every = sum(phases[0] for phases in means), sum(map(sum, means))
+    return [max(totals.values()), min(totals.values()), 100 * fabric / every]
+
+
+def _steps(of: Campaign, _: Path) -> Sequence[float]:
+    tails = {}
+    for key in of.cells:
+        steps = sorted(step for record in of.of_cell(key) for step in record["step_times_s"][0])
+        tails[key] = percentile(steps, 99) / percentile(steps, 50), len(steps)
+    key = best(list(tails), lambda key: tails[key][0])
+    return [99, tails[key][1], tails[key][0], key[1], 2]
+
+
+def _utilisation(of: Campaign, _: Path) -> Sequence[float]:
+    means = {key: fmean(r["metrics"]["cpu_utilisation_mean_pct"] for r in of.of_cell(key)) for key in of.cells}
+    assert max(means.values()) - min(means.values()) < 1e-9
+    return [min(means.values())]
+
+
+def _workloads(of: Campaign, _: Path) -> Sequence[float]:
+    return [1, fmean(record["metrics"]["parameters"] for record in of.records) / 1e6]
+
+
+def _nothing(of: Campaign, _: Path) -> Sequence[float]:
+    return []
+
+
+def _advice(of: Campaign) -> Iterator[Sequence[float]]:
+    """The fastest cell in each precision, then the cheapest one."""
+    for precision in ("fp32", "bf16"):
+        key = best(of.where(precision=precision), of.rate)
+        rate, low, high = of.alone(key)
+        yield [1, of.ranks(key), key[1], rate, 95, low, high]
+    key = best(of.where(precision="fp32"), lambda key: of.rate(key) / of.devices(key))
+    rate, low, high = (3600 * each / of.devices(key) for each in of.alone(key))
+    yield [1, of.ranks(key), key[1], rate, 95, low, high]
+
+
+FIRST_FINDING: dict[str, Expected] = {
+    "Scaling": _scaling,
+    "Speed-up by batch": _by_batch,
+    "Node spread": _spread,
+    "Variance and slow hosts": _variance,
+    "Step times": _steps,
+    "Part of a host": _part,
+    "Precision": _precision,
+    "Local, hybrid and fabric": _overhead,
+    "Utilisation": _utilisation,
+    "Throughput against cost": _cost,
+    "Composition times": _composing,
+    "Workloads": _workloads,
+    "Software stack": _nothing,
+}
+
+
+def test_every_number_of_the_summary_follows_from_the_records(results: Path) -> None:
+    of = Campaign(results)
+    blocks = [block.splitlines() for block in (results / "summary.txt").read_text().strip().split("\n\n")]
+    counts, *figures, advice, last = blocks
+    runs = len(of.records)
+    wrong = differences(counts[0], NAMES, [len(of.cells), runs, runs, 0, 0])
+    assert len(counts) == 1
+    assert last == [f"Report: {results / 'report.html'}"]
+    for title, *findings in figures:
+        assert title in FIRST_FINDING, f"nothing says what the numbers of {title!r} have to be: {findings}"
+        assert len(findings) == 1
+        wrong += [f"{title}: {each}" for each in differences(findings[0], NAMES, FIRST_FINDING[title](of, results))]
+    assert advice[0] == "What to build"
+    for sentence, expected in zip(advice[1:], _advice(of), strict=True):
+        wrong += [f"{advice[0]}: {each}" for each in differences(sentence, NAMES, expected)]
+    assert not wrong, "\n".join(wrong)
+    assert {block[0] for block in figures} == set(FIRST_FINDING)
+
+
+def test_a_number_that_differs_or_is_not_known_is_noticed() -> None:
+    assert differences("1x1-local: 1.92× (95 % interval 1.90×)", NAMES, [1.9249, 95, 1.8951]) == []
+    assert differences("1.92×", NAMES, [1.926]) == ["1.92 instead of 1.926"]
+    assert differences("−3.2 % of 12,345", NAMES, [3.2, 12345]) == ["−3.2 instead of 3.2"]
+    assert "3 numbers instead of 2" in differences("1.92× in 3 of 4", NAMES, [1.92, 3])[0]
+    assert "2 numbers instead of 3" in differences("1.92× in 3", NAMES, [1.92, 3, 4])[0]
