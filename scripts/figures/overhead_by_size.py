@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
-from scipy import stats
 
 from campaign import statistics, wording
 from campaign.report import plot
@@ -162,7 +161,9 @@ def line(means: pd.DataFrame, per: float) -> dict[str, float]:
     names = ("intercept", "slope", "slope_low", "slope_high", "slope_p", "correlation")
     if n < _LEAST_SIZES:
         return {**dict.fromkeys(names, np.nan), "workloads": float(len(means))}
-    found = stats.linregress(means["size"], means["overhead_pct"])
+    from scipy.stats import linregress  # slow to load, and few campaigns have a line
+
+    found = linregress(means["size"], means["overhead_pct"])
     reach = statistics.student_quantile(len(means) - 2) * found.stderr
     slopes = [per * each for each in (found.slope, found.slope - reach, found.slope + reach)]
     flat = bool(means["overhead_pct"].nunique() < 2)

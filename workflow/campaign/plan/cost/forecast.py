@@ -108,6 +108,8 @@ class Forecaster:
 
     def forecast(self, works: Sequence[Work]) -> Forecast:
         """Expected durations; deterministic."""
+        if not any(work.count for work in works):
+            return Forecast((NOTHING,) * len(works), NOTHING, NOTHING)
         parts = self._parts(works)
         prices = _prices(works, parts)
         runs_s = [
