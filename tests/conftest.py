@@ -16,19 +16,26 @@ from tests.fake_slurm import FakeSlurm
 
 _LONGEST_FIRST = (
     "test_slurm_faults",
-    "test_emulated_fabrics",
-    "test_campaign",
-    "test_faults",
-    "test_power",
     "test_demo",
-    "test_strategies",
+    "test_power",
+    "test_campaign",
+    "test_examples",
     "test_training_campaign",
+    "test_faults",
     "test_growth",
-    "test_what_goes_wrong",
+    "test_strategies",
     "test_srun_steps",
-    "test_emulated_links",
+    "test_emulated_fabrics",
+    "test_what_goes_wrong",
+    "test_train_ranks_together",
+    "test_as_module",
+    "test_installed_wheel",
     "test_network",
+    "test_figures",
+    "test_train_parent",
     "test_concurrency",
+    "test_lease_plan_by_hand",
+    "test_local_launcher",
 )
 _SPREAD = frozenset(
     {
@@ -38,6 +45,9 @@ _SPREAD = frozenset(
         "test_what_goes_wrong",
         "test_concurrency",
         "test_bad_input",
+        "test_emulated_links",
+        "test_lease_plan_by_hand",
+        "test_train_ranks_together",
     }
 )
 """Files whose tests share nothing that is costly to make: each of their tests may go to another worker."""
@@ -87,7 +97,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, so that no worker is left alone with one.
 
     Tests of real daemons and of whole process trees are tried once more, and the summary names each that was (RERUN). The cause:
-    four workers share two cores with up to four Slurm clusters, and a slurmctld or a started process is then scheduled later than
+    six workers share two cores with up to six Slurm clusters, and a slurmctld or a started process is then scheduled later than
     any patience that a test can have; each time it was another test, and alone it passed. All other tests have one try.
     """
     order = {name: number for number, name in enumerate(_LONGEST_FIRST)}
@@ -119,9 +129,12 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Headless chromium under selenium; skipped where it is not installed, never in continuous integration."""
+    """Headless chromium under selenium; skipped where it is not installed, never in continuous integration.
+
+    Of a module: one that is left open goes on to take processor time, and asks a page that is live for news.
+    """
     absent = [each for each in (BROWSER, DRIVER) if not shutil.which(each)]
     if absent and not os.environ.get("CI"):
         reason = f"{' and '.join(absent)} not installed: the report is not looked at in a browser"

@@ -35,18 +35,25 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def loaded(browser: Any, page: Path) -> Any:
+    """The page, loaded once: layouts and themes follow what is emulated."""
+    browser.get_log("browser")
+    browser.get(page.as_uri())
+    return browser
+
+
 @pytest.fixture
-def show(browser: Any, page: Path) -> Callable[..., Any]:
-    """Open the page at a width, with CSS media features or a medium."""
+def show(loaded: Any) -> Callable[..., Any]:
+    """Show the page at a width, with CSS media features or a medium."""
 
     def opened(width: int, **media: Any) -> Any:
-        browser.execute_cdp_cmd(
+        loaded.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600},
         )
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": [], **media})
-        browser.get(page.as_uri())
-        return browser
+        loaded.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": [], **media})
+        return loaded
 
     return opened
 
