@@ -6,6 +6,8 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 # Containers set it; every process of a campaign and of the tests would then compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
+# None is used; pydantic would look for some among all installed packages in every process.
+export PYDANTIC_DISABLE_PLUGINS := __all__
 
 .PHONY: help demo test test-fast check bench format docs clean
 .DEFAULT_GOAL := help

@@ -26,8 +26,10 @@ FIGURES = {
     "part-of-host",
     "precision",
     "predictions",
+    "roofline",
     "scaling",
     "speedup-by-batch",
+    "step-times",
     "time-series",
     "transfer-rates",
     "utilisation",
@@ -35,7 +37,7 @@ FIGURES = {
     "work-per-step",
 }
 LIMIT_S = 900  # two minutes on two quiet cores; a test must not fail because the machine is busy
-LESS = {"warmup_steps": 2, "measured_steps": 5, "repetitions": 2}
+LESS = {"warmup_steps": 2, "measured_steps": 5, "repetitions": 2, "compositions": 1}
 """Of the same cells: nothing here is a question of how often and how long they are measured."""
 
 

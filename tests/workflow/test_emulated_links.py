@@ -62,7 +62,7 @@ def emulated_campaign(project: Project) -> None:
     )
     shapes = [{"devices_per_host": 2, "attach": ["local", "fabric"]}, {"hosts": 2, "devices_per_host": 1}]
     axes = {"workload": "stream", "batch": 1}
-    protocol = {"repetitions": 1}
+    protocol = {"repetitions": 1, "compositions": 1, "telemetry_s": None}
     project.write(
         "c.yaml",
         {"name": "c", "system": "bench", "configurations": shapes, "axes": axes, "protocol": protocol},
@@ -103,7 +103,7 @@ def test_where_hosts_cannot_be_emulated_the_runs_are_made_and_say_so(project: Pr
     (broken / "tc").write_text("#!/bin/sh\necho 'Error: Specified qdisc kind is unknown.' >&2\nexit 2\n")
     (broken / "tc").chmod(0o755)
     project.environment["PATH"] = f"{broken}:{project.environment['PATH']}"
-    said = project.run()
+    said = project.run("tables")
     assert "links are not emulated" in said
     records = project.records()
     assert [record.status for record in records] == ["ok"] * 3
@@ -111,5 +111,5 @@ def test_where_hosts_cannot_be_emulated_the_runs_are_made_and_say_so(project: Pr
     assert all(rate > 0.5 for rate in gbit_per_s(project).values())
     (note,) = notes(project)
     assert "Links are not emulated" in note
-    report = (project.results().directory / "report.html").read_text()
-    assert "all ranks shared one loopback" in report
+    context = (project.results().directory / "tables" / "context.json").read_text()
+    assert "all ranks shared one loopback" in context

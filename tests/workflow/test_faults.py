@@ -131,9 +131,7 @@ MORE_KILLS = [
     ("driver starts", EVERYTHING),
     ("first run", ("snakemake",)),
     ("first run", ("controller",)),
-    ("first run", ("snakemake", "measure", "controller", "driver")),
     ("last run", ("snakemake", "measure", "controller")),
-    ("releasing", EVERYTHING),
 ]
 
 
@@ -208,12 +206,12 @@ def test_a_run_that_outlives_its_driver_does_not_disturb_the_next(project: Proje
 
 
 @pytest.mark.slow
-def test_fifteen_kills_at_random_moments(project: Project) -> None:
-    runs = small(project, repetitions=12)
+def test_eight_kills_at_random_moments(project: Project) -> None:
+    runs = small(project, repetitions=8)
     moments = random.Random(20260730)
     choices = [(), ("snakemake",), ("measure",), ("snakemake", "measure"), ("driver",), ("controller",)]
     finished: dict[Path, tuple[bytes, int]] = {}
-    for _ in range(15):
+    for _ in range(8):
         process = project.start("--until", "measure")
         time.sleep(moments.uniform(1.0, 5.0))
         project.kill(*moments.choice(choices))
