@@ -23,6 +23,12 @@ from tests import campaign_files
 pytestmark = [pytest.mark.usefixtures("slurm_installed"), pytest.mark.slow]
 _START_S = 60.0
 """slurmctld looks every 30 s whether the hosts of a job are up."""
+IMPATIENT = (
+    "ResumeTimeout=15",
+    "SuspendTime=5",
+    "SlurmctldParameters=idle_on_node_suspend,power_save_interval=1",
+)
+"""So that Slurm itself is soon done with hosts that are idle or do not come."""
 CHANGES = {
     "system.slurm": {"strategy": "resume"},
     "system.hosts": [
@@ -105,7 +111,7 @@ def site(slurm_installed: None) -> Iterator[Site]:
     work = Path(tempfile.mkdtemp(prefix="a site "))
     work.chmod(0o755)
     campaign = campaign_files.write_files(work / "config", CHANGES)
-    spec = cluster_of(read_system("bench", campaign), accounting=False, slurm_conf=("ResumeTimeout=15",))
+    spec = cluster_of(read_system("bench", campaign), accounting=False, slurm_conf=IMPATIENT)
     try:
         yield Site(up(directory, spec, print), campaign, work / "results")
     finally:
