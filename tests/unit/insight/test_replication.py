@@ -61,3 +61,14 @@ def test_more_is_found_for_more_and_the_campaign_as_it_is_stands_beside(tmp_path
     assert coarse.cheapest.device_hours < fine.cheapest.device_hours
     assert coarse.cheapest.detectable_pct <= 5.0
     assert advise(plan, asked, 0.01, "composition 9 %").cheapest is None
+    assert [each.compositions for each in coarse.usual] == [1, 2, 3, 5]
+    found = [each.detectable_pct for each in coarse.usual]
+    assert found == sorted(found, reverse=True)
+
+
+def test_runs_in_each_composition_are_those_of_the_campaign(tmp_path: Path) -> None:
+    asked = Request(
+        write_files(tmp_path, {"campaign.protocol.compositions": 3, "campaign.protocol.repetitions": 6}), tmp_path
+    )
+    now = advise(read_plan(asked), asked, 5.0).now
+    assert (now.compositions, now.runs) == (3, 2)

@@ -164,8 +164,14 @@ def _show(plan: Plan) -> None:
         f"{_LEAST * (plan.campaign.protocol.lease_order == 'least-recomposition')}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
         f"expected: {hours}, {lasts}; {_ALONE[isolation(plan.campaign)]}\n"
-        f"{learned if plan.learned_from else f'assumed: {assumed}'}"
+        f"{learned if plan.learned_from else f'assumed: {assumed}'}\n"
+        f"compositions: {_compositions(plan)}; add --detect '3 %' to see what other numbers cost, and what they can find"
     )
+
+
+def _compositions(plan: Plan) -> str:
+    counts = sorted({cell.settings.compositions for _, cell in plan.cells})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def _percent(text: str) -> float:
@@ -190,6 +196,7 @@ def _show_detectable(plan: Plan, asked: Request, detect_pct: float, assumed: str
                 f"{each.device_hours:.3g}")  # fmt: skip
 
     rows = [row("as it is", found.now)]
+    rows += [row("", each) for each in found.usual if each.compositions != found.now.compositions]
     most = found.cheapest.compositions + _FURTHER if found.cheapest else 0
     rows += [
         row("cheapest" if each is found.cheapest else "", each)

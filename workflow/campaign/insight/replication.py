@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from campaign.documents.cell import Cell
+from campaign.documents.run_numbers import whole
 from campaign.errors import ConfigError, RecordError
 from campaign.paths import Results
 from campaign.plan.cost.forecast import Forecaster, Work
@@ -29,17 +30,20 @@ from campaign.tables.io import Tables, read
 
 ASSUMED_PCT = {"composition": 1.0, "run": 1.0, "step": 5.0}
 """Of a system that nobody has measured on."""
+_USUAL = (1, 2, 3, 5)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """now: the campaign as it is; cheapest: what reaches the wanted difference, None where nothing up to 20 compositions does;
-    alternatives: the cheapest choice for every number of compositions that reaches it."""
+    """now: the campaign as it is; usual: the same with other numbers of compositions; cheapest: what reaches the wanted difference,
+    None where nothing up to 20 compositions does; alternatives: the cheapest choice of every number of compositions that does.
+    """
 
     detect_pct: float
     spread: Spread
     configurations: int
     now: Design
+    usual: tuple[Design, ...]
     cheapest: Design | None
     alternatives: tuple[Design, ...]
 
@@ -49,17 +53,22 @@ def advise(plan: Plan, asked: Request, detect_pct: float, assumed: str = "") -> 
     tables = list(_tables(plan, asked.results))
     spread = parse_spread(assumed) if assumed else measured_spread(tables) or _assumed(ASSUMED_PCT)
     cells = [cell for _, cell in plan.cells]
-    compositions = max(cell.settings.compositions for cell in cells)
-    runs = max(1, round(np.median([cell.settings.repetitions / cell.settings.compositions for cell in cells])))
-    steps = round(np.median([cell.settings.measured_steps for cell in cells]))
+    settings = [whole(cell.settings) for cell in cells]
+    compositions = max(each.compositions for each in settings)
+    runs = max(1, round(np.median([each.repetitions / each.compositions for each in settings])))
+    steps = round(np.median([each.measured_steps for each in settings]))
     hours = _Hours(plan, Results(asked.results, plan.campaign.name), asked.learn_from, _window_share(tables), steps)
     configurations = len({lease.configuration.name for lease in plan.leases})
     # What a window is made of is not known of every program; then steps stay what they are.
     length = steps if hours.window_share else 0
     spread_of_runs = spread if length else Spread(spread.composition_pct, spread.run_pct, 0.0, spread.source)
     alternatives = tuple(cheapest_by_compositions(spread_of_runs, detect_pct, configurations, length, hours))
-    now = design(spread_of_runs, configurations, compositions, runs, length, hours(compositions, runs, length))
-    return Advice(detect_pct, spread, configurations, now, best(alternatives), alternatives)
+
+    def of(count: int) -> Design:
+        return design(spread_of_runs, configurations, count, runs, length, hours(count, runs, length))
+
+    usual = tuple(map(of, _USUAL))
+    return Advice(detect_pct, spread, configurations, of(compositions), usual, best(alternatives), alternatives)
 
 
 def parse_spread(text: str) -> Spread:
