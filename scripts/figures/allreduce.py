@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from campaign import wording
 from campaign.observe.links.alpha_beta_model import allreduce_s
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
 from campaign.report.link_selection import Shown, allreduce_ratio, shown, size_words
 
 TITLE = "All-reduce by message size"
@@ -53,7 +53,14 @@ def draw(data: FigureData) -> Drawing:
     )
     measured = [each["lease_id"] for each in data.links if each["document"]["allreduce"]]
     covered = coverage_of_leases(data.leases, measured, "had all-reduce measured")
-    return Drawing(svg=svg, caption=_caption(every), findings=findings, data=rows, coverage=covered, **table)
+    return Drawing(
+        svg=svg,
+        caption=f"{_caption(every)}{without_runs(data)}",
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _caption(every: list[Shown]) -> str:
@@ -115,7 +122,7 @@ def _findings(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
         ends = [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
         words = ", ".join(f"{row['configuration']} {_best(row)}" for row in ends)
         names = [str(row["configuration"]) for row in ends]
-        times = f"; the first is {allreduce_ratio(links, *names)}" if len(ends) == 2 else ""
+        times = f"; the first has {allreduce_ratio(links, *names)} the bandwidth" if len(ends) == 2 else ""
         said.append(f"{wording.plural(int(ranks), 'device')}: {words}{times}.")
     return tuple(said)
 
@@ -123,7 +130,9 @@ def _findings(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
 def _best(row: Any) -> str:
     model = ""
     if np.isfinite(row["gb_per_s"]):
-        model = f" (model: {wording.number(row['alpha_us'])} µs and {wording.number(row['gb_per_s'])} GB/s)"
+        latency = f"{wording.number(row['alpha_us'])} [{wording.between(row['alpha_low_us'], row['alpha_high_us'])}] µs"
+        bandwidth = f"{wording.number(row['gb_per_s'])} [{_from_to(row['low_gb_per_s'], row['high_gb_per_s'])}] GB/s"
+        model = f" (model: {latency} and {bandwidth})"
     return f"{wording.number(row['busbw_max_gb_per_s'])} GB/s at {size_words(row['busbw_max_at_bytes'])}{model}"
 
 

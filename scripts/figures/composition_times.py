@@ -7,7 +7,7 @@ from matplotlib.patches import Patch
 
 from campaign import wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
 from campaign.statistics import comparable_cells
 
 TITLE = "Composition times"
@@ -40,7 +40,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         f"Mean time of each phase by configuration, {wording.plural(leases, 'lease')} in all; the line spans the shortest and the "
         f"longest composition (no interval: leases are few and not repeated by design).{more} Leases that never became "
-        "ready are excluded."
+        f"ready are excluded.{without_runs(data)}"
     )
     with plot.style(data.style):
         svg = _picture(rows.head(_MOST_BARS))

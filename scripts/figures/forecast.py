@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from campaign import wording
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
 
 TITLE = "Forecast and actual duration"
 SECTION = (
@@ -49,6 +49,7 @@ def draw(data: FigureData) -> Drawing:
             else ""
         )
         + (f" {len(rows) - _MOST} more in the table." if len(rows) > _MOST else "")
+        + without_runs(data)
     )
     with plot.style(data.style):
         svg = _picture(rows.head(_MOST))

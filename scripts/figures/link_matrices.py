@@ -1,5 +1,6 @@
 """Figure: bandwidth and latency between every two devices of a composition, as measured before its runs."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from matplotlib.colors import LogNorm
 from campaign import wording
 from campaign.observe.links.link_kinds import KINDS
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table
-from campaign.report.link_selection import Shown, shown, size_words
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
+from campaign.report.link_selection import Shown, kinds_ratio, shown, size_words
 
 TITLE = "Links between devices"
 SECTION = (
@@ -42,7 +43,7 @@ def draw(data: FigureData) -> Drawing:
     if not every:
         return nothing("no links between devices were measured")
     rows = _rows(every)
-    findings = _findings(rows)
+    findings = _findings(rows, data.links)
     drawn = every[: plot.MOST_PANELS]
     with plot.style(data.style):
         svg = _picture(drawn)
@@ -61,7 +62,14 @@ def draw(data: FigureData) -> Drawing:
     )
     measured = [each["lease_id"] for each in data.links if each["document"]["matrices"]]
     covered = coverage_of_leases(data.leases, measured, "had their links measured")
-    return Drawing(svg=svg, caption=_caption(every, drawn), findings=findings, data=rows, coverage=covered, **table)
+    return Drawing(
+        svg=svg,
+        caption=f"{_caption(every, drawn)}{without_runs(data)}",
+        findings=findings,
+        data=rows,
+        coverage=covered,
+        **table,
+    )
 
 
 def _caption(every: list[Shown], drawn: list[Shown]) -> str:
@@ -126,7 +134,7 @@ def _values(each: Shown, name: str) -> Any:
     return matrix
 
 
-def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+def _findings(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The kinds of way from the fastest to the slowest, how they compare inside one composition, and the slowest pair."""
     measured = rows[rows[_BANDWIDTH].notna()]
     if measured.empty:
@@ -142,11 +150,8 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     for configuration, own in measured.groupby("configuration", sort=False):
         medians = own.groupby("kind")[_BANDWIDTH].median()
         if {"local", "fabric"} <= set(medians.index):
-            local, fabric = medians["local"], medians["fabric"]
-            said.append(
-                f"{configuration}: local links have {wording.times(local / fabric)} the bandwidth of fabric links "
-                f"({wording.number(local)} against {wording.number(fabric)} GB/s)."
-            )
+            times = kinds_ratio(links, str(configuration), ("local", "fabric"))
+            said.append(f"{configuration}: local links have {times} the bandwidth of fabric links.")
             break
     spread = measured[_BANDWIDTH] / measured.groupby(["configuration", "kind"])[_BANDWIDTH].transform("median")
     slowest = measured.loc[spread.idxmin()]
@@ -155,7 +160,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
         0 if alarming else len(said),
         f"Slowest link for its type: {slowest['from']} to {slowest['to']} of {slowest['configuration']}, "
         f"{wording.number(slowest[_BANDWIDTH])} GB/s, {wording.percent(100 * (1 - spread.min()), 0)} below the median of its "
-        f"{slowest['kind']} links.",
+        f"{slowest['kind']} links (one measurement, not tested).",
     )
     return tuple(said)
 

@@ -1,6 +1,7 @@
 """Figure: throughput against what it costs in device-hours and in energy, and which cells no other beats in both."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,11 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from campaign import wording
+from campaign import statistics, wording
 from campaign.documents.metric import THROUGHPUT
-from campaign.report import plot
+from campaign.report import bars, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells
+from campaign.statistics import comparable_cells, comparisons, verdict
 
 TITLE = "Throughput against cost"
 SECTION = (
@@ -28,6 +29,7 @@ _COST = plot.Columns("cost", "cost_low", "cost_high")
 _NAMED = 8  # numbers in one panel; more would cover each other
 _J_PER_KWH = 3.6e6
 _POINTS_WITH_BARS = 200
+_ALONE = (statistics.RUNS_OF_ONE, statistics.ONE_RUN)
 _MARKS = 300  # of one way to attach in one panel; more are a cloud and a heavy page
 _ROOM = 0.12  # beyond the outermost marks, as a share of the axis
 _WORK = ("seq_len", "image_px")  # options that change what a sample is
@@ -104,21 +106,23 @@ def _rows(data: FigureData) -> pd.DataFrame:
     found = [by_time]
     ok = data.runs[data.runs["status"] == "ok"]
     if "energy_per_sample_j" in ok and ok["energy_per_sample_j"].notna().any():
-        found.append(_by_energy(cells, ok))
+        found.append(_by_energy(cells, ok, data.protocol))
     rows = pd.concat(found, ignore_index=True)
     keys = ["cost_kind", "workload", *_same_work(rows)]
     several = rows.groupby(keys, sort=False, dropna=False)["cell_id"].transform("size") > 1
     return rows[several].reset_index(drop=True)
 
 
-def _by_energy(cells: pd.DataFrame, ok: pd.DataFrame) -> pd.DataFrame:
-    from campaign import statistics
-
+def _by_energy(cells: pd.DataFrame, ok: pd.DataFrame, protocol: Mapping[str, Any]) -> pd.DataFrame:
     groups = (ok["energy_per_sample_j"] * 1e6 / _J_PER_KWH).groupby(ok["cell_id"], sort=False)
-    mean, sd, n = (cells["cell_id"].map(each) for each in (groups.mean(), groups.std(), groups.count()))
-    low, high = statistics.student_interval(mean, sd, n.fillna(0))
-    told = cells.assign(cost_kind=_ENERGY, cost_unit=_UNITS[_ENERGY], cost=mean, cost_low=low, cost_high=high)
-    return told[mean.notna()]
+    table = pd.DataFrame(
+        {"cell_id": groups.mean().index, "mean": groups.mean(), "sd": groups.std(), "n_ok": groups.count()}
+    )
+    by = comparisons.design(ok, protocol, column="energy_per_sample_j", higher=False)
+    told = bars.with_interval(table[table["n_ok"] > 0].reset_index(drop=True), by)
+    told = told.rename(columns={"mean": "cost", "ci_low": "cost_low", "ci_high": "cost_high"})
+    costs = told[["cell_id", "cost", "cost_low", "cost_high"]]
+    return cells.merge(costs, on="cell_id").assign(cost_kind=_ENERGY, cost_unit=_UNITS[_ENERGY])
 
 
 def _with_front(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -129,6 +133,9 @@ def _with_front(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         front[places] = front_of(group["mean"].to_numpy(), group["cost"].to_numpy())
         low, high = (group[name].fillna(group["mean"]).to_numpy() for name in ("ci_low", "ci_high"))
         cheap, dear = (group[name].fillna(group["cost"]).to_numpy() for name in ("cost_low", "cost_high"))
+        # Without the spread of compositions, nobody knows how far a cell is from another.
+        alone = group["interval_method"].isin(_ALONE).to_numpy()
+        low, high = np.where(alone, -np.inf, low), np.where(alone, np.inf, high)
         near[places] = ~surely_behind(low, high, cheap, dear) | (front[places] > 0)
     return rows.assign(front=front, near=near)
 
@@ -168,6 +175,7 @@ def _findings(rows: pd.DataFrame, by: list[str], named: list[str]) -> tuple[str,
         both = f"the front of {wording.plural(len(front), 'cell')} goes from {words[0]}, the cheapest, to {words[1]}, the fastest"
         close = int((group["near"] & (group["front"] == 0)).sum())
         noise = f"; {wording.plural(close, 'further cell')} not surely behind" if close else ""
+        noise += f"; not tested: {verdict.ONE_COMPOSITION}" if group["interval_method"].isin(_ALONE).all() else ""
         said.append(f"{about}, {unit}: {alone if len(front) == 1 else both}{noise}.")
     return tuple(said[: plot.MOST_PANELS])
 

@@ -12,7 +12,7 @@ from campaign.documents.metric import Metric
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells, scaling_curves, verdict
-from campaign.statistics.scaling_models import LEAST_DIP_PCT
+from campaign.statistics.scaling_models import LEAST_DIP_PCT, MOST_RESIDUAL_PCT
 
 TITLE = "Scaling"
 SECTION = (
@@ -125,7 +125,10 @@ def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...
 def _models(rows: pd.DataFrame) -> str:
     """For the caption: how models were fitted, and what a dip is."""
     fitted = (
-        " Dashed: the model with the smallest AICc (Amdahl, Gustafson, latency-bandwidth)." if rows["fit"].any() else ""
+        " Dashed: the model with the smallest AICc (Amdahl, Gustafson, latency-bandwidth), where the points lie on it (F test, "
+        f"5 %) and within {MOST_RESIDUAL_PCT:.0f} % (root mean square)."
+        if rows["fit_holds"].any()
+        else ""
     )
     tested = int(rows["dip_p"].notna().sum())
     if not tested:
@@ -142,11 +145,15 @@ def _fits(rows: pd.DataFrame, worst: Any, different: list[str]) -> Iterable[str]
     lines = rows[(rows["ideal"] == 1) & (rows["fit"] != "")]
     if lines.empty:
         return
-    counts = lines["fit"].value_counts()
+    counts = lines.loc[lines["fit_holds"], "fit"].value_counts()
+    none = int((~lines["fit_holds"]).sum())
     if len(lines) > 1:
-        shares = ", ".join(f"{model} {wording.count(count)}" for model, count in counts.items())
-        yield f"Model that fits best, of {wording.plural(len(lines), 'line')}: {shares}."
-    if worst["fit"]:
+        shares = [f"{model} {wording.count(count)}" for model, count in counts.items()]
+        shares += [f"no model describes {none:,}"] * (none > 0)
+        yield f"Model that fits best, of {wording.plural(len(lines), 'line')}: {', '.join(shares)}."
+    elif none:
+        yield "No model describes the points of the line; the table has the nearest."
+    if worst["fit_holds"]:
         whose = "" if len(lines) == 1 else f" ({wording.describe(worst, different)})"
         yield f"Line with the worst scaling{whose}: {scaling_curves.said(worst)}."
 
@@ -220,7 +227,7 @@ def _picture(panels: plot.Panels, metric: Metric) -> str:
         for batch, each in looks.items()
     ]
     handles.append(Line2D([], [], color=plot.INK, linestyle=":", label="ideal"))
-    if any((panel.rows["fit"] != "").any() for panel in panels.shown):
+    if any(panel.rows["fit_holds"].any() for panel in panels.shown):
         handles.append(Line2D([], [], color=plot.INK, linestyle="--", linewidth=0.9, label="model that fits best"))
     hollow = {"color": plot.INK, "linestyle": "", "markerfacecolor": "none"}
     if any(panel.rows["dip"].any() for panel in panels.shown):
@@ -287,7 +294,7 @@ def _series(top: Any, bottom: Any, rows: pd.DataFrame, look: plot.Look, part: fl
     )
     top.plot(line["ranks"], line["mean"], color=look.colour)
     bottom.plot(line["ranks"], line["efficiency_pct"], color=look.colour)
-    if start["fit"]:
+    if start["fit_holds"]:
         devices = np.linspace(start["ranks"], line["ranks"].max(), 40)
         top.plot(devices, scaling_curves.line(start, devices), color=look.colour, linestyle="--", linewidth=0.9)
     dips = rows[rows["dip"]]

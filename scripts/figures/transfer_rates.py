@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pandas as pd
 
-from campaign import wording
 from campaign.report import bars
 from campaign.report.bars import Quantity
 from campaign.report.figure import Drawing, FigureData, nothing
+from campaign.statistics import comparisons, verdict
+from campaign.statistics.comparisons import Design
 
 TITLE = "Transfer rates"
 SECTION = (
@@ -62,10 +63,11 @@ def draw(data: FigureData) -> Drawing:
     remarks = (_PORTS if (rows["quantity"] == QUANTITIES[-1].says).any() else "") + (
         "PCIe rates of some runs are from looks of 20 ms at each sample, not from counters. " if looks else ""
     )
-    return bars.drawing(data, rows, _WHAT, remarks, _by_size(rows))
+    by = comparisons.design(runs, data.protocol, column="pcie_all_gb_per_s")
+    return bars.drawing(data, rows, _WHAT, remarks, _by_size(rows, by))
 
 
-def _by_size(rows: pd.DataFrame) -> tuple[str, ...]:
+def _by_size(rows: pd.DataFrame, by: Design) -> tuple[str, ...]:
     """How much more one workload moves over PCIe than another, on the configuration where most is moved."""
     drawn = bars.chosen(rows)
     pcie = drawn[drawn["quantity"] == QUANTITIES[0].says]
@@ -76,5 +78,6 @@ def _by_size(rows: pd.DataFrame) -> tuple[str, ...]:
     if group["workload"].nunique() < 2:
         return ()
     most, least = group.loc[group["mean"].idxmax()], group.loc[group["mean"].idxmin()]
-    ratio = wording.number(most["mean"] / least["mean"], 2)
-    return (f"On {busiest}, {most['workload']} moves {ratio} times as much over PCIe as {least['workload']}.",)
+    found = comparisons.ratios(pd.Series([most["cell_id"]]), pd.Series([least["cell_id"]]), by)
+    ratio = verdict.extremes(found, len(group))
+    return (f"On {busiest}, {most['workload']} moves {ratio} as much over PCIe as {least['workload']}.",)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pandas as pd
 
-from campaign import statistics, wording
-from campaign.report import plot
+from campaign import wording
+from campaign.report import bars, plot
 from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
-from campaign.statistics import comparable_cells
+from campaign.statistics import comparable_cells, comparisons
 
 TITLE = "Work and bytes of a step"
 SECTION = (
@@ -33,7 +33,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         "Training arithmetic that each device reaches, in GFLOP/s (forward counted exactly, training as three times that), at the "
         f"largest batch; {wording.runs_behind(rows['n_ok'])} a bar, "
-        f"{wording.interval_of(wording.by_runs(rows['n_ok']))}. Above a bar: the share "
+        f"{wording.interval_of(rows['interval_method'])}. Above a bar: the share "
         f"of the device's dense peak, where that is known.{panels.sentence()}{plot.cut(rows, plot.RATE)} {measured_as(data, rows)}"
     )
     with plot.style(data.style):
@@ -67,9 +67,9 @@ def _rows(data: FigureData) -> pd.DataFrame:
     cells = data.cells[data.cells["cell_id"].isin(rate.index)].drop(columns=["mean", "sd", "ci_low", "ci_high"])
     ids = cells["cell_id"]
     cells = cells.assign(mean=ids.map(rate), sd=ids.map(_GFLOPS * groups["achieved_tflops"].std()))
-    low, high = statistics.student_interval(cells["mean"], cells["sd"], cells["n_ok"])
+    by = comparisons.design(ok, data.protocol, column="achieved_tflops", higher=False)
     counted = {name: ids.map(groups[name].first()) if name in ok else float("nan") for name in (*_COUNTS, "mfu_pct")}
-    return cells.assign(unit="GFLOP/s", ci_low=low, ci_high=high, **counted).reset_index(drop=True)
+    return bars.with_interval(cells.assign(unit="GFLOP/s", **counted).reset_index(drop=True), by)
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:

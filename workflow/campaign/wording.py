@@ -92,10 +92,12 @@ def between(low: float, high: float, say: Any = number) -> str:
     return f"{say(low)} to {say(high)}" if math.isfinite(low) and math.isfinite(high) else NONE
 
 
-def with_interval(value: float, low: float, high: float, say: Any = number, about: str = "") -> str:
-    """'8.1 % (95 % interval 7.6 % to 8.6 %; bert, fp32)'; says so when there is no interval."""
+def with_interval(
+    value: float, low: float, high: float, say: Any = number, about: str = "", none: str = "one run, no interval"
+) -> str:
+    """'8.1 % (95 % interval 7.6 % to 8.6 %; bert, fp32)'; `none` where there is no interval."""
     known = math.isfinite(low) and math.isfinite(high)
-    inside = f"95\u202f% interval {between(low, high, say)}" if known else "one run, no interval"
+    inside = f"95\u202f% interval {between(low, high, say)}" if known else none
     return f"{say(value)} ({inside}; {about})" if about else f"{say(value)} ({inside})"
 
 

@@ -149,7 +149,9 @@ def test_rates_are_of_all_devices_and_both_directions(data: FigureData, drawn: d
     expected = runs["ranks"] * (runs["pcie_rx_mean_gb_per_s"] + runs["pcie_tx_mean_gb_per_s"])
     assert set(rows.loc[rows["quantity"] == "PCIe, all devices, both directions", "unit"]) == {"GB/s"}
     assert total.to_dict() == pytest.approx(expected.to_dict())
-    assert "On fabric-8, bert-large moves 95 times as much over PCIe as mobilenetv2." in drawn["transfer_rates"].alt
+    said = drawn["transfer_rates"].findings[0]
+    assert said.startswith("On fabric-8, bert-large moves 95.32× (95\u202f% interval")
+    assert said.endswith("within 2 compositions) as much over PCIe as mobilenetv2.")
 
 
 def test_ports_of_the_fabric_are_those_of_the_lease(drawn: dict[str, Drawing]) -> None:

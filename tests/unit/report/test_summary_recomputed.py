@@ -14,7 +14,7 @@ from campaign.cli.main import main
 from tests import measured_campaign
 from tests.recomputed import Campaign, Key, best, differences, like, percentile
 
-NAMES = ("1x1of2-local", "1x1-local", "1x2-local", "1x2-fabric", "2x1-local", "fp32", "bf16", "host1")
+NAMES = ("1x1of2-local", "1x1-local", "1x2-local", "1x2-fabric", "1x1-fabric", "2x1-local", "fp32", "bf16", "host1")
 # Of each figure by its title: the numbers of its first finding, in order.
 Expected = Callable[[Campaign, Path], Sequence[float]]
 
@@ -151,10 +151,10 @@ def _advice(of: Campaign) -> Iterator[Sequence[float]]:
     for precision in ("fp32", "bf16"):
         key = best(of.where(precision=precision), of.rate)
         rate, low, high = of.alone(key)
-        yield [1, of.ranks(key), key[1], rate, 95, low, high]
+        yield [1, of.ranks(key), key[1], rate, 95, low, high, of.k]
     key = best(of.where(precision="fp32"), lambda key: of.rate(key) / of.devices(key))
     rate, low, high = (3600 * each / of.devices(key) for each in of.alone(key))
-    yield [1, of.ranks(key), key[1], rate, 95, low, high]
+    yield [1, of.ranks(key), key[1], rate, 95, low, high, of.k]
 
 
 FIRST_FINDING: dict[str, Expected] = {
@@ -180,7 +180,9 @@ def test_every_number_of_the_summary_follows_from_the_records(results: Path) -> 
     counts, *figures, advice, last = blocks
     runs = len(of.records)
     wrong = differences(counts[0], NAMES, [len(of.cells), runs, runs, 0, 0])
-    assert len(counts) == 1
+    composed = len({record["cell"]["configuration"] for record in of.records})
+    wrong += differences(counts[1], NAMES, [composed, len({record["lease_id"] for record in of.records}), of.k])
+    assert len(counts) == 2
     assert last == [f"Report: {results / 'report.html'}"]
     for title, *findings in figures:
         assert title in FIRST_FINDING, f"nothing says what the numbers of {title!r} have to be: {findings}"

@@ -53,6 +53,24 @@ def test_intervals_cover_the_planted_parameters_and_the_model_is_recognised(
     assert found.misses.mean() < 0.1
 
 
+@pytest.mark.parametrize("noise", [0.003, 0.01, 0.03])
+def test_a_model_that_is_right_is_a_headline_and_one_that_is_wrong_is_none(noise: float) -> None:
+    right = curves(scaling_models.throughput_of(AMDAHL, (50.0, 0.05), DEVICES, BATCH), noise=noise)
+    assert scaling_models.fit(right)[AMDAHL].holds.mean() > 0.9
+    # Every second point is a quarter slower: nothing smooth lies on that, however noisy the points are.
+    uneven = np.where(np.arange(DEVICES.size) % 2, 0.75, 1.0)
+    wrong = curves(scaling_models.throughput_of(AMDAHL, (50.0, 0.05), DEVICES, BATCH) * uneven, noise=noise)
+    assert not any(fit.holds.any() for fit in scaling_models.fit(wrong).values())
+
+
+def test_points_that_nobody_knows_well_make_no_model_a_headline() -> None:
+    """Runs that vary by 30 % let every model pass the test of residuals."""
+    noisy = curves(scaling_models.throughput_of(AMDAHL, (50.0, 0.05), DEVICES, BATCH), noise=0.3, repetitions=3)
+    found = scaling_models.fit(noisy)[AMDAHL]
+    assert found.misses.mean() < 0.2
+    assert found.holds.mean() < 0.1
+
+
 def test_a_model_that_is_wrong_is_said_to_miss() -> None:
     fits = scaling_models.fit(
         curves(scaling_models.throughput_of(LATENCY, (0.1, 0.002, 0.05), DEVICES, BATCH), draws=50)

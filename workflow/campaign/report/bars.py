@@ -22,7 +22,8 @@ from matplotlib.patches import Patch
 from campaign import statistics, wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, page_table
-from campaign.statistics import comparable_cells
+from campaign.statistics import comparable_cells, comparisons
+from campaign.statistics.comparisons import Design
 
 # In one panel, words above more bars than this, or labels below more groups, would cover each other.
 _LEGIBLE_BARS = 60
@@ -51,8 +52,8 @@ _CELL = ("cell_id", "configuration", "workload", "batch", "precision", "state", 
 def rows_of(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
     """One row a quantity and cell that has a valid run with a value, in the order of quantities, then of the plan.
 
-    Columns: those of the cell, `n_ok` (runs with a value), `mean`, `sd`, `ci_low`, `ci_high`, `quantity` and `unit`. A value that
-    is missing is absent, never zero. Empty without any.
+    Columns: those of the cell, `n_ok` (runs with a value), `mean`, `sd`, `ci_low`, `ci_high`, `interval_method`, `quantity` and
+    `unit`. A value that is missing is absent, never zero. Empty without any.
     """
     runs = data.runs[data.runs["status"] == "ok"]
     cells = data.cells[[*_CELL, *comparable_cells.option_columns(data.cells)]]
@@ -65,13 +66,30 @@ def rows_of(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
         groups = (factor * values).groupby(runs["cell_id"], sort=False)
         table = pd.DataFrame({"n_ok": groups.count(), "mean": groups.mean(), "sd": groups.std()}).reset_index()
         table = table[table["n_ok"] > 0].assign(quantity=each.says, unit=unit)
-        found.append(cells.merge(table, on="cell_id"))
+        by = comparisons.design(runs, data.protocol, column=each.column, higher=False)
+        found.append(with_interval(cells.merge(table, on="cell_id"), by))
     found = [table for table in found if len(table)]
     if not found:
         return pd.DataFrame()
-    rows = pd.concat(found, ignore_index=True)
-    rows["ci_low"], rows["ci_high"] = statistics.student_interval(rows["mean"], rows["sd"], rows["n_ok"])
-    return rows
+    return pd.concat(found, ignore_index=True)
+
+
+def with_interval(rows: pd.DataFrame, by: Design) -> pd.DataFrame:
+    """Rows (cell_id, mean, sd, n_ok) with ci_low, ci_high and interval_method: over compositions where the design knows them.
+
+    A quantity with values of zero has no logarithm: its interval is over runs (Student's t).
+    """
+    low, high = statistics.student_interval(rows["mean"], rows["sd"], rows["n_ok"])
+    method = np.array(wording.by_runs(rows["n_ok"]), dtype=object)
+    at = by.places(rows["cell_id"])
+    if len(by.cells):
+        of, how = by.locations()
+        whole = (at >= 0) & (np.append(by.runs, 0)[at] == rows["n_ok"])
+        value, below, above = (np.append(each, np.nan)[at] for each in of.bounds())
+        low = np.where(whole, rows["mean"] * below / value, low)
+        high = np.where(whole, rows["mean"] * above / value, high)
+        method = np.where(whole, np.append(how, "")[at], method)
+    return rows.assign(ci_low=low, ci_high=high, interval_method=pd.Series(method, index=rows.index, dtype="str"))
 
 
 def told_in(unit: str, largest: float) -> tuple[str, float]:
@@ -116,7 +134,7 @@ def drawing(
     left_out = f" {wording.plural(more, 'further configuration')} in the data table only." if more > 0 else ""
     others = " Other batches and precisions are in the data table." if len(drawn) < len(rows) else ""
     caption = (
-        f"{wording.runs_behind(list(drawn['n_ok']))} a bar, {wording.interval_of(wording.by_runs(drawn['n_ok']))}. {what} {remarks}"
+        f"{wording.runs_behind(list(drawn['n_ok']))} a bar, {wording.interval_of(drawn['interval_method'])}. {what} {remarks}"
         f"Drawn: {'; '.join(of_which)}.{others}{left_out}{cut} "
         f"{measured_as(data, drawn)}"
     )

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from campaign import wording
 from campaign.errors import RecordError
 from campaign.paths import Results
 from campaign.report.figure import in_page_order
+
+ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"
 
 _ADVICE = 3
 _FINDINGS = 1  # of each figure; the page has all of them
 
 
 def summary(directory: Path) -> str:
-    """Counts, the first finding of every figure, what to build, and the path of the report, from a results directory."""
+    """Counts, compositions, the first finding of every figure, what to build with its ties, and the path of the report.
+
+    directory: of results.
+    """
     results = Results.at(directory)
     with (results.tables / "cells.csv").open(newline="") as file:
         cells = list(csv.DictReader(file))
@@ -27,6 +35,7 @@ def summary(directory: Path) -> str:
         "",
         f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied}"
         f"{runs['missing']} missing",
+        *_compositions(results),
     ]
     drawings = {path.stem: json.loads(path.read_bytes()) for path in results.figures.glob("*.json")}
     for drawing in in_page_order(drawings):
@@ -34,11 +43,33 @@ def summary(directory: Path) -> str:
             lines.append(f"\n{drawing['title']}")
             lines += [f"  {finding}" for finding in drawing["findings"][:_FINDINGS]]
     answers = json.loads((results.recommendation / "recommendation.json").read_bytes())["answers"]
-    advice = [each["sentences"][0] for each in answers if each["sentences"]]
+    advice = [_advice(each) for each in answers if each["sentences"]]
     if advice:
         lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
     lines.append(f"\nReport: {results.report}")
     return "\n".join(lines)
+
+
+def _compositions(results: Results) -> list[str]:
+    """How often configurations were composed, which is what every statement between them rests on."""
+    leases: defaultdict[str, set[str]] = defaultdict(set)
+    with (results.tables / "runs.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["status"] == "ok":
+                leases[row["configuration"]].add(row["lease_id"])
+    counts = sorted(len(own) for own in leases.values())
+    if not counts:
+        return []
+    ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
+    each = "each composed once" if counts[-1] == 1 else f"{sum(counts)} compositions, {ends} of each"
+    alone = f". {ALONE}" if counts[-1] == 1 and len(counts) > 1 else ""
+    return [f"{wording.plural(len(counts), 'configuration')} measured, {each}{alone}"]
+
+
+def _advice(answer: Mapping[str, Any]) -> str:
+    """What to build and what ties with it; what is extrapolated is on the page."""
+    said = answer["sentences"]
+    return " ".join(said[:-1] if answer["beyond"] and answer["choice"] else said[:1] if answer["beyond"] else said)
 
 
 def missing_reasons(directory: Path) -> list[str]:

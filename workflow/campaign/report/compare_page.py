@@ -16,14 +16,14 @@ from campaign.report.context_schema import PublishedSaid
 from campaign.report.sections.published import published
 from campaign.report.svg import adapted
 from campaign.report.templates import filled, inline
-from campaign.statistics import SIGNIFICANT
-from campaign.statistics.verdict import ONE_COMPOSITION, p_value
+from campaign.statistics import SIGNIFICANT, verdict
 
 # A page is for reading: the largest changes first, the rest is in the JSON document.
 ROWS_ON_PAGE = 300
 # Points in the picture; more would cover each other.
 POINTS = 60
 _WIDTH_IN = 9.6
+_BASIS = ("Compositions", "Degrees of freedom", "Compared")
 
 
 def compare_page(comparison: Comparison, back: str = "") -> str:
@@ -100,12 +100,16 @@ def findings(comparison: Comparison) -> list[str]:
     certain = comparison.rows[comparison.rows["p_holm"] < SIGNIFICANT]
     if len(certain):
         first = by_change(certain).head(1).to_dict("records")[0]
-        told.append(f"Largest change: {_change(first)} ({first['cell']}).")
+        change = verdict.measured(first, _bounds(first), wording.percent, first["cell"])
+        told.append(f"Largest change: {change}.")
     elif comparison.rows["tested"].any():
         told.append("No cell shows a significant change (Holm).")
     if alone := int((comparison.rows["ratio"].notna() & ~comparison.rows["tested"]).sum()):
         cells = wording.plural(alone, "cell")
-        told.append(f"{cells} not tested: {ONE_COMPOSITION}.")
+        told.append(f"{cells} not tested: {verdict.ONE_COMPOSITION}.")
+    known = comparison.rows[comparison.rows["ratio"].notna()]
+    if unlike := verdict.unlike(known):
+        told.append(unlike.strip())
     named = int((comparison.rows["by"] == NAMES).sum())
     if named:
         told.append(f"{wording.plural(named, 'cell')} matched by names alone: the hardware or the options differ.")
@@ -114,14 +118,15 @@ def findings(comparison: Comparison) -> list[str]:
 
 def _mean_words(row: Mapping[Any, Any], noun_of: str) -> str:
     noun = wording.plural(int(row["cells"]), "cell")
-    change = _change(row)
+    change = wording.with_interval(*_bounds(row), wording.percent, none="one configuration, no interval")
     none = "" if not row["p"] >= SIGNIFICANT else ", not significant"
     return f"{noun_of} changed by {change} on average over {noun}{none}"
 
 
-def _change(row: Mapping[Any, Any]) -> str:
-    value, low, high = (100 * (row[name] - 1) for name in ("ratio", "low", "high"))
-    return wording.with_interval(value, low, high, wording.percent)
+def _bounds(row: Mapping[Any, Any]) -> tuple[float, float, float]:
+    """Change in percent with its interval."""
+    value, low, high = (100 * (float(row[name]) - 1) for name in ("ratio", "low", "high"))
+    return value, low, high
 
 
 def _mean(row: Mapping[Any, Any]) -> tuple[str, ...]:
@@ -136,8 +141,9 @@ def _row(row: Mapping[Any, Any]) -> tuple[str, ...]:
         wording.rate(row["mean"]),
         wording.percent(100 * (row["ratio"] - 1)),
         wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent),
-        p_value(row["p_holm"]),
-        f"{row['base_n']} / {row['n']}{', paired' if row['paired'] else ''}",
+        verdict.p_value(row["p_holm"]),
+        *(verdict.COLUMNS[name](row) for name in _BASIS),
+        f"{row['n']} / {row['base_n']}",
         f"{row['says']}{'; by names: ' + row['differs'] if row['by'] == NAMES else ''}",
     )
 
@@ -149,8 +155,15 @@ def _caption(comparison: Comparison) -> str:
     return (
         f"Change of mean {comparison.metric.performance} of {comparison.other} against {comparison.base}, "
         f"with its 95 % interval ({how}); "
-        f" {wording.runs_behind(counts)} a cell and side. p-values are adjusted by Holm over all compared cells."
-    )
+        f"{wording.runs_behind(counts)} a cell and side. p-values are adjusted by Holm over all compared cells. "
+        f"{_rests_on(comparison)}The campaigns were measured at different times: what else changed on the system in between is "
+        f"part of every change. {' '.join(comparison.measured)}"
+    ).strip()
+
+
+def _rests_on(comparison: Comparison) -> str:
+    known = comparison.rows[comparison.rows["ratio"].notna()]
+    return f"{verdict.rests_on(known)} " if len(known) else ""
 
 
 def _picture(rows: pd.DataFrame, comparison: Comparison) -> str:

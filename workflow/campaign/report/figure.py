@@ -44,6 +44,7 @@ from campaign.paths import REPORTS, SCRIPTS
 from campaign.report import svg
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
+from campaign.tables import measured_protocol
 from campaign.tables.cells import STATES
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table
@@ -243,26 +244,15 @@ def measured_as(data: FigureData, rows: pd.DataFrame) -> str:
 
     rows: with `cell_id`; without, all cells are meant.
     """
-    runs = data.runs[data.runs["status"] == "ok"]
+    runs = data.runs
     if "cell_id" in rows:
         runs = runs[runs["cell_id"].isin(rows["cell_id"])]
-    said = []
-    if len(runs) and (runs["measured_steps"] > 0).any():
-        told = runs[runs["measured_steps"] > 0]
-        said.append(
-            f"{_between(told['warmup_steps'])} warm-up and {_between(told['measured_steps'])} measured steps a run"
-        )
-        if told["window_s"].notna().any():
-            ends = (wording.seconds(told["window_s"].min()), wording.seconds(told["window_s"].max()))
-            said.append(f"in {' to '.join(dict.fromkeys(ends))}")
-    how = {name: value for name, value in data.protocol.items() if name not in ("warmup_steps", "measured_steps")}
-    conditions = "".join(f" {each[0].upper()}{each[1:]}." for each in data.context.get("conditions", ()))
-    return f"Protocol: {', '.join([' '.join(said)] * bool(said) + [wording.protocol(how)])}.{conditions}"
+    return measured_protocol.said(runs, data.context, data.protocol)
 
 
-def _between(counts: pd.Series[int]) -> str:
-    low, high = int(counts.min()), int(counts.max())
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+def without_runs(data: FigureData) -> str:
+    """For the end of a caption of what is not of runs (links, times of leases), after a space: what stood for hardware."""
+    return measured_protocol.conditions(data.context)
 
 
 def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None) -> str:

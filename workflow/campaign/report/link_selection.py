@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from campaign import wording
-from campaign.statistics import comparisons, verdict
+from campaign.statistics import LogRatios, comparisons, unpaired, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def shown(links: Iterable[Mapping[str, Any]]) -> list[Shown]:
 
 
 def allreduce_ratio(links: Iterable[Mapping[str, Any]], first: str, second: str) -> str:
-    """How many times as fast the highest bus bandwidth of one configuration is as another's, and what compositions say of it.
+    """How many times the highest bus bandwidth of one configuration is another's, and what compositions say of it.
 
     first, second: the fastest and the slowest of all with as many devices; the test is adjusted over all pairs of them.
     """
@@ -54,19 +55,56 @@ def allreduce_ratio(links: Iterable[Mapping[str, Any]], first: str, second: str)
         }
     )
     found = comparisons.ratios(pd.Series([first]), pd.Series([second]), comparisons.design(rows))
-    value, low, high = (float(bound[0]) for bound in found.of.bounds())
-    if not found.tested[0]:
-        return f"{wording.times(value)} as fast, measured on one composition each and not tested"
-    pairs = rows["cell_id"].nunique() * (rows["cell_id"].nunique() - 1) // 2
-    p = float(found.p()[0])
+    return verdict.extremes(found, rows["cell_id"].nunique())
+
+
+def kinds_ratio(links: Iterable[Mapping[str, Any]], configuration: str, kinds: tuple[str, str]) -> str:
+    """How many times the bandwidth of one kind of way another kind of way of the same composition has.
+
+    Of each composition the ratio of medians; of one composition, pairs of devices are the sample, both directions of a pair one.
+    """
+    own = [
+        each["document"] for each in links if each["configuration"] == configuration and each["document"]["matrices"]
+    ]
+    sides = [[pairs_of(document, kind) for document in own] for kind in kinds]
+    ratios = [float(np.median(a) / np.median(b)) for a, b in zip(*sides, strict=True) if a and b]
+    if len(ratios) > 1:
+        logs = np.log(ratios)
+        found = LogRatios(
+            np.asarray(np.exp(logs.mean())), np.asarray(logs.var(ddof=1) / logs.size), np.asarray(logs.size - 1.0)
+        )
+        basis = f"within {len(ratios):,} compositions"
+    else:
+        first, second = sides[0][-1], sides[1][-1]
+        spread = [
+            (np.mean(each), np.std(each, ddof=1) if len(each) > 1 else np.nan, len(each)) for each in (first, second)
+        ]
+        found = unpaired(*spread[0], *spread[1])
+        basis = "within one composition, over pairs of devices"
+    value, low, high = (float(bound) for bound in found.bounds())
+    if not np.isfinite(low):
+        return f"{wording.times(value)} (one pair of devices, so no interval and no test)"
+    p = float(found.p())
     row = {
+        "tested": True,
         "p": p,
-        "p_holm": min(1.0, p * pairs),
-        "n_tests": pairs,
-        "least_detectable_pct": float(found.least_detectable_pct()[0]),
+        "p_holm": p,
+        "n_tests": 1,
+        "least_detectable_pct": float(found.least_detectable_pct()),
     }
-    said = wording.with_interval(value, low, high, wording.times)
-    return f"{said} as fast{verdict.doubt(row, 100 * (low - 1), 100 * (high - 1))}"
+    said = wording.with_interval(value, low, high, wording.times, basis)
+    return said + verdict.doubt(row, 100 * (low - 1), 100 * (high - 1))
+
+
+def pairs_of(document: Mapping[str, Any], kind: str) -> list[float]:
+    """Bandwidth of each pair of devices that a kind of way joins: the mean of both directions."""
+    matrix, kinds = document["matrices"]["unidirectional_gb_per_s"], document["kinds"]
+    found = []
+    for out in range(len(kinds)):
+        for to in range(out):
+            both = [matrix[a][b] for a, b in ((out, to), (to, out)) if kinds[a][b] == kind and matrix[a][b] is not None]
+            found += [sum(both) / len(both)] if both else []
+    return found
 
 
 def size_words(size_bytes: float) -> str:

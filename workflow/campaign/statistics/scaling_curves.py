@@ -38,9 +38,10 @@ def without_models(rows: pd.DataFrame) -> pd.DataFrame:
 def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs: pd.DataFrame) -> pd.DataFrame:
     """Rows of `comparison.scaling` with, for each curve (rows equal in `series`, among them workload and batch):
 
-    fit: name of the model with the smallest AICc; fit_misses: whether the points lie off it; the parameters of all models
-    (`PARAMETERS`) and aicc_*; effective_gb_per_s: B, where the bytes of a step are known. At each point: fit_per_s, and against its
-    neighbours dip_expected_per_s, dip_pct (positive: under them) with _low and _high, dip_p, dip_p_holm, dip.
+    fit: name of the model with the smallest AICc; fit_misses: whether the points lie off it; fit_residual_pct; fit_holds: whether
+    it describes them (`scaling_models.Fit.holds`); the parameters of all models (`PARAMETERS`) and aicc_*; effective_gb_per_s: B,
+    where the bytes of a step are known. At each point: fit_per_s, and against its neighbours dip_expected_per_s, dip_pct (positive:
+    under them) with _low and _high, dip_p, dip_p_holm, dip.
     """
     points = rows[rows["compact"] & (rows["n_ok"] > 0)].sort_values([*series, "ranks"], kind="stable")
     curve = points.groupby(list(series), sort=False).ngroup().to_numpy().astype(np.int64)
@@ -52,6 +53,9 @@ def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs:
     best = scaling_models.best(fits)
     of_curve = pd.DataFrame({"fit": pd.Series(best, dtype="str"), **_parameters(fits)})
     of_curve["fit_misses"] = [bool(name) and bool(fits[name].misses[at]) for at, name in enumerate(best)]
+    of_curve["fit_holds"] = [bool(name) and bool(fits[name].holds[at]) for at, name in enumerate(best)]
+    residual = [float(fits[name].residual_pct[at]) if name else np.nan for at, name in enumerate(best)]
+    of_curve["fit_residual_pct"] = residual
     fitted = np.array(
         [fits[name].expected[at] if name else np.full(curves.devices.shape[1], np.nan) for at, name in enumerate(best)]
     )
@@ -72,7 +76,8 @@ def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs:
     result.index = rows.index
     result = result.join(at_points)
     result["fit"] = result["fit"].fillna("")
-    result["fit_misses"] = result["fit_misses"].eq(True)
+    for name in ("fit_misses", "fit_holds"):
+        result[name] = result[name].eq(True)
     result["dip"] = scaling_models.is_dip(result["dip_p_holm"], result["dip_low"])
     return _with_bandwidth(result, series, runs)
 
@@ -149,7 +154,10 @@ def said(row: Mapping[str, Any]) -> str:
     def microseconds(number: float) -> str:
         return f"{wording.number(number)}\u202fµs"
 
-    misses = "; the points do not lie on it" if row["fit_misses"] else ""
+    away = wording.percent(row["fit_residual_pct"])
+    misses = (
+        "" if row["fit_holds"] else f"; it does not describe the points, which lie {away} off it (root mean square)"
+    )
     if model == AMDAHL:
         return f"Amdahl: {value('amdahl_serial_pct', wording.percent)} serial{misses}"
     if model == GUSTAFSON:

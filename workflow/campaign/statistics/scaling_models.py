@@ -45,6 +45,8 @@ def aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.Arra
 
 
 AMDAHL, GUSTAFSON, LATENCY = "Amdahl", "Gustafson", "latency-bandwidth"
+MOST_RESIDUAL_PCT = 5.0
+"""Root mean square of the points' relative residuals: a model further from its points describes nothing, however noisy they are."""
 LEAST_DIP_PCT = 1.0
 """Very even runs tell differences that no smooth cost is exact enough for, and that nobody would look into."""
 MODELS = (AMDAHL, GUSTAFSON, LATENCY)
@@ -87,6 +89,8 @@ class Curves:
 class Fit:
     """One model on all curves. parameters, low, high: [curve, parameter], nan where a curve has too few points for it.
 
+    residual_pct: root mean square of the points' relative residuals, by their freedom, [curve].
+
     Amdahl, Gustafson: X1 (samples/s), s (1). latency-bandwidth: compute (s), alpha (s), bytes / B (s). expected: throughput,
     [curve, point]. misses: where the points do not lie on the model.
     """
@@ -98,6 +102,12 @@ class Fit:
     aicc: Floats
     expected: Floats
     misses: Marks
+    residual_pct: Floats
+
+    @property
+    def holds(self) -> Marks:
+        """Where the model describes its points: they lie on it as far as their errors tell, and close to it."""
+        return np.isfinite(self.aicc) & ~self.misses & (self.residual_pct <= MOST_RESIDUAL_PCT)
 
 
 def fit(curves: Curves) -> dict[str, Fit]:
@@ -165,7 +175,8 @@ def _fit(curves: Curves, model: str) -> Fit:
     gives = fitted if model == GUSTAFSON else 1.0 / fitted
     expected = gives * (curves.devices * curves.batch[:, None] if model == LATENCY else 1.0)
     expected = np.where(unknown | ~there, np.nan, expected)
-    return Fit(model, parameters, low, high, criterion, expected, misses & enough)
+    away = 100 * np.sqrt((residual**2).sum(axis=1) / left)
+    return Fit(model, parameters, low, high, criterion, expected, misses & enough, np.where(enough, away, np.nan))
 
 
 def _noise(about_curve: Floats, left: Floats, about_mean: Floats, freedom: Floats) -> tuple[Marks, Floats, Floats]:

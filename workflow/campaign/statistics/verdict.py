@@ -16,6 +16,7 @@ import pandas as pd
 
 from campaign import statistics, wording
 from campaign.statistics import SIGNIFICANT
+from campaign.statistics.comparisons import Ratios
 
 # Wider than that, an interval around none excludes nothing that anybody would believe.
 _SAYS_NOTHING_PCT = 100.0
@@ -30,6 +31,7 @@ LEASES_IN_ORDER = (
 )
 ONE_COMPOSITION = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
 ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
+ONCE = "measured once on one composition each, so this is not tested"
 _BORROWED = "the spread of compositions is borrowed from other cells of the campaign"
 _AMONG = "the spread is that of the changes of other configurations"
 
@@ -124,6 +126,21 @@ def speed_ups(rows: pd.DataFrame, named: Sequence[str]) -> str:
         said = measured(row, (row["ratio"], low, high), wording.times, wording.describe(row, named))
         words.append(said + doubt(row, 100 * (low - 1), 100 * (high - 1)))
     return ", up to ".join(words)
+
+
+def extremes(found: Ratios, cells: int) -> str:
+    """The ratio of the largest of several cells to the smallest, with its interval and what it rests on, as a part of a sentence.
+
+    found: of one comparison; cells: how many the two were chosen from, so that the test is adjusted over all their pairs.
+    """
+    value, low, high = (float(bound[0]) for bound in found.of.bounds())
+    row = {name: column[0] for name, column in found.basis(pd.RangeIndex(1)).items()}
+    pairs = max(1, cells * (cells - 1) // 2)
+    p = float(found.p()[0])
+    row |= {"ratio": value, "p": p, "p_holm": min(1.0, p * pairs), "n_tests": pairs}
+    if untested(row) and not math.isfinite(low):
+        return f"{wording.times(value)} ({ONCE})"
+    return measured(row, (value, low, high), wording.times) + doubt(row, 100 * (low - 1), 100 * (high - 1))
 
 
 def together(rows: pd.DataFrame, low: str, high: str) -> str:

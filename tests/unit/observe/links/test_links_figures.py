@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 from xml.etree import ElementTree
 
@@ -9,7 +10,8 @@ import pandas as pd
 import pytest
 
 from campaign.report.figure import Drawing, FigureData, load_figure
-from campaign.report.link_selection import shown, size_words
+from campaign.report.link_selection import kinds_ratio, shown, size_words
+from campaign.statistics import verdict
 from tests.unit.observe.links import links_data
 
 
@@ -24,6 +26,7 @@ def test_matrices_say_how_local_and_fabric_compare() -> None:
     drawing = draw("link_matrices", [each for each in links_data.links() if each["configuration"] in names])
     ratio = next(words for words in drawing.findings if words.startswith("hybrid-4: local links have"))
     assert float(ratio.split("have ")[1].split("×")[0]) == pytest.approx(3.0, rel=0.05)
+    assert "one pair of devices, so no interval" in ratio
     slow = drawing.data[drawing.data["kind"] == "fabric + network"]
     assert slow["unidirectional_gb_per_s"].median() == pytest.approx(2.4, rel=0.02)
     assert slow["latency_us"].median() == pytest.approx(11.0, rel=0.02)
@@ -103,7 +106,9 @@ def test_messages_that_are_all_latency_tell_no_bandwidth() -> None:
 
 def test_all_reduce_of_two_configurations_is_tested_where_both_were_composed_again() -> None:
     once = [each for each in links_data.links() if each["configuration"] in ("local-4", "fabric-2x2")]
-    assert "measured on one composition each and not tested" in draw("allreduce", once).findings[0]
+    (alone,) = draw("allreduce", once).findings
+    assert f"the first has 15.01× ({verdict.ONCE}) the bandwidth" in alone
+    assert "[" in alone
     again = [
         {
             **each,
@@ -123,4 +128,27 @@ def test_all_reduce_of_two_configurations_is_tested_where_both_were_composed_aga
     ]
     (said,) = draw("allreduce", again).findings
     assert "95\u202f% interval" in said
+    assert "3 compositions each" in said
     assert "not tested" not in said
+
+
+def test_kinds_of_links_are_compared_over_compositions_where_there_are_several() -> None:
+    document = links_data.links_document((8, 4), sizes=(8, 4096, 2**20))
+    one = {"configuration": "hybrid-8", "lease_id": "h", "when": "before", "document": document}
+    again = [
+        {**one, "lease_id": f"{one['lease_id']}.c{n}", "document": copy.deepcopy(one["document"])} for n in (1, 2, 3)
+    ]
+    for n, each in enumerate(again):
+        matrix, kinds = each["document"]["matrices"]["unidirectional_gb_per_s"], each["document"]["kinds"]
+        for row, ways in zip(matrix, kinds, strict=True):
+            row[:] = [rate and rate * (1 + 0.2 * n * (kind == "fabric")) for rate, kind in zip(row, ways, strict=True)]
+    said = kinds_ratio(again, "hybrid-8", ("local", "fabric"))
+    assert "within 3 compositions" in said
+    alone = kinds_ratio(again[:1], "hybrid-8", ("local", "fabric"))
+    # Compositions differ more than pairs of one composition do.
+    assert _width(said) > 3 * _width(alone)
+
+
+def _width(said: str) -> float:
+    low, high = said.split("interval ")[1].split(";")[0].replace("×", "").split(" to ")
+    return float(high) - float(low)

@@ -19,6 +19,7 @@ from campaign.insight.compare.matching import NAMES, Matched, match
 from campaign.statistics import SIGNIFICANT, changes, comparisons
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.statistics.comparisons import Ratios
+from campaign.tables import measured_protocol
 from campaign.tables.columns import MEASURED, RUNS
 from campaign.tables.io import Tables
 
@@ -45,6 +46,8 @@ class Comparison:
     surroundings: tuple[Difference, ...]
     metric: Metric = THROUGHPUT
     """The primary metric of both: what the means are of. A ratio above 1 is better, whichever direction of it is."""
+    measured: tuple[str, ...] = ()
+    """How the runs of both were measured, base first: one of them where it is the same."""
     rules: tuple[str, ...] = ()
     broken: tuple[Broken, ...] = ()
     untested: tuple[Broken, ...] = ()
@@ -82,6 +85,7 @@ def compare(base: Tables, other: Tables, rules: Sequence[Rule] = ()) -> Comparis
         _alone(matched.only_other),
         tuple(differences(base.context, other.context)),
         metric,
+        _measured(rows, base, other),
         tuple(rule.text for rule in rules),
     )
     found = [each for rule in rules for each in _broken(rule, comparison, matched, (base.runs, other.runs))]
@@ -131,6 +135,17 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
         **found.basis(one.index),
     )
     return rows.assign(says=[_says(row) for row in rows.to_dict("records")])
+
+
+def _measured(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...]:
+    told = []
+    for tables, ids in ((base, rows["cell_id"]), (other, rows["other_cell_id"])):
+        runs, context = tables.runs[tables.runs["cell_id"].isin(ids)], tables.context
+        told.append(measured_protocol.said(runs, context, dict(context["campaign"]).get("protocol") or {}))
+    names = _called_apart(base.name, other.name)
+    return (
+        (told[0],) if told[0] == told[1] else tuple(f"{name}: {each}" for name, each in zip(names, told, strict=True))
+    )
 
 
 def _both(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:

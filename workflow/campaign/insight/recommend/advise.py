@@ -23,6 +23,7 @@ from campaign.insight.recommend.observations import LinkStart, link_starts
 from campaign.insight.recommend.shape_enumeration import pool_of, system_of
 from campaign.insight.recommend.workload_mix import mixed
 from campaign.statistics.comparable_cells import option_columns
+from campaign.statistics.comparisons import Design
 from campaign.tables.io import Tables
 
 CHECK_COLUMNS = ("cell_id", "workload", "device", "configuration", "batch", "precision", "ranks", "hosts", "attach")
@@ -50,7 +51,7 @@ def advise(tables: Tables, asked: Asked) -> Advice:
     rows = candidates(tables, models, pools)
     if metric != THROUGHPUT and len(rows):  # the model is of step times
         rows = rows[rows["measured"]]
-    words = _words(cells, named)
+    words = _words(cells, named, tables.design)
     allowed = rows if rows.empty else rows[_allowed(rows, asked)]
     answers = [
         answer(question, own)
@@ -87,10 +88,15 @@ def _links(tables: Tables, system: SystemFile | None) -> dict[str, LinkStart]:
     return link_starts(tables.links, {**stated, "local": None}, system.emulation.scale)
 
 
-def _words(cells: pd.DataFrame, named: Sequence[str]) -> dict[str, tuple[str, int]]:
+def _words(cells: pd.DataFrame, named: Sequence[str], design: Design) -> dict[str, tuple[str, int, int]]:
     columns = ["configuration", "workload", "batch", *named]
     records = cells[["cell_id", "n_ok", *columns]].to_dict("records")
-    return {str(row["cell_id"]): (wording.describe(row, columns), int(row["n_ok"])) for row in records}
+    at = design.places(cells["cell_id"])
+    composed = np.append(design.compositions, 0)[at]
+    return {
+        str(row["cell_id"]): (wording.describe(row, columns), int(row["n_ok"]), int(compositions))
+        for row, compositions in zip(records, composed, strict=True)
+    }
 
 
 def _allowed(rows: pd.DataFrame, asked: Asked) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -126,7 +132,7 @@ def _questions(
     rows: pd.DataFrame,
     allowed: pd.DataFrame,
     named: Sequence[str],
-    words: Mapping[str, tuple[str, int]],
+    words: Mapping[str, tuple[str, int, int]],
     asked: Asked,
     metric: Metric,
 ) -> Iterator[tuple[Question, pd.DataFrame]]:

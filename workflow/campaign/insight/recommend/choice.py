@@ -43,14 +43,14 @@ Say = Callable[[float], str]
 class Question:
     """One objective for the candidates of one workload as it is run, or, for a mix, of all its workloads.
 
-    cells: what each is in words and how many runs it has, by id; about: the workload and how it is run; measured: rows of
+    cells: what each is in words, and its runs and compositions, by id; about: the workload and how it is run; measured: rows of
     `candidates` of that workload, whatever the constraints say, from the cells that predictions of it rest on.
     """
 
     objective: Objective
     about: str
     workloads: tuple[str, ...]
-    cells: Mapping[str, tuple[str, int]]
+    cells: Mapping[str, tuple[str, int, int]]
     measured: pd.DataFrame
     metric: Metric = metrics.THROUGHPUT
     """The campaign's; the objective `throughput` is about it."""
@@ -305,8 +305,8 @@ def _evidence(question: Question, row: Mapping[str, Any]) -> tuple[tuple[Evidenc
 
 
 def _told(question: Question, cell: str) -> Evidence:
-    words, runs = question.cells.get(cell, (cell, 0))
-    return Evidence(cell_id=cell, words=words, runs=runs)
+    words, runs, compositions = question.cells.get(cell, (cell, 0, 0))
+    return Evidence(cell_id=cell, words=words, runs=runs, compositions=compositions)
 
 
 def _head(question: Question) -> str:
@@ -314,7 +314,7 @@ def _head(question: Question) -> str:
 
 
 def _sentence(question: Question, choice: Choice) -> str:
-    how = "measured" if choice.measured else "predicted, not measured"
+    how = f"measured{choice.compositions()}" if choice.measured else "predicted, not measured"
     memory = "; whether the batch fits into memory is unknown" if choice.memory == "unknown" else ""
     return f"{_head(question)}build {choice.configuration} ({choice.words}), {choice.batches}: {choice.said}, {how}{memory}."
 

@@ -19,6 +19,7 @@ class Evidence(_Closed):
     cell_id: str
     words: str
     runs: int
+    compositions: int = Field(default=0, description="on which it was measured; 0 where nobody knows")
 
 
 class Choice(_Closed):
@@ -40,6 +41,14 @@ class Choice(_Closed):
     )
     evidence: tuple[Evidence, ...]
     evidence_total: int
+
+    def compositions(self) -> str:
+        """' on 3 compositions', of the cells behind it; '' where nobody knows."""
+        counts = sorted({each.compositions for each in self.evidence if each.compositions})
+        if not counts:
+            return ""
+        ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
+        return f" on {'one composition' if counts == [1] else f'{ends} compositions'}"
 
 
 class Answer(_Closed):

@@ -1,0 +1,71 @@
+"""The screen at the end of a campaign: how often configurations were composed, and what to build with its ties."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.report import campaign_summary
+
+BUILD = "bert: build local-4 (4 devices), batch 8: 410\u202fsamples/s, measured on 3 compositions."
+TIE = "A tie with fabric-4 (measured): the measurements show no difference."
+BEYOND = "Beyond the measured range, fabric-8 might give 800."
+
+
+def results(directory: Path, leases: dict[str, int], **answer: Any) -> Path:
+    """The files that the summary reads, of configurations composed so often and one answer."""
+    for name in ("tables", "figures", "recommendation"):
+        (directory / name).mkdir(parents=True)
+    cells = {"n_planned": 3, "n_ok": 3, "n_failed": 0, "n_implied": 0, "n_missing": 0}
+    runs = [
+        {"configuration": name, "lease_id": f"{name}.c{n}", "status": "ok"}
+        for name, k in leases.items()
+        for n in range(k)
+    ]
+    for name, rows in (("cells", [cells] * len(leases)), ("runs", runs)):
+        with (directory / "tables" / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    given = {"sentences": [BUILD], "beyond": None, "choice": {}, **answer}
+    (directory / "recommendation" / "recommendation.json").write_text(json.dumps({"answers": [given]}))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("leases", "words"),
+    [
+        ({"a": 3, "b": 3}, "2 configurations measured, 6 compositions, 3 of each\n"),
+        ({"a": 3, "b": 1}, "2 configurations measured, 4 compositions, 1 to 3 of each\n"),
+        ({"a": 1, "b": 1}, f"2 configurations measured, each composed once. {campaign_summary.ALONE}\n"),
+        ({"a": 1}, "1 configuration measured, each composed once\n"),
+    ],
+)
+def test_the_first_lines_say_how_often_configurations_were_composed(
+    tmp_path: Path, leases: dict[str, int], words: str
+) -> None:
+    said = campaign_summary.summary(results(tmp_path / "r", leases))
+    assert words in said
+    assert said.index(words) < said.index("What to build")
+
+
+def test_ties_are_part_of_what_to_build_and_what_is_extrapolated_is_not(tmp_path: Path) -> None:
+    said = campaign_summary.summary(results(tmp_path / "a", {"a": 3}, sentences=[BUILD, TIE]))
+    assert f"  {BUILD} {TIE}" in said
+    given = {"configuration": "fabric-8"}
+    known = campaign_summary.summary(
+        results(tmp_path / "c", {"a": 3}, sentences=[BUILD, TIE, BEYOND], beyond=given, choice=given)
+    )
+    assert TIE in known
+    assert BEYOND not in known
+    none = campaign_summary.summary(
+        results(
+            tmp_path / "d", {"a": 3}, sentences=["nothing fulfils the constraints.", BEYOND], beyond=given, choice=None
+        )
+    )
+    assert "nothing fulfils the constraints." in none
+    assert BEYOND not in none
