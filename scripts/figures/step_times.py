@@ -10,7 +10,7 @@ from campaign import wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import comparable_cells
-from campaign.statistics.step_times import PERCENTILES, UNSTEADY_PCT, percentiles, unsteady
+from campaign.statistics.step_times import COARSE, PERCENTILES, SHORT, UNSTEADY_PCT, percentiles, windows
 
 TITLE = "Step times"
 SECTION = (
@@ -18,13 +18,9 @@ SECTION = (
     "A trend inside of the window says that the warm-up was too short, or that the device changed its pace."
 )
 PLACE = 45
-UNITS = {"trend": "pct", "trend_low": "pct", "trend_high": "pct", "window_error": "pct", "tail": "", "coarse": ""}
+UNITS = {"tail": ""}
 
 _NAMES = [f"p{percent:g}" for percent in PERCENTILES]
-_NOISY_PCT = 2.0
-"""A window whose mean is known no better than this by its own steps is too short for its noise."""
-_MANY = 8
-"""Fewer steps can be equal by chance."""
 
 
 def draw(data: FigureData) -> Drawing:
@@ -59,7 +55,7 @@ def draw(data: FigureData) -> Drawing:
             **{f"{name} (ms)": _percentile(name) for name in _NAMES},
             "p99 over p50": lambda row: wording.times(row["tail"]),
             "Trend in the window": _trend,
-            "Error of a window": lambda row: wording.percent(row["window_error"], 2),
+            "Error of a window": lambda row: wording.percent(row["error_pct"], 2),
             "Steps": lambda row: wording.count(row["n_steps"]),
             "Runs": lambda row: wording.count(row["n_ok"]),
         },
@@ -74,26 +70,13 @@ def _rows(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame:
     wide = found.pivot(index="cell_id", columns="percent", values=["time_s", "low_s", "high_s"])
     wide.columns = pd.Index([f"p{percent:g}_{name}".replace("_time_", "_") for name, percent in wide.columns])
     counts = found.drop_duplicates("cell_id").set_index("cell_id")["n_steps"]
-    ok = data.runs[data.runs["status"] == "ok"].groupby("cell_id")
-    drifting = unsteady(data.runs[data.runs["status"] == "ok"]).set_index("cell_id")
     named = ["cell_id", "configuration", "workload", "batch", "precision", *comparable_cells.option_columns(data.cells)]
     rows = data.cells[[*named, "n_ok", "state", "failures"]].merge(wide.reset_index(), on="cell_id")
     ids = rows["cell_id"]
-    coarse = steps.groupby("cell_id")["time_s"].agg(_is_coarse)
     return rows.assign(
         tail=rows["p99_s"] / rows["p50_s"],
         n_steps=ids.map(counts),
-        trend=ids.map(ok["step_trend_pct"].mean()),
-        trend_low=ids.map(drifting["low_pct"]),
-        trend_high=ids.map(drifting["high_pct"]),
-        window_error=ids.map(ok["step_error_pct"].median()),
-        coarse=ids.map(coarse),
-    )
-
-
-def _is_coarse(times_s: Any) -> bool:
-    """Whether most steps have the time of another one: then the digits of the clock are seen, and not the steps."""
-    return bool(len(times_s) >= _MANY and times_s.nunique() < 0.5 * len(times_s))
+    ).join(windows(data.runs), on="cell_id")
 
 
 def _percentile(name: str) -> Any:
@@ -105,9 +88,9 @@ def _percentile(name: str) -> Any:
 
 
 def _trend(row: Any) -> str:
-    if row["trend"] != row["trend"]:
+    if row["trend_pct"] != row["trend_pct"]:
         return wording.NONE
-    return wording.percent(row["trend"]) + ("" if row["trend_low"] != row["trend_low"] else ", not steady")
+    return wording.percent(row["trend_pct"]) + ("" if row["trend_low_pct"] != row["trend_low_pct"] else ", not steady")
 
 
 def _where(row: Any, rows: pd.DataFrame) -> str:
@@ -116,26 +99,26 @@ def _where(row: Any, rows: pd.DataFrame) -> str:
 
 
 def _unsteady(rows: pd.DataFrame) -> tuple[str, ...]:
-    found = rows[rows["trend_low"].notna()].sort_values("trend", key=abs, ascending=False, kind="stable")
+    found = rows[rows["trend_low_pct"].notna()].sort_values("trend_pct", key=abs, ascending=False, kind="stable")
     if found.empty:
         return ()
     worst = found.iloc[0]
-    said = wording.with_interval(worst["trend"], worst["trend_low"], worst["trend_high"], wording.percent)
+    said = wording.with_interval(worst["trend_pct"], worst["trend_low_pct"], worst["trend_high_pct"], wording.percent)
     return (
         f"The measured window was not steady in {wording.plural(len(found), 'cell')}: from its first to its last quarter, steps "
-        f"change by {said} ({_where(worst, rows)}). More warmup_steps help where steps still become shorter.",
+        f"change by {said} ({_where(worst, rows)}). More warmup_steps, or warmup_steps_max, help where steps still become shorter.",
     )
 
 
 def _short(rows: pd.DataFrame) -> tuple[str, ...]:
-    noisy = rows[rows["window_error"] > _NOISY_PCT]
-    coarse = rows[rows["coarse"]]
+    noisy = rows[rows["window"].str.contains(SHORT)]
+    coarse = rows[rows["window"].str.contains(COARSE)]
     said = []
     if len(noisy):
-        worst = noisy.loc[noisy["window_error"].idxmax()]
+        worst = noisy.loc[noisy["error_pct"].idxmax()]
         said.append(
             f"The measured window is short for the noise of its steps in {wording.plural(len(noisy), 'cell')}: the mean of one "
-            f"run is uncertain by {wording.percent(worst['window_error'])} ({_where(worst, rows)}). More measured_steps help."
+            f"run is uncertain by {wording.percent(worst['error_pct'])} ({_where(worst, rows)}). More measured_steps help."
         )
     if len(coarse):
         said.append(
@@ -148,7 +131,7 @@ def _short(rows: pd.DataFrame) -> tuple[str, ...]:
 def _longest_tail(rows: pd.DataFrame) -> str:
     row = rows.loc[rows["tail"].idxmax()]
     steady = (
-        "" if rows["trend_low"].notna().any() else f" No measured window has a trend of {UNSTEADY_PCT:g} % or more."
+        "" if rows["trend_low_pct"].notna().any() else f" No measured window has a trend of {UNSTEADY_PCT:g} % or more."
     )
     return (
         f"Longest tail: the 99th percentile of {wording.plural(int(row['n_steps']), 'step')} is {wording.times(row['tail'])} "

@@ -20,6 +20,7 @@ from campaign.paths import SCRIPTS
 from campaign.report import figure, plot
 from campaign.report import write as outputs
 from campaign.report.figure import Drawing, Figure, FigureData, all_figures
+from campaign.statistics.step_times import NOT_STEADY, SHORT
 from campaign.tables import io as tableset
 from campaign.tables.cells import PlannedCell, cells_table
 from campaign.tables.io import Tables
@@ -91,6 +92,20 @@ def test_a_caption_states_runs_interval_and_protocol(name: str, drawn: dict[str,
     assert "n = 4 runs" in caption
     assert "95 % interval" in caption
     assert "5 warm-up and 20 measured steps a run in" in caption
+
+
+@pytest.mark.parametrize("name", ["precision", "overhead", "scaling", "step_times"])
+def test_a_caption_and_a_table_show_what_measured_windows_suffer_from(name: str, campaign: FigureData) -> None:
+    def drawn_with(mark: str) -> Drawing:
+        return FIGURES[name].draw(replace(campaign, cells=campaign.cells.assign(window=mark)))
+
+    marked, plain = drawn_with(f"{NOT_STEADY}, {SHORT}"), drawn_with("")
+    assert f"Measured window: {NOT_STEADY} in " in marked.caption
+    assert f", {SHORT} in " in marked.caption
+    assert "Measured window:" not in plain.caption
+    if name != "step_times":  # its rows say it of the runs themselves
+        assert marked.headings == (*plain.headings, "Measured window")
+        assert {row[-1] for row in marked.rows} == {f"{NOT_STEADY}, {SHORT}"}
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -6,7 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from campaign.statistics.step_times import FEWEST_STEPS, percentiles, trend_pct, unsteady
+from campaign.statistics.step_times import (
+    COARSE,
+    FEWEST_STEPS,
+    NOT_STEADY,
+    SHORT,
+    percentiles,
+    ties_pct,
+    trend_pct,
+    unsteady,
+    windows,
+)
 
 CELLS = 400
 
@@ -65,3 +75,41 @@ def test_of_steady_cells_few_are_named_and_of_trends_all() -> None:
     assert len(warming) == CELLS
     assert warming["trend_pct"].abs().is_monotonic_decreasing
     assert unsteady(runs.head(1).assign(step_trend_pct=9.0)).empty
+
+
+def test_ties_are_steps_that_repeat_a_time() -> None:
+    steps = np.array([[1.0, 1, 1, 1, 2, 2, 2, 2], [1.0, 2, 3, 4, 5, 6, 7, 7], np.arange(8.0)])
+    assert ties_pct(steps).tolist() == [75.0, 12.5, 0.0]
+    assert np.isnan(ties_pct(np.ones((1, FEWEST_STEPS - 1)))).all()
+
+
+def measured(cell: str, trend: float, error: float, ties: float, runs: int = 4, status: str = "ok") -> pd.DataFrame:
+    wiggle = 0.1 * np.arange(runs)
+    columns = {"cell_id": cell, "status": status, "step_median_s": 0.01, "step_trend_pct": trend + wiggle}
+    return pd.DataFrame({**columns, "step_error_pct": error, "step_ties_pct": ties})
+
+
+def test_one_function_marks_the_windows_of_cells() -> None:
+    cells = [
+        measured("good", 0.0, 0.5, 0.0),
+        measured("warming", -9.0, 0.5, 0.0),
+        measured("noisy", 0.0, 3.0, 0.0),
+        measured("all", 12.0, 3.0, 80.0),
+        measured("few steps", np.nan, 0.5, np.nan),
+        measured("failed", 50.0, 9.0, 90.0, status="nan"),
+    ]
+    found = windows(pd.concat(cells, ignore_index=True))
+    assert found["window"].to_dict() == {
+        "good": "",
+        "warming": NOT_STEADY,
+        "noisy": SHORT,
+        "all": f"{NOT_STEADY}, {SHORT}, {COARSE}",
+        "few steps": "",
+    }
+    assert (
+        found.loc["warming", "trend_low_pct"]
+        < found.loc["warming", "trend_pct"]
+        < found.loc["warming", "trend_high_pct"]
+    )
+    assert np.isnan(found.loc["good", "trend_low_pct"])
+    assert windows(measured("none", 0.0, 0.0, 0.0, runs=0)).empty

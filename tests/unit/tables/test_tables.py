@@ -175,6 +175,19 @@ def test_a_run_that_is_ok_without_a_rate_is_neither_failed_nor_missing() -> None
     assert np.isnan(row["mean"])
 
 
+def test_a_cell_says_what_its_measured_windows_suffer_from() -> None:
+    def window(decay: float) -> str:
+        told = [
+            synthetic.record(ONE, n, 100.0, step_times_s=(tuple(2 * (decay + n / 1e4) ** i for i in range(40)),))
+            for n in (1, 2, 3)
+        ]
+        return str(cells_table([PlannedCell(ONE, 3, "l")], runs_table(told))["window"].iloc[0])
+
+    assert window(0.99) == "not steady"
+    assert window(1.0) == ""
+    assert cells_table([PlannedCell(ONE, 3, "l")], runs_table([]))["window"].iloc[0] == ""
+
+
 def test_runs_of_unplanned_cells_are_left_out_and_further_repetitions_count() -> None:
     other = synthetic.cell(ONE.configuration, batch=64)
     records = [synthetic.record(ONE, 1, 10.0), synthetic.record(ONE, 2, 20.0), synthetic.record(other, 1, 5.0)]

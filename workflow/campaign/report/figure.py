@@ -44,6 +44,7 @@ from campaign.paths import REPORTS, SCRIPTS
 from campaign.report import svg
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
+from campaign.statistics.step_times import MARKS
 from campaign.tables import measured_protocol
 from campaign.tables.cells import STATES
 from campaign.tables.io import Tables
@@ -201,7 +202,12 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
 
 
 def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
-    """headings and rows of a Drawing: each column is its heading and what it says of a row."""
+    """headings and rows of a Drawing: each column is its heading and what it says of a row.
+
+    Cells whose measured windows are marked (`campaign.statistics.step_times.windows`) bring a last column.
+    """
+    if "window" in rows and (rows["window"].fillna("") != "").any():
+        columns = {**columns, "Measured window": lambda row: row["window"] or wording.NONE}
     said = [tuple(say(row) for say in columns.values()) for row in rows.to_dict("records")]
     return {"headings": tuple(columns), "rows": tuple(said)}
 
@@ -240,14 +246,24 @@ def write(figure: Figure, data: FigureData, directory: Path) -> None:
 
 
 def measured_as(data: FigureData, rows: pd.DataFrame) -> str:
-    """For the end of a caption: how the runs of these cells were measured, as their records say it, and what stood for hardware.
+    """For the end of a caption: how the runs of these cells were measured, as their records say it, what their measured windows
+    suffer from, and what stood for hardware.
 
     rows: with `cell_id`; without, all cells are meant.
     """
     runs = data.runs
     if "cell_id" in rows:
         runs = runs[runs["cell_id"].isin(rows["cell_id"])]
-    return measured_protocol.said(runs, data.context, data.protocol)
+    return measured_protocol.said(runs, data.context, data.protocol) + _windows(data.cells, rows)
+
+
+def _windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """How many of these cells have a measured window that is not as it should be; '' for none, or where nobody has looked."""
+    shown = cells[cells["cell_id"].isin(rows["cell_id"])] if "cell_id" in rows else cells
+    marks = shown.drop_duplicates("cell_id")["window"].str.split(", ").explode() if "window" in shown else pd.Series()
+    counts = {mark: int((marks == mark).sum()) for mark in MARKS}
+    said = [f"{mark} in {wording.plural(count, 'cell')}" for mark, count in counts.items() if count]
+    return f" Measured window: {', '.join(said)}." if said else ""
 
 
 def without_runs(data: FigureData) -> str:

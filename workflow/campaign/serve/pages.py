@@ -181,6 +181,7 @@ def cell_rows(cells: pd.DataFrame, asked: Filter, metric: Metric = THROUGHPUT) -
 
 def _why(row: Mapping[Any, Any]) -> str:
     said = [row["failure_reasons"] or row["failures"], row["missing_reasons"] if row["n_missing"] else "", row["flags"]]
+    said += [f"measured window: {row['window']}"] if row.get("window") else []
     return "; ".join(text for text in said if text)
 
 

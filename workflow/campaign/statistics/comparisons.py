@@ -241,6 +241,9 @@ def design(
 
 
 def _steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
+    if "warmup_steps_max" in rows:
+        # Warm-ups that go on until steps are steady differ in length, and are alike all the same.
+        rows = rows.assign(warmup_steps=rows["warmup_steps_max"])
     known = [name for name in _STEPS if name in rows]
     return rows[known].groupby(cell).agg(["min", "max"]) if known else pd.DataFrame(index=np.unique(cell))
 

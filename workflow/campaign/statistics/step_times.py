@@ -22,6 +22,13 @@ FEWEST_STEPS = 8
 """Of a window with fewer, first and last quarter are no more than a step each."""
 UNSTEADY_PCT = 2.0
 """A trend that is smaller is of no matter beside what a campaign can tell."""
+NOISY_PCT = 2.0
+"""A window whose mean is known no better than this by its own steps is too short for its noise."""
+COARSE_PCT = 50.0
+"""Where more steps take exactly as long as another one, the digits of the clock are seen, and not the steps."""
+NOT_STEADY, SHORT, COARSE = "not steady", "short for its noise", "timed by a coarse clock"
+MARKS = (NOT_STEADY, SHORT, COARSE)
+"""What can be wrong with the measured windows of a cell."""
 
 
 def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) -> pd.DataFrame:
@@ -77,6 +84,36 @@ def trend_pct(steps: Floats) -> Floats:
     first, last = (np.median(part, axis=1) for part in (steps[:, : length // 4], steps[:, -(length // 4) :]))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(100.0 * (last / first - 1.0))
+
+
+def ties_pct(steps: Floats) -> Floats:
+    """Of how many steps of each row the time is that of an earlier one, in percent; shape (runs, steps)."""
+    length = steps.shape[1]
+    if length < FEWEST_STEPS:  # so few can be equal by chance
+        return np.full(steps.shape[0], np.nan)
+    repeated = (np.diff(np.sort(steps, axis=1), axis=1) == 0).sum(axis=1)
+    return np.asarray(100.0 * repeated / length)
+
+
+def windows(runs: pd.DataFrame) -> pd.DataFrame:
+    """What the measured windows of each cell are like, over its runs that are ok and tell single steps, by cell_id.
+
+    trend_pct: mean trend; trend_low_pct, trend_high_pct: its 95 % interval where the cell is not steady, otherwise nan; error_pct:
+    median standard error of a window's mean; window: those of `MARKS` that hold, joined by ', '.
+    """
+    ok = runs[(runs["status"] == "ok") & runs["step_median_s"].notna()]
+    groups = ok.groupby("cell_id", sort=False)
+    drifting = unsteady(ok).set_index("cell_id")
+    found = pd.DataFrame(
+        {"trend_pct": groups["step_trend_pct"].mean(), "error_pct": groups["step_error_pct"].median()}
+    ).assign(trend_low_pct=drifting["low_pct"], trend_high_pct=drifting["high_pct"])
+    marked = {
+        NOT_STEADY: found["trend_low_pct"].notna(),
+        SHORT: found["error_pct"] > NOISY_PCT,
+        COARSE: groups["step_ties_pct"].median() > COARSE_PCT,
+    }
+    told = [", ".join(mark for mark in MARKS if marks[mark]) for marks in pd.DataFrame(marked).to_dict("records")]
+    return found.assign(window=pd.Series(told, index=found.index, dtype="str"))
 
 
 def unsteady(runs: pd.DataFrame) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from campaign import statistics
 from campaign.documents.cell import Cell
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.statistics import comparisons
+from campaign.statistics.step_times import windows
 from campaign.tables.columns import PLANNED, types
 from campaign.tables.io import frame
 
@@ -52,7 +53,8 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame, metric: Metr
     far from the others count as near (`campaign.statistics.location`); ci_low and ci_high bound it, median_low and median_high the
     median, at 95 %, and interval_method and median_method say how. n_outliers, outliers: the runs that lie far from the others
     (`campaign.statistics.outliers`), which count like any other.
-    stopped: why a target, or the most repetitions under one, ended the cell.
+    window: what the measured windows suffer from (`campaign.statistics.step_times.windows`). stopped: why a target, or the most
+    repetitions under one, ended the cell.
     Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements and count.
     """
     plan = list(planned)
@@ -77,6 +79,8 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame, metric: Metr
     reasons = [tally([e.missing.get(n, "no record") for n in gone]) for e, gone in zip(plan, absent, strict=True)]
     table["missing_reasons"] = pd.Series(reasons, index=table.index, dtype="str")
     table["flags"] = _tallies(ids, runs[runs["flags"] != ""], "flags", count=False)
+    marks = windows(runs)["window"].to_dict()
+    table["window"] = pd.Series([marks.get(i, "") for i in ids], index=ids.index, dtype="str")
     # A cell that went on under another target has ended more than once; the last time counts.
     stopped = runs[runs["stopped"] != ""]
     ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))

@@ -50,9 +50,17 @@ RUNS: Columns = {
         NUMBER,
         "by how much the last quarter of its steps takes longer than the first, by their medians",
     ),
+    "step_ties_pct": (
+        NUMBER,
+        "share of its steps whose time is exactly that of an earlier one: many by a coarse clock",
+    ),
     "warmup_steps": (
         COUNT,
         "warm-up steps that it made; where the program does not say it, those that it was asked to make",
+    ),
+    "warmup_steps_max": (
+        COUNT,
+        "warm-up steps that it was asked to make; the most, where they go on until steps are steady",
     ),
     "measured_steps": (COUNT, "steps that were timed; 0 where the program does not tell single steps"),
     "window_s": (NUMBER, "time of all measured steps together, on the slowest rank"),
@@ -97,6 +105,10 @@ CELLS: Columns = {
     "failure_reasons": (TEXT, "their reasons, counted"),
     "missing_reasons": (TEXT, "why repetitions have no record, counted"),
     "flags": (TEXT, "flags of its runs, each once"),
+    "window": (
+        TEXT,
+        "what its measured windows suffer from: not steady, short for its noise, timed by a coarse clock; empty for nothing",
+    ),
     "stopped": (TEXT, "why a target, or the most repetitions under one, ended it"),
     "median": (
         NUMBER,

@@ -12,7 +12,7 @@ import pandas as pd
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import NO_LEASE_SAID, Record, RecordedCell
 from campaign.documents.run_numbers import composition_of
-from campaign.statistics.step_times import trend_pct
+from campaign.statistics.step_times import ties_pct, trend_pct
 from campaign.tables.columns import MEASURED, RUNS, types
 from campaign.tables.io import frame
 from campaign.tables.leases import Busy, idle_before
@@ -61,6 +61,7 @@ def _run_row(record: Record) -> dict[str, Any]:
     ranks = cell.hosts * cell.devices_used
     valid = record.status == "ok"
     rate = record.throughput_per_s
+    planned = record.specification.get("warmup_steps", 0)
     return {
         "cell_id": record.cell_id,
         "repetition": record.repetition,
@@ -78,9 +79,8 @@ def _run_row(record: Record) -> dict[str, Any]:
         "wall_s": None if record.source is not None and not record.source.timed else record.ended - record.started,
         "started": record.started,
         "ended": record.ended,
-        "warmup_steps": record.specification.get("warmup_steps", 0)
-        if record.warmup_steps is None
-        else record.warmup_steps,
+        "warmup_steps": planned if record.warmup_steps is None else record.warmup_steps,
+        "warmup_steps_max": record.specification.get("warmup_steps_max", planned),
         "measured_steps": max(map(len, record.step_times_s), default=0),
         "window_s": max(record.window_s, default=None),
         # Logs that name no lease may all be of one composition, and nothing is concluded from their being several.
@@ -96,7 +96,7 @@ def _run_row(record: Record) -> dict[str, Any]:
 
 def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     """What the steps of each run say; runs of equally many steps are computed together."""
-    names = ("step_median_s", "step_p95_s", "step_cv_pct", "step_error_pct", "step_trend_pct")
+    names = ("step_median_s", "step_p95_s", "step_cv_pct", "step_error_pct", "step_trend_pct", "step_ties_pct")
     columns = {name: np.full(len(steps), np.nan) for name in names}
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for position, times in enumerate(steps):
@@ -113,4 +113,5 @@ def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[An
             columns["step_cv_pct"][positions] = cv_pct
             columns["step_error_pct"][positions] = cv_pct / np.sqrt(length)
         columns["step_trend_pct"][positions] = trend_pct(block)
+        columns["step_ties_pct"][positions] = ties_pct(block)
     return columns

@@ -116,6 +116,7 @@ def _why(row: Mapping[Any, Any]) -> str:
         f"{word}: {row['failures']}" if row["failures"] and not row["failure_reasons"] else "",
         f"missing: {row['missing_reasons']}" if row["n_missing"] else "",
         f"flags: {row['flags']}" if row["flags"] else "",
+        f"measured window: {row['window']}" if row.get("window") else "",
         f"ended: {row['stopped']}" if row["stopped"] else "",
     ]
     return "; ".join(part for part in parts if part)
