@@ -133,6 +133,27 @@ def test_no_slow_host_is_found_where_none_is_and_the_planted_one_is_found() -> N
     assert covered >= binom.ppf(0.001, 2 * draws, 0.94)
 
 
+@pytest.mark.parametrize(("leases", "hosts"), [(12, 4), (6, 6)])
+def test_rare_slow_runs_of_short_leases_blame_no_host(leases: int, hosts: int) -> None:
+    draws, random, wrong, found = 150, np.random.default_rng(9), 0, 0
+    for _ in range(draws):
+        rate, cell, lease, host = simulated(random, cells=2, leases=leases, hosts=hosts, repetitions=2, host_sd=0.0)
+        rate = rate * np.where(random.random(rate.size) < 0.05, 0.7, 1.0)
+        wrong += any(result.slow for result in compare_hosts(rate, cell, lease, by_host(host)))
+        slow = rate * np.where(host == 2, 0.85, 1.0)
+        found += any(
+            result.slow and result.host == "host2" for result in compare_hosts(slow, cell, lease, by_host(host))
+        )
+    assert wrong <= binom.ppf(0.999, draws, 0.05)
+    assert found >= 0.3 * draws
+
+
+def test_without_any_spread_digits_blame_no_host() -> None:
+    hosts = [(f"host{number}",) for number in range(6)] * 2
+    rates = 100 * np.exp(1e-6 * np.arange(12.0))
+    assert not any(result.slow for result in compare_hosts(rates, np.zeros(12), np.arange(12), hosts))
+
+
 def test_without_repeated_leases_a_host_must_stand_out_from_the_others() -> None:
     draws, random = 150, np.random.default_rng(8)
     wrong = found = 0

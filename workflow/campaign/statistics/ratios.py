@@ -29,6 +29,7 @@ from scipy.special import nctdtrinc, stdtr
 from campaign.statistics.intervals import CONFIDENCE, Floats, Integers, student_quantile
 
 POWER = 0.8
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,11 @@ class LogRatios:
     def p(self, none: npt.ArrayLike = 1.0) -> Floats:
         """Two-sided p-value of the hypothesis that the ratio is `none`; nan without an interval."""
         away = np.abs(np.log(self.ratio / np.asarray(none, dtype=np.float64)))
-        # What rounding leaves of a difference is none.
-        certain = np.where(np.isnan(away + self.variance + self.freedom), np.nan, np.where(away > 1e-12, 0.0, 1.0))
-        spread = np.where(self.variance > 0, self.variance, np.nan)
-        return np.where(self.variance > 0, 2.0 * stdtr(self.freedom, -away / np.sqrt(spread)), certain)
+        # What rounding leaves of a difference is none, also where rounding leaves as little of the variance.
+        certain = np.where(np.isnan(away + self.variance + self.freedom), np.nan, np.where(away > _ROUNDING, 0.0, 1.0))
+        varies = (self.variance > 0) & ~(away <= _ROUNDING)
+        spread = np.where(varies, self.variance, np.nan)
+        return np.where(varies, 2.0 * stdtr(self.freedom, -away / np.sqrt(spread)), certain)
 
     def least_detectable_pct(self) -> Floats:
         """How large a difference had to be to be found in 80 of 100 campaigns like this one, in percent of the reference.

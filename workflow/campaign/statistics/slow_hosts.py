@@ -6,9 +6,11 @@ much the means of leases on the same hosts differ, with the freedom of leases (`
 leases, lease and host cannot be told apart: then a host has to stand out from how the others differ among each other
 (`AMONG_HOSTS`), for which it takes `HOSTS_NEEDED` hosts. With fewer nothing is tested, as a slow lease looks like a slow host.
 
-Robust: a run that is far from the median of its cell on its hosts counts as near (`campaign.statistics.location`), and once a host
-is named, its runs no longer take part in judging others: neither does it hide a second slow host, nor is one that was only used
-together with it blamed. p-values are one-sided, and adjusted for all hosts (Holm).
+Robust: a run that is far from the median of its cell on its hosts counts as near (`campaign.statistics.location`). A host is only
+named where it is also slower when every run that is far from the median of its cell counts as near: of a few leases with two runs
+each, one rare slow run would blame its host. Once a host is named, its runs no longer take part in judging others: neither does it
+hide a second slow host, nor is one that was only used together with it blamed. p-values are one-sided, and adjusted for all hosts
+(Holm).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from scipy.special import stdtr
 
 from campaign.statistics.intervals import SIGNIFICANT, Floats, student_quantile
@@ -26,6 +29,10 @@ from campaign.statistics.multiple_testing import holm
 from campaign.statistics.variance_components import Codes, codes, links
 
 HOSTS_NEEDED = 4
+FAR = 3.0
+_NORMAL = 1.4826
+_ENOUGH = 3
+_DIGITS = 1e-4
 WITH_LEASES = "the spread of leases on the same hosts"
 AMONG_HOSTS = "the spread of the other hosts with their leases among each other"
 
@@ -58,19 +65,31 @@ class HostResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Difference:
-    """Of one host: the logarithm of its runs over others', its standard error, and the runs that it rests on."""
+class _Size:
+    """The logarithm of a host's runs over others', and its standard error."""
 
     value: float
     error: float
+
+    def p(self, freedom: float) -> float:
+        # Less than a hundredth of a percent is one of digits, however little the runs differ.
+        if abs(self.value) <= _DIGITS or self.error == 0.0:
+            return float(self.value >= -_DIGITS)
+        return float(stdtr(freedom, self.value / self.error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """Of one host: how much it differs, the same with far runs brought near, and the runs that it rests on."""
+
+    size: _Size
+    near: _Size
     freedom: float
     runs: Codes
 
     @property
     def p(self) -> float:
-        if self.error == 0.0:
-            return float(self.value >= 0.0)
-        return float(stdtr(self.freedom, self.value / self.error))
+        return max(each.p(self.freedom) for each in (self.size, self.near))
 
 
 def compare_hosts(
@@ -126,6 +145,8 @@ class _Judged:
         self.y = -np.log(cost)
         self.variance, self.freedom = _of_leases(self.y, spot, self.lease)
         self.error_of = WITH_LEASES if self.freedom else AMONG_HOSTS
+        self.near = _brought_near(np.log(rate), self.cell, None if self.freedom else self.lease)
+        self.near_variance, _ = _of_leases(self.near, spot, self.lease)
 
     def difference(self, host: str, without: Sequence[str]) -> _Difference | None:
         """None where no cell was run both on the host and elsewhere; without error where no hosts had two leases."""
@@ -145,8 +166,11 @@ class _Judged:
         weight /= weight.sum()
         share = np.where(with_, (weight / np.maximum(here, 1))[cell], -(weight / np.maximum(there, 1))[cell])
         shares = np.bincount(codes(self.lease[runs]), weights=share)
-        error = float(np.sqrt(self.variance * (shares**2).sum()))
-        return _Difference(float(share @ self.y[runs]), error, float(self.freedom), runs[share != 0.0])
+        size, with_near = (
+            _Size(float(share @ y[runs]), float(np.sqrt(variance * (shares**2).sum())))
+            for y, variance in ((self.y, self.variance), (self.near, self.near_variance))
+        )
+        return _Difference(size, with_near, float(self.freedom), runs[share != 0.0])
 
     def result(
         self, host: str, found: _Difference | None, p_holm: float, without: Sequence[str], few: bool
@@ -163,8 +187,8 @@ class _Judged:
             else:
                 why = "no cell was run both on it and elsewhere"
             return HostResult(host, nan, nan, nan, nan, nan, (), int(self.on[host].sum()), 0, (), why)
-        half = float(student_quantile(found.freedom)) * found.error
-        slower, least, most = (100.0 * (1.0 - float(np.exp(found.value + side))) for side in (0.0, half, -half))
+        half = float(student_quantile(found.freedom)) * found.size.error
+        slower, least, most = (100.0 * (1.0 - float(np.exp(found.size.value + side))) for side in (0.0, half, -half))
         ran = self.on[host][found.runs]
         mine = found.runs[ran]
         beside = (name for name in self.names[mine[0]] if name != host)
@@ -187,9 +211,36 @@ def _among_each_other(found: dict[str, _Difference | None]) -> dict[str, _Differ
         return dict.fromkeys(found)
     result = dict(found)
     for host, each in known.items():
-        others = [other.value for name, other in known.items() if name != host]
-        result[host] = _Difference(each.value, float(np.std(others, ddof=1)), len(others) - 1.0, each.runs)
+        others = [other for name, other in known.items() if name != host]
+        size = _Size(each.size.value, float(np.std([other.size.value for other in others], ddof=1)))
+        with_near = _Size(each.near.value, float(np.std([other.near.value for other in others], ddof=1)))
+        result[host] = _Difference(size, with_near, len(others) - 1.0, each.runs)
     return result
+
+
+def _brought_near(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats:
+    """Runs that are far from the median of their cell count as far as `FAR` robust standard deviations of all runs.
+
+    lease: where hosts were used on one lease each, a lease is all that there is of a host, and is no outlier; its runs are held
+    against its own median where there are enough of them.
+    """
+    away = y - _median(y, cell)
+    middle, alone = np.zeros(y.size), np.zeros(y.size, dtype=np.bool_)
+    if lease is not None:
+        alone = np.bincount(lease)[lease] >= _ENOUGH
+        middle = np.where(alone, _median(away, lease), 0.0)
+    near = np.empty(y.size)
+    for of, groups in ((alone, lease), (~alone, cell)):
+        rest = (away - middle)[of]
+        if groups is not None and rest.size:
+            few = rest.size / max(rest.size - np.unique(groups[of]).size, 1)
+            limit = FAR * max(_NORMAL * float(np.median(np.abs(rest))) * np.sqrt(few), _DIGITS)
+            near[of] = (y - away + middle)[of] + np.clip(rest, -limit, limit)
+    return near
+
+
+def _median(values: Floats, of: Codes) -> Floats:
+    return np.asarray(pd.Series(values).groupby(of).transform("median"), dtype=np.float64)
 
 
 def _of_leases(y: Floats, spot: Codes, lease: Codes) -> tuple[float, int]:

@@ -18,8 +18,8 @@ from campaign.plan.matrix import expand
 from campaign.report.figure import Drawing, Figure, FigureData, data_of, load_figure
 from campaign.statistics import SIGNIFICANT
 from campaign.tables.io import Tables
-from tests.truth.planted import RATE, Planted
-from tests.truth.planted import tables as planted_tables
+from tests.planted_records import RATE, Planted
+from tests.planted_records import tables as planted_tables
 
 
 @dataclass
