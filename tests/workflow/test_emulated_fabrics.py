@@ -53,11 +53,11 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
 
 def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Server]) -> None:
     project, server = site
-    said = project.run("tables", time_out_s=900)
     campaign = load_campaign(project.campaigns / "c.yaml")
+    whole = campaign.system.fabric["kind"] == "redfish"
+    said = project.run(*(() if whole else ("tables",)), time_out_s=900)
     cells = {cell.id for cell in expand(campaign).cells}
     records = project.records()
-    whole = campaign.system.fabric["kind"] == "redfish"
     assert len(cells) == (29 if whole else 4)
     assert {record.cell_id for record in records} == cells
     assert {record.status for record in records} == {"ok"}, [record.failure for record in records]
@@ -75,7 +75,6 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
     assert len(server.dialect.rack.free()) == len(server.dialect.rack.devices)
 
     if whole:
-        project.run()
         page = project.results().report.read_text()
         assert "Composition times by phase" in page
         assert "unverified" in page
