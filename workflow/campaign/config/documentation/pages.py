@@ -53,7 +53,7 @@ reason that the report repeats. Every configuration is composed `compositions` t
 
 A cell is identified by its content, not by its name or position. Adding values to an axis, reordering or renaming configurations,
 raising `repetitions` or `compositions`, or changing limits repeats no measurement. Another batch, precision, shape, workload
-content, seed, `warmup_steps` or `measured_steps` makes another cell.
+content, seed, `warmup_steps`, `warmup_steps_max` or `measured_steps` makes another cell.
 
 With `target_half_width_pct`, a cell is repeated in each composition until the confidence interval of its mean there is narrow
 enough. All compositions together have between `repetitions_min` and `repetitions` runs, each at least two. The last record of a
