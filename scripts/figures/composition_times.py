@@ -102,6 +102,7 @@ def _picture(rows: pd.DataFrame) -> str:
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("time (s)")
+    axes.set_ylabel("configuration (n leases)")
     handles = [Patch(label=_PHASES[phase], **_fill(looks[phase])) for phase in drawn]
     plot.legend(figure, handles)
     return plot.to_svg(figure)

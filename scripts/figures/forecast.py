@@ -112,6 +112,7 @@ def _picture(rows: pd.DataFrame) -> str:
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("duration of the lease (s)")
+    axes.set_ylabel("lease")
     handles = [
         Line2D(
             [], [], color=expected.colour, label=f"expected, {_LEVEL_PCT} % interval", **_mark(expected, filled=True)

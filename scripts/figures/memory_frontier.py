@@ -147,7 +147,7 @@ def _picture(panels: plot.Panels, cells: pd.DataFrame, by: list[str], shape: lis
     frontiers = pd.concat([panel.rows for panel in panels.shown])
     different = [column for column in shape if frontiers[column].nunique() > 1] or ["shape"]
     outcomes: set[str] = set()
-    for panel, (only,) in zip(panels.shown, axes, strict=True):
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.title(only, panel.label)
         shown = panel.rows.head(_ROWS).reset_index(drop=True)
         marks = shown[by].assign(place=shown.index).merge(cells, on=by)
@@ -163,6 +163,8 @@ def _picture(panels: plot.Panels, cells: pd.DataFrame, by: list[str], shape: lis
         only.minorticks_off()
         only.set_xlim(batches[0] / 1.4, batches[-1] * 1.4)
         only.set_xlabel("batch per device (samples)")
+        if plot.is_left(position):
+            only.set_ylabel("cell")
     handles = [Line2D([], [], label=_WORDS[name], **_look(name)) for name in _MARKS if name in outcomes]
     plot.legend(figure, handles)
     return plot.to_svg(figure)

@@ -112,7 +112,7 @@ def _picture(panels: plot.Panels, names: list[str]) -> str:
     looks = {name: plot.look(position) for position, name in enumerate(treatments)}
     lines = max(panel.rows.groupby(["workload", *names], sort=False).ngroups for panel in panels.shown)
     figure, axes = plot.grid(len(panels.shown), height_in=1.0 + 0.3 * max(2, min(lines, _MOST_LINES)))
-    for panel, (only,) in zip(panels.shown, axes, strict=True):
+    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
         plot.title(only, panel.label)
         labels = []
         present = set(panel.rows["treatment"])
@@ -133,6 +133,8 @@ def _picture(panels: plot.Panels, names: list[str]) -> str:
         only.set_ylim(len(labels) - 0.4, -0.6)
         only.grid(visible=True, axis="x")
         only.set_xlabel("overhead (% of baseline time)")
+        if plot.is_left(position):
+            only.set_ylabel("cell")
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=name) for name, look in looks.items()
     ]

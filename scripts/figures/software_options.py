@@ -159,6 +159,7 @@ def _picture(panels: plot.Panels, value: str) -> str:
         ]
         bars.draw(only, groups, _speedup)
         only.tick_params(axis="x", rotation=90)
+        only.set_xlabel("configuration")
         if plot.is_left(position):
             only.set_ylabel(value)
     bars.legend(figure)

@@ -22,6 +22,10 @@ UNITS = {"tail": ""}
 
 _NAMES = [f"p{percent:g}" for percent in PERCENTILES]
 
+_LEAST_ROOM = (
+    0.005  # of the longest step, beside the shortest and the longest: equal steps are a line with an axis around it
+)
+
 
 def draw(data: FigureData) -> Drawing:
     if data.steps.empty:
@@ -157,7 +161,10 @@ def _picture(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
                 linestyle=looks[composition].dashes,
                 linewidth=1.0,
             )
-        only.set_xlim(left=0)
+        of_panel = 1e3 * steps.loc[steps["cell_id"] == row["cell_id"], "time_s"]
+        low, high = float(of_panel.min()), float(of_panel.max())
+        room = max(0.05 * (high - low), _LEAST_ROOM * high)
+        only.set_xlim(max(0.0, low - room), high + room)
         only.set_ylim(0, 1.02)
         only.set_xlabel("time of a step (ms)")
         if plot.is_left(position):

@@ -180,7 +180,7 @@ def _picture(panels: plot.Panels) -> str:
         only.set_xlim(left=0)
         top = 104.0 if panel.rows["unit"].iloc[0] == "%" else 1.05 * float(panel.rows["most"].max()) or 1.0
         only.set_ylim(0, top)
-        only.set_ylabel(panel.rows["unit"].iloc[0])
+        only.set_ylabel(f"{panel.rows['quantity'].iloc[0]} ({panel.rows['unit'].iloc[0]})")
         only.set_xlabel("time (s)")
     handles = [
         Line2D([], [], color=looks[name].colour, linestyle=lines[name], linewidth=1.2, label=name) for name in names

@@ -220,6 +220,7 @@ def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Metric) -> str:
     bars.draw(left, groups, lambda row: "")
     _values(left, groups, _highest(parts))
     left.set_ylabel(f"standard deviation (% of {metric.label})")
+    left.set_xlabel("workload")
     plot.title(left, "Spread of equal cells")
     bars.legend(figure)
     for (right,) in others:
@@ -266,4 +267,5 @@ def _draw_hosts(axes: Any, rows: pd.DataFrame, measure: str) -> None:
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.set_xticks(range(len(rows)), rows["of"], rotation=90 if len(rows) > 6 else 0)
     axes.set_ylabel(f"less {measure} than other hosts (%)")
+    axes.set_xlabel("host")
     plot.title(axes, "Hosts against each other")

@@ -1,12 +1,16 @@
-"""Which numbers of a figure's CSV file have no unit, for tests of every figure."""
+"""Which numbers of a figure's CSV file have no unit, and which of its axes no name, for tests of every figure."""
 
 from __future__ import annotations
 
 import re
 
 import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MplFigure
 
-from campaign.report.figure import Drawing, Figure
+from campaign.report import plot
+from campaign.report.figure import Drawing, Figure, FigureData
 
 _UNITS = "per_s|s|ms|us|j|w|pct|mib|gb_per_s|bytes|layers|gflop_per_sample|mb_per_step|per_allreduce_mb|per_step|per_allreduce_byte"
 _WITH_UNIT = re.compile(rf"(^|_)({_UNITS})(_low|_high)?$")
@@ -31,3 +35,32 @@ def without_unit(figure: Figure, drawing: Drawing) -> list[str]:
         if figure.units.get(column) != ""
         if not (_WITH_UNIT.search(name) or _NONE.fullmatch(name) or any(re.fullmatch(each, name) for each in beside))
     ]
+
+
+def unnamed_axes(figure: Figure, data: FigureData, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Axes with numbers or words beside them, and no name: of its own, or, for y, of the first panel of the row."""
+    drawn: list[MplFigure] = []
+    write = plot.to_svg
+
+    def kept(picture: MplFigure) -> str:
+        drawn.append(picture)
+        return write(picture)
+
+    monkeypatch.setattr(plot, "to_svg", kept)
+    figure.draw(data)
+    panels = [axes for picture in drawn for axes in picture.axes if axes.get_label() != "<colorbar>"]
+    rows = {_row(axes) for axes in panels if axes.get_ylabel()}
+    across = [axes for axes in panels if axes.xaxis.get_tick_params()["labelbottom"] and axes.get_xticks().size]
+    nameless = [f"x of {axes.get_title()!r}" for axes in across if not (axes.get_xlabel() or not _words(axes))]
+    return nameless + [f"y of {axes.get_title()!r}" for axes in panels if _row(axes) not in rows]
+
+
+def _row(axes: Axes) -> tuple[int, int]:
+    """Row of its panel, and of the axes in the panel."""
+    place = axes.get_subplotspec()
+    assert place is not None
+    return place.get_topmost_subplotspec().rowspan.start, place.rowspan.start
+
+
+def _words(axes: Axes) -> list[str]:
+    return [label.get_text() for label in axes.get_xticklabels() if label.get_text()]

@@ -29,7 +29,7 @@ from campaign.tables.runs import runs_table
 from campaign.tables.step_times import step_times_table
 from tests.unit.observe.links import links_data
 from tests.unit.report import report_data as synthetic
-from tests.unit.report.figure_columns import without_unit
+from tests.unit.report.figure_columns import unnamed_axes, without_unit
 
 FIGURES = all_figures()
 # Figures whose numbers are no throughput: they have no interval of one.
@@ -106,6 +106,11 @@ def test_a_caption_and_a_table_show_what_measured_windows_suffer_from(name: str,
     if name != "step_times":  # its rows say it of the runs themselves
         assert marked.headings == (*plain.headings, "Measured window")
         assert {row[-1] for row in marked.rows} == {f"{NOT_STEADY}, {SHORT}"}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_axis_is_named(name: str, campaign: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unnamed_axes(FIGURES[name], campaign, monkeypatch) == []
 
 
 @pytest.mark.parametrize("name", SHOWN)

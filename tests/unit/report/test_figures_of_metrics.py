@@ -22,7 +22,7 @@ from campaign.tables.runs import runs_table
 from scripts.figures import overhead_by_size, pareto
 from tests.unit.report import metrics_data as study
 from tests.unit.report import report_data as synthetic
-from tests.unit.report.figure_columns import without_unit
+from tests.unit.report.figure_columns import unnamed_axes, without_unit
 
 PICTURES = ("software_options", "transfer_rates", "time_series", "energy", "pareto", "overhead_by_size", "utilisation")
 PAGES = (*PICTURES, "workload_characteristics", "software_stack")
@@ -53,6 +53,11 @@ def test_a_picture_follows_the_page_and_states_its_finding(name: str, drawn: dic
     assert INK not in svg
     assert "currentColor" in svg
     assert drawn[name].alt
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_every_axis_is_named(name: str, data: FigureData, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unnamed_axes(MODULES[name], data, monkeypatch) == []
 
 
 @pytest.mark.parametrize("name", PAGES)

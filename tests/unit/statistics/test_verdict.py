@@ -103,6 +103,7 @@ def test_one_composition_each_is_said_instead_of_a_result() -> None:
     assert verdict.doubt(alone, -1.0, 2.0, "no significant difference in 4 cells") == f" ({verdict.ONE_EACH})"
     said = verdict.counted(pd.DataFrame([alone]), {}, "fp32")
     assert said.startswith("No comparison with fp32 is tested")
+    assert verdict.basis({**alone, "in_order": True}) == ""
     assert "differ" not in said
     assert "degrees" not in said
     of_table = [verdict.COLUMNS[name](alone) for name in ("p (Holm)", "Compositions", "Degrees of freedom", "Compared")]
@@ -124,6 +125,8 @@ def test_a_caption_says_what_all_comparisons_rest_on() -> None:
     assert verdict.unlike(rows) == ""
     planned = {"compositions": 3, "lease_order": "least-recomposition"}
     assert "drift of the system over the campaign can pose" in verdict.counted(rows, planned, "fp32")
+    assert verdict.ORDER_UNKNOWN in verdict.counted(rows, {"compositions": 3}, "fp32")
+    assert "drift" not in verdict.counted(rows, {"compositions": 3, "lease_order": "blocks"}, "fp32")
 
 
 def test_a_table_says_how_each_was_compared() -> None:

@@ -218,7 +218,8 @@ def picture(rows: pd.DataFrame, style: Path) -> str:
             ]
             bars.draw(only, [(label, pairs) for label, pairs in groups if pairs], lambda row: "")
             only.tick_params(axis="x", rotation=90)
-            only.set_ylabel(group["unit"].iloc[0])
+            only.set_ylabel(f"mean ({group['unit'].iloc[0]})")
+            only.set_xlabel("configuration")
             if group["unit"].iloc[0] == "%":
                 only.set_ylim(0, max(100.0, math.ceil(float(group["mean"].max()))))
             elif not group["mean"].any():

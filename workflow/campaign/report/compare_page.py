@@ -180,6 +180,7 @@ def _picture(rows: pd.DataFrame, comparison: Comparison) -> str:
         axes.set_yticks(range(len(shown)), list(shown["cell"]), fontsize=7.5)
         axes.set_ylim(-0.7, len(shown) - 0.3)
         axes.grid(visible=True, axis="x")
+        axes.set_ylabel("cell")
         axes.set_xlabel(f"change of {comparison.metric.performance} (%)")
         plot.legend(figure, handles)
         alt = wording.alternative(findings(comparison))

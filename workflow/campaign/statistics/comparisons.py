@@ -234,7 +234,7 @@ def design(
         each=pd.DataFrame({"cell": cell, "lease": lease, "repetition": rows["repetition"].to_numpy(), "cost": near}),
         higher=higher,
         blocks=said.get("order", "blocks") != "sequential",
-        random_leases=in_blocks,
+        random_leases=said.get("lease_order") != "least-recomposition",
         weights=weights,
         steps=_steps(rows, cell),
     )

@@ -29,6 +29,7 @@ LEASES_IN_ORDER = (
     "Compositions were made in an order that saves recompositions, not in random blocks, so that drift of the system over the "
     "campaign can pose as an effect."
 )
+ORDER_UNKNOWN = "In which order compositions were made is not known, so that drift of the system can pose as an effect."
 ONE_COMPOSITION = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
 ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
 ONCE = "measured once on one composition each, so this is not tested"
@@ -75,7 +76,7 @@ def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
     """What else can pose as the difference."""
     if not math.isfinite(row["ratio"] if "ratio" in row else row["p"]):
         return ()
-    order = "not in random order, so that drift can pose as an effect" if row["in_order"] else ""
+    order = "not in random order, so that drift can pose as an effect" if row["in_order"] and row["tested"] else ""
     return order, f"measured unlike: {row['unlike']}" if row["unlike"] else ""
 
 
@@ -257,7 +258,8 @@ def order(protocol: Mapping[str, Any]) -> str:
     """What the order of runs or leases takes from every statement; '' for random blocks."""
     runs = f" {SEQUENTIAL}" if protocol.get("order") == "sequential" else ""
     several = int(protocol.get("compositions") or 1) > 1
-    leases = f" {LEASES_IN_ORDER}" if several and protocol.get("lease_order") == "least-recomposition" else ""
+    known = {"least-recomposition": f" {LEASES_IN_ORDER}", None: f" {ORDER_UNKNOWN}"}
+    leases = known.get(protocol.get("lease_order"), "") if several else ""
     return runs + leases
 
 
