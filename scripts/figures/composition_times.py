@@ -39,7 +39,7 @@ def draw(data: FigureData) -> Drawing:
     )
     caption = (
         f"Mean time of each phase by configuration, {wording.plural(leases, 'lease')} in all; the line spans the shortest and the "
-        f"longest composition (no interval: leases are few and not repeated by design).{more} Leases that never became "
+        f"longest composition (a range of few leases, not an interval).{more} Leases that never became "
         f"ready are excluded.{without_runs(data)}"
     )
     with plot.style(data.style):
