@@ -1,8 +1,11 @@
-"""What the public path says of a campaign of which the truth is known: intervals that cover, and statements that are wrong."""
+"""What figures, comparisons and advice say of campaigns of which the truth is known (`tests.planted_records`).
+
+Judged is what a reader sees: the numbers that a figure draws and the sentences that it prints, not what they are made with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +23,7 @@ from campaign.statistics import SIGNIFICANT
 from campaign.tables.io import Tables
 from tests.planted_records import RATE, Planted
 from tests.planted_records import tables as planted_tables
+from tests.statements_under_truth import Statements
 
 
 @dataclass
@@ -41,12 +45,13 @@ class Told:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.widths_pct += other.widths_pct
 
-    def words(self) -> str:
-        cover = f"{100 * self.covering / self.intervals:5.1f} %" if self.intervals else "      –"
-        wrong = f"{100 * self.wrong / self.campaigns:5.1f}" if self.campaigns else "    –"
-        power = f"{100 * self.found / self.true:5.1f} %" if self.true else "      –"
-        width = f"{np.median(self.widths_pct):6.2f} %" if self.widths_pct else "       –"
-        return f"covers {cover}  wrong {wrong} of 100 ({self.tested} of {self.campaigns} tested)  power {power}  half {width}"
+    def statements(self) -> Statements:
+        def pct(part: float, of: int) -> float:
+            return 100 * part / of if of else float("nan")
+
+        half = float(np.median(self.widths_pct)) if self.widths_pct else float("nan")
+        cover, wrong = pct(self.covering, self.intervals), pct(self.wrong, self.campaigns)
+        return Statements(cover, wrong, pct(self.found, self.true), half, pct(self.tested, self.campaigns))
 
 
 @cache
@@ -69,6 +74,20 @@ def drawn(name: str, data: FigureData) -> Drawing:
     figure = _figure(name)
     with _no_pictures(figure):
         return figure.drawn_by(data)
+
+
+def over(of: Planted, figures: Sequence[str], campaigns: int, seed: int = 1) -> dict[str, Statements]:
+    """What figures say of many campaigns; also `cells`, `recommend`, `hosts`, `dips`, and `compare` and `fail-on` of one campaign
+    with another one of the same truth."""
+    total: dict[str, Told] = {}
+    for number in range(campaigns):
+        tables = planted_tables(of, seed + number)
+        found = told(tables, of, [name for name in figures if name not in ("compare", "fail-on")])
+        if "compare" in figures:
+            found |= of_comparison(tables, planted_tables(of, seed + 100_000 + number), {})
+        for name, each in found.items():
+            total.setdefault(name, Told()).add(each)
+    return {name: each.statements() for name, each in total.items()}
 
 
 def told(tables: Tables, of: Planted, figures: Iterable[str]) -> dict[str, Told]:

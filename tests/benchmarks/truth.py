@@ -9,9 +9,13 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from campaign.documents.cell import Cell
 from tests import statements_under_truth as said
+from tests.figures_under_truth import over
 from tests.planted_campaigns import Truth
+from tests.planted_records import Planted
 from tests.statements_under_truth import Statements
 
 Row = tuple[str, Callable[[], Statements]]
@@ -71,6 +75,48 @@ def _public(campaigns: int) -> Iterator[Row]:
     yield "slow hosts, one of 4 x 3 is 5 % slower", lambda: said.hosts_named(4, 3, slower=0.05, campaigns=5 * campaigns)
 
 
+# Every figure has something to compare in a campaign of these shapes; two batches and two precisions share each lease.
+_WHOLE = Planted(shapes="all", batches=(8, 16), precisions=("fp32", "bf16"), repetitions=6)
+_FIGURES = (
+    "overhead",
+    "node_spread",
+    "part_of_host",
+    "scaling",
+    "speedup_by_batch",
+    "precision",
+    "hosts",
+    "recommend",
+    "compare",
+)
+
+
+def _five_percent(cell: Cell) -> float:
+    return cell.configuration.ranks * (0.95 if cell.configuration.attach == "fabric" else 1.0)
+
+
+def _whole(campaigns: int) -> Iterator[tuple[str, Statements]]:
+    """Rows of whole campaigns, from their records to what their figures say."""
+    many = {
+        "lease sd 1 %": (_WHOLE, _FIGURES),
+        "lease sd 2 %": (replace(_WHOLE, lease_sd=2.0), _FIGURES),
+        "cells differ on a lease, sd 0.5 %": (replace(_WHOLE, beside_sd=0.5), _FIGURES),
+        "2 compositions, lease sd 2 %": (replace(_WHOLE, compositions=2, repetitions=4, lease_sd=2.0), _FIGURES),
+        "5 % of runs 30 % slow": (replace(_WHOLE, slow=(0.05, 30.0)), _FIGURES),
+        "a fifth of compositions missing": (replace(_WHOLE, missing=0.2), _FIGURES[:-1]),
+        "1 composition": (replace(_WHOLE, compositions=1, repetitions=5), _FIGURES),
+        "6 device counts": (Planted(shapes="curve", repetitions=6, batches=(8, 16)), ("scaling", "dips")),
+        "12 configurations, drift 5 % in blocks": (Planted(shapes="12", drift=5.0), ("cells", "overhead")),
+        "runs of other numbers": (Planted(repetitions=15, unequal=True), ("cells", "overhead")),
+        "3 configurations": (Planted(shapes="3"), ("cells", "overhead", "recommend", "compare")),
+        "fabric 5 % slower, 3 runs": (Planted(repetitions=3, speed=_five_percent), ("overhead", "recommend")),
+        "fabric 5 % slower, 9 runs": (Planted(speed=_five_percent), ("overhead", "recommend")),
+        "8 hosts, one 5 % slower": (Planted(shapes="12", repetitions=6, slow_host=5.0), ("hosts",)),
+    }
+    for name, (of, figures) in many.items():
+        for figure, found in over(of, figures, campaigns).items():
+            yield f"whole campaign, {name}: {figure}", found
+
+
 def _number(value: float, digits: int = 0) -> str:
     return "" if value != value else f"{value:.{digits}f}"
 
@@ -80,8 +126,13 @@ def table(campaigns: int) -> Iterator[str]:
     yield "| planted | cover | wrong | found | half |"
     yield "|---|---|---|---|---|"
     for name, make in itertools.chain(_between(campaigns), _others(campaigns), _public(max(4, campaigns // 10))):
-        of = make()
-        yield f"| {name} | {_number(of.cover, 1)} | {_number(of.wrong, 1)} | {_number(of.found)} | {_number(of.half, 1)} |"
+        yield _line(name, make())
+    for name, of in _whole(max(4, campaigns // 10)):
+        yield _line(name, of)
+
+
+def _line(name: str, of: Statements) -> str:
+    return f"| {name} | {_number(of.cover, 1)} | {_number(of.wrong, 1)} | {_number(of.found)} | {_number(of.half, 1)} |"
 
 
 if __name__ == "__main__":

@@ -116,15 +116,14 @@ def _pooled(
     level = np.where(nothing, whole.pool, found.variance)
     free = np.where(nothing, whole.pool_freedom, found.freedom)
     lent = np.where(nothing, all_share[0], pool_share[stratum])
-    # How many runs are in a mean differs between cells, and so does their part of its variance.
-    more = np.nan_to_num(run_variance) * (share - lent)
+    # How many runs are in a mean differs between cells. One with fewer runs varies more; that one with more varies less is not
+    # counted on: what is borrowed from few is not known well enough to take something off.
+    more = np.nan_to_num(run_variance) * np.maximum(share - lent, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        least = level * share / lent
-        shifted = level + more
-        own = shifted**2 / (level**2 / free + more**2 / run_freedom)
-        free = np.where((more == 0) | (shifted < least), free, np.nan_to_num(own))
-        level = np.where(more >= 0, shifted, np.maximum(shifted, least))
-        one = np.where(k > 0, level / k, np.nan)
+        own = (level + more) ** 2 / (level**2 / free + more**2 / run_freedom)
+    free = np.where(more > 0, np.nan_to_num(own), free)
+    level = level + more
+    one = np.where(k > 0, level / k, np.nan)
     return Pooled(one, np.where(np.isfinite(one), free, 0.0), found.pool, found.pool_freedom)
 
 
