@@ -373,3 +373,19 @@ def test_leases_of_equal_names_are_other_leases_unless_they_hold_the_same_run() 
     assert set(_both(runs, again)["lease_id"]) == {"base c.x.1", "other c.x.1", ""}
     assert set(_both(runs, again)["configuration"]) == {"base x", "other x"}
     assert set(_both(runs, runs)["lease_id"]) == {"c.x.1", ""}
+
+
+def test_the_page_says_how_both_sides_were_measured_and_what_stood_for_hardware(before: Tables, after: Tables) -> None:
+    emulated = {**after.context, "conditions": ["the fabric is simulated"]}
+    longer = replace(after, context=emulated, runs=after.runs.assign(warmup_steps=9, warmup_steps_max=9))
+    found = compare(before, longer)
+    page = compare_page(found)
+    assert "5 warm-up and 20 measured steps a run" in found.measured[0]
+    assert found.measured[1].startswith(f"{after.name}: Protocol: 9 warm-up and 20 measured steps a run")
+    assert "The fabric is simulated." in page
+    assert "between cells that were measured unlike (such as 9 warm-up steps against 5)" in page
+    assert "Each cell was measured on 2 compositions." in page
+    assert "at different times" in page
+    alike = compare(before, after)
+    assert len(alike.measured) == 1
+    assert "unlike" not in compare_page(alike)

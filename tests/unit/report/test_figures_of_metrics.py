@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign import wording
+from campaign import statistics, wording
 from campaign.report import bars, plot
 from campaign.report.figure import Drawing, FigureData, load_figure
 from campaign.report.plot import INK
+from campaign.statistics import verdict
 from campaign.tables.cells import cells_table
 from campaign.tables.runs import runs_table
 from scripts.figures import overhead_by_size, pareto
@@ -345,3 +346,21 @@ def test_many_configurations_are_left_to_the_table() -> None:
     drawing = MODULES["utilisation"].draw(replace(base, cells=cells, runs=runs))
     assert "16 further configurations in the data table only" in drawing.caption
     assert drawing.data["configuration"].nunique() == count
+
+
+def test_intervals_of_counters_are_over_compositions(data: FigureData, drawn: dict[str, Drawing]) -> None:
+    assert set(drawn["energy"].data["interval_method"]) == {statistics.BETWEEN}
+    assert "(t over compositions)" in drawn["energy"].caption
+    # Each composition of a configuration has another level: runs of one composition know nothing of that.
+    again = data.runs["lease_id"].str.endswith(".c2")
+    level = data.runs["device_power_mean_w"] * np.where(again, 1.1, 1.0)
+    moved = MODULES["energy"].draw(replace(data, runs=data.runs.assign(device_power_mean_w=level))).data
+    power = moved[moved["quantity"] == "power of a device"]
+    assert ((power["ci_high"] - power["ci_low"]) > 0.05 * power["mean"]).all()
+
+
+def test_no_cell_is_behind_the_front_where_everything_was_composed_once(data: FigureData) -> None:
+    cells = data.cells.assign(interval_method=statistics.RUNS_OF_ONE)
+    drawing = MODULES["pareto"].draw(replace(data, cells=cells))
+    assert drawing.data["near"].all()
+    assert f"not tested: {verdict.ONE_COMPOSITION}" in drawing.findings[0]
