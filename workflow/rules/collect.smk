@@ -11,6 +11,7 @@ TABLES = {
     "cells_csv": f"{RESULTS}/tables/cells.csv",
     "telemetry": f"{RESULTS}/tables/telemetry.parquet",
     "steps": f"{RESULTS}/tables/steps.parquet",
+    "reference": f"{RESULTS}/tables/reference.parquet",
     "leases": f"{RESULTS}/tables/leases.json",
     "links": f"{RESULTS}/tables/links.json",
     "context": f"{RESULTS}/tables/context.json",

@@ -40,7 +40,7 @@ def status(asked: Request) -> None:
             said = "to do" if lease.missing else "complete"
         rows.append((lease.name, f"{lease.runs - lease.missing}/{lease.runs}", said))
     show(Table(f"Campaign {plan.campaign.name}", ["lease", "runs done", "state"], rows))
-    wanted = {(cell.id, r) for _, cell in plan.cells for r in runs_of(cell.settings)}
+    wanted = {(cell.id, r) for lease in plan.leases for cell in lease.cells for r in runs_of(cell.settings)}
     store = Store(results.directory)
     measured = read_known(store, skip_implied=plan.campaign.protocol.skip_implied).measured
     outcomes = Counter(store.read(*key).status for key in measured & wanted)

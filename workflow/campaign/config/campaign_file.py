@@ -117,6 +117,26 @@ class LinkMeasurement(Model):
     """A link that is slower than expected for its type by more than this is flagged in every record of the composition."""
 
 
+class ReferenceMeasurement(Model):
+    """One cell that is measured in every composition, whatever the configuration: on the first device of its first host. It shows
+    whether the system drifts while the campaign lasts. Its runs are in no figure of the matrix."""
+
+    workload: Name
+    """One of the campaign's workloads. A short one costs least."""
+    batch: Count = 1
+    """Samples per step."""
+    precision: Precision = "fp32"
+    """Number format of the arithmetic."""
+    options: dict[AxisName, Scalar] = Field(default_factory=dict)
+    """Options of the workload, where they differ from its file."""
+    repetitions: Annotated[int, Field(ge=1, le=99)] = 2
+    """Runs in every composition, spread evenly over its time: of two, one is the first and one the last of all runs there."""
+    adjust: bool = False
+    """Divide the cost of each run (its time per unit of work) by that of the reference in the same composition before cells are
+    compared. This removes drift, and adds the noise of the reference; captions say so. For primary metrics that are rates or times.
+    Changing it measures nothing again."""
+
+
 class Protocol(Model):
     """How each cell is measured."""
 
@@ -164,6 +184,8 @@ class Protocol(Model):
     that run, and not run. `false` runs them."""
     telemetry_s: Annotated[float, Field(ge=0.1, le=3600)] | None = 1.0
     """Seconds between two telemetry samples of devices and hosts during a run; null: no telemetry."""
+    reference: ReferenceMeasurement | None = None
+    """A cell that is measured in every composition, to show drift over the campaign. Default: none."""
     links: LinkMeasurement = LinkMeasurement()
     """Measurement of the links of compositions."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3

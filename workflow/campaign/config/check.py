@@ -50,6 +50,7 @@ def check(
         *_emulation(system, configurations, sources.system),
         *_launching(system, configurations, sources.system),
         *_precisions(file, workloads, place),
+        *_reference(file, workloads, place),
         *_options(file, workloads, sources),
         *_expressions(file, place),
         *metric_problems(file, workloads, place),
@@ -144,6 +145,27 @@ def _precisions(file: CampaignFile, workloads: Mapping[str, Workload], place: Ca
         if precision not in supported:
             yield (
                 f"{where}: no workload of this campaign supports '{precision}'; supported: {', '.join(sorted(supported))}"
+            )
+
+
+def _reference(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
+    if (asked := file.protocol.reference) is None:
+        return
+    where = partial(place, "protocol", "reference")
+    workload = workloads.get(asked.workload)
+    if workload is None:
+        yield f"{where('workload')}: '{asked.workload}' is no workload of this campaign; {nearest(asked.workload, workloads)}"
+        return
+    if asked.precision not in workload.precisions:
+        yield (
+            f"{where('precision')}: workload '{workload.name}' does not support '{asked.precision}'; supported: "
+            f"{', '.join(workload.precisions)}"
+        )
+    for option in asked.options:
+        if option not in workload.variable_options:
+            yield (
+                f"{where('options', option)}: workload '{workload.name}' has no such option; "
+                f"{nearest(option, workload.variable_options)}"
             )
 
 

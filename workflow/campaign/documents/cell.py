@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 Attach = Literal["local", "hybrid", "fabric"]
@@ -73,6 +73,12 @@ class Configuration:
         host, each = ("1 host", "") if self.hosts == 1 else (f"{self.hosts} hosts", " each")
         return f"{host} with {parts} {self.device}{each}{used}{storage}"
 
+    def first_device(self) -> Configuration:
+        """Its first device alone, under the same name."""
+        local = min(1, self.local_devices_per_host)
+        attach: Attach = "local" if local else "fabric"
+        return replace(self, hosts=1, devices_per_host=1, local_devices_per_host=local, devices_used=1, attach=attach)
+
     def shape(self) -> dict[str, Scalar]:
         """Everything but the name: two configurations of one shape are the same hardware."""
         document: dict[str, Scalar] = asdict(self)
@@ -103,7 +109,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One point of the matrix. `id` is the hash of its whole specification, so it survives new axes and renamed files."""
+    """One point of the matrix. `id` is the hash of its whole specification, so it survives new axes and renamed files.
+
+    reference: of the campaign's reference cell, which is no point of the matrix, hash of the lease shape that it is measured on;
+    its configuration is the one device that it uses.
+    """
 
     id: str
     configuration: Configuration
@@ -112,6 +122,7 @@ class Cell:
     precision: str
     options: Mapping[str, Scalar] = field(default_factory=dict)
     settings: Settings = Settings()
+    reference: str = ""
 
     @property
     def batch_global(self) -> int:

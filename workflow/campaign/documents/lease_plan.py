@@ -63,6 +63,8 @@ class PlannedCell(_Closed):
     """Numbers of its runs on this lease: (composition - 1) x 1000 + 1, 2, .."""
     specification: dict[str, Any]
     """What makes the cell what it is; `system`, `configuration` and `workload` are hashes of `parts`."""
+    reference: str = ""
+    """Of the reference cell, which uses the first device of the first host alone: its part of the specification."""
     memory_key: str
     """Equal for cells that differ in their batch alone: key of `batches`, and of the files in limits/."""
 
@@ -108,7 +110,17 @@ class LeasePlan(_Closed):
     def work(self) -> tuple[Cell, ...]:
         """The cells as the rest of the package knows them."""
         return tuple(
-            Cell(c.id, self.configuration, c.workload, c.batch, c.precision, c.options, c.settings) for c in self.cells
+            Cell(
+                c.id,
+                self.configuration.first_device() if c.reference else self.configuration,
+                c.workload,
+                c.batch,
+                c.precision,
+                c.options,
+                c.settings,
+                c.reference,
+            )
+            for c in self.cells
         )
 
     @cached_property

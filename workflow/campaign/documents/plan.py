@@ -21,7 +21,7 @@ class Totals(_Closed):
     cells: int
     """Cells of the matrix."""
     runs: int
-    """Runs: cells times their repetitions."""
+    """Runs: cells times their repetitions, and those of the reference."""
     runs_without_record: int
     """Runs that will be measured; at most, where the campaign has a target for their interval."""
     runs_without_record_least: int
@@ -118,9 +118,9 @@ class LeaseCost(_Closed):
     devices: str
     """The devices that it takes, in words."""
     cells: int
-    """Cells measured on it."""
+    """Cells measured on it, without the reference."""
     runs: int
-    """Runs of these cells."""
+    """Runs of these cells and of the reference."""
     runs_without_record: int
     """Runs that will be measured; at most, where the campaign has a target for their interval."""
     runs_without_record_least: int

@@ -31,6 +31,7 @@ from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import Known, implied_cells, read_known
 from campaign.plan.oom_frontier import campaign_frontier
 from campaign.plan.plan import Plan, PlannedLease, build_plan, host_count, isolation, wall_s
+from campaign.plan.reference import without_references
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
 RESULTS = "results"
@@ -161,7 +162,8 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
 
 
 def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster: Forecaster) -> Choice:
-    works = [lease.work for lease in plan.leases]
+    every = [lease.work for lease in plan.leases]
+    works, prices = without_references(every, forecaster.prices(every))
     to_do = {(cell.id, lease.composition): count for lease in plan.leases for cell, count in lease.work.runs}
     missing: dict[str, list[int]] = {cell.id: [] for cell in matrix.cells}
     for cell, run in known.missing(matrix.cells):
@@ -192,7 +194,7 @@ def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster
             recorded=recorded,
             missing=missing,
             works=works,
-            prices=forecaster.prices(works),
+            prices=prices,
             value=value,
             weights=[weight(work.configuration) for work in works],
         ),

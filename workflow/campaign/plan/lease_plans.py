@@ -63,6 +63,7 @@ def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
                 settings=cell.settings,
                 runs=runs_of(cell.settings),
                 specification=specifications.hashed(cell, cell.settings),
+                reference=cell.reference,
                 memory_key=specifications.memory_key(cell),
             )
             for cell in lease.cells

@@ -98,6 +98,7 @@ def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
         "precision": cell.precision,
         "options": _options(campaign, cell),
         **_inputs(campaign, cell),
+        **_beside(cell),
         **_measured(cell.settings),
     }
 
@@ -175,6 +176,11 @@ def _inputs(campaign: Campaign, cell: Cell) -> dict[str, Any]:
     return {"inputs": {text: file.sha256 for text, file in files.items()}} if files else {}
 
 
+def _beside(cell: Cell) -> dict[str, Any]:
+    """A reference cell is one of its own on every lease: runs are numbered by cell and composition."""
+    return {"reference": cell.reference} if cell.reference else {}
+
+
 class Specifications:
     """Specifications and ids of cells; parts that many cells share are hashed once, and kept by their hash (`parts`)."""
 
@@ -227,7 +233,12 @@ class Specifications:
         return content_hash({**self._without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib})
 
     def _without_batch(self, cell: Cell) -> dict[str, Any]:
-        system, configuration = self._configurations[cell.configuration.name, reads_storage(self._campaign, cell)]
+        from_storage = reads_storage(self._campaign, cell)
+        if cell.reference:
+            system = self._part(_system_identity(self._campaign, cell.configuration, from_storage))
+            configuration = self._part(cell.configuration.shape())
+        else:
+            system, configuration = self._configurations[cell.configuration.name, from_storage]
         return {
             "system": system,
             "configuration": configuration,
@@ -235,6 +246,7 @@ class Specifications:
             "precision": cell.precision,
             "options": _options(self._campaign, cell),
             **_inputs(self._campaign, cell),
+            **_beside(cell),
         }
 
 

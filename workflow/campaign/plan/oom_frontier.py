@@ -46,7 +46,7 @@ def implied_by(batch: int, ran_out: Iterable[int], fits: Iterable[int]) -> int |
 
 def without_batch(cell: Cell) -> Hashable:
     """What a cell shares, in one campaign, with those that differ from it in their batch alone."""
-    return cell.configuration.name, cell.workload, cell.precision, *sorted(cell.options.items())
+    return cell.configuration.name, cell.reference, cell.workload, cell.precision, *sorted(cell.options.items())
 
 
 @dataclass

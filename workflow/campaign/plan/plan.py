@@ -18,6 +18,7 @@ from campaign.plan.cost.budget import Choice
 from campaign.plan.cost.forecast import NOTHING, Expected, Forecast, Forecaster, Work
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import missing_runs
+from campaign.plan.reference import References
 from campaign.plan.repetitions import CellIn, Reached, least, likely, planned, said, usual
 from campaign.wording import duration
 
@@ -119,8 +120,8 @@ class Plan:
 
     @property
     def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
-        """Every lease with each of its cells."""
-        return ((lease, cell) for lease in self.leases for cell in lease.cells)
+        """Every lease with each of its cells, without the reference."""
+        return ((lease, cell) for lease in self.leases for cell in lease.cells if not cell.reference)
 
     @property
     def cell_count(self) -> int:
@@ -226,7 +227,7 @@ def build_plan(
     spared = set(implied)
     leases = [
         _lease(name, composition, cells, measured, ended, spared, in_the_middle)
-        for (name, composition), cells in _by_lease(campaign.protocol, matrix.cells).items()
+        for (name, composition), cells in _by_lease(campaign, matrix.cells).items()
     ]
     leases.sort(key=_order(campaign))
     leases, forecast = _costed(leases, known)
@@ -271,8 +272,8 @@ def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
             return f"{cell.configuration.name}--{cell.id[:12]}{further}"
 
 
-def _by_lease(protocol: Protocol, cells: Sequence[Cell]) -> dict[tuple[str, int], list[Cell]]:
-    """Cells by the name and composition of their leases, each with its settings there."""
+def _by_lease(campaign: Campaign, cells: Sequence[Cell]) -> dict[tuple[str, int], list[Cell]]:
+    """Cells by the name and composition of their leases, each with its settings there, and last the reference."""
     groups: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     settings: dict[tuple[Settings, int], Settings] = {}
     for cell in cells:
@@ -283,7 +284,11 @@ def _by_lease(protocol: Protocol, cells: Sequence[Cell]) -> dict[tuple[str, int]
                 if key not in settings:
                     settings[key] = in_composition(*key)
                 here = replace(cell, settings=settings[key])
-            groups[lease_name(protocol, cell, composition), composition].append(here)
+            groups[lease_name(campaign.protocol, cell, composition), composition].append(here)
+    if campaign.protocol.reference is not None:
+        references = References(campaign)
+        for (_, composition), together in groups.items():
+            together += [each for each in [references.of(together, composition)] if each is not None]
     return groups
 
 
@@ -340,7 +345,7 @@ def _lease(
         missing=len(missing),
         missing_least=len(missing) - len(to_start) + len(fewest),
         implied=len(missing) - len(to_start),
-        cells_missing=frozenset(cell.id for cell, _ in missing),
+        cells_missing=frozenset(cell.id for cell, _ in missing if not cell.reference),
         expected=NOTHING,
         expected_least_s=0.0,
         often=often,

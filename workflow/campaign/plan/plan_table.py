@@ -96,7 +96,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
                 configuration=lease.configuration.name,
                 composition=lease.composition,
                 devices=lease.devices(),
-                cells=len(lease.cells),
+                cells=sum(not cell.reference for cell in lease.cells),
                 runs=lease.runs,
                 runs_without_record=lease.missing,
                 runs_without_record_least=lease.missing_least,
@@ -168,7 +168,7 @@ def plan_rows(plan: Plan) -> Iterator[list[str]]:
             c.storage,
             c.device,
         ]
-        for cell in lease.cells:
+        for cell in (each for each in lease.cells if not each.reference):
             values = [cell.workload, str(cell.batch), str(cell.batch_global), cell.precision]
             yield [
                 *head,

@@ -13,6 +13,7 @@ from typing import Any
 from campaign.config.campaign_file import Protocol
 from campaign.documents.cell import Cell
 from campaign.plan.oom_frontier import without_batch
+from campaign.plan.reference import spread_evenly
 
 
 def ordered(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: str) -> list[tuple[Cell, int]]:
@@ -23,6 +24,9 @@ def ordered(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: str) 
     that the smaller batch comes first: one that runs out of memory spares the larger ones. The places stay random, and so do all
     further blocks: drift can pose as an effect of the batch in the first block only.
     """
+    reference = [run for run in runs if run[0].reference]
+    if reference:
+        return spread_evenly(ordered([run for run in runs if not run[0].reference], protocol, lease), reference)
     if protocol.order == "sequential":
         cells = ascending(sorted({cell.id: cell for cell, _ in runs}.values(), key=lambda cell: cell.id))
         places = {cell.id: place for place, cell in enumerate(cells)}

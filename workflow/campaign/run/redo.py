@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from campaign.config.resolve import Campaign
+from campaign.documents.cell import Cell
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import composition_of
 from campaign.documents.superseded import Key, RecordedHosts, all_set_aside, hosts_of, set_aside
@@ -13,6 +14,7 @@ from campaign.files import is_locked
 from campaign.paths import Results
 from campaign.plan.matrix import expand
 from campaign.plan.plan import lease_name
+from campaign.plan.reference import references_of
 from campaign.plan.selection import HOST, host_expression
 
 
@@ -36,14 +38,35 @@ def matching_runs(campaign: Campaign, results: Results, where: str) -> list[Key]
     ]
     if not runs:
         raise ConfigError(f"--where: no run with {where} has a record; 'campaign run' measures what has none")
+    runs += _references(campaign, matrix.cells, runs, present)
     cells = {cell.id: cell for cell in matrix.cells}
-    for lease in sorted({lease_name(campaign.protocol, cells[name], composition_of(run)) for name, run in runs}):
+    moved = [(cells[name], run) for name, run in runs if name in cells]
+    for lease in sorted({lease_name(campaign.protocol, cell, composition_of(run)) for cell, run in moved}):
         if is_locked(results.measure_lock(lease)) or is_locked(results.driver_lock(lease)):
             raise ConfigError(
                 f"--where: {lease} is being measured now, and its records cannot be moved. Wait until 'campaign status' shows it "
                 "as complete, then run the same command again"
             )
     return runs
+
+
+def _references(
+    campaign: Campaign, chosen: Sequence[Cell], runs: Sequence[Key], present: Mapping[str, Sequence[int]]
+) -> list[Key]:
+    """Runs of the reference in compositions of which every other run is measured again."""
+    if campaign.protocol.reference is None:
+        return []
+    share: dict[str, list[Cell]] = {}
+    for cell in expand(campaign, None, {cell.configuration.name for cell in chosen}).cells:
+        for reference in references_of(campaign, [cell]):
+            share.setdefault(reference, []).append(cell)
+    moved, found = set(runs), []
+    for reference, cells in share.items():
+        every = {(cell.id, run) for cell in cells for run in present.get(cell.id, ())}
+        stay = {composition_of(run) for _, run in every - moved}
+        gone = {composition_of(run) for _, run in every & moved} - stay
+        found += [(reference, run) for run in sorted(present.get(reference, ())) if composition_of(run) in gone]
+    return found
 
 
 def redo(results: Results, where: str, runs: Sequence[Key]) -> None:

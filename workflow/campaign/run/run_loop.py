@@ -87,7 +87,9 @@ class Session:
                     self.done.measured.append(record.key)
                     left[cell.id] -= 1
                     last = self.repetitions.is_over(cell, record) or left[cell.id] == 0
-                    cell_done = last and is_measured(self.store, cell, implied=self.frontier.skip)
+                    cell_done = (
+                        last and not cell.reference and is_measured(self.store, cell, implied=self.frontier.skip)
+                    )
                     note(self.results, self.lease, cell, record, cell_done=cell_done, metric=self.campaign.metric)
                 self.look_at_links(launcher, "after", todo)
         finally:
@@ -135,10 +137,11 @@ class Session:
         directory.mkdir(parents=True, exist_ok=True)
         place = self.campaign.system.storage.get(cell.configuration.storage)
         inputs = inputs_of(workload, {**workload.options, **cell.options}, self.campaign.inputs)
+        composition = self.obtained.composition
         run = Run(
             cell,
             repetition,
-            self.obtained.composition,
+            replace(composition, hosts=composition.hosts[:1]) if cell.reference else composition,
             directory,
             device.runs_on,
             storage=Storage(Path(place.path), place.emulated_gb_per_s) if place else None,

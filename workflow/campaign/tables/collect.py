@@ -27,6 +27,7 @@ from campaign.plan.cost.history import COSTS
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Key, lease_name
+from campaign.plan.reference import references_of
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.tables.collected_records import Collected
 from campaign.tables.report_context import context_document
@@ -56,7 +57,9 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
     imported = campaign.file.imported
     wanted = sorted(key for key in present if (key[0] in settings if imported else _counts(key, settings)))
     records = list(_sharing(store.read(*key) for key in wanted))
-    used = {record.lease_id for record in records}
+    references = references_of(campaign, matrix.cells)
+    of_reference = [store.read(*key) for key in sorted(present) if key[0] in references]
+    used = {record.lease_id for record in (*records, *of_reference)}
     names = {lease_name(campaign.protocol, cell, c) for cell in matrix.cells for c in compositions_of(cell.settings)}
     leases = [
         lease
@@ -74,7 +77,17 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
     ]
     left_out = ExcludedHosts(results.slurm).read()
     return Collected(
-        campaign, matrix, records, leases, _reasons(results), store, beside, links, known, hosts_left_out=left_out
+        campaign,
+        matrix,
+        records,
+        leases,
+        _reasons(results),
+        store,
+        beside,
+        links,
+        known,
+        hosts_left_out=left_out,
+        reference=of_reference,
     )
 
 
@@ -156,7 +169,7 @@ def tables_of(collected: Collected) -> Tables:
     """All tables of what was gathered."""
     from campaign.tables.cells import PlannedCell, cells_table
     from campaign.tables.io import Tables
-    from campaign.tables.runs import runs_table
+    from campaign.tables.runs import reference_table, runs_table
     from campaign.tables.step_times import step_times_table
     from campaign.tables.time_series import sampled
 
@@ -191,15 +204,16 @@ def tables_of(collected: Collected) -> Tables:
         context_document(collected),
         telemetry,
         step_times_table(collected.records),
+        reference_table(collected.reference, collected.campaign.metric),
     )
 
 
 def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), telemetry and steps (Parquet), leases.json, links.json, context.json; and
-    costs.json, what forecasts learn from."""
+    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps and reference (Parquet), leases.json, links.json,
+    context.json; and costs.json, what forecasts learn from."""
     from campaign.tables.io import write
 
     write(tables_of(collected), out)
     campaign = collected.campaign
-    found = costs_of(campaign.name, campaign.system.name, collected.records, collected.leases)
+    found = costs_of(campaign.name, campaign.system.name, [*collected.records, *collected.reference], collected.leases)
     (out / COSTS).write_text(json.dumps(found.document()) + "\n", encoding="utf-8")

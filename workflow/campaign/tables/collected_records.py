@@ -36,5 +36,7 @@ class Collected:
     """Of cells of which a budget leaves out runs: how many it pays for, in planned order."""
     not_paid: str = ""
     """Why a run that the budget leaves out has no record."""
+    reference: Sequence[Record] = ()
+    """Runs of the reference in these leases; `records` are those of the matrix."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""

@@ -76,6 +76,11 @@ RUNS: Columns = {
     "implied_by": (TEXT, "run (cell_id.repetition) that implies how this one ends, which was not started"),
 }
 
+REFERENCE: Columns = {
+    **RUNS,
+    "hardware": (TEXT, "equal for the same work on an equal device, whatever the lease"),
+}
+
 MEASURED = (
     "throughput_per_s",
     "throughput_per_device_per_s",
@@ -193,6 +198,7 @@ _TABLES: Mapping[str, Columns] = {
     "links": LINKS,
     "telemetry": TELEMETRY,
     "steps": STEPS,
+    "reference": REFERENCE,
 }
 _CAMPAIGN = {"campaign": "name of the campaign; of the source where two campaigns have one name"}
 COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -206,6 +212,7 @@ ROWS: Mapping[str, str] = {
     "leases": "one row a use of a lease",
     "links": "one row a measured number of a link",
     "telemetry": "one row a sample of a run, thinned",
+    "reference": "one row a run of the reference, which is measured in every lease; empty without one",
     "steps": "one row a measured step; of runs with more than 200 steps, 200 quantiles of them",
 }
 

@@ -54,8 +54,8 @@ def _option(values: list[Any]) -> pd.Series[Any]:
 
 
 DOCUMENTS = ("leases", "links", "context")
-SERIES = ("telemetry", "steps")
-"""Long tables: many rows a run."""
+SERIES = ("telemetry", "steps", "reference")
+"""Tables that are not for people to read: many rows a run, and the runs of the reference."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Tables:
     context: Mapping[str, Any]
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
+    reference: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def design(self) -> Design:

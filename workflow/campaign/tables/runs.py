@@ -12,6 +12,7 @@ import pandas as pd
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import NO_LEASE_SAID, Record, RecordedCell
 from campaign.documents.run_numbers import composition_of
+from campaign.plan.reference import hardware
 from campaign.statistics.step_times import ties_pct, trend_pct
 from campaign.tables.columns import MEASURED, RUNS, types
 from campaign.tables.io import frame
@@ -40,6 +41,13 @@ def runs_table(records: Iterable[Record], others: Iterable[Busy] = (), metric: M
     table = frame(rows, RUN_COLUMNS, _step_columns(steps))
     table = table.sort_values(["cell_id", "repetition"], kind="stable", ignore_index=True)
     return table.assign(value=_values(table, metric), idle_before_s=idle_before(table, others))
+
+
+def reference_table(records: Sequence[Record], metric: Metric = THROUGHPUT) -> pd.DataFrame:
+    """The runs of the reference as `runs_table` has others, and `hardware`: equal for equal work on an equal device."""
+    equal = {record.cell_id: hardware(record.specification) for record in records}
+    table = runs_table(records, metric=metric)
+    return table.assign(hardware=table["cell_id"].map(equal).astype("str"))
 
 
 def metric_column(name: str) -> str:
