@@ -196,6 +196,6 @@ def test_redo_measures_it_again_where_nothing_else_stays(tmp_path: Path) -> None
     ],
 )
 def test_a_reference_that_cannot_be_run_is_refused(tmp_path: Path, reference: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigError, match="protocol.reference") as caught:
+    with pytest.raises(ConfigError, match=r"protocol\.reference") as caught:
         load(tmp_path, {"campaign.protocol.reference": reference})
     assert problem in str(caught.value)

@@ -75,6 +75,8 @@ class FigureData:
     telemetry: pd.DataFrame = field(default_factory=pd.DataFrame)
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     context: Mapping[str, Any] = field(default_factory=dict)
+    reference: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Runs of the reference (`campaign.tables.runs.reference_table`)."""
     style: Path = REPORTS / "style.mplstyle"
 
     @property
@@ -85,7 +87,8 @@ class FigureData:
     @cached_property
     def design(self) -> Design:
         """What the runs say of the cells: `campaign.statistics.comparable_cells` compares by it."""
-        return comparisons.of_campaign(self.runs, {**self.context.get("campaign", {}), "protocol": self.protocol})
+        campaign = {**self.context.get("campaign", {}), "protocol": self.protocol}
+        return comparisons.of_campaign(self.runs, campaign, self.reference)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class Drawing:
     caption: number of runs, interval, protocol. findings: what there is to see, as sentences, alarms first; alt: the first of
     them. data: the numbers drawn, for the CSV. headings and rows: the same for people, as text. coverage: how much of what the
     figure is about was measured, counted before anything is left out for want of a number. metric: the campaign's primary one.
+    alarm: whether what it shows is to be known before everything else, and comes first on the page.
     """
 
     svg: str | None
@@ -107,6 +111,7 @@ class Drawing:
     empty_reason: str = ""
     coverage: str = ""
     metric: Metric = THROUGHPUT
+    alarm: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,7 +190,7 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
     """What the page says about a figure, JSON-serialisable; the picture itself is a file of its own."""
     return {
         "anchor": figure.anchor,
-        "place": figure.place,
+        "place": 0 if drawing.alarm else figure.place,
         "title": figure.title,
         "section": figure.section,
         "shown": drawing.svg is not None or bool(drawing.rows),
@@ -226,6 +231,7 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
         tables.telemetry,
         tables.steps,
         tables.context,
+        tables.reference,
         **given,
     )
 

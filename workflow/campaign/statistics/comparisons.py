@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from campaign.documents.run_numbers import composition_of
-from campaign.statistics import composition_variance, location
+from campaign.statistics import composition_variance, drift, location
 from campaign.statistics.composition_variance import Means, Variances
 from campaign.statistics.intervals import (
     BETWEEN,
@@ -60,7 +60,8 @@ class Ratios:
     of: value, variance and freedom of each. tested: whether a test is allowed. paired, pairs: whether the same leases or blocks
     hold both, and how many. method: how the interval was made, or why there is none. compositions, against_compositions: on how
     many each was measured, 0 for no cell. unlike: how their warm-up or measured steps differ, '' where they do not. in_order:
-    whether they were measured in an order that is not random, so that drift can pose as a difference.
+    whether they were measured in an order that is not random, so that drift can pose as a difference. adjusted: whether costs were
+    divided by those of the reference.
     """
 
     of: LogRatios
@@ -72,6 +73,7 @@ class Ratios:
     against_compositions: Integers
     unlike: npt.NDArray[np.object_]
     in_order: Marks
+    adjusted: Marks
 
     def p(self, none: npt.ArrayLike = 1.0) -> Floats:
         """Two-sided p-values of the hypothesis that the ratio is `none`; nan without a test."""
@@ -91,6 +93,7 @@ class Ratios:
             "freedom": np.where(self.tested, self.of.freedom, np.nan),
             "unlike": pd.Series(self.unlike, index=index, dtype="str"),
             "in_order": self.in_order,
+            **({"adjusted": self.adjusted} if self.adjusted.any() else {}),
             "least_detectable_pct": self.least_detectable_pct(),
         }
 
@@ -134,6 +137,8 @@ class Design:
     weights: Floats
     steps: pd.DataFrame
     """Of each cell, the fewest and the most warm-up and measured steps of its runs; without columns where nobody knows."""
+    adjusted: bool = False
+    """Whether costs were divided by those of the reference (`campaign.statistics.drift`)."""
 
     @property
     def value(self) -> Floats:
@@ -175,10 +180,16 @@ class Design:
         return np.isfinite(self.variances.alone.variance) & (self.variances.alone.freedom > 0)
 
 
-def of_campaign(runs: pd.DataFrame, campaign: Mapping[str, Any]) -> Design:
-    """The design of a campaign by its primary metric. campaign: as the report's document has it (metric, protocol)."""
-    better = dict(campaign.get("metric") or {}).get("better", "higher")
-    return design(runs, campaign.get("protocol"), higher=better == "higher")
+def of_campaign(runs: pd.DataFrame, campaign: Mapping[str, Any], reference: pd.DataFrame | None = None) -> Design:
+    """The design of a campaign by its primary metric. campaign: as the report's document has it (metric, protocol).
+
+    reference: runs of the reference, by which costs are adjusted where the protocol says so.
+    """
+    higher = dict(campaign.get("metric") or {}).get("better", "higher") == "higher"
+    if reference is None or reference.empty or not drift.is_adjusted(campaign):
+        return design(runs, campaign.get("protocol"), higher=higher)
+    runs = drift.adjusted(runs, reference, higher=higher)
+    return replace(design(runs, campaign.get("protocol"), higher=higher), adjusted=True)
 
 
 def design(
@@ -313,7 +324,7 @@ def ratios(of: pd.Series[Any], to: pd.Series[Any], by: Design) -> Ratios:
         none = np.where(pd.Series(to).isna().to_numpy() | ~against, NO_REFERENCE, NO_RUN).astype(object)
         off, zero = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
         same = np.full(count, "", dtype=object)
-        return Ratios(LogRatios(empty, empty, empty), off, off, zero, none, zero, zero, same, off)
+        return Ratios(LogRatios(empty, empty, empty), off, off, zero, none, zero, zero, same, off, off)
     return _ratios(by, i, j, both, itself, there, against)
 
 
@@ -348,11 +359,22 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
     ]  # fmt: skip
     method = np.select(conditions, words, BETWEEN).astype(object)
     counted = np.where(blocks, pairs, np.where(several, shared, 0))
-    in_order = both & np.where(within, not by.blocks, not by.random_leases)
+    in_order = both & np.where(within, not by.blocks, not by.random_leases and not by.adjusted)
     of = LogRatios(value, variance, freedom)
     k_i, k_j = np.where(there, k_i, 0), np.where(against, k_j, 0)
     unlike = _unlike(by.steps, i, j, both)
-    return Ratios(of, tested & ~itself, blocks | several, counted, method, k_i, k_j, unlike, in_order)
+    return Ratios(
+        of,
+        tested & ~itself,
+        blocks | several,
+        counted,
+        method,
+        k_i,
+        k_j,
+        unlike,
+        in_order,
+        both & by.adjusted & ~within,
+    )
 
 
 def _unlike(steps: pd.DataFrame, i: Integers, j: Integers, both: Marks) -> npt.NDArray[np.object_]:

@@ -17,6 +17,7 @@ import pandas as pd
 from campaign import statistics, wording
 from campaign.statistics import SIGNIFICANT
 from campaign.statistics.comparisons import Ratios
+from campaign.statistics.drift import is_adjusted
 
 # Wider than that, an interval around none excludes nothing that anybody would believe.
 _SAYS_NOTHING_PCT = 100.0
@@ -30,6 +31,10 @@ LEASES_IN_ORDER = (
     "campaign can pose as an effect."
 )
 ORDER_UNKNOWN = "In which order compositions were made is not known, so that drift of the system can pose as an effect."
+ADJUSTED = (
+    "Comparisons between compositions are adjusted: the cost of each run was divided by that of the reference in the same "
+    "composition. This removes drift of the system over the campaign, and adds the noise of the reference."
+)
 ONE_COMPOSITION = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
 ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
 ONCE = "measured once on one composition each, so this is not tested"
@@ -77,6 +82,7 @@ def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
     if not math.isfinite(row["ratio"] if "ratio" in row else row["p"]):
         return ()
     order = "not in random order, so that drift can pose as an effect" if row["in_order"] and row["tested"] else ""
+    order = "adjusted by the reference" if row.get("adjusted", False) else order
     return order, f"measured unlike: {row['unlike']}" if row["unlike"] else ""
 
 
@@ -260,7 +266,7 @@ def order(protocol: Mapping[str, Any]) -> str:
     several = int(protocol.get("compositions") or 1) > 1
     known = {"least-recomposition": f" {LEASES_IN_ORDER}", None: f" {ORDER_UNKNOWN}"}
     leases = known.get(protocol.get("lease_order"), "") if several else ""
-    return runs + leases
+    return runs + (f" {ADJUSTED}" if is_adjusted({"protocol": protocol}) else leases)
 
 
 def _detectable(least: float) -> str:

@@ -74,7 +74,7 @@ class Tables:
     @cached_property
     def design(self) -> Design:
         """What the runs say of the cells: every comparison is made by it."""
-        return comparisons.of_campaign(self.runs, self.context.get("campaign", {}))
+        return comparisons.of_campaign(self.runs, self.context.get("campaign", {}), self.reference)
 
     @property
     def name(self) -> str:

@@ -21,6 +21,7 @@ from campaign.launch.emulation_plan import sentence
 from campaign.plan.cost.history import measured_forecasts
 from campaign.plan.matrix import Matrix
 from campaign.plan.oom_frontier import CONTRADICTS
+from campaign.plan.reference import hardware
 from campaign.plan.repetitions import said as often
 from campaign.workloads.steady_warmup import NOT_STEADY
 
@@ -63,7 +64,10 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "baseline": baseline(campaign),
             "metric": campaign.metric.document(),
             "metrics": [each.document() for each in declared_metrics(campaign.file, campaign.workloads).values()],
-            "protocol": {name: document["campaign"]["protocol"][name] for name in _PROTOCOL if name not in unknown},
+            "protocol": {
+                **{name: document["campaign"]["protocol"][name] for name in _PROTOCOL if name not in unknown},
+                **_reference(collected),
+            },
         },
         "campaign_yaml": yaml.safe_dump(
             {key: value for key, value in document.items() if key != "references"},
@@ -84,6 +88,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *_links(collected),
             *_emulated_links(collected),
             *_targets(collected.matrix),
+            *_not_adjusted(collected),
             *(f"{note[0].upper()}{note[1:]}." for note in collected.matrix.notes),
             *_set_aside(collected),
         ],
@@ -101,6 +106,33 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "forecast": measured_forecasts(collected.store.results),
         "references": document.get("references", []),
     }
+
+
+def _reference(collected: Collected) -> dict[str, Any]:
+    """The reference as the protocol has it, and whether comparisons are adjusted by it."""
+    if (asked := collected.campaign.protocol.reference) is None:
+        return {}
+    return {"reference": {**asked.model_dump(mode="json"), "adjust": asked.adjust and not _why_not_adjusted(collected)}}
+
+
+def _why_not_adjusted(collected: Collected) -> str:
+    """Why the reference cannot adjust comparisons; empty where it can."""
+    kinds = {hardware(record.specification) for record in collected.reference if record.status == "ok"}
+    if not kinds:
+        return "no run of it is valid"
+    if len(kinds) > 1 and collected.campaign.protocol.lease_order != "blocks":
+        return (
+            "compositions were not made in random order, and the reference ran on devices of several kinds, whose difference "
+            "cannot be told from drift"
+        )
+    return ""
+
+
+def _not_adjusted(collected: Collected) -> list[str]:
+    asked = collected.campaign.protocol.reference
+    if asked is None or not asked.adjust or not (why := _why_not_adjusted(collected)):
+        return []
+    return [f"Comparisons are not adjusted by the reference: {why}."]
 
 
 def _targets(matrix: Matrix) -> list[str]:

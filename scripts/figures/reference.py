@@ -1,0 +1,109 @@
+"""Figure: speed of the reference over the time of the campaign, and whether the system drifted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from campaign import wording
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, measured_as, nothing, page_table
+from campaign.statistics import verdict
+from campaign.statistics.drift import Drift, drift, is_adjusted
+
+TITLE = "Drift over the campaign"
+SECTION = (
+    "Was the system the same from the first composition to the last? The reference is one cell that is measured in every "
+    "composition, on the first device of its first host. What it does over time is no effect of a configuration."
+)
+PLACE = 42
+UNITS = {"relative": "", "deviation": ""}
+
+
+def draw(data: FigureData) -> Drawing:
+    asked = data.protocol.get("reference")
+    if not asked:
+        return nothing("the campaign measures no reference (protocol: reference)")
+    found = drift(data.reference, higher=data.metric.higher)
+    rows = found.leases
+    if rows.empty:
+        return nothing("no run of the reference is valid")
+    rows = rows.assign(relative=np.exp(-rows["deviation"]))
+    runs, kinds = int(rows["runs"].sum()), rows["hardware"].nunique()
+    caption = (
+        f"{data.metric.label.capitalize()} of {asked['workload']} (batch {asked['batch']}, {asked['precision']}) on one device: "
+        f"{wording.plural(runs, 'run')} in {wording.plural(len(rows), 'composition')}. A point is the mean of a composition, against "
+        f" the middle of the campaign{_kinds(kinds)}; every other composition is shaded. Line: straight trend with its 95 % "
+        f"interval (t, {wording.plural(found.freedom, 'degree')} of freedom; each composition counts once). No other figure holds "
+        f"these runs. {measured_as(replace(data, runs=data.reference), data.reference)}"
+    )
+    with plot.style(data.style):
+        svg = _picture(rows, found, data.reference)
+    table = page_table(
+        rows,
+        {
+            "Composition": lambda row: row["lease_id"],
+            "Attached": lambda row: row["attach"],
+            "Hours after the first": lambda row: f"{row['time_h']:.2f}",
+            "Runs": lambda row: wording.count(row["runs"]),
+            "Against the middle of the campaign": lambda row: wording.percent(100 * (row["relative"] - 1), 2),
+        },
+    )
+    covered = coverage_of_leases(data.leases, rows["lease_id"], "measured the reference")
+    finding = _finding(found, data)
+    return Drawing(svg, caption, findings=(finding,), data=rows, coverage=covered, alarm=found.found, **table)
+
+
+def _kinds(kinds: int) -> str:
+    return "" if kinds == 1 else f", each of {kinds} kinds of device for itself"
+
+
+def _finding(found: Drift, data: FigureData) -> str:
+    number = f"{wording.plural(len(found.leases), 'composition')} in {wording.seconds(3600 * found.span_h)}"
+    if not found.known:
+        return f"Too few compositions measured the reference ({number}) to tell whether the system drifted."
+    value, low, high = (wording.percent(each, 1) for each in found.change_pct)
+    if not found.found:
+        return (
+            f"No drift is seen: the speed of the reference changed by {value} [{low}, {high}] over {number}. A change of "
+            f"{wording.percent(found.detectable_pct, 1)} would be found in 80 of 100 such campaigns."
+        )
+    noise = wording.percent(100 * found.noise, 1)
+    return (
+        f"The system drifted: the speed of the reference changed by {value} [{low}, {high}] over {number}, beyond its "
+        f"noise of {noise} from composition to composition. {_meaning(data)}"
+    )
+
+
+def _meaning(data: FigureData) -> str:
+    if is_adjusted({"protocol": data.protocol}):
+        return "Comparisons between compositions are adjusted for it."
+    if data.protocol.get("lease_order") == "blocks":
+        return "Compositions came in random blocks, so that it widens intervals, and is not mistaken for an effect."
+    return f"{verdict.LEASES_IN_ORDER} 'protocol: reference: adjust' removes it."
+
+
+def _picture(rows: pd.DataFrame, found: Drift, runs: pd.DataFrame) -> str:
+    figure, ((axes,),) = plot.grid(1, height_in=2.6)
+    valid = runs[runs["status"] == "ok"]
+    first = valid["started"].min()
+    for place, (_, lease) in enumerate(valid.groupby("lease_id", sort=False)):
+        # Every other composition is shaded, from its first run of the reference to its last.
+        ends = [(lease[name] - first) / 3600 for name in ("started", "ended")]
+        if place % 2 == 0:
+            axes.axvspan(ends[0].min(), ends[1].max(), color=plot.INK, alpha=0.08, linewidth=0)
+    for place, (attach, group) in enumerate(rows.groupby("attach", sort=True)):
+        look = plot.look(place)
+        axes.plot(
+            group["time_h"], 100 * (group["relative"] - 1), look.marker, color=look.colour, label=f"{attach} device"
+        )
+    if found.known:
+        time = np.linspace(rows["time_h"].min(), rows["time_h"].max(), 50)
+        middle, low, high = (100 * (each - 1) for each in found.line(time))
+        axes.plot(time, middle, color=plot.INK, linewidth=1.2, label="trend")
+        axes.fill_between(time, low, high, color=plot.INK, alpha=0.15, linewidth=0)
+    axes.axhline(0, color=plot.INK, linewidth=0.6, linestyle=":")
+    axes.set_xlabel("time (h)")
+    axes.set_ylabel("against the middle (%)")
+    plot.legend(figure, axes.get_legend_handles_labels()[0])
+    return plot.to_svg(figure)
