@@ -32,8 +32,8 @@ def draw(data: FigureData) -> Drawing:
     runs, kinds = int(rows["runs"].sum()), rows["hardware"].nunique()
     caption = (
         f"{data.metric.label.capitalize()} of {asked['workload']} (batch {asked['batch']}, {asked['precision']}) on one device: "
-        f"{wording.plural(runs, 'run')} in {wording.plural(len(rows), 'composition')}. A point is the mean of a composition, against "
-        f" the middle of the campaign{_kinds(kinds)}; every other composition is shaded. Line: straight trend with its 95 % "
+        f"{wording.plural(runs, 'run')} in {wording.plural(len(rows), 'composition')}. A point is a composition's mean against the "
+        f"middle of the campaign{_kinds(kinds)}; every other composition is shaded. Line: straight trend with its 95 % "
         f"interval (t, {wording.plural(found.freedom, 'degree')} of freedom; each composition counts once). No other figure holds "
         f"these runs. {measured_as(replace(data, runs=data.reference), data.reference)}"
     )

@@ -20,7 +20,7 @@ _OF_REFERENCE = "lease_id configuration attach hardware status value started"
 def campaign(
     random: np.random.Generator, change: float = 0.0, blocks: bool = True, own: float = 0.0, shape: str = "line"
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Runs of the matrix and of the reference, of configurations that are equally fast: 1 % from lease to lease and from run to run.
+    """Runs of the matrix and of the reference, of equally fast configurations: sd 1 % from lease to lease and from run to run.
 
     change: of the logarithm of time over the campaign; own: share of the deviation of a lease that the reference does not see.
     """

@@ -12,7 +12,7 @@ import click
 from campaign.cli.options import campaign_argument, format_option, output_option, request_options
 from campaign.cli.terminal import Table, say, show
 from campaign.config.resolve_slurm_options import given_options
-from campaign.documents.run_numbers import whole
+from campaign.documents.run_numbers import runs_of, whole
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.plan.cost.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S
@@ -160,7 +160,7 @@ def _show(plan: Plan) -> None:
     say(
         f"{plan.cell_count} cells, {plan.runs} runs, "
         f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n"
-        f"{''.join([*repeated, *longer, *notes])}"
+        f"{''.join([*repeated, *longer, *notes])}{_of_reference(plan)}"
         f"{_LEAST * (plan.campaign.protocol.lease_order == 'least-recomposition')}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
         f"expected: {hours}, {lasts}; {_ALONE[isolation(plan.campaign)]}\n"
@@ -172,6 +172,12 @@ def _show(plan: Plan) -> None:
 def _compositions(plan: Plan) -> str:
     counts = sorted({cell.settings.compositions for _, cell in plan.cells})
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _of_reference(plan: Plan) -> str:
+    """How many of the runs are of the reference; nothing without one."""
+    runs = sum(len(runs_of(cell.settings)) for lease in plan.leases for cell in lease.cells if cell.reference)
+    return f"{runs} of these runs are of the reference, which every lease measures\n" if runs else ""
 
 
 def _percent(text: str) -> float:
