@@ -34,7 +34,7 @@ from tests.unit.report.figure_columns import unnamed_axes, without_unit
 FIGURES = all_figures()
 # Figures whose numbers are no throughput: they have no interval of one.
 OF_NO_RATE = ("composition_times", "memory_frontier", "link_matrices", "allreduce")
-# Figures of what this campaign has none of: options, sizes, counters over time ..; they are drawn in tests of their own.
+# Figures of what this campaign has none of: options, sizes, a reference ..; they are drawn in tests of their own.
 OF_OTHER_DATA = (
     "software_options",
     "overhead_by_size",
@@ -43,6 +43,7 @@ OF_OTHER_DATA = (
     "workload_characteristics",
     "software_stack",
     "forecast",
+    "reference",
 )
 SHOWN = [name for name in FIGURES if name not in OF_OTHER_DATA]
 

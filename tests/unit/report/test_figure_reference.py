@@ -1,0 +1,140 @@
+"""The figure of the reference: drift is said first on the page and in the summary; adjusted comparisons are called so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from campaign.report.campaign_summary import summary
+from campaign.report.figure import Drawing, FigureData, all_figures, load_figure, page_document
+from campaign.report.page import build_context
+from campaign.statistics import comparisons, verdict
+from campaign.tables.leases import leases_table
+from campaign.tables.runs import reference_table, runs_table
+from tests.unit.report import report_data
+from tests.unit.report.figure_columns import without_unit
+from tests.unit.report.test_campaign_summary import results
+
+FIGURE = load_figure("reference")
+ASKED = {"workload": "bert", "batch": 8, "precision": "fp32", "repetitions": 2, "adjust": False}
+
+
+def data(
+    change: float = 0.0, leases: int = 12, order: str = "blocks", adjust: bool = False, noise: float = 0.005
+) -> Any:
+    """A campaign whose reference ran twice in each lease: equally fast configurations, and a drift over all leases."""
+    random = np.random.default_rng(4)
+    cells = [report_data.cell(report_data.configuration(each=each, used=1), "bert", 8) for each in (1, 2, 3)]
+    runs, reference = [], []
+    for place in range(leases):
+        at, k = (
+            (cells[place % 3], place // 3) if order == "blocks" else (cells[place * 3 // leases], place % (leases // 3))
+        )
+        slower = np.exp(change * place / max(1, leases - 1))
+        for n in (1, 2):
+            start = 1_700_000_000.0 + 3600 * place + 600 * n
+            changes = {"lease_id": f"lease{place}", "started": start, "ended": start + 60}
+            rates = 100 / slower * np.exp(random.normal(0, noise, 2))
+            runs.append(report_data.record(at, 1000 * k + n, float(rates[0]), **changes))
+            of_reference = replace(at, id=f"{place:020x}")
+            reference.append(report_data.record(of_reference, 1000 * k + n, float(rates[1]), **changes))
+    protocol = {
+        "order": "blocks",
+        "lease_order": order,
+        "compositions": leases // 3,
+        "reference": {**ASKED, "adjust": adjust},
+    }
+    table = reference_table(reference)
+    return FigureData(
+        runs_table(runs), pd.DataFrame(columns=["cell_id", "window"]), leases_table([]), "", protocol, reference=table
+    )
+
+
+def drawn(**planted: Any) -> Drawing:
+    return FIGURE.draw(data(**planted))
+
+
+def test_drift_is_an_alarm_with_its_size_and_what_it_means() -> None:
+    drawing = drawn(change=0.05)
+    (finding,) = drawing.findings
+    assert finding.startswith(
+        "The system drifted: the speed of the reference changed by −5.3\u202f% [−6.1\u202f%, −4.5\u202f%]"
+    )
+    assert (
+        "over 12 compositions in 11.0\u202fh, beyond its noise of 0.4\u202f% from composition to composition."
+        in finding
+    )
+    assert "over 12 compositions in 11" in finding
+    assert verdict.LEASES_IN_ORDER in drawn(change=0.05, order="least-recomposition").findings[0]
+    adjusted = drawn(change=0.05, order="least-recomposition", adjust=True).findings[0]
+    assert adjusted.endswith("Comparisons between compositions are adjusted for it.")
+    assert drawing.alarm
+    assert drawing.svg.count("trend") >= 1
+    assert "24 runs in 12 compositions" in drawing.caption
+    assert "5 warm-up and 20 measured steps a run" in drawing.caption
+    assert len(drawing.rows) == len(drawing.data) == 12
+    assert without_unit(FIGURE, drawing) == []
+
+
+def test_no_drift_is_no_alarm_and_says_what_would_have_been_found() -> None:
+    drawing = drawn()
+    assert not drawing.alarm
+    assert drawing.findings[0].startswith("No drift is seen: the speed of the reference changed by ")
+    assert "would be found in 80 of 100 such campaigns" in drawing.findings[0]
+    assert drawn(leases=2).findings[0].startswith("Too few compositions measured the reference")
+
+
+def test_without_a_reference_the_figure_is_left_out() -> None:
+    none = data()
+    assert FIGURE.draw(replace(none, protocol={})).empty_reason.startswith("the campaign measures no reference")
+    assert (
+        FIGURE.draw(replace(none, reference=none.reference.iloc[:0])).empty_reason == "no run of the reference is valid"
+    )
+
+
+@pytest.mark.parametrize(("change", "first"), [(0.05, True), (0.0, False)])
+def test_drift_comes_first_on_the_page_and_in_the_summary(tmp_path: Path, change: float, first: bool) -> None:
+    drawing, scaling = drawn(change=change), all_figures()["scaling"]
+    documents = {
+        "scaling": page_document(scaling, replace(drawing, findings=("Something scales.",), alarm=False)),
+        "reference": page_document(FIGURE, drawing),
+    }
+    directory = results(tmp_path / "r", {"a": 3})
+    for name, document in documents.items():
+        (directory / "figures" / f"{name}.json").write_text(json.dumps(document))
+    said = summary(directory)
+    assert (said.index("The system drifted" if first else "No drift") < said.index("Something scales")) == first
+    plan = report_data.planned()
+    runs = runs_table(report_data.records(plan))
+    cells = report_data_cells(plan, runs)
+    shown = {name: {**document, "svg": "<svg></svg>"} for name, document in documents.items()}
+    context = build_context(runs, cells, [], report_data.context_document(), shown)
+    assert [each["anchor"] for each in context["findings"]] == (
+        ["reference", "scaling"] if first else ["scaling", "reference"]
+    )
+
+
+def report_data_cells(plan: Any, runs: pd.DataFrame) -> pd.DataFrame:
+    from campaign.tables.cells import cells_table
+
+    return cells_table(plan, runs)
+
+
+def test_adjusted_comparisons_say_so_in_captions_and_sentences() -> None:
+    raw, saved = (data(0.05, order="least-recomposition", adjust=adjust) for adjust in (False, True))
+    a, b = (pd.Series([raw.design.cells[place]]) for place in (0, 1))
+    for campaign, word in ((raw, "not in random order"), (saved, "adjusted by the reference")):
+        found = comparisons.ratios(a, b, campaign.design)
+        value, low, high = (float(each[0]) for each in found.of.bounds())
+        row = {name: values[0] for name, values in found.basis(pd.RangeIndex(1)).items()}
+        row |= {"ratio": value, "p": float(found.p()[0])}
+        assert word in verdict.measured(row, (value, low, high), str)
+        assert (verdict.ADJUSTED in verdict.order(campaign.protocol)) == campaign.protocol["reference"]["adjust"]
+    assert verdict.LEASES_IN_ORDER in verdict.order(raw.protocol)
+    assert verdict.LEASES_IN_ORDER not in verdict.order(saved.protocol)
