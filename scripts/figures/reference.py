@@ -51,7 +51,8 @@ def draw(data: FigureData) -> Drawing:
     )
     covered = coverage_of_leases(data.leases, rows["lease_id"], "measured the reference")
     finding = _finding(found, data)
-    return Drawing(svg, caption, findings=(finding,), data=rows, coverage=covered, alarm=found.found, **table)
+    told = rows.assign(time_s=3600 * rows["time_h"]).drop(columns=["cost", "time_h"])
+    return Drawing(svg, caption, findings=(finding,), data=told, coverage=covered, alarm=found.found, **table)
 
 
 def _kinds(kinds: int) -> str:
