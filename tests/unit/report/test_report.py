@@ -129,6 +129,7 @@ def test_summary_counts_what_was_asked_and_what_came(measured: Tables, drawings:
     context = report.build_context(*measured, synthetic.leases(), synthetic.context_document(), drawings)
     assert dict(context["counts"]) == {
         "planned": "112", "measured": "97", "failed": "14", "missing": "1", "excluded": "12", "runs": "444",
+        "compositions": "28",
     }  # fmt: skip
     assert [each["anchor"] for each in context["findings"]] == ["node-spread", "composition-times"]
 

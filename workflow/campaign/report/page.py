@@ -134,6 +134,7 @@ def _counts(runs: pd.DataFrame, cells: pd.DataFrame, excluded: Iterable[Excluded
         *state_counts(cells),
         ("excluded", f"{sum(rule.cells for rule in excluded):,}"),
         ("runs", f"{len(runs):,}"),
+        ("compositions", f"{runs.loc[(runs['status'] == 'ok') & (runs['lease_id'] != ''), 'lease_id'].nunique():,}"),
     ]
 
 
