@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,14 @@ class Planted:
 
 
 _campaigns: dict[str, Campaign] = {}
+_temporary: list[TemporaryDirectory[str]] = []
+
+
+def _directory() -> Path:
+    """One for the process, removed when it ends."""
+    if not _temporary:
+        _temporary.append(TemporaryDirectory(prefix="planted-"))
+    return Path(_temporary[0].name)
 
 
 def _campaign(of: Planted) -> Campaign:
@@ -128,13 +136,13 @@ def _campaign(of: Planted) -> Campaign:
         }
         if changes["campaign.overrides"] is None:
             del changes["campaign.overrides"]
-        _campaigns[key] = campaign_files.load(Path(mkdtemp(prefix="planted-")), changes)
+        _campaigns[key] = campaign_files.load(_directory() / f"campaign-{len(_campaigns)}", changes)
     return _campaigns[key]
 
 
 @cache
 def _store() -> tuple[Store, str]:
-    store = Store(Path(mkdtemp(prefix="planted-results-")))
+    store = Store(_directory() / "results")
     return store, store.share({"packages": {}, "host": "h"})
 
 
