@@ -21,9 +21,9 @@ demo: $(VENV)/.demo  ## Run the default campaign and write its report (a few min
 
 # Most of the time of a test is waiting for daemons: more workers than cores. The first line rewrites the assertions of all files
 # once, instead of once in every worker.
-test: $(VENV)/.dev  ## All tests (ten minutes on two cores)
+test: $(VENV)/.dev  ## All tests (a quarter of an hour on two cores)
 	@pytest --collect-only --quiet > /dev/null || true
-	pytest --numprocesses=6 --dist=loadfile --no-loadscope-reorder
+	pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute; needs no root)
 	pytest --numprocesses=2 --dist=loadfile -m "not slow and not browser" tests/unit

@@ -69,6 +69,13 @@ class Plane(ControlPlane):
         )
 
     def view(self) -> View:
+        devices = self._devices()
+        # Machines and what is free are read one after the other: a device that is attached in between is in neither.
+        if len(devices) < self._count:
+            devices = self._devices()
+        return View(tuple(sorted(devices, key=_by_place)))
+
+    def _devices(self) -> list[Device]:
         shown = self._shown()
         self._known = Known(shown, owned(shown, self._state.read().leases))
         self._units = {}
@@ -79,7 +86,7 @@ class Plane(ControlPlane):
             for type_, model in self._asked_for:
                 names = self._names(machine, type_, model, attached)
                 devices += [self._device(name, fabric, type_, model) for name in names]
-        return View(tuple(sorted(devices, key=_by_place)))
+        return devices
 
     def _shown(self) -> dict[str, Machine]:
         """Machines by host; read one by one only where the list does not tell what is on them."""
