@@ -76,6 +76,11 @@ def test_runs_behind_and_protocol() -> None:
     assert wording.runs_behind([3, 5, 0]) == "n = 3 to 5 runs"
     assert wording.runs_behind([1]) == "n = 1 run"
     assert wording.protocol({"warm_up_steps": 5, "seed": 1}) == "warm up steps 5, seed 1"
+    blocks = {"compositions": 1, "lease_order": "blocks", "order": "blocks", "repetitions": 3}
+    assert (
+        wording.protocol(blocks)
+        == "1 composition, leases in randomised blocks, runs in randomised blocks, 3 repetitions"
+    )
     assert wording.protocol({}) == "not recorded"
 
 

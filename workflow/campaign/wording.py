@@ -179,9 +179,22 @@ def alternative(findings: Sequence[str]) -> str:
     return " ".join(findings[:_ALTERNATIVE])
 
 
+_ORDERS = {
+    "lease_order": {
+        "blocks": "leases in randomised blocks",
+        "least-recomposition": "leases ordered to move few devices",
+    },
+    "order": {"blocks": "runs in randomised blocks", "sequential": "runs cell after cell"},
+}
+
+
 def protocol(settings: Mapping[str, Any]) -> str:
-    """The protocol as one sentence part: 'warm-up steps 5, steps 30, seed 1'."""
-    said = [
-        f"{name.replace('_', ' ')} {value}" for name, value in settings.items() if not isinstance(value, dict | list)
-    ]
+    """The protocol as one sentence part: '3 compositions, runs in randomised blocks, seed 1'."""
+    said = [_setting(name, value) for name, value in settings.items() if not isinstance(value, dict | list)]
     return ", ".join(said) if said else "not recorded"
+
+
+def _setting(name: str, value: Any) -> str:
+    if name in ("compositions", "repetitions"):
+        return plural(value, name[:-1])
+    return _ORDERS.get(name, {}).get(value, f"{name.replace('_', ' ')} {value}")
