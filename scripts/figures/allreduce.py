@@ -131,6 +131,8 @@ def _best(row: Any) -> str:
     model = ""
     if np.isfinite(row["gb_per_s"]):
         latency = f"{wording.number(row['alpha_us'])} [{wording.between(row['alpha_low_us'], row['alpha_high_us'])}] µs"
+        if row["alpha_low_us"] <= 0:
+            latency = f"at most {wording.number(row['alpha_high_us'])} µs"
         bandwidth = f"{wording.number(row['gb_per_s'])} [{_from_to(row['low_gb_per_s'], row['high_gb_per_s'])}] GB/s"
         model = f" (model: {latency} and {bandwidth})"
     return f"{wording.number(row['busbw_max_gb_per_s'])} GB/s at {size_words(row['busbw_max_at_bytes'])}{model}"
