@@ -73,6 +73,10 @@ def test_plan_as_a_table_json_and_tsv_without_side_effects(run: Run, campaign: P
     rows = run("plan", str(campaign), "--format", "tsv").output.splitlines()
     assert len(rows) == 17
     assert not (tmp_path / "results").exists()
+    assert "other cell" not in table.output
+    (tmp_path / "results" / "small" / "records" / "ff").mkdir(parents=True)
+    (tmp_path / "results" / "small" / "records" / "ff" / f"{'f' * 20}.1.json").touch()
+    assert "1 other cell with records in these results" in run("plan", str(campaign)).output
 
 
 def test_plan_says_which_warm_ups_are_lengthened_and_which_cannot_be(run: Run, tmp_path: Path) -> None:

@@ -59,6 +59,14 @@ def test_records_of_other_cells_and_of_more_repetitions_count_for_nothing(tmp_pa
     assert len(missing_runs(cells, {("f" * 20, 1), (cells[0].id, 3)})) == 2 * len(cells)
 
 
+def test_the_plan_counts_cells_with_records_that_the_campaign_does_not_have(tmp_path: Path) -> None:
+    campaign = load(tmp_path)
+    matrix = expand(campaign)
+    records = {("f" * 20, 1), ("f" * 20, 2), (matrix.cells[0].id, 3)}
+    assert build_plan(campaign, matrix, records).unplanned == 1
+    assert build_plan(campaign, matrix, records, where="batch == 1").unplanned == 0
+
+
 ADAPTIVE = {
     "campaign.protocol.repetitions": 10,
     "campaign.protocol.target_half_width_pct": 2.0,

@@ -22,7 +22,7 @@ from campaign.plan.plan_table import counts_per_axis, plan_document, plan_rows
 from campaign.plan.repetitions import said
 from campaign.plan.write import write_plan, write_tables
 from campaign.run.preflight import preflight
-from campaign.wording import duration
+from campaign.wording import duration, plural
 from campaign.workloads.steady_warmup import least_of
 
 if TYPE_CHECKING:  # it brings SciPy
@@ -160,7 +160,7 @@ def _show(plan: Plan) -> None:
     say(
         f"{plan.cell_count} cells, {plan.runs} runs, "
         f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n"
-        f"{''.join([*repeated, *longer, *notes])}{_of_reference(plan)}"
+        f"{''.join([*repeated, *longer, *notes])}{_of_reference(plan)}{_unplanned(plan)}"
         f"{_LEAST * (plan.campaign.protocol.lease_order == 'least-recomposition')}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
         f"expected: {hours}, {lasts}; {_ALONE[isolation(plan.campaign)]}\n"
@@ -178,6 +178,16 @@ def _of_reference(plan: Plan) -> str:
     """How many of the runs are of the reference; nothing without one."""
     runs = sum(len(runs_of(cell.settings)) for lease in plan.leases for cell in lease.cells if cell.reference)
     return f"{runs} of these runs are of the reference, which every lease measures\n" if runs else ""
+
+
+def _unplanned(plan: Plan) -> str:
+    """What else there are records of; nothing without any."""
+    if not plan.unplanned:
+        return ""
+    return (
+        f"{plural(plan.unplanned, 'other cell')} with records in these results: measured with other settings, programs or inputs, "
+        "or before those were part of a cell's identity; kept, and not used\n"
+    )
 
 
 def _percent(text: str) -> float:

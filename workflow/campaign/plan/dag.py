@@ -152,7 +152,7 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
             cells = choice.chosen(matrix.cells)
             gone = Removed(f"--budget {choice.budget}", choice.left_out, len(matrix.cells) - len(cells))
             kept = replace(matrix, cells=cells, removed=(*matrix.removed, *([gone] if gone.cells else [])))
-            plan = replace(planned(kept), budget=choice, matrix=matrix.cells)
+            plan = replace(planned(kept), budget=choice, matrix=matrix.cells, unplanned=plan.unplanned)
     if plan.unfit and not allow_unfit:
         told = "\n".join(
             f"{asked.campaign}: configuration {name} does not fit: {why}" for name, why in plan.unfit.items()

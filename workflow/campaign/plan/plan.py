@@ -117,6 +117,8 @@ class Plan:
     """What a budget chose of the matrix, where one was given."""
     notes: tuple[str, ...] = ()
     """What the campaign asks for in vain."""
+    unplanned: int = 0
+    """Cells with records that the whole campaign does not have (any more); not counted where `where` asks for a part."""
 
     @property
     def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
@@ -245,6 +247,9 @@ def build_plan(
         matrix.cells,
         known.learned_from,
         notes=matrix.notes,
+        unplanned=0
+        if where
+        else len({cell_id for cell_id, _ in measured} - {cell.id for lease in leases for cell in lease.cells}),
     )
 
 
