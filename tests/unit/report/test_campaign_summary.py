@@ -16,13 +16,13 @@ TIE = "A tie with fabric-4 (measured): the measurements show no difference."
 BEYOND = "Beyond the measured range, fabric-8 might give 800."
 
 
-def results(directory: Path, leases: dict[str, int], **answer: Any) -> Path:
-    """The files that the summary reads, of configurations composed so often and one answer."""
+def results(directory: Path, leases: dict[str, int], value: str = "1.5", **answer: Any) -> Path:
+    """The files that the summary reads, of configurations composed so often, a run each, and one answer."""
     for name in ("tables", "figures", "recommendation"):
         (directory / name).mkdir(parents=True)
     cells = {"n_planned": 3, "n_ok": 3, "n_failed": 0, "n_implied": 0, "n_missing": 0}
     runs = [
-        {"configuration": name, "lease_id": f"{name}.c{n}", "status": "ok"}
+        {"configuration": name, "lease_id": f"{name}.c{n}", "status": "ok", "value": value}
         for name, k in leases.items()
         for n in range(k)
     ]
@@ -69,3 +69,9 @@ def test_ties_are_part_of_what_to_build_and_what_is_extrapolated_is_not(tmp_path
     )
     assert "nothing fulfils the constraints." in none
     assert BEYOND not in none
+
+
+def test_valid_runs_without_the_primary_metric_are_counted(tmp_path: Path) -> None:
+    assert "without the primary metric" not in campaign_summary.summary(results(tmp_path / "a", {"a": 3}))
+    said = campaign_summary.summary(results(tmp_path / "b", {"a": 3}, value=""))
+    assert "3 measured runs without the primary metric, in no figure of it\n" in said

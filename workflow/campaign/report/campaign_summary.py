@@ -35,7 +35,7 @@ def summary(directory: Path) -> str:
         "",
         f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied}"
         f"{runs['missing']} missing",
-        *_compositions(results),
+        *_valid_runs(results),
     ]
     drawings = {path.stem: json.loads(path.read_bytes()) for path in results.figures.glob("*.json")}
     for drawing in in_page_order(drawings):
@@ -50,13 +50,22 @@ def summary(directory: Path) -> str:
     return "\n".join(lines)
 
 
-def _compositions(results: Results) -> list[str]:
-    """How often configurations were composed, which is what every statement between them rests on."""
+def _valid_runs(results: Results) -> list[str]:
+    """How often configurations were composed, which is what every statement between them rests on; and runs that have no number."""
     leases: defaultdict[str, set[str]] = defaultdict(set)
+    without = 0
     with (results.tables / "runs.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if row["status"] == "ok":
                 leases[row["configuration"]].add(row["lease_id"])
+                without += row["value"] == ""
+    said = (
+        [f"{wording.plural(without, 'measured run')} without the primary metric, in no figure of it"] if without else []
+    )
+    return _compositions(leases) + said
+
+
+def _compositions(leases: Mapping[str, set[str]]) -> list[str]:
     counts = sorted(len(own) for own in leases.values())
     if not counts:
         return []
