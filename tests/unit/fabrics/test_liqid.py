@@ -24,6 +24,7 @@ from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.liqid import LiqidDialect, open_dialect
 from campaign.testbed.control_planes.server import Asked, Server
+from tests.unit.fabrics import liqid_sdk
 
 BASE = "/liqid/api/v2/"
 LEASE = "demo.c.1"
@@ -144,7 +145,7 @@ def told(asked: Asked) -> str:
 # -- the wire -----------------------------------------------------------------------------------------------------------------
 
 POOL = "coordinates={'rack': 0, 'shelf': 0, 'node': 0} fabr_id=1 grp_id=1"
-VIEW = ["GET machine", "GET predevice", "GET device/info/compute", "GET device/info/gpu"]
+VIEW = ["GET machine", "GET predevice", "GET device/info/cpu", "GET device/info/gpu"]
 FIRST_VIEW = [*VIEW[:2], "GET group", *VIEW[2:]]
 COMPOSE = [
     *VIEW,
@@ -198,6 +199,21 @@ def test_composing_and_releasing_send_exactly_the_requests_of_the_sdk(site: Site
     assert fabric.release(LEASE) == ()
     assert [told(asked) for asked in site.server.log] == RELEASE
     assert site.clean()
+
+
+def test_every_request_is_one_of_the_vendors_client(serve: Callable[..., Site]) -> None:
+    """Its address, and what it has as its body, by the recorded shapes of the SDKs."""
+    for mode in ("reboot", "powered_off"):
+        site = serve(drives=1, groups=())
+        fabric = site.open(state=mode, create_group=True, attach_mode=mode)
+        fabric.compose(selected(fabric, storage="fabric-nvme"))
+        assert fabric.release(LEASE) == ()
+        for asked in site.server.log:
+            path = asked.path.removeprefix(BASE)
+            body, _ = liqid_sdk.shapes_of(asked.method, path)
+            assert (body is None) == (asked.body is None), path
+            if body is not None:
+                liqid_sdk.read(asked.body, body, path)
 
 
 def test_objects_are_echoed_whole_and_a_new_machine_is_as_the_sdk_makes_it(site: Site) -> None:

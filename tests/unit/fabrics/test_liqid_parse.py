@@ -16,6 +16,7 @@ from campaign.fabrics.dialects.liqid.control_plane import shown
 from campaign.fabrics.dialects.liqid.snapshot import Snapshot, assemble
 from campaign.fabrics.errors import Conflict, NoMatch, ProtocolViolation
 from campaign.fabrics.protocol import Tag
+from tests.unit.fabrics import liqid_sdk
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "liqid"
 LEASE = "demo.c.1"
@@ -32,7 +33,7 @@ def sample(name: str) -> parse.Envelope:
 def snapshot(
     predevices: str = "predevice", gpus: str = "device_info_gpu", details: dict[str, Any] | None = None
 ) -> Snapshot:
-    infos = {path: sample(f"device_info_{path}").data for path in ("compute", "storage")}
+    infos = {path: sample(f"device_info_{parse.INFO[path]}").data for path in ("compute", "storage")}
     infos["gpu"] = sample(gpus).data
     machines = {raw["mach_id"]: raw for raw in sample("machine").data}
     told = details or sample("machine_details").data[0]
@@ -138,7 +139,7 @@ def test_devices_are_shown_with_who_has_them(predevices: str, gpus: str) -> None
 def test_gpus_have_no_identity_on_the_host_and_drives_their_serial() -> None:
     ids = {device.fabric_id: device.host_id for device in shown(snapshot(), {}).devices}
     assert ids["gpu1"] is None
-    assert ids["nvme1"] == sample("device_info_storage").data[0]["serial_num"]
+    assert ids["nvme1"] == sample("device_info_ssd").data[0]["serial_num"]
 
 
 @pytest.mark.parametrize("change", [{"gpu-count": 0}, {"gpu-count": "2"}])
@@ -161,7 +162,7 @@ def test_a_device_that_names_a_machine_otherwise_than_the_machine_is_unknown(cha
     listed = [dict(each) for each in sample("predevice").data]
     next(each for each in listed if each["name"] == "gpu2").update(change)
     machines = {raw["mach_id"]: raw for raw in sample("machine").data}
-    infos = {path: sample(f"device_info_{path}").data for path in ("compute", "gpu", "storage")}
+    infos = {path: sample(f"device_info_{parse.INFO[path]}").data for path in ("compute", "gpu", "storage")}
     view = shown(assemble(sample("group").data, machines, listed, infos, {}, HOSTS), {})
     gpu2 = view.device("gpu2")
     assert gpu2 is not None
@@ -177,6 +178,30 @@ def test_two_devices_of_one_name_are_not_guessed_at() -> None:
     listed = sample("predevice").data
     with pytest.raises(ProtocolViolation, match="two devices named gpu1"):
         assemble((), {}, (*listed, listed[2]), {}, {}, HOSTS)
+
+
+@pytest.mark.parametrize("dev_id", [None, "", "0x00000000", "n/a", "gpu one"])
+def test_a_device_without_a_number_is_unknown(dev_id: str | None) -> None:
+    """The SDKs read what is no hexadecimal number as 0, which is no id: nobody could be asked to mark it."""
+    infos = {"gpu": [dict(each) | {"dev_id": dev_id} for each in sample("device_info_gpu").data]}
+    view = shown(assemble((), {}, [sample("predevice").data[4]], infos, {}, HOSTS), {})
+    assert [(device.fabric_id, device.state) for device in view.devices] == [("gpu3", "unknown")]
+
+
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("device_info_cpu", "ComputeInfo"),
+        ("device_info_gpu", "GPUInfo"),
+        ("device_info_ssd", "StorageInfo"),
+        ("group", "Group"),
+        ("machine", "Machine"),
+        ("machine_details", "MachineDetails"),
+        ("predevice", "PreDevice"),
+    ],
+)
+def test_samples_are_what_the_vendors_client_understands(name: str, record: str) -> None:
+    assert liqid_sdk.answered(json.loads((DATA / f"{name}.json").read_text()), record, name)
 
 
 def test_broken_devices_are_not_free() -> None:

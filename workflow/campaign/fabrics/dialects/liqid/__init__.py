@@ -1,6 +1,7 @@
 """Liqid Matrix, REST v2: a machine for each host of a lease, in the campaign's group, of the host's compute device and its devices.
 
-Unverified: written from the public SDKs (3.2.0) and requests recorded from them; run against this project's emulator only.
+Unverified: a real Matrix. The addresses, words and records of Liqid's public SDKs are written down in
+`tests/data/fabrics/liqid/sdk.json`, and judge the requests of this adapter and every answer of its emulator.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ FABRIC = FabricKind(
     "Liqid Matrix, REST v2",
     Options,
     open_fabric,
-    unverified="a real Liqid director; requests follow its published client libraries",
-    tested="its emulator, by requests recorded from Liqid's own SDK",
+    unverified="a real Liqid director: its error numbers, the words of its device states, whether one sees the machine of a device "
+    "before it is reprogrammed. Memory devices are not composed",
+    tested="its emulator. Recorded shapes of Liqid's public SDKs (Java 3.4, Python) confirm the addresses, words and bodies of "
+    "the adapter, and the answers of the emulator; no registry has the SDKs themselves",
     emulator="campaign.testbed.control_planes.liqid",
 )

@@ -1,8 +1,8 @@
 """A Liqid Matrix as a control plane.
 
-Unverified: no real Matrix was at hand. Inferred, and to be looked at first on one: the addresses of devices' user descriptions for
-FPGAs, the words for broken devices, that deleting a machine disconnects at once, and that devices show their machine only after it
-was reprogrammed. Links are not told: what `lanes` counts is not documented, so it does not say that a link is degraded.
+Unverified: no real Matrix was at hand. Inferred, and to be looked at first on one: the words for broken devices, that deleting a
+machine disconnects at once, and that devices show their machine only after it was reprogrammed. Links are not told: what `lanes`
+counts is not documented, so it does not say that a link is degraded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Plane(ControlPlane):
     def capabilities(self) -> Capabilities:
         return Capabilities(
             attach_mode=self._options.attach_mode,
-            note="written from Liqid's public SDKs (3.2.0); not run against a real Matrix",
+            note="written from Liqid's public SDKs (3.4); not run against a real Matrix",
         )
 
     def view(self) -> View:

@@ -28,13 +28,17 @@ PATHS = {
     "link": "network",
     "nic": "network",
     "eth": "network",
+    "iba": "network",
     "infi": "network",
+    "fibr": "network",
     "fpga": "fpga",
 }
-"""Part of the address where a type of device is listed and changed, by Liqid's type of device. Others cannot be composed."""
+"""Part of the addresses status/, predevice/ and relate/, by `dev_type`. Others (memory, switches) are not composed."""
 KINDS = {"gpu": "gpu", "storage": "nvme", "network": "nic", "fpga": "fpga"}
+INFO = {"compute": "cpu", "gpu": "gpu", "storage": "ssd", "network": "link", "fpga": "fpga"}
+"""Part of the address device/info/, where both SDKs have words of their own."""
 DESCRIBED = {"compute": "comp", "gpu": "gpu", "storage": "targ", "network": "link", "fpga": "fpga"}
-"""Type in the address of a device's user description. `fpga` is inferred; the others are documented."""
+"""Type in the address of a device's user description."""
 COUNTED = {
     "gpu": "gpu-count",
     "storage": "storage-drive-count",
@@ -189,7 +193,8 @@ def seen(predevice: Raw, info: Raw | None) -> Seen | None:
     return Seen(
         name,
         path,
-        device_id=_text(member(info, "dev_id")),
+        # An id is a hexadecimal number; 0 is what the SDKs make of one that is missing or not readable.
+        device_id=_text(member(info, "dev_id")) if number(member(info, "dev_id")) else "",
         model=_text(member(info, "model")) or (":".join(pci) if all(pci) else ""),
         serial=_text(member(info, "serial_num")),
         text=_text(member(info, "udesc")),

@@ -10,6 +10,7 @@ from typing import Any
 from campaign.fabrics.dialects.liqid.api import Api, Refused
 from campaign.fabrics.dialects.liqid.parse import (
     COUNTED,
+    INFO,
     Raw,
     Seen,
     is_machine_name,
@@ -99,7 +100,7 @@ def read(api: Api, hosts: Mapping[str, str], groups: Sequence[Any] = ()) -> Snap
     known = {None, *(number(member(group, "grp_id")) for group in groups)}
     if not groups or any(device.group not in known for device in found):
         groups = api.get("group")
-    infos = {path: api.get(f"device/info/{path}") for path in dict.fromkeys(device.path for device in found)}
+    infos = {path: api.get(f"device/info/{INFO[path]}") for path in dict.fromkeys(device.path for device in found)}
     by_number = {n: each for each in machines if (n := number(member(each, "mach_id"))) is not None}
     ours = [n for n, each in by_number.items() if is_machine_name(member(each, "mach_name"))]
     details = {n: _details(api, by_number[n]) for n in ours}

@@ -11,9 +11,21 @@ from campaign.testbed.control_planes.liqid.matrix import Matrix, MatrixDevice, M
 FABR_ID = 1
 COORDINATES = {"rack": 0, "shelf": 0, "node": 0}
 PATHS = {"comp": "compute", "gpu": "gpu", "targ": "storage", "link": "network", "fpga": "fpga"}
+"""Word of a kind of device in status/, predevice/ and relate/."""
+INFO_PATHS = {"comp": "cpu", "gpu": "gpu", "targ": "ssd", "link": "link", "fpga": "fpga"}
+"""And in device/info/."""
+_TYPES = {"comp": "compute", "gpu": "gpu", "targ": "target/SSD", "link": "ethernet_link", "fpga": "fpga"}
+"""And as the `device_type` of a record."""
 _CLASSES = {"comp": "Compute", "gpu": "Gpu", "targ": "Ssd", "link": "Link", "fpga": "Fpga"}
-_COUNTS = {"cpu-sockets": "comp", "gpu-count": "gpu", "storage-drive-count": "targ"}
-_COUNTS |= {"network-adapter-count": "link", "fpga-count": "fpga"}
+_CAPACITY_MB = 4_000_000
+_NOTE = "site_note"
+"""A member that is in no SDK: whoever echoes an object may have dropped it, and may have kept it."""
+_COUNTS = {
+    "gpu-count": "gpu",
+    "storage-drive-count": "targ",
+    "network-adapter-count": "link",
+    "fpga-count": "fpga",
+}
 
 
 def group_json(group: MatrixGroup) -> dict[str, Any]:
@@ -21,7 +33,6 @@ def group_json(group: MatrixGroup) -> dict[str, Any]:
 
 
 def machine_json(machine: MatrixMachine) -> dict[str, Any]:
-    """`site_note` is in no SDK: whoever echoes a machine must keep what he does not know."""
     return {
         "index": machine.number - 1,
         "mach_id": machine.number,
@@ -35,7 +46,7 @@ def machine_json(machine: MatrixMachine) -> dict[str, Any]:
         "p2p": "off",
         "mtime": machine.mtime,
         "connection_history": [],
-        "site_note": f"made for {machine.name}",
+        _NOTE: f"made for {machine.name}",
     }
 
 
@@ -52,34 +63,51 @@ def _addressed(device: MatrixDevice) -> dict[str, Any]:
     }
 
 
-def status_json(device: MatrixDevice) -> dict[str, Any]:
-    return _addressed(device) | {
-        "type": f"{_CLASSES[device.dev_type]}DeviceStatus",
+def _described(device: MatrixDevice) -> dict[str, Any]:
+    """What a device's status and its information have."""
+    return {
+        "name": device.name,
         "dev_id": device.dev_id,
-        "device_type": device.dev_type,
+        "device_type": _TYPES[device.dev_type],
         "device_state": _state(device),
+        "conn_type": "pcie",
+        "fabric_type": "gen4",
+        "fabr_gid": f"0x{device.number:04x}",
+        "flags": "0x0000000000000000",
+        "index": device.number,
         "location": _location(device),
         "owner": dict(COORDINATES),
-        "did": "0x2235",
-        "vid": "0x10de",
-        "site_note": f"in slot {device.slot}",
+        "pod_id": -1,
+        "sled_id": "0x00000000",
     }
+
+
+def status_json(device: MatrixDevice) -> dict[str, Any]:
+    own = {"capacity(MB)": _CAPACITY_MB} if device.dev_type == "targ" else {"unique": f"u-{device.name}"}
+    return (
+        _addressed(device)
+        | _described(device)
+        | own
+        | ({"hconn": "n/a"} if device.dev_type == "comp" else {})
+        | {
+            "type": f"{_CLASSES[device.dev_type]}DeviceStatus",
+            "flags2": "0x0000000000000000",
+            "did": "0x2235",
+            "vid": "0x10de",
+            _NOTE: f"in slot {device.slot}",
+        }
+    )
 
 
 def info_json(device: MatrixDevice) -> dict[str, Any]:
     part = device.part
-    return {
-        "name": device.name,
-        "dev_id": device.dev_id,
-        "device_type": device.dev_type,
-        "device_state": _state(device),
-        "location": _location(device),
+    return _described(device) | {
         "model": device.model,
         "vendor": "emulated",
         "serial_num": "" if part is None else part.serial,
         "udesc": device.text,
-        "buswidth": 16,
-        "busgen": 4,
+        "buswidth": "16",
+        "busgen": "4",
     }
 
 
@@ -101,8 +129,10 @@ def predevice_json(device: MatrixDevice, matrix: Matrix) -> dict[str, Any]:
 
 def details_json(machine: MatrixMachine, matrix: Matrix) -> dict[str, Any]:
     inside = [device.dev_type for device in matrix.devices.values() if device.machine == machine.number]
-    counts = {name: inside.count(dev_type) for name, dev_type in _COUNTS.items()}
-    return {"mach_id": machine.number, "mach_name": machine.name, **counts, "os_name": "linux"}
+    counts: dict[str, Any] = {name: inside.count(dev_type) for name, dev_type in _COUNTS.items()}
+    counts["cpu-sockets"] = str(inside.count("comp"))
+    whole = {"mach_id": machine.number, "mach_name": machine.name, **counts, "os_name": "linux"}
+    return whole | {"created": machine.mtime, "modified": machine.mtime}
 
 
 def _state(device: MatrixDevice) -> str:
@@ -127,10 +157,11 @@ def cameled(value: Any) -> Any:
 
 
 def echoed(body: Any, given: Mapping[str, Any], what: str) -> None:
-    """Raise Refusal unless `body` has every member that the Matrix gave, as it gave it; more is ignored."""
+    """Raise Refusal unless `body` has every member that the Matrix gave and the SDKs know, as it gave it; more is ignored."""
     if not isinstance(body, Mapping):
         raise Refusal(f"{what} expected")
-    if wrong := [name for name, value in snaked(given).items() if body.get(name, ...) != value]:
+    expected = {name: value for name, value in snaked(given).items() if name != _NOTE}
+    if wrong := [name for name, value in expected.items() if body.get(name, ...) != value]:
         raise Refusal(f"{what} is not whole: {', '.join(wrong)}")
 
 

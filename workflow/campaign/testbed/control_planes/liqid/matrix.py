@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from campaign.testbed.control_planes.hardware import Rack, RackDevice, RackError
 
 MACH_ID_MAX = 0x3FFF
+_MADE = 1_767_225_600_000
+"""When machines were made, as a number; its unit is not documented."""
 TYPES = {"gpu": "gpu", "nvme": "targ", "nic": "link", "fpga": "fpga"}
 """Liqid's type of a device, by the rack's kind; compute devices are `comp`."""
 _WORDS = {400: "BAD_REQUEST", 401: "UNAUTHORIZED", 403: "FORBIDDEN", 404: "NOT_FOUND", 409: "CONFLICT"}
@@ -58,7 +60,7 @@ class MatrixMachine:
     group: int
     name: str
     comp_name: str
-    mtime: str | None = None
+    mtime: int
     pending: dict[str, bool] = field(default_factory=dict)
 
 
@@ -94,15 +96,26 @@ class Matrix:
         return self.groups[number]
 
     def remove_group(self, number: int) -> None:
-        group = self.group(number)
-        if any(device.group == number for device in self.devices.values()) or group.editing:
-            raise Refusal(f"Group {number} is not empty")
+        """Its machines go with it, and its devices go to the free pool of the system."""
+        if self.group(number).editing:
+            raise Refusal(f"Group {number} is already being edited", 409)
+        machines = [machine.number for machine in self.machines.values() if machine.group == number]
+        for machine in machines:
+            self._not_edited(machine)
+        for machine in machines:
+            self.remove_machine(machine)
+        for device in self.devices.values():
+            if device.group == number:
+                device.group = None
         del self.groups[number]
 
     def edit_pool(self, number: object) -> None:
+        """One group at a time, and none while a machine is edited."""
         group = self.group(number)
-        if group.editing:
-            raise Refusal(f"Group {number} is already being edited", 409)
+        if (other := next((each for each in self.groups.values() if each.editing), None)) is not None:
+            raise Refusal(f"Group {other.number} is already being edited", 409)
+        if self.editing is not None:
+            self._not_edited(self.editing)
         group.editing = True
 
     def finish_pool(self, number: object, *, keep: bool) -> None:
@@ -141,7 +154,7 @@ class Matrix:
         if name in {machine.name for machine in self.machines.values()}:
             raise Refusal(f"Machine name {name} exists already")
         assert isinstance(group, int)  # group() refuses anything else
-        self.machines[number] = MatrixMachine(number, group, name, str(comp_name or name), "2026-01-01T00:00:00")
+        self.machines[number] = MatrixMachine(number, group, name, str(comp_name or name), _MADE)
         return self.machines[number]
 
     def remove_machine(self, number: int) -> None:

@@ -10,6 +10,7 @@ from campaign.testbed.control_planes.hardware import Rack
 from campaign.testbed.control_planes.liqid.json_objects import (
     COORDINATES,
     FABR_ID,
+    INFO_PATHS,
     PATHS,
     cameled,
     details_json,
@@ -62,6 +63,7 @@ class LiqidDialect:
         self.power: list[tuple[str, int, int]] = []
         self._keys: dict[str, str] = {}
         self._made = 0
+        self._address = ""
         self._later: list[_Later] = []
 
     def expire(self) -> None:
@@ -69,6 +71,7 @@ class LiqidDialect:
         self._keys.clear()
 
     def answer(self, asked: Asked) -> Reply:
+        self._address = asked.header("Host") or ""
         try:
             if not asked.path.startswith(BASE):
                 raise Refusal(f"No such path {asked.path}", 404)
@@ -117,7 +120,8 @@ class LiqidDialect:
             work()
             return [{}]
         self._later.append(_Later(work, self.behaviour.async_polls))
-        href = f"{BASE}async/{len(self._later) - 1}"
+        # A whole address: the vendor's own client asks there as it is.
+        href = f"http://{self._address}{BASE}async/{len(self._later) - 1}"
         return self._data([{"command_execution_state": "Pending", "links": [{"rel": "status", "href": href}]}], 202)
 
     def _polled(self, number: int) -> Reply:
@@ -150,16 +154,16 @@ class LiqidDialect:
             case ["machine"]:
                 return _filtered([machine_json(each) for each in matrix.machines.values()], query)
             case ["machine", "nextid"]:
-                return [next(n for n in range(1, len(matrix.machines) + 2) if n not in matrix.machines)]
+                return [str(next(n for n in range(1, len(matrix.machines) + 2) if n not in matrix.machines))]
             case ["machine", "details", number]:
                 return [details_json(matrix.machine(_number(number)), matrix)]
             case ["predevice"]:
                 return _filtered([predevice_json(each, matrix) for each in matrix.devices.values()], query)
             case ["status", path] if path in PATHS.values():
                 free = query.get("filter", "false").lower() == "true"
-                return [status_json(each) for each in self._of(path) if not free or each.group is None]
-            case ["device", "info", path] if path in PATHS.values():
-                return [info_json(each) for each in self._of(path)]
+                return [status_json(each) for each in self._of(path, PATHS) if not free or each.group is None]
+            case ["device", "info", path] if path in INFO_PATHS.values():
+                return [info_json(each) for each in self._of(path, INFO_PATHS)]
             case ["coordinates"]:
                 return [dict(COORDINATES)]
             case ["fabric", "id"]:
@@ -167,8 +171,8 @@ class LiqidDialect:
             case _:
                 raise Refusal(f"No such path {asked.path}", 404)
 
-    def _of(self, path: str) -> list[MatrixDevice]:
-        return [device for device in self.matrix.devices.values() if PATHS[device.dev_type] == path]
+    def _of(self, path: str, paths: Mapping[str, str]) -> list[MatrixDevice]:
+        return [device for device in self.matrix.devices.values() if paths[device.dev_type] == path]
 
     def _change(self, words: list[str], asked: Asked) -> list[Any] | Reply:
         matrix, body = self.matrix, snaked(asked.body)
