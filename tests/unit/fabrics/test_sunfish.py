@@ -16,6 +16,7 @@ from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.dialects.sunfish import Options, open_fabric
 from campaign.fabrics.dialects.sunfish.connections import (
     Shown,
+    Use,
     connection,
     connection_id,
     endpoint,
@@ -50,10 +51,11 @@ def opened(
 ) -> Iterator[tuple[ControlledFabric, Rack, Server]]:
     dialect = open_dialect("sunfish", rack(["host1", "host2"], [("gpu", "a100", gpus), ("nvme", "ssd", 1)]), **quirks)
     with Server(dialect, tls=False) as server:
-        told: dict[str, Any] = {"url": server.url, **(options or {})}
+        told: dict[str, Any] = {"url": server.url, "ask_agent": asks_agent, **(options or {})}
         told["credentials"] = {"user_env": "SUNFISH_USER", "password_env": "SUNFISH_PASSWORD"}
-        if asks_agent:
+        if asks_agent and "agent_url" not in told:
             told["agent_url"] = server.url + AGENT
+        told = {name: v.replace("{url}", server.url) if name == "agent_url" and v else v for name, v in told.items()}
         fabric = open_fabric(Options.model_validate(told), HOSTS, (PoolSpec("gpu", "a100", gpus),), tmp_path)
         yield fabric, dialect.rack, server
         fabric.close()
@@ -77,10 +79,13 @@ def ids(fabric: ControlledFabric, lease_id: str = "one") -> set[str]:
     ("quirks", "asks_agent"),
     [
         ({}, False),
+        ({}, True),
+        ({"release": "0.3"}, True),
+        ({"release": "0.3", "links": "agent", "login": True}, False),
+        ({"links": "stale"}, True),
         ({"renamed": True}, True),
         ({"expands": True}, True),
-        ({"links": "store"}, False),
-        ({"links": "none"}, True),
+        ({"links": "store", "login": True}, False),
     ],
     ids=str,
 )
@@ -118,7 +123,12 @@ def test_a_lease_is_found_by_its_name_alone(tmp_path: Path) -> None:
 def connect_by_hand(fabric: ControlledFabric, host: str, device: str) -> None:
     ends = ("InitiatorEndpoints", host), ("TargetEndpoints", device)
     links = {end: [{"@odata.id": f"/redfish/v1/Fabrics/CXL/Endpoints/{name}"}] for end, name in ends}
-    body = {"Name": "by hand", "ConnectionType": "Memory", "Links": links}
+    body = {
+        "@odata.type": "#Connection.v1_1_0.Connection",
+        "Name": "by hand",
+        "ConnectionType": "Memory",
+        "Links": links,
+    }
     assert fabric.plane.client.change("POST", "/redfish/v1/Fabrics/CXL/Connections", body).ok
 
 
@@ -158,22 +168,17 @@ def test_connections_of_others_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("links", "asks_agent", "who"),
+    ("links", "who"),
     [
-        ("agent", False, "endpoint gpu1 does not"),
-        ("store", True, "the agent does not"),
-        ("none", True, "the agent does not"),
-        (
-            "store",
-            False,
-            "whose deletion it did not answer",
-        ),  # nobody else tells: Sunfish lists it, and every DELETE ends so
+        ("agent", "endpoint gpu1 does not"),
+        ("store", "whose deletion it did not answer"),  # nobody else tells: Sunfish lists it, and every DELETE ends so
+        ("copy", "whose deletion it did not answer"),
     ],
 )
-def test_a_release_that_splits_sunfish_from_its_agent_is_said_and_kept(
-    links: str, asks_agent: bool, who: str, tmp_path: Path
+def test_a_release_that_splits_sunfish_from_its_agent_is_said_and_kept_where_the_agent_is_not_asked(
+    links: str, who: str, tmp_path: Path
 ) -> None:
-    with opened(tmp_path, asks_agent=asks_agent, links=links, drops=1) as (fabric, hardware, _):
+    with opened(tmp_path, links=links, drops=1) as (fabric, hardware, _):
         fabric.compose(selected(fabric))
         for _ in range(2):  # every retry fails the same way
             with pytest.raises(PartialFailure, match=who) as caught:
@@ -189,16 +194,108 @@ def test_a_release_that_splits_sunfish_from_its_agent_is_said_and_kept(
             selected(fabric, "two", devices=3)
 
 
+@pytest.mark.parametrize(
+    "quirks",
+    [{"drops": 1}, {"drops": 1, "links": "store"}, {"aliases": "agent"}],
+    ids=["no answer", "its endpoints list it", "answered 500"],
+)
+def test_a_release_is_done_when_the_agent_says_so_and_what_sunfish_keeps_is_told(
+    quirks: dict[str, Any], tmp_path: Path
+) -> None:
+    """The development branch answers 500 to deletions that its agent has carried out, and lists them for good."""
+    with opened(tmp_path, asks_agent=True, options={"agent_url": None}, **quirks) as (fabric, hardware, server):
+        for lease_id in ("one", "two"):  # the ghost of the first is not in the way of the second
+            selection = selected(fabric, lease_id)
+            fabric.compose(selection)
+            assert ids(fabric, lease_id) == attached(hardware) == set(selection.ids)
+            assert fabric.release(lease_id) == ()
+            assert not attached(hardware)
+        assert fabric.held() == {}
+        assert {device.state for device in fabric.inventory().devices} == {"free"}
+        kept = server.dialect.store  # type: ignore[attr-defined]
+        assert kept
+        assert all(f"/redfish/v1/Fabrics/CXL/Connections/{name}" in fabric.capabilities().note for name in kept)
+        deletions = [asked.path for asked in server.changing() if asked.method == "DELETE"]
+        assert len(deletions) == len(set(deletions)) == 4  # reported, and not tried again
+
+
+def test_a_creation_that_sunfish_does_not_store_is_no_composition(tmp_path: Path) -> None:
+    with opened(tmp_path, asks_agent=True, aliases="other") as (fabric, hardware, _):
+        with pytest.raises(OutcomeUnknown):
+            fabric.compose(selected(fabric, devices=1))
+        assert ids(fabric) == set()
+        with pytest.raises(PartialFailure, match="Sunfish does not"):
+            fabric.release("one")
+        assert attached(hardware) == {"gpu1"}
+
+
+def test_a_connection_says_its_type_and_address(tmp_path: Path) -> None:
+    """Without the first the reference server refuses it, without the second it fails when the agent has made it."""
+    with opened(tmp_path) as (fabric, _, server):
+        fabric.compose(selected(fabric, devices=1))
+        (made,) = (asked for asked in server.changing() if asked.method == "POST")
+        assert made.body["@odata.type"] == "#Connection.v1_1_0.Connection"
+        assert made.body["@odata.id"] == f"{made.path}/{made.body['Id']}"
+
+
+def test_collections_are_found_again_below_the_fabric(tmp_path: Path) -> None:
+    """Links that lead nowhere are followed once."""
+    with opened(tmp_path, gpus=2) as (fabric, _, server):
+        fabric.inventory()
+        seen = [asked.path for asked in server.log]
+        assert {"/redfish/v1/Endpoints", "/redfish/v1/Zones", "/redfish/v1/Fabrics/CXL/Endpoints"} <= set(seen)
+        fabric.compose(selected(fabric, devices=1))
+        fabric.inventory()
+        assert [asked.path for asked in server.log].count("/redfish/v1/Endpoints") == 1
+
+
+def test_a_store_without_endpoints_says_where_it_looked(tmp_path: Path) -> None:
+    with opened(tmp_path) as (fabric, _, server):
+        server.dialect._names.clear()  # type: ignore[attr-defined]
+        with pytest.raises(FabricError, match=r"no endpoints .*/redfish/v1/Fabrics/CXL/Endpoints.*registered"):
+            fabric.inventory()
+
+
+def test_an_agent_without_a_list_has_nothing_to_list(tmp_path: Path) -> None:
+    with opened(tmp_path, asks_agent=True) as (fabric, _, server):
+        assert {device.state for device in fabric.inventory().devices} == {"free"}
+        assert (AGENT, "GET") in {(asked.path, asked.method) for asked in server.log}
+        asked = next(asked for asked in server.log if asked.path == AGENT)
+        assert asked.header("Authorization") is None
+        assert asked.header("X-Auth-Token") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "quirks", "words"),
+    [
+        (
+            {"agent_url": "{url}/elsewhere/Fabrics/CXL/Connections"},
+            {},
+            r"no such fabric; .*agent_url.*ask_agent: false",
+        ),
+        ({"agent_url": None}, {"down": "drop"}, r"Sunfish's agent; .*agent_url.*ask_agent: false"),
+    ],
+)
+def test_an_agent_that_is_not_there_is_said_with_what_to_set(
+    options: dict[str, Any], quirks: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with (
+        opened(tmp_path, asks_agent=True, options=options, **quirks) as (fabric, _, _server),
+        pytest.raises(FabricError, match=words),
+    ):
+        fabric.inventory()
+
+
 def test_a_leaked_lease_has_the_words_in_its_journal(tmp_path: Path) -> None:
-    with opened(tmp_path / "fabric", asks_agent=True, links="store", drops=1) as (fabric, _, _server):
+    with opened(tmp_path / "fabric", links="agent", drops=1) as (fabric, _, _server):
         request = Request("one", "demo", "tester", configuration(devices_per_host=2))
         lease = acquire(fabric, request, tmp_path / "leases", wait_s=0, poll_s=0)
         document = release(fabric, lease, poll_s=0)
         assert (document["state"], document["leaked"]) == ("LEAKED", ["gpu1"])
-        assert "the agent does not" in (tmp_path / "leases" / "one.jsonl").read_text()
+        assert "endpoint gpu1 does not" in (tmp_path / "leases" / "one.jsonl").read_text()
 
 
-@pytest.mark.parametrize(("links", "asks_agent"), [("agent", False), ("none", True), ("agent", True)])
+@pytest.mark.parametrize(("links", "asks_agent"), [("agent", False), ("copy", True), ("agent", True)])
 def test_a_creation_that_sunfish_forgot_is_never_a_composition(links: str, asks_agent: bool, tmp_path: Path) -> None:
     with opened(tmp_path, asks_agent=asks_agent, links=links, half_made=1) as (fabric, hardware, _):
         with pytest.raises(OutcomeUnknown):
@@ -297,11 +394,11 @@ def test_a_rehearsal_sends_nothing(tmp_path: Path) -> None:
         composing, releasing = fabric.rehearse(selected(fabric, devices=1))
         assert [sent.method for sent in (*composing, *releasing)] == ["POST", "DELETE"]
         assert releasing[0].url.endswith(composing[0].body["Id"])
-        assert [asked.path.rpartition("/")[2] for asked in server.changing()] == ["Sessions"]
+        assert server.changing() == []
 
 
 def test_devices_and_their_ends_are_read_in_three_lists_where_the_store_expands(tmp_path: Path) -> None:
-    with opened(tmp_path, gpus=8, expands=True) as (fabric, _, server):
+    with opened(tmp_path, gpus=8, expands=True, release="0.3") as (fabric, _, server):
         fabric.inventory()
         before = len(server.log)
         fabric.inventory()
@@ -337,7 +434,9 @@ def test_each_way_to_disagree_has_words() -> None:
     assert "Sunfish lists connection 12, endpoint T2 does not" in use(target["T2"], everything).words
     assert "which Sunfish does not connect to it" in use(target["T3"], everything).words
     assert use(target["T3"], shown(endpoints=everything.endpoints[::-1])).initiator == "I1"
-    assert "the agent does not" in use(target["T1"], shown(agent=())).words
+    assert "connection 12, the agent does not" in use(target["T2"], shown(agent=())).words
+    deleted = shown(agent=())  # of a lease, so that it can only be one that the agent has deleted
+    assert ([one.id for one in deleted.ghosts], use(target["T1"], deleted)) == (["11"], Use())
     assert use(target["T4"], everything) == use(
         target["T4"], shown(connections=())
     )  # free, and says nothing of connections

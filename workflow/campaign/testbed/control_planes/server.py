@@ -28,7 +28,8 @@ HOSTS_PATH = "/_hosts/"
 
 @dataclass(frozen=True)
 class Asked:
-    """One request. body: parsed JSON, None where there is none; text: as it came; query: the last value of each name."""
+    """One request. body: parsed JSON, None where there is none; text: as it came; query: the last value of each name;
+    scheme: how it came."""
 
     method: str
     path: str
@@ -37,6 +38,7 @@ class Asked:
     body: Any
     text: str
     time_s: float = field(default_factory=time.time)
+    scheme: str = "http"
 
     def header(self, name: str) -> str | None:
         """Whatever the case of its name."""
@@ -199,7 +201,8 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             except ValueError:
                 body = None
             query = dict(parse_qsl(split.query, keep_blank_values=True))
-            asked = Asked(self.command, split.path, query, dict(self.headers.items()), body, text)
+            scheme = "https" if server.ca_file else "http"
+            asked = Asked(self.command, split.path, query, dict(self.headers.items()), body, text, scheme=scheme)
             reply, fault = server.respond(asked)
             if reply is None:
                 self.close_connection = True

@@ -10,16 +10,19 @@ from campaign.errors import FabricError
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.dialects.redfish.answers import uri, uris
 from campaign.fabrics.hardware import Health
-from campaign.fabrics.http.json_values import Json, listing, mapping, mappings, text
+from campaign.fabrics.http.json_values import Json, mapping, mappings, text
 from campaign.fabrics.protocol import Tag
 
 _HEALTH: dict[str, Health] = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
 _KINDS = {"Drive": "nvme", "Volume": "nvme", "NetworkController": "nic", "NetworkDeviceFunction": "nic"}
+_TELLING = ("Processor", *_KINDS)
+"""Entities that say what a device is; others say how it is wired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One end. connections: what it says it is part of, None where it says nothing; entity: address of what it stands for."""
+    """One end. connections: what it says it is part of, None where it says nothing, or says it of the time it was copied at;
+    entity: address of what it stands for."""
 
     path: str
     id: str
@@ -62,6 +65,17 @@ class Shown:
     doubted: frozenset[str] = frozenset()
 
     @property
+    def ghosts(self) -> tuple[Connection, ...]:
+        """Connections of leases that Sunfish lists and that the agent, which was asked, does not have (any more).
+
+        Sunfish keeps them where it does not understand that the agent has deleted one. They hold nothing.
+        """
+        there = {one.id for one in self.agent or ()}
+        return tuple(
+            one for one in self.connections if self.agent is not None and one.tag is not None and one.id not in there
+        )
+
+    @property
     def targets(self) -> tuple[Endpoint, ...]:
         return tuple(sorted((one for one in self.endpoints if not one.initiates), key=lambda one: one.id))
 
@@ -70,9 +84,15 @@ class Shown:
 
 
 def endpoint(body: Json) -> Endpoint:
-    """DSP0268 Endpoint: who is connected is its first entity; one that is both is taken for what it is connected as, a target."""
-    first = mapping(next(iter(listing(body, "ConnectedEntities")), None))
+    """DSP0268 Endpoint: who is connected is its first entity that says what it is, else its first one; one that is both is taken
+    for what it is connected as, a target.
+
+    Sunfish copies an agent's endpoints once, and does not bring the copies up to date.
+    """
+    entities = mappings(body, "ConnectedEntities")
+    first = next((one for one in entities if one.get("EntityType") in _TELLING), mapping(next(iter(entities), None)))
     links, status = mapping(body, "Links"), mapping(body, "Status")
+    copied = managing_agent(body) is not None
     uuids = (
         text(one, "DurableName") for one in mappings(first, "Identifiers") if one.get("DurableNameFormat") == "UUID"
     )
@@ -85,8 +105,13 @@ def endpoint(body: Json) -> Endpoint:
         next(filter(None, uuids), None),
         _HEALTH.get(str(status.get("Health", "OK")), "warning"),
         status.get("State", "Enabled") == "Enabled",
-        uris(links["Connections"]) if "Connections" in links else None,
+        uris(links["Connections"]) if "Connections" in links and not copied else None,
     )
+
+
+def managing_agent(body: Json) -> str | None:
+    """Address of the AggregationSource that an object came from; None for Sunfish's own."""
+    return uri(mapping(body, "Oem", "Sunfish_RM").get("ManagingAgent"))
 
 
 def connection(body: Json) -> Connection:
@@ -123,16 +148,17 @@ class Use:
 
 def use(target: Endpoint, shown: Shown) -> Use:
     """What all ends together say of one device."""
-    listed = [one for one in shown.connections if target.path in one.targets]
+    ghosts = {one.path for one in shown.ghosts}
+    listed = [one for one in shown.connections if target.path in one.targets and one.path not in ghosts]
     words: list[str] = []
     for one in listed:
         if target.connections is not None and one.path not in target.connections:
             words.append(f"Sunfish lists connection {one.id}, endpoint {target.id} does not")
         if shown.agent is not None and one.id not in {other.id for other in shown.agent}:
             words.append(f"Sunfish lists connection {one.id}, the agent does not")
-        if one.id in shown.doubted:
+        if shown.agent is None and one.id in shown.doubted:
             words.append(f"Sunfish lists connection {one.id}, whose deletion it did not answer")
-    paths = {one.path for one in listed}
+    paths = {one.path for one in listed} | ghosts
     lost = [path for path in target.connections or () if path not in paths]
     words += [f"endpoint {target.id} lists {path}, which Sunfish does not connect to it" for path in lost]
     alone = [one for one in shown.agent or () if _is_of(one, target) and one.id not in {one.id for one in listed}]

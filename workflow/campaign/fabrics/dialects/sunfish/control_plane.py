@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from campaign.errors import FabricError
@@ -11,6 +12,7 @@ from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.redfish.answers import Missing, uri, uris
 from campaign.fabrics.dialects.redfish.service import Service
+from campaign.fabrics.dialects.sunfish.agent import Agent
 from campaign.fabrics.dialects.sunfish.connections import (
     Connection,
     Endpoint,
@@ -20,6 +22,7 @@ from campaign.fabrics.dialects.sunfish.connections import (
     connection_id,
     endpoint,
     kind,
+    managing_agent,
     reach,
     the_fabric,
     use,
@@ -28,17 +31,27 @@ from campaign.fabrics.dialects.sunfish.options import Options
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
-from campaign.fabrics.http.json_values import Json, listing
+from campaign.fabrics.http.json_values import Json, at, listing, text
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
 
 FABRICS = "/redfish/v1/Fabrics"
 
 
+class Store(Service):
+    """Sunfish itself: the reference server names no sessions and asks nobody to log in, so that a login is for nobody there."""
+
+    def _log_in(self, root: Json) -> None:
+        if self._auth == "session" and root and not self._open and at(root, "Links", "Sessions") is None:
+            self._open = True
+        else:
+            super()._log_in(root)
+
+
 class Plane(ControlPlane):
     def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         self.client = Client(options)
-        self._service = Service(self.client, options.auth)
+        self._service = Store(self.client, options.auth)
         self._options = options
         self._hosts = {options.hosts.get(host.name, host.name): host.name for host in hosts}
         self._fabric: Json = {}
@@ -48,34 +61,42 @@ class Plane(ControlPlane):
         self._places: dict[str, str] = {}
         self._uses: dict[str, Use] = {}
         self._doubted: set[str] = set()
-        self._agent: Service | None = None
-        if options.agent_url is not None:
-            split = urlsplit(options.agent_url)
-            self._agent_path = split.path
-            there = options.model_copy(update={"url": f"{split.scheme}://{split.netloc}"})
-            self._agent = Service(Client(there), "none")
+        self._agent: Agent | None = None
+        self._collections: dict[str, str] = {}
 
     def capabilities(self) -> Capabilities:
+        ghosts = ", ".join(one.path for one in self._shown.ghosts)
+        told = (
+            f". Sunfish still lists what its agent has deleted; its administrator may remove: {ghosts}"
+            if ghosts
+            else ""
+        )
         return Capabilities(
             max_devices_per_host=max(1, len(self._shown.targets)),
             note="follows the Sunfish reference server; not run against an agent with hardware. UUIDs and serials are told only "
-            "where the agent does",
+            f"where the agent does{told}",
         )
 
     def view(self) -> View:
         if not self._fabric:
             self._fabric = the_fabric(self._service.members(FABRICS), self._options.fabric)
-        endpoints = tuple(map(endpoint, self._service.collection(self._fabric, "Endpoints")))
+            self._agent = self._asked_agent()
+        endpoints = tuple(map(endpoint, self._members("Endpoints") or ()))
+        if not endpoints:
+            where = ", ".join(self._addresses("Endpoints"))
+            raise FabricError(
+                f"fabric {self._fabric.get('Id')}: there are no endpoints ({where}); has its agent registered?"
+            )
         zones = tuple(
             uris(listing(one, "Links", "Endpoints"))
-            for one in self._service.collection(self._fabric, "Zones")
+            for one in self._members("Zones") or ()
             if one.get("ZoneType") in ("ZoneOfEndpoints", None)
         )
         self._shown = Shown(
             endpoints,
-            tuple(map(connection, self._service.collection(self._fabric, "Connections"))),
+            tuple(map(connection, self._members("Connections") or ())),
             zones,
-            None if self._agent is None else tuple(map(connection, self._agent.members(self._agent_path))),
+            None if self._agent is None else self._agent.connections(),
             {one.path: self._entity(one) for one in endpoints if not one.initiates},
             frozenset(self._doubted),
         )
@@ -91,8 +112,45 @@ class Plane(ControlPlane):
         }
         self._uses = {target.id: use(target, self._shown) for target in self._shown.targets}
         devices = tuple(self._device(target, self._uses[target.id]) for target in self._shown.targets)
-        marks = (one.tag for one in (*self._shown.connections, *(self._shown.agent or ())))
+        ghosts = {one.path for one in self._shown.ghosts}
+        listed = (one for one in self._shown.connections if one.path not in ghosts)
+        marks = (one.tag for one in (*listed, *(self._shown.agent or ())))
         return View(devices, {}, lease_tag.by_lease(marks, devices))
+
+    def _asked_agent(self) -> Agent | None:
+        """The agent that has the fabric, where it is to be asked, and Sunfish or the system file says where it is."""
+        if not self._options.ask_agent:
+            return None
+        if self._options.agent_url is not None:
+            split = urlsplit(self._options.agent_url)
+            return Agent(self._options, f"{split.scheme}://{split.netloc}", split.path)
+        source, path = managing_agent(self._fabric), uri(self._fabric)
+        host = None if source is None else text(self._service.find(source), "HostName")
+        return None if host is None or path is None else Agent(self._options, host, f"{path}/Connections")
+
+    def _addresses(self, name: str) -> list[str]:
+        """Where a collection of the fabric may be: where it was, where the link leads to, below the fabric.
+
+        The links of the reference server's development branch lead nowhere.
+        """
+        below = f"{uri(self._fabric) or ''}/{name}"
+        places = (self._collections.get(name), uri(self._fabric.get(name)), below)
+        return list(dict.fromkeys(place for place in places if place))
+
+    def _members(self, name: str) -> list[dict[str, Any]] | None:
+        """The members of a collection of the fabric; None where there is none: Sunfish makes it with its first member."""
+        for path in self._addresses(name):
+            try:
+                found = self._service.members(path)
+            except Missing:
+                continue
+            self._collections[name] = path
+            return found
+        return None
+
+    def _connections_path(self) -> str:
+        """Where connections are made: in the collection that there is, else in the one below the fabric."""
+        return self._collections.get("Connections") or self._addresses("Connections")[-1]
 
     def _entity(self, one: Endpoint) -> Json:
         """What an endpoint stands for; read once, as a device does not become another."""
@@ -164,20 +222,20 @@ class Plane(ControlPlane):
             return
         ends = {"InitiatorEndpoints": [{"@odata.id": initiator.path}], "TargetEndpoints": [{"@odata.id": target.path}]}
         drive = kind(target, self._shown.entities.get(target.path, {})) == STORAGE_KIND
+        path, own = self._connections_path(), connection_id(change.tag.lease_id, name)
         body = {
-            "Id": connection_id(change.tag.lease_id, name),
+            "@odata.type": "#Connection.v1_1_0.Connection",
+            "@odata.id": f"{path}/{own}",
+            "Id": own,
             "Name": lease_tag.encode(change.tag),
             "ConnectionType": "Storage" if drive else self._options.connection_type,
             "Links": ends,
         }
-        path = uri(self._fabric.get("Connections"))
-        if path is None:
-            raise Incompatible("the fabric has no Connections", "connections: the fabric must have them")
         try:
             self._service.change("POST", path, body, assumed=body)
         except Busy:
             # 409: there is one of this Id. Ours, when an earlier answer was lost.
-            there = list(map(connection, self._service.collection(self._fabric, "Connections")))
+            there = list(map(connection, self._members("Connections") or ()))
             if not self._connected(name, change.tag.lease_id, there):
                 raise Conflict(f"{name}: Sunfish has another connection {body['Id']}", ("Sunfish",)) from None
 
@@ -210,8 +268,7 @@ class Plane(ControlPlane):
     def _disconnect(self, name: str, lease_id: str) -> str:
         """Delete what connects a device to a lease; gives what went wrong, in words."""
         if self.client.rehearses:
-            path = uri(self._fabric.get("Connections"))
-            self._service.change("DELETE", f"{path}/{connection_id(lease_id, name)}")
+            self._service.change("DELETE", f"{self._connections_path()}/{connection_id(lease_id, name)}")
             return ""
         for one in self._connected(name, lease_id, self._shown.connections):
             try:
@@ -229,7 +286,6 @@ class Plane(ControlPlane):
     def close(self) -> None:
         self._service.close()
         if self._agent is not None:
-            self._agent.close()
             self._agent.client.close()
 
 

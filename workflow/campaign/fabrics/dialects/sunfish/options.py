@@ -18,10 +18,14 @@ class Options(Controlled):
         default="session",
         description="how one logs in: `session`, `basic`, or `none` where the service asks for nothing",
     )
+    ask_agent: bool = Field(
+        default=True,
+        description="read the agent's own list of connections too, to find out where Sunfish and the agent disagree",
+    )
     agent_url: str | None = Field(
         default=None,
-        description="address of the agent's own list of connections, read to find out where Sunfish and the agent disagree "
-        "(`https://agent.example:5001/redfish/v1/Fabrics/CXL/Connections`); default: the agent is not asked",
+        description="address of that list (`https://agent.example:5001/redfish/v1/Fabrics/CXL/Connections`); default: the address "
+        "that Sunfish has of the agent (`HostName`); where it has none, the agent is not asked",
         pattern=r"^https?://[^\s/?#@]+/[^\s?#]+$",
     )
     connection_type: str = Field(

@@ -71,7 +71,7 @@ class LiqidDialect:
         self._keys.clear()
 
     def answer(self, asked: Asked) -> Reply:
-        self._address = asked.header("Host") or ""
+        self._address = f"{asked.scheme}://{asked.header('Host')}"
         try:
             if not asked.path.startswith(BASE):
                 raise Refusal(f"No such path {asked.path}", 404)
@@ -121,7 +121,7 @@ class LiqidDialect:
             return [{}]
         self._later.append(_Later(work, self.behaviour.async_polls))
         # A whole address: the vendor's own client asks there as it is.
-        href = f"http://{self._address}{BASE}async/{len(self._later) - 1}"
+        href = f"{self._address}{BASE}async/{len(self._later) - 1}"
         return self._data([{"command_execution_state": "Pending", "links": [{"rel": "status", "href": href}]}], 202)
 
     def _polled(self, number: int) -> Reply:
