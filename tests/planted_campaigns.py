@@ -51,7 +51,7 @@ class Truth:
         return np.array(self.effect or (1.0,) * self.configurations)
 
 
-def _noise(kind: str, random: np.random.Generator, size: int) -> Floats:
+def noise(kind: str, random: np.random.Generator, size: int) -> Floats:
     """Deviations with mean 0 and standard deviation 1."""
     drawn = {
         "normal": lambda: random.standard_normal(size),
@@ -73,11 +73,11 @@ def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
         place = np.argsort(random.random((campaigns, len(there))), axis=1)
         for position, i in enumerate(there):
             at = (block + (place[:, position] + 0.5) / len(there)) / blocks
-            lease = truth.lease * _noise(truth.of_leases, random, campaigns)
+            lease = truth.lease * noise(truth.of_leases, random, campaigns)
             composed_well = random.random(campaigns) >= truth.failed
             for cell in range(truth.cells):
                 for n in range(block, truth.runs, composed[i]):
-                    log = truth.drift * at + lease + truth.run * _noise(truth.noise, random, campaigns)
+                    log = truth.drift * at + lease + truth.run * noise(truth.noise, random, campaigns)
                     time = times[i] * np.exp(log) * np.where(random.random(campaigns) < truth.slow, 1 / 0.7, 1.0)
                     number = run_number(block + 1, n // composed[i] + 1)
                     kept = np.flatnonzero(composed_well & (random.random(campaigns) >= truth.missing))
@@ -119,14 +119,14 @@ def tables(
     composed, times = truth.composed(), truth.times()
     planned, records = [], []
     for i, at in enumerate(shapes):
-        leases = truth.lease * _noise(truth.of_leases, random, composed[i])
+        leases = truth.lease * noise(truth.of_leases, random, composed[i])
         order = [random.random() for _ in range(composed[i])]
         for batch in range(truth.cells):
             cell = report_data.cell(at, plan.get("workload", "bert"), 8 * (batch + 1))
             planned.append(PlannedCell(cell, truth.runs, f"lease-{at.name}"))
             for n in range(truth.runs):
                 block = n % composed[i]
-                log = leases[block] + truth.run * _noise(truth.noise, random, 1)[0]
+                log = leases[block] + truth.run * noise(truth.noise, random, 1)[0]
                 log += truth.drift * (block + order[block]) / composed[i]
                 seconds = times[i] * float(np.exp(log)) / (0.7 if random.random() < truth.slow else 1.0)
                 number = run_number(block + 1, n // composed[i] + 1)

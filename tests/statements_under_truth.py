@@ -6,6 +6,7 @@ number that a cell leads with. The others go the public path: records, tables, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from campaign.insight.recommend.objectives import THROUGHPUT, Asked, Objective
 from campaign.statistics import comparable_cells, comparisons, scaling_curves
 from campaign.statistics.multiple_testing import holm
 from campaign.statistics.slow_hosts import compare_hosts
+from campaign.tables.io import Tables
 from tests import planted_campaigns as planted
 from tests.planted_campaigns import Truth
 from tests.unit.report import report_data
@@ -62,6 +64,15 @@ def measured(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
     return _said(truth.times()[0] / times, ratios, campaigns)
 
 
+def lent(truth: Truth, earlier: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
+    """`measured`, where an earlier campaign on the system (`earlier`) lends the spread of compositions."""
+    before = comparisons.design(planted.runs(earlier, campaigns, seed + 1)).spread_of_compositions("pilot", "value")
+    design = comparisons.design(planted.runs(truth, campaigns, seed), earlier=before)
+    of, to = planted.pairs(truth, campaigns)
+    times = np.tile(truth.times()[1:], campaigns * truth.cells)
+    return _said(truth.times()[0] / times, comparisons.ratios(of, to, design), campaigns)
+
+
 def within(truth: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
     """Cells that share all leases of a configuration: each against the first, in all configurations of a campaign."""
     design = comparisons.design(planted.runs(truth, campaigns, seed))
@@ -80,13 +91,17 @@ def locations(truth: Truth, campaigns: int = 50, seed: int = 1) -> Statements:
     return Statements(100 * float(((low <= 1) & (high >= 1)).mean()), nan, nan, half, 100.0)
 
 
-def compared(truth: Truth, campaigns: int = 40, seed: int = 1) -> Statements:
+Maker = Callable[..., Tables]
+"""Makes one campaign, as `planted.tables` does."""
+
+
+def compared(truth: Truth, campaigns: int = 40, seed: int = 1, make: Maker = planted.tables) -> Statements:
     """`campaign compare` of a campaign with one in which `effect` is planted; wrong: a tie is called slower or faster."""
     random, wrong, found, failed = np.random.default_rng(seed), 0, [], 0
     changed = np.repeat(truth.times() != 1, truth.cells)
     for _ in range(campaigns):
-        base = planted.tables(replace(truth, effect=()), random, name="base")
-        after = planted.tables(truth, random, name="after")
+        base = make(replace(truth, effect=()), random, name="base")
+        after = make(truth, random, name="after")
         comparison = compare(base, after, [parse_rule("throughput < -1%")])
         says = comparison.rows["says"].isin(["slower", "faster"]).to_numpy()
         wrong += bool((says & ~changed).any())
@@ -97,11 +112,11 @@ def compared(truth: Truth, campaigns: int = 40, seed: int = 1) -> Statements:
     return Statements(nan, 100 * wrong / campaigns, 100 * float(np.mean(found)), 100 * failed / campaigns, nan)
 
 
-def recommended(truth: Truth, campaigns: int = 40, seed: int = 2) -> Statements:
+def recommended(truth: Truth, campaigns: int = 40, seed: int = 2, make: Maker = planted.tables) -> Statements:
     """`campaign recommend`: wrong: not all equal configurations are called ties; found: the only best one is named alone."""
     random, wrong, found, told = np.random.default_rng(seed), 0, 0, 0
     for _ in range(campaigns):
-        (answer,) = advise(planted.tables(truth, random), Asked((Objective(THROUGHPUT),))).document.answers
+        (answer,) = advise(make(truth, random), Asked((Objective(THROUGHPUT),))).document.answers
         told += answer.comparable
         wrong += answer.comparable and not truth.effect and answer.tied_total < truth.configurations - 1
         found += answer.comparable and bool(truth.effect) and answer.tied_total == 0

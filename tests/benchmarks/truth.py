@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from campaign.documents.cell import Cell
+from tests import imported_under_truth
 from tests import statements_under_truth as said
 from tests.figures_under_truth import over
 from tests.planted_campaigns import Truth
@@ -44,6 +45,10 @@ def _between(campaigns: int) -> Iterator[Row]:
     }
     for name, truth in others.items():
         yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
+    for lease in (0.0, 0.01, 0.03):
+        name = f"one composition, borrowed from an earlier campaign, lease sd {100 * lease:g} %"
+        once, before = Truth(compositions=1, runs=2, lease=lease), Truth(lease=lease)
+        yield name, lambda once=once, before=before: said.lent(once, before, campaigns)  # type: ignore[misc]
 
 
 def _others(campaigns: int) -> Iterator[Row]:
@@ -69,6 +74,10 @@ def _public(campaigns: int) -> Iterator[Row]:
     yield "recommend, the first 10 % faster", lambda: said.recommended(best, campaigns)
     yield "dips, none planted, 3 compositions", lambda: said.dipped(spread, campaigns=campaigns)
     yield "dips, 10 % planted, 3 compositions", lambda: said.dipped(Truth(), dip=0.1, campaigns=campaigns)
+    logs = {"make": imported_under_truth.tables}
+    yield "imported logs: compare, nothing changed, 3 compositions", lambda: said.compared(spread, campaigns, **logs)
+    yield "imported logs: compare, one of four 10 % slower", lambda: said.compared(changed, campaigns, **logs)
+    yield "imported logs: recommend, four equal, 3 compositions", lambda: said.recommended(spread, campaigns, **logs)
     for hosts, leases, slow in ((3, 1, 0.0), (4, 1, 0.0), (4, 1, 0.05), (3, 2, 0.0), (4, 3, 0.0), (4, 3, 0.05)):
         name = f"slow hosts, {hosts} equal hosts x {leases} leases{', 5 % of runs slow' if slow else ''}"
         yield name, lambda h=hosts, n=leases, s=slow: said.hosts_named(h, n, slow_runs=s, campaigns=5 * campaigns)  # type: ignore[misc]

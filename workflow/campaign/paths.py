@@ -124,6 +124,11 @@ class Results:
         return self.plan / "budget.json"
 
     @property
+    def earlier_spread(self) -> Path:
+        """How much compositions differed in earlier campaigns on the system."""
+        return self.plan / "earlier_spread.json"
+
+    @property
     def progress(self) -> Path:
         return self.directory / "progress.jsonl"
 

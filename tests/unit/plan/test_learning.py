@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from campaign.documents.earlier_spread import EarlierSpread, kept
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.plan.cost.costs import (
@@ -19,10 +21,12 @@ from campaign.plan.cost.costs import (
     from_document,
     lease_cost,
 )
-from campaign.plan.cost.history import begin, begun, end, measured_forecasts, merged, read_costs
+from campaign.plan.cost.history import COSTS, begin, begun, end, measured_forecasts, merged, read_costs
+from campaign.plan.dag import Request, read_plan
 from campaign.plan.matrix import expand
+from campaign.plan.write import write_plan
 from campaign.tables.collect import collect, gather
-from tests.campaign_files import load
+from tests.campaign_files import load, write_files
 from tests.campaign_records import fill
 
 SHAPE = {
@@ -91,6 +95,23 @@ def test_every_cell_and_every_use_counts_once() -> None:
         ("a", [5], 0),
         ("b", [2], 1),
     ]
+
+
+def test_what_other_campaigns_on_the_system_tell_of_compositions_is_kept_with_the_plan(tmp_path: Path) -> None:
+    told = EarlierSpread("pilot", "steps", "throughput_per_s", 1e-4, 8.0, 0.5)
+    for name, system in (("pilot", "bench"), ("copy-of-pilot", "bench"), ("small", "bench"), ("elsewhere", "other")):
+        costs = replace(some(name, system), spread=(replace(told, campaign=name.removeprefix("copy-of-")),))
+        Results(tmp_path, name).tables.mkdir(parents=True)
+        (Results(tmp_path, name).tables / COSTS).write_text(json.dumps(costs.document()))
+    plan = read_plan(Request(write_files(tmp_path / "files"), tmp_path))
+    assert plan.earlier == (told,)
+    results = Results(tmp_path, "small")
+    write_plan(plan, results)
+    assert kept(results.earlier_spread) == (told,)
+    write_plan(replace(plan, earlier=()), results)
+    assert not results.earlier_spread.exists()
+    results.earlier_spread.write_text('{"schema_version": "earlier-spread/1", "spreads": [{"campaign": 3}]}')
+    assert kept(results.earlier_spread) == ()
 
 
 def test_costs_are_gathered_below_the_root_and_from_what_is_named(tmp_path: Path) -> None:

@@ -39,6 +39,17 @@ def test_intervals_between_compositions_hold_the_truth_and_ties_are_ties(name: s
     assert found.tested >= 95
 
 
+@pytest.mark.parametrize("lease", [0.0, 0.01, 0.03])
+def test_an_earlier_campaign_lends_the_spread_of_compositions(lease: float) -> None:
+    found = said.lent(Truth(compositions=1, runs=2, lease=lease), Truth(lease=lease), campaigns=250)
+    assert found.tested == 100
+    assert 91.5 <= found.cover <= 98.5
+    assert found.wrong <= 9.5
+    # With one run of each, nothing tells how much of what is lent is that of runs.
+    alone = said.lent(Truth(compositions=1, runs=1, lease=lease), Truth(lease=lease), campaigns=100)
+    assert alone.cover >= 92
+
+
 @pytest.mark.parametrize("compositions", [1, 2, 3])
 def test_cells_that_share_leases_are_compared_by_what_leases_leave(compositions: int) -> None:
     found = said.within(Truth(compositions=compositions, runs=6, cells=3, lease=0.03), campaigns=120)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.statistics import Floats, LogRatios, either, holm, is_paired, paired, unpaired, verdict
+from campaign.statistics import Floats, LogRatios, holm, is_paired, paired, unpaired, verdict
 
 DRAWS = 1_000
 CHANCE = 3 * np.sqrt(0.05 * 0.95 / DRAWS)
@@ -164,14 +164,6 @@ def test_what_is_said_of_a_difference_is_right_in_95_of_100(true_pct: float) -> 
 
 def test_pairing_follows_from_the_design_alone() -> None:
     assert is_paired([2, 3, 3, 4, 5], [2, 3, 8, 8, 10], [3, 3, 7, 9, 20]).tolist() == [False, True, False, True, True]
-
-
-def test_either_takes_each_element_whole() -> None:
-    first, second = paired([2.0, 2.0], [1.0, 1.0], [0, 0], 2), unpaired([1, 3], [1, 1], [2, 2], [1, 1], [1, 1], [2, 2])
-    found = either(np.array([True, False]), first, second)
-    assert found.ratio.tolist() == [2.0, 3.0]
-    assert (found.variance[0], found.variance[1]) == (first.variance[0], second.variance[1])
-    assert (found.freedom[0], found.freedom[1]) == (first.freedom[0], second.freedom[1])
 
 
 def test_a_change_of_a_ratio_adds_both_variances() -> None:

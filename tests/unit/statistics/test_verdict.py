@@ -87,6 +87,8 @@ LENT = "one composition each; the spread of compositions is borrowed from other 
         (row(0.1, 0.2, method=statistics.PAIRED, paired=True, **ONE), "within one composition"),
         (row(0.1, 0.2, method=statistics.RUNS_OF_ONE, **ONE), "within one composition"),
         (row(0.1, 0.2, method=statistics.BORROWED, **ONE), LENT),
+        (row(0.1, 0.2, method=statistics.BORROWED_EARLIER, lent_by="pilot", **ONE),
+         LENT.replace("other cells of the campaign", "earlier campaigns on this system (pilot)")),
         (row(NAN, NAN, method=statistics.ONE_EACH, **ONE), ""),
         (row(0.1, 0.2, in_order=True),
          "3 compositions each; not in random order, so that drift can pose as an effect"),

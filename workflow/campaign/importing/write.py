@@ -14,6 +14,7 @@ import yaml
 
 from campaign import __version__
 from campaign.config.resolve import Campaign, load_campaign
+from campaign.documents.earlier_spread import keep
 from campaign.documents.record import IMPORTED, NO_LEASE_SAID, Record, RecordedCell, Source, Store
 from campaign.errors import ConfigError, RecordError, unwritable
 from campaign.files import write_atomic
@@ -22,6 +23,7 @@ from campaign.importing.log_facts import span
 from campaign.importing.map_file import Map
 from campaign.importing.scan_logs import Entry, Survey
 from campaign.paths import Results
+from campaign.plan.cost.history import earlier_spread, read_costs
 from campaign.plan.matrix import specification
 
 CONFIG = "config"
@@ -69,6 +71,9 @@ def write(found: Survey, read: Map, results: Results) -> Path:
     }
     for entry in found.of("new"):
         store.write(_record(found, entry, store, shared))
+    # What borrows from other campaigns finds it here, wherever these results go.
+    name = found.campaign.system.name
+    keep(results.earlier_spread, name, earlier_spread(read_costs(results), results.campaign, name))
     return written
 
 

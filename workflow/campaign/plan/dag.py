@@ -24,7 +24,7 @@ from campaign.files import read_json
 from campaign.paths import Results
 from campaign.plan.cost.budget import Budget, Choice, choose, kept_choice, parse_budget
 from campaign.plan.cost.forecast import Forecaster
-from campaign.plan.cost.history import document_of, read_costs
+from campaign.plan.cost.history import document_of, earlier_spread, read_costs
 from campaign.plan.cost.ranking import Offer
 from campaign.plan.lease_plans import DocumentNames, plan_digest
 from campaign.plan.matrix import Matrix, Removed, expand
@@ -135,7 +135,8 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
     matrix = expand(campaign, asked.where, hosts=RecordedHosts(store))
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
     implied = implied_cells(campaign_frontier(campaign, store), matrix.cells, known)
-    forecaster = Forecaster(read_costs(results, asked.learn_from), campaign.system.name)
+    costs = read_costs(results, asked.learn_from)
+    forecaster = Forecaster(costs, campaign.system.name)
     with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
         why_not = unfit(fabric, campaign)
 
@@ -153,6 +154,7 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
             gone = Removed(f"--budget {choice.budget}", choice.left_out, len(matrix.cells) - len(cells))
             kept = replace(matrix, cells=cells, removed=(*matrix.removed, *([gone] if gone.cells else [])))
             plan = replace(planned(kept), budget=choice, matrix=matrix.cells, unplanned=plan.unplanned)
+    plan = replace(plan, earlier=earlier_spread(costs, campaign.name, campaign.system.name))
     if plan.unfit and not allow_unfit:
         told = "\n".join(
             f"{asked.campaign}: configuration {name} does not fit: {why}" for name, why in plan.unfit.items()

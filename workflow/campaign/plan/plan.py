@@ -13,6 +13,7 @@ from campaign.config.campaign_file import Protocol
 from campaign.config.expand_shapes import Impossible
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Configuration, Settings
+from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
 from campaign.plan.cost.budget import Choice
 from campaign.plan.cost.forecast import NOTHING, Expected, Forecast, Forecaster, Work
@@ -119,6 +120,8 @@ class Plan:
     """What the campaign asks for in vain."""
     unplanned: int = 0
     """Cells with records that the whole campaign does not have (any more); not counted where `where` asks for a part."""
+    earlier: tuple[EarlierSpread, ...] = ()
+    """How much compositions differed in other campaigns on the system."""
 
     @property
     def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:

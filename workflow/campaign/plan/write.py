@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from campaign import files
+from campaign.documents.earlier_spread import keep
 from campaign.documents.record import Store
 from campaign.paths import Results
 from campaign.plan.cost.budget import kept_choice
@@ -15,7 +16,8 @@ from campaign.plan.plan_table import plan_document, plan_rows
 
 
 def write_plan(plan: Plan, results: Results) -> list[Path]:
-    """Write the plan into a results directory: plan.json, plan.tsv, a document a lease, and what a budget chose; gives the paths.
+    """Write the plan into a results directory: plan.json, plan.tsv, a document a lease, what a budget chose, and what earlier
+    campaigns tell of the spread of compositions; gives the paths.
 
     A document that is there already is only replaced by one that says something else, so that whoever reads it is not disturbed.
     """
@@ -25,6 +27,7 @@ def write_plan(plan: Plan, results: Results) -> list[Path]:
         results.budget.unlink(missing_ok=True)
     elif kept_choice(results.budget) != plan.budget:
         files.write_json(results.budget, plan.budget.document())
+    keep(results.earlier_spread, plan.campaign.system.name, plan.earlier)
     paths, name = [], DocumentNames(plan.campaign)
     for lease, document in zip(plan.leases, lease_plans(plan), strict=True):
         path = results.lease_plans / name(lease)

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from campaign.documents.earlier_spread import EarlierSpread
+
 """The verdict on a claim that the campaign says nothing of."""
 
 
@@ -35,6 +37,9 @@ class CampaignSaid(_Closed):
         default=(), description="it and those whose unit or direction a workload file says"
     )
     protocol: dict[str, Any]
+    earlier_spread: tuple[EarlierSpread, ...] = Field(
+        default=(), description="how much compositions differed in earlier campaigns on the system"
+    )
 
 
 class SystemSaid(_Closed):

@@ -10,6 +10,7 @@ from campaign.statistics.intervals import (
     BETWEEN,
     BLOCKED,
     BORROWED,
+    BORROWED_EARLIER,
     CONFIDENCE,
     ITSELF,
     MEDIAN_STUDENT,
@@ -27,7 +28,7 @@ from campaign.statistics.intervals import (
     student_quantile,
 )
 from campaign.statistics.multiple_testing import holm
-from campaign.statistics.ratios import LogRatios, either, is_paired, paired, unpaired
+from campaign.statistics.ratios import LogRatios, is_paired, paired, unpaired
 from campaign.statistics.summary import Summaries, interval_methods, student_interval, summaries
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "BETWEEN",
     "BLOCKED",
     "BORROWED",
+    "BORROWED_EARLIER",
     "CONFIDENCE",
     "ITSELF",
     "MEDIAN_STUDENT",
@@ -52,7 +54,6 @@ __all__ = [
     "Floats",
     "LogRatios",
     "Summaries",
-    "either",
     "holm",
     "interval_methods",
     "is_paired",

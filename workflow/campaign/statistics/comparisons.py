@@ -16,7 +16,6 @@ A ratio is of throughput: the cost of the reference over the cost of the cell (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,13 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from campaign.documents.run_numbers import composition_of
-from campaign.statistics import composition_variance, drift, location
-from campaign.statistics.composition_variance import Means, Variances
+from campaign.statistics.experiment_design import STEPS, Design, Marks, design, of_campaign
 from campaign.statistics.intervals import (
     BETWEEN,
     BLOCKED,
     BORROWED,
+    BORROWED_EARLIER,
     ITSELF,
     NO_REFERENCE,
     NO_RUN,
@@ -43,14 +41,10 @@ from campaign.statistics.intervals import (
     Floats,
     Integers,
 )
-from campaign.statistics.pooled_variance import Pooled, pooled
+from campaign.statistics.pooled_variance import Pooled
 from campaign.statistics.ratios import LogRatios, is_paired, paired, welch
 
-Marks = npt.NDArray[np.bool_]
-
-# What a cell is beside its configuration.
-_KIND = ("workload", "batch", "precision")
-_STEPS = {"warmup_steps": "warm-up steps", "measured_steps": "measured steps"}
+__all__ = ["Design", "Ratios", "design", "of_campaign", "ratios"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class Ratios:
     hold both, and how many. method: how the interval was made, or why there is none. compositions, against_compositions: on how
     many each was measured, 0 for no cell. unlike: how their warm-up or measured steps differ, '' where they do not. in_order:
     whether they were measured in an order that is not random, so that drift can pose as a difference. adjusted: whether costs were
-    divided by those of the reference.
+    divided by those of the reference. lent_by: the earlier campaigns whose spread of compositions is borrowed, '' for none.
     """
 
     of: LogRatios
@@ -74,6 +68,7 @@ class Ratios:
     unlike: npt.NDArray[np.object_]
     in_order: Marks
     adjusted: Marks
+    lent_by: npt.NDArray[np.object_]
 
     def p(self, none: npt.ArrayLike = 1.0) -> Floats:
         """Two-sided p-values of the hypothesis that the ratio is `none`; nan without a test."""
@@ -94,6 +89,7 @@ class Ratios:
             "unlike": pd.Series(self.unlike, index=index, dtype="str"),
             "in_order": self.in_order,
             **({"adjusted": self.adjusted} if self.adjusted.any() else {}),
+            **({"lent_by": pd.Series(self.lent_by, index=index, dtype="str")} if (self.lent_by != "").any() else {}),
             "least_detectable_pct": self.least_detectable_pct(),
         }
 
@@ -102,212 +98,6 @@ class Ratios:
         both = self.tested & other.tested
         paired_, in_order = self.paired & other.paired, self.in_order | other.in_order
         return replace(self, of=self.of.over(other.of), tested=both, paired=paired_, in_order=in_order)
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Variance of the logarithm of locations, its freedom, and whether it holds the spread of compositions."""
-
-    variance: Floats
-    freedom: Floats
-    known: Marks
-
-
-@dataclass(frozen=True)
-class Design:
-    """What the runs of a campaign say of its cells; arrays are by place of the cell in `cells`.
-
-    cost: location of the cell's cost. runs, compositions: how many. run_variance: of the location, from runs alone, as if its
-    compositions did not differ, with its freedom. variances: with compositions.
-    """
-
-    cells: pd.Index[Any]
-    cost: Floats
-    runs: Integers
-    compositions: Integers
-    run_variance: Floats
-    run_freedom: Floats
-    variances: Variances
-    means: Means
-    each: pd.DataFrame
-    """One row a valid run: cell, lease, repetition, cost (outliers brought near)."""
-    higher: bool
-    blocks: bool
-    random_leases: bool
-    weights: Floats
-    steps: pd.DataFrame
-    """Of each cell, the fewest and the most warm-up and measured steps of its runs; without columns where nobody knows."""
-    adjusted: bool = False
-    """Whether costs were divided by those of the reference (`campaign.statistics.drift`)."""
-
-    @property
-    def value(self) -> Floats:
-        """Location of each cell in the unit of the metric."""
-        return 1 / self.cost if self.higher else self.cost
-
-    def places(self, cells: pd.Series[Any]) -> Integers:
-        """Of cells, their places; -1 for none."""
-        return np.asarray(self.cells.get_indexer(pd.Index(cells)), dtype=np.int64)
-
-    def locations(self) -> tuple[LogRatios, npt.NDArray[np.object_]]:
-        """The cells' values as ratios to one, and how their intervals are made."""
-        known = self._between_known()
-        variance = np.where(known, self.variances.alone.variance, self.run_variance)
-        freedom = np.where(known, self.variances.alone.freedom, self.run_freedom)
-        method = np.select(
-            [known & self.variances.borrowed, known, self.runs >= 2], [BORROWED, BETWEEN, RUNS_OF_ONE], ONE_RUN
-        ).astype(object)
-        return LogRatios(self.value, variance, freedom), method
-
-    def errors(self, cells: pd.Series[Any], group: Integers) -> Errors:
-        """Of cells, the error of the logarithm of their location; cells of one group are compared with each other."""
-        at = self.places(cells)
-        groups = int(group.max(initial=-1)) + 1
-        aligned = np.ones(groups, dtype=np.bool_)
-        np.logical_and.at(aligned, group, self.variances.in_blocks[at])
-        most, least = np.zeros(groups, dtype=np.int64), np.full(groups, np.iinfo(np.int64).max)
-        np.maximum.at(most, group, self.compositions[at])
-        np.minimum.at(least, group, self.compositions[at])
-        known = self._between_known()[at]
-        whole = (aligned & (most == least))[group]
-        blocked, alone = self.variances.blocked, self.variances.alone
-        conditions = [known & whole, known]
-        variance = np.select(conditions, [blocked.variance[at], alone.variance[at]], 0.0) * self.weights[at]
-        freedom = np.select(conditions, [blocked.freedom[at], alone.freedom[at]], self.run_freedom[at])
-        return Errors(np.where(known, variance, self.run_variance[at]), freedom, known)
-
-    def _between_known(self) -> Marks:
-        return np.isfinite(self.variances.alone.variance) & (self.variances.alone.freedom > 0)
-
-
-def of_campaign(runs: pd.DataFrame, campaign: Mapping[str, Any], reference: pd.DataFrame | None = None) -> Design:
-    """The design of a campaign by its primary metric. campaign: as the report's document has it (metric, protocol).
-
-    reference: runs of the reference, by which costs are adjusted where the protocol says so.
-    """
-    higher = dict(campaign.get("metric") or {}).get("better", "higher") == "higher"
-    if reference is None or reference.empty or not drift.is_adjusted(campaign):
-        return design(runs, campaign.get("protocol"), higher=higher)
-    runs = drift.adjusted(runs, reference, higher=higher)
-    return replace(design(runs, campaign.get("protocol"), higher=higher), adjusted=True)
-
-
-def design(
-    runs: pd.DataFrame,
-    protocol: Mapping[str, Any] | None = None,
-    *,
-    column: str = "",
-    higher: bool = True,
-) -> Design:
-    """The design of a campaign from its runs table.
-
-    protocol: the campaign's, as the report's document has it: order of runs and leases; without it, both are in blocks. Where it
-    does not say the order of leases, nothing is taken for a block. column: what is compared, the
-    campaign's metric without one; higher: whether more of it is better.
-    """
-    column = column or ("value" if "value" in runs else "throughput_per_s")
-    said = dict(protocol or {})
-    rows = _valid(runs, column)
-    ids, cells = pd.factorize(rows["cell_id"], sort=True)
-    cell = ids.astype(np.int64)
-    first = np.unique(cell, return_index=True)[1]
-    stratum_of_run, _ = pd.factorize(rows["workload"], sort=True)
-    campaign_of_run, _ = pd.factorize(rows["campaign"] if "campaign" in rows else pd.Series("", index=rows.index))
-    stratum, campaign = stratum_of_run[first].astype(np.int64), campaign_of_run[first].astype(np.int64)
-    axes = [name for name in rows.columns if name in _KIND or str(name).startswith("option_")]
-    kind = rows.iloc[first].groupby(axes, sort=False, dropna=False).ngroup().to_numpy().astype(np.int64)
-    value = rows[column].to_numpy(dtype=np.float64)
-    near, kept = location.near(1 / value if higher else value, cell, stratum)
-    lease, block = _leases(rows, cell)
-    means, cost, within, freedom = _means(near, cell, lease, block, (stratum, kind, campaign))
-    pool = pooled(within, freedom, stratum, _sums(freedom, stratum, means.strata))
-    run_variance = np.where(np.isfinite(pool.pool), pool.variance, np.nan)
-    in_blocks = protocol is None or said.get("lease_order") == "blocks"
-    found = composition_variance.of_locations(means, (run_variance, np.maximum(pool.freedom, 1.0)), in_blocks)
-    # Runs brought near count less, and the others know as much less.
-    weights = 1 / np.clip(kept, 0.5, 1.0) ** 2
-    count = np.bincount(cell, minlength=len(cells))
-    spread = _mean_of(near, cell, len(cells))
-    squares = np.bincount(cell, (near / spread[cell] - 1) ** 2, len(cells))
-    lone = np.where(count > 1, count - 1.0, 0.0)
-    own = np.where(count > 1, squares / np.maximum(count - 1, 1), np.nan)
-    runs_pool = pooled(own, lone, stratum, _sums(lone, stratum, means.strata))
-    total = runs_pool.variance / np.maximum(count, 1)
-    return Design(
-        cells=pd.Index(cells),
-        cost=cost,
-        runs=count,
-        compositions=means.compositions(),
-        run_variance=np.where(count > 1, total * weights, np.nan),
-        run_freedom=np.where(runs_pool.freedom > 0, runs_pool.freedom, np.nan),
-        variances=found,
-        means=means,
-        each=pd.DataFrame({"cell": cell, "lease": lease, "repetition": rows["repetition"].to_numpy(), "cost": near}),
-        higher=higher,
-        blocks=said.get("order", "blocks") != "sequential",
-        random_leases=said.get("lease_order") != "least-recomposition",
-        weights=weights,
-        steps=_steps(rows, cell),
-    )
-
-
-def _steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
-    if "warmup_steps_max" in rows:
-        # Warm-ups that go on until steps are steady differ in length, and are alike all the same.
-        rows = rows.assign(warmup_steps=rows["warmup_steps_max"])
-    known = [name for name in _STEPS if name in rows]
-    return rows[known].groupby(cell).agg(["min", "max"]) if known else pd.DataFrame(index=np.unique(cell))
-
-
-def _valid(runs: pd.DataFrame, column: str) -> pd.DataFrame:
-    ok = (runs["status"] == "ok") & (runs[column] > 0)
-    return runs[ok].sort_values(["cell_id", "repetition"], kind="stable")
-
-
-def _leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
-    """Of each run, its lease and the block of the campaign that this lease belongs to, counted from 0."""
-    # Where no lease is known, nothing says that runs were on different ones.
-    named = rows["lease_id"].where(rows["lease_id"] != "", "no lease of " + rows["configuration"])
-    lease = pd.factorize(named)[0].astype(np.int64)
-    numbered = np.array([composition_of(int(run)) - 1 for run in rows["repetition"]], dtype=np.int64)
-    if numbered.any():
-        return lease, numbered
-    # Compositions that are not numbered are taken in the order of time.
-    start = rows.groupby(lease)["started"].min().to_numpy() if len(rows) else np.empty(0)
-    keys = pd.DataFrame({"cell": cell, "lease": lease}).drop_duplicates()
-    keys = keys.assign(start=start[keys["lease"]]).sort_values(["cell", "start", "lease"], kind="stable")
-    keys = keys.assign(block=keys.groupby("cell", sort=False).cumcount())
-    both = pd.MultiIndex.from_frame(keys[["cell", "lease"]])
-    at = both.get_indexer(pd.MultiIndex.from_arrays([cell, lease]))
-    return lease, keys["block"].to_numpy(dtype=np.int64)[at]
-
-
-def _sums(values: Floats, of: Integers, count: int) -> Floats:
-    return np.asarray(np.bincount(of, values, count), dtype=np.float64)
-
-
-def _mean_of(values: Floats, of: Integers, count: int) -> Floats:
-    size = np.bincount(of, minlength=count)
-    return np.asarray(np.bincount(of, values, count) / np.maximum(size, 1), dtype=np.float64)
-
-
-def _means(
-    cost: Floats, cell: Integers, lease: Integers, block: Integers, groups: tuple[Integers, Integers, Integers]
-) -> tuple[Means, Floats, Floats, Floats]:
-    """Means of each cell on each lease; locations of cells; variance of a run on a lease, relative, with its freedom."""
-    stratum, kind, campaign = groups
-    leases = int(lease.max(initial=-1)) + 1
-    key, first, where = np.unique(cell * leases + lease, return_index=True, return_inverse=True)
-    size = np.bincount(where, minlength=key.size)
-    value = np.bincount(where, cost, key.size) / np.maximum(size, 1)
-    of, at = cell[first], lease[first]
-    location_ = _mean_of(value, of, stratum.size)
-    squares = np.bincount(cell, ((cost - value[where]) / location_[cell]) ** 2, stratum.size)
-    freedom = _sums(np.asarray(size - 1.0, dtype=np.float64), of, stratum.size)
-    within = np.asarray(np.where(freedom > 0, squares / np.where(freedom > 0, freedom, 1.0), np.nan), dtype=np.float64)
-    strata = int(stratum.max(initial=-1)) + 1
-    means = Means(of, at, block[first], size, value / location_[of], stratum, strata, kind, campaign)
-    return means, location_, within, freedom
 
 
 def ratios(of: pd.Series[Any], to: pd.Series[Any], by: Design) -> Ratios:
@@ -324,7 +114,7 @@ def ratios(of: pd.Series[Any], to: pd.Series[Any], by: Design) -> Ratios:
         none = np.where(pd.Series(to).isna().to_numpy() | ~against, NO_REFERENCE, NO_RUN).astype(object)
         off, zero = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
         same = np.full(count, "", dtype=object)
-        return Ratios(LogRatios(empty, empty, empty), off, off, zero, none, zero, zero, same, off, off)
+        return Ratios(LogRatios(empty, empty, empty), off, off, zero, none, zero, zero, same, off, off, same)
     return _ratios(by, i, j, both, itself, there, against)
 
 
@@ -350,12 +140,15 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
     value, variance = np.where(itself, 1.0, value), np.where(itself, 0.0, np.where(both, found[0], np.nan))
     freedom = np.where(both, found[1], np.nan)
     lone = by.variances.borrowed[i] | by.variances.borrowed[j]
+    lent_by = np.where(by.lent_by[i] != "", by.lent_by[i], by.lent_by[j])
+    lent = lone & (lent_by != "")
     conditions = [
         itself, ~against, ~there, ~np.isfinite(value), blocks, several & tested, one & tested, ~np.isfinite(variance),
-        ~tested, lone, aligned,
+        ~tested, lent, lone, aligned,
     ]  # fmt: skip
     words = [
-        ITSELF, NO_REFERENCE, NO_RUN, NOT_POSITIVE, PAIRED, PAIRED_BY_LEASE, RUNS_OF_ONE, ONE_RUN, ONE_EACH, BORROWED, BLOCKED,
+        ITSELF, NO_REFERENCE, NO_RUN, NOT_POSITIVE, PAIRED, PAIRED_BY_LEASE, RUNS_OF_ONE, ONE_RUN, ONE_EACH, BORROWED_EARLIER,
+        BORROWED, BLOCKED,
     ]  # fmt: skip
     method = np.select(conditions, words, BETWEEN).astype(object)
     counted = np.where(blocks, pairs, np.where(several, shared, 0))
@@ -374,6 +167,7 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
         unlike,
         in_order,
         both & by.adjusted & ~within,
+        np.where(method == BORROWED_EARLIER, lent_by, "").astype(object),
     )
 
 
@@ -384,7 +178,7 @@ def _unlike(steps: pd.DataFrame, i: Integers, j: Integers, both: Marks) -> npt.N
         ends = steps[name].to_numpy()
         for place in np.flatnonzero(both & (ends[i] != ends[j]).any(axis=1)):
             ours, theirs = (" to ".join(dict.fromkeys(f"{int(n):,}" for n in ends[at[place]])) for at in (i, j))
-            told[place] += f"{', ' if told[place] else ''}{ours} {_STEPS[name]} against {theirs}"
+            told[place] += f"{', ' if told[place] else ''}{ours} {STEPS[name]} against {theirs}"
     return told
 
 

@@ -11,21 +11,26 @@ their runs, so its variance is that of the compositions' means over their number
 - `beside`: without what all cells of a workload have in common on a lease, for cells that share their leases.
 
 Each is pooled over the cells of a workload (`campaign.statistics.pooled_variance`). A cell with one composition borrows the pool of
-its workload, or else that of the campaign; its own runs say how much more or less of their spread is in its mean.
+its workload, or else that of the campaign, or else what earlier campaigns on the system found; its own runs say how much more or
+less of their spread is in its mean.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from campaign.documents.earlier_spread import EarlierSpread
 from campaign.statistics.intervals import Floats, Integers
 from campaign.statistics.pooled_variance import Pooled, effective_freedom, pooled
 
 # Fewer differences than these are not given up for what blocks have in common.
 _BLOCKED_FREEDOM = 4
+# Of a variance that is to be borrowed: with less, that of earlier campaigns is asked, and with less there nothing is borrowed.
+_ENOUGH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,8 @@ class Means:
 class Variances:
     """Of the location of each cell; nan, with freedom 0, where nothing tells it.
 
-    in_blocks: whether a cell was composed once in every block; borrowed: whether its variance is that of other cells.
+    in_blocks: whether a cell was composed once in every block; borrowed: whether its variance is that of other cells, earlier:
+    of other campaigns.
     """
 
     alone: Pooled
@@ -66,22 +72,58 @@ class Variances:
     beside: Pooled
     in_blocks: npt.NDArray[np.bool_]
     borrowed: npt.NDArray[np.bool_]
+    earlier: npt.NDArray[np.bool_]
 
 
-def of_locations(means: Means, run: tuple[Floats, Floats], in_blocks: bool = True) -> Variances:
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What earlier campaigns lend to each workload: variance of the mean of a composition, its freedom (0 for nothing), mean of one
+    over the number of runs in such a mean, and the campaigns."""
+
+    variance: Floats
+    freedom: Floats
+    per_run: Floats
+    campaigns: npt.NDArray[np.object_]
+
+
+def lent(found: Sequence[EarlierSpread], workloads: Sequence[str]) -> Lent:
+    """Of each workload: by its own cells where they are enough, else by those of all."""
+    rows = []
+    for name in workloads:
+        own = [each for each in found if each.workload == name]
+        use = own if sum(each.freedom for each in own) >= _ENOUGH else found
+        freedom = np.array([each.freedom for each in use])
+        if freedom.sum() < _ENOUGH:
+            rows.append((np.nan, 0.0, np.nan, ""))
+            continue
+        # One that has nothing of its own gets from campaigns that differ less than from those that are alike.
+        variance = np.array([*(each.variance for each in use), np.nan])
+        one = pooled(
+            variance, np.append(freedom, 0.0), np.zeros(freedom.size + 1, dtype=np.int64), freedom.sum(keepdims=True)
+        )
+        names = ", ".join(dict.fromkeys(each.campaign for each in use))
+        per_run = float(np.average([each.per_run for each in use], weights=freedom))
+        rows.append((float(one.pool[0]), float(one.freedom[-1]), per_run, names))
+    variance_, freedom_, per_run_, names_ = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return Lent(np.array(variance_), np.array(freedom_), np.array(per_run_), np.array(names_, dtype=object))
+
+
+def of_locations(
+    means: Means, run: tuple[Floats, Floats], in_blocks: bool = True, lent: Lent | None = None
+) -> Variances:
     """Estimate all three. run: relative variance of a run of each cell, nan where nothing tells it, and its freedom."""
     k = means.compositions()
     again = np.asarray(k - 1.0, dtype=np.float64)
     residual = means.value - _mean(means.value, means.cell, means.cells)[means.cell]
     share = _mean(1.0 / means.runs, means.cell, means.cells)
-    alone = _pooled(means, residual, again, share, run)
+    alone, earlier = _pooled(means, residual, again, share, run, lent=lent)
     drift, factor, complete = _block_effects(means, residual) if in_blocks else (residual * 0, np.zeros(k.size), k < 0)
-    blocked = _pooled(means, residual - drift, np.where(complete, (k - 1.0) * factor, 0.0), share, run)
+    blocked, _ = _pooled(means, residual - drift, np.where(complete, (k - 1.0) * factor, 0.0), share, run)
     common, others = _common(means, residual)
     freedom = np.where(others > 1, (k - 1.0) * (others - 1) / np.maximum(others, 1), 0.0)
-    beside = _pooled(means, residual - common, freedom, share, run, shared=False)
+    beside, _ = _pooled(means, residual - common, freedom, share, run, shared=False)
     borrowed = (k == 1) & np.isfinite(alone.variance)
-    return Variances(alone, blocked, beside, complete, borrowed)
+    return Variances(alone, blocked, beside, complete, borrowed, borrowed & earlier)
 
 
 def _mean(values: Floats, of: Integers, count: int) -> Floats:
@@ -90,9 +132,15 @@ def _mean(values: Floats, of: Integers, count: int) -> Floats:
 
 
 def _pooled(
-    means: Means, residual: Floats, freedom: Floats, share: Floats, run: tuple[Floats, Floats], shared: bool = True
-) -> Pooled:
-    """Variance of a location from residuals of its compositions' means."""
+    means: Means,
+    residual: Floats,
+    freedom: Floats,
+    share: Floats,
+    run: tuple[Floats, Floats],
+    shared: bool = True,
+    lent: Lent | None = None,
+) -> tuple[Pooled, npt.NDArray[np.bool_]]:
+    """Variance of a location from residuals of its compositions' means, and where it is that of earlier campaigns."""
     cells, stratum, strata = means.cells, means.stratum, means.strata
     run_variance, run_freedom = run
     k = means.compositions()
@@ -115,16 +163,27 @@ def _pooled(
     all_share = _weighted(share, np.where(known, freedom, 0.0), everything, 1)
     level = np.where(nothing, whole.pool, found.variance)
     free = np.where(nothing, whole.pool_freedom, found.freedom)
-    lent = np.where(nothing, all_share[0], pool_share[stratum])
+    per_run = np.where(nothing, all_share[0], pool_share[stratum])
+    earlier = np.zeros(cells, dtype=np.bool_)
+    if lent is not None:
+        earlier = (k == 1) & (free < _ENOUGH) & (lent.freedom[stratum] > free)
+        level, free, per_run = (
+            np.where(earlier, of[stratum], own)
+            for of, own in ((lent.variance, level), (lent.freedom, free), (lent.per_run, per_run))
+        )
     # How many runs are in a mean differs between cells. One with fewer runs varies more; that one with more varies less is not
     # counted on: what is borrowed from few is not known well enough to take something off.
-    more = np.nan_to_num(run_variance) * np.maximum(share - lent, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Where no cell was run twice, at most all of what is lent is from runs.
+        most = level * np.maximum(share / per_run - 1.0, 0.0)
+    measured = np.isfinite(run_variance)
+    more = np.nan_to_num(np.where(measured, run_variance * np.maximum(share - per_run, 0.0), most))
     with np.errstate(divide="ignore", invalid="ignore"):
         own = (level + more) ** 2 / (level**2 / free + more**2 / run_freedom)
-    free = np.where(more > 0, np.nan_to_num(own), free)
+    free = np.where(measured & (more > 0), np.nan_to_num(own), free)
     level = level + more
     one = np.where(k > 0, level / k, np.nan)
-    return Pooled(one, np.where(np.isfinite(one), free, 0.0), found.pool, found.pool_freedom)
+    return Pooled(one, np.where(np.isfinite(one), free, 0.0), found.pool, found.pool_freedom), earlier
 
 
 def _weighted(values: Floats, weight: Floats, of: Integers, count: int) -> Floats:

@@ -146,12 +146,3 @@ def is_paired(pairs: npt.ArrayLike, n_a: npt.ArrayLike, n_b: npt.ArrayLike) -> n
     """
     found: Integers = np.asarray(pairs, dtype=np.int64)
     return np.asarray((found >= LEAST_PAIRS) & (2 * found >= np.minimum(n_a, n_b)), dtype=np.bool_)
-
-
-def either(take: npt.NDArray[np.bool_], first: LogRatios, second: LogRatios) -> LogRatios:
-    """The first's elements where `take` holds, the second's elsewhere."""
-    return LogRatios(
-        np.where(take, first.ratio, second.ratio),
-        np.where(take, first.variance, second.variance),
-        np.where(take, first.freedom, second.freedom),
-    )

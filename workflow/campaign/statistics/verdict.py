@@ -39,6 +39,7 @@ ONE_COMPOSITION = "one composition of each configuration was measured, and inter
 ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
 ONCE = "measured once on one composition each, so this is not tested"
 _BORROWED = "the spread of compositions is borrowed from other cells of the campaign"
+_EARLIER = "the spread of compositions is borrowed from earlier campaigns on this system ({})"
 _AMONG = "the spread is that of the changes of other configurations"
 
 
@@ -74,6 +75,8 @@ def _compositions(row: Mapping[Any, Any]) -> str:
     each = each if ours == theirs else f"{ours:,} against {theirs:,} compositions"
     if method == statistics.BORROWED:
         return f"{each}; {_BORROWED} ({_freedom(row)})"
+    if method == statistics.BORROWED_EARLIER:
+        return f"{each}; {_EARLIER.format(row['lent_by'])} ({_freedom(row)})"
     return f"{each}; {_AMONG} ({_freedom(row)})" if method == statistics.AMONG_CHANGES else each
 
 
@@ -236,7 +239,13 @@ def rests_on(rows: pd.DataFrame) -> str:
         which = wording.plural(count, "statement")
         which = "All statements hold" if within.all() else f"{which} {'holds' if count == 1 else 'hold'}"
         said += f" {which} for one composition only."
-    for method, words in ((statistics.BORROWED, _BORROWED), (statistics.AMONG_CHANGES, _AMONG)):
+    names = ", ".join(dict.fromkeys(each for each in rows["lent_by"] if each)) if "lent_by" in rows else ""
+    sources = {
+        statistics.BORROWED: _BORROWED,
+        statistics.BORROWED_EARLIER: _EARLIER.format(names),
+        statistics.AMONG_CHANGES: _AMONG,
+    }
+    for method, words in sources.items():
         lent = rows[rows["method"] == method]
         if len(lent):
             ends = " to ".join(

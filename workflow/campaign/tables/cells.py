@@ -12,6 +12,7 @@ import pandas as pd
 
 from campaign import statistics
 from campaign.documents.cell import Cell
+from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.statistics import comparisons
 from campaign.statistics.step_times import windows
@@ -44,7 +45,12 @@ class PlannedCell:
         return self.runs or range(1, self.repetitions + 1)
 
 
-def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame, metric: Metric = THROUGHPUT) -> pd.DataFrame:
+def cells_table(
+    planned: Iterable[PlannedCell],
+    runs: pd.DataFrame,
+    metric: Metric = THROUGHPUT,
+    earlier: Sequence[EarlierSpread] = (),
+) -> pd.DataFrame:
     """One row a planned cell, in the order of the plan: its axes, how many runs it has, and their summary.
 
     state: `measured` (a run is ok), `failed` (it was run, none is ok), `implied` (not run: a smaller batch ran out of memory) or
@@ -55,6 +61,7 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame, metric: Metr
     (`campaign.statistics.outliers`), which count like any other.
     window: what the measured windows suffer from (`campaign.statistics.step_times.windows`). stopped: why a target, or the most
     repetitions under one, ended the cell.
+    earlier: how much compositions differed in earlier campaigns, which cells borrow that were composed once.
     Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements and count.
     """
     plan = list(planned)
@@ -86,16 +93,18 @@ def cells_table(planned: Iterable[PlannedCell], runs: pd.DataFrame, metric: Metr
     ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
     table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
     table["step_median_s"] = ids.map(ok["step_median_s"].median()).astype("float64")
-    return _with_summary(table, runs, metric)
+    return _with_summary(table, runs, metric, earlier)
 
 
-def _with_summary(table: pd.DataFrame, runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+def _with_summary(
+    table: pd.DataFrame, runs: pd.DataFrame, metric: Metric, earlier: Sequence[EarlierSpread]
+) -> pd.DataFrame:
     ok = runs[(runs["status"] == "ok") & runs["value"].notna()]
     places, names = pd.factorize(table["cell_id"])
     ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
     ok = ok[ok["place"] >= 0]
     found = statistics.summaries(ok["value"], ok["place"], len(names))
-    led = _locations(names, runs, metric)
+    led = _locations(names, runs, metric, earlier)
     named = _outliers(ok[found.outlier], found.median)
     numbers = {
         "median": found.median,
@@ -118,9 +127,10 @@ def _with_summary(table: pd.DataFrame, runs: pd.DataFrame, metric: Metric) -> pd
     return table.assign(**{**columns, **words})
 
 
-def _locations(names: Any, runs: pd.DataFrame, metric: Metric) -> dict[str, Any]:
+def _locations(names: Any, runs: pd.DataFrame, metric: Metric, earlier: Sequence[EarlierSpread]) -> dict[str, Any]:
     """The location that the report leads with and its interval, by cell."""
-    design = comparisons.design(runs, higher=metric.higher)
+    lent = [each for each in earlier if each.metric == metric.name]
+    design = comparisons.design(runs, higher=metric.higher, earlier=lent)
     at = design.cells.get_indexer(pd.Index(names))
     of, how = design.locations()
     there = at >= 0

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from campaign.config.resolve import Campaign, from_document
 from campaign.documents.cell import Cell, Configuration, Settings
+from campaign.documents.earlier_spread import kept
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.plan import PLAN_SCHEMA, PlanDocument
 from campaign.documents.record import Record, Store
@@ -88,6 +89,7 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
         known,
         hosts_left_out=left_out,
         reference=of_reference,
+        earlier=kept(results.earlier_spread),
     )
 
 
@@ -193,7 +195,7 @@ def tables_of(collected: Collected) -> Tables:
             if (cell.id, run) not in present
         }
         planned.append(PlannedCell(cell, len(runs_here), leases[1], missing, runs_here))
-    cells = cells_table(planned, runs, collected.campaign.metric)
+    cells = cells_table(planned, runs, collected.campaign.metric, collected.earlier)
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
     return Tables(
@@ -213,7 +215,8 @@ def collect(collected: Collected, out: Path) -> None:
     context.json; and costs.json, what forecasts learn from."""
     from campaign.tables.io import write
 
-    write(tables_of(collected), out)
-    campaign = collected.campaign
+    tables, campaign = tables_of(collected), collected.campaign
+    write(tables, out)
     found = costs_of(campaign.name, campaign.system.name, [*collected.records, *collected.reference], collected.leases)
+    found = replace(found, spread=tables.spread_of_compositions())
     (out / COSTS).write_text(json.dumps(found.document()) + "\n", encoding="utf-8")

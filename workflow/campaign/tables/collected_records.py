@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from campaign.config.resolve import Campaign
+from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.record import Record, Store
 from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import Known
@@ -38,5 +39,7 @@ class Collected:
     """Why a run that the budget leaves out has no record."""
     reference: Sequence[Record] = ()
     """Runs of the reference in these leases; `records` are those of the matrix."""
+    earlier: Sequence[EarlierSpread] = ()
+    """How much compositions differed in earlier campaigns on the system."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""

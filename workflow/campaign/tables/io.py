@@ -15,6 +15,8 @@ from typing import Any
 
 import pandas as pd
 
+from campaign.documents.earlier_spread import EarlierSpread
+from campaign.documents.metric import metric_of
 from campaign.errors import RecordError
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
@@ -75,6 +77,12 @@ class Tables:
     def design(self) -> Design:
         """What the runs say of the cells: every comparison is made by it."""
         return comparisons.of_campaign(self.runs, self.context.get("campaign", {}), self.reference)
+
+    def spread_of_compositions(self) -> tuple[EarlierSpread, ...]:
+        """How much compositions differ, by workload, for later campaigns on the system."""
+        about = self.context["campaign"]
+        by = comparisons.design(self.runs, higher=metric_of(self.context).higher)
+        return by.spread_of_compositions(str(about["name"]), metric_of(self.context).name)
 
     @property
     def name(self) -> str:

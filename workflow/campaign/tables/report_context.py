@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -63,6 +64,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "system": campaign.system.name,
             "baseline": baseline(campaign),
             "metric": campaign.metric.document(),
+            **({"earlier_spread": [asdict(each) for each in collected.earlier]} if collected.earlier else {}),
             "metrics": [each.document() for each in declared_metrics(campaign.file, campaign.workloads).values()],
             "protocol": {
                 **{name: document["campaign"]["protocol"][name] for name in _PROTOCOL if name not in unknown},

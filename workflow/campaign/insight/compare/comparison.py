@@ -174,7 +174,12 @@ def _protocol(base: Tables, other: Tables) -> dict[str, Any]:
     """Of both: runs stand in blocks where they do in each."""
     one, two = (dict(tables.context["campaign"]) for tables in (base, other))
     sequential = any(dict(each.get("protocol") or {}).get("order") == "sequential" for each in (one, two))
-    return {**one, "protocol": {"order": "sequential" if sequential else "blocks"}}
+    lent = {repr(each): each for campaign in (one, two) for each in campaign.get("earlier_spread") or ()}
+    return {
+        **one,
+        "protocol": {"order": "sequential" if sequential else "blocks"},
+        "earlier_spread": list(lent.values()),
+    }
 
 
 def _words(cells: pd.DataFrame) -> list[str]:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from campaign.documents.cell import Cell, Configuration, Scalar
+from campaign.documents.earlier_spread import EarlierSpread, spreads
 from campaign.documents.record import Record
 
 SCHEMA = "costs/1"
@@ -65,6 +66,8 @@ class Costs:
     system: str
     cells: tuple[CellCost, ...] = ()
     leases: tuple[LeaseCost, ...] = ()
+    spread: tuple[EarlierSpread, ...] = ()
+    """How much compositions differed, by workload."""
 
     @property
     def runs(self) -> int:
@@ -92,7 +95,8 @@ def from_document(document: Any) -> Costs | None:
             return None
         cells = tuple(CellCost(**cell) for cell in document["cells"])
         leases = tuple(LeaseCost(**lease) for lease in document["leases"])
-        costs = Costs(str(document["campaign"]), str(document["system"]), cells, leases)
+        spread = spreads(document.get("spread", ()))
+        costs = Costs(str(document["campaign"]), str(document["system"]), cells, leases, spread)
         numbers = [x for c in cells for x in (c.mean_log_s, c.sd_log_s, float(c.runs), math.log2(c.batch * c.steps))]
         times = [x for each in leases for x in (each.compose_s, each.start_s, each.between_s, each.end_s)]
         if all(map(math.isfinite, numbers)) and all(x is None or math.isfinite(x) for x in times):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.record import Record
 from campaign.errors import ConfigError
 from campaign.files import read_json, write_json
@@ -44,6 +45,12 @@ def read_costs(results: Results, learn_from: Sequence[Path] = ()) -> list[Costs]
     return merged(found)
 
 
+def earlier_spread(known: Iterable[Costs], campaign: str, system: str) -> tuple[EarlierSpread, ...]:
+    """How much compositions differed in other campaigns on a system."""
+    others = (costs for costs in known if costs.campaign != campaign and costs.system == system)
+    return tuple(dict.fromkeys(each for costs in others for each in costs.spread))  # a copy of one may be named as well
+
+
 def merged(found: Iterable[Costs]) -> list[Costs]:
     """Every cell and every use of a lease once, as where most of its runs are known."""
     sources = list(found)
@@ -59,7 +66,7 @@ def merged(found: Iterable[Costs]) -> list[Costs]:
             del most[cell.cell_id]
         leases = [each for each in costs.leases if (costs.campaign, each.lease_id) not in uses]
         uses.update((costs.campaign, each.lease_id) for each in leases)
-        if cells or leases:
+        if cells or leases or costs.spread:
             kept.append(replace(costs, cells=tuple(cells), leases=tuple(leases)))
     return kept
 
