@@ -157,7 +157,7 @@ def test_a_subset_is_measured_first_and_not_again_and_a_deleted_record_alone(pro
 
 
 @pytest.mark.parametrize(("lease_per", "leases"), [("configuration", 2), ("workload", 4), ("cell", 8)])
-def test_lease_per_says_how_many_measure_jobs_there_are(project: Project, lease_per: str, leases: int) -> None:
+def test_lease_per_says_how_many_leases_there_are(project: Project, lease_per: str, leases: int) -> None:
     project.workload("other")
     path = project.campaign(attach=["local", "fabric"], workload=["logged", "other"], batch=[1, 2], lease_per=lease_per)
     dag = open_dag(request({"campaign": str(path), "results": str(project.results_root)}))
@@ -174,7 +174,7 @@ def test_lease_per_cell_composes_for_each_cell(project: Project) -> None:
 def test_the_slurm_profile_resolves(project: Project) -> None:
     project.campaign(attach=["local", "fabric"], batch=[1, 2])
     said = project.run("-n", profile="slurm")
-    assert jobs(said)["measure"] == 2
+    assert jobs(said)["measure"] == 1
     assert "1x1-fabric: measure 2 of 2 runs of 2 cells" in said
     assert project.starts() == []
     assert not project.results().directory.exists()

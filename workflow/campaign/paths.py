@@ -163,6 +163,11 @@ class Results:
         """Scratch of one lease: locks, submission, rank files. Of no use once the lease is over."""
         return self.directory / "work" / lease
 
+    @property
+    def listings(self) -> Path:
+        """Lists of the manifests of all leases of a plan: a file that Snakemake makes last, and may lose."""
+        return self.directory / "work" / "measured"
+
     def measure_lock(self, lease: str) -> Path:
         """Held by the process that composes for a lease, waits for its driver, and releases."""
         return self.work(lease) / "measure.lock"

@@ -1,6 +1,6 @@
 """Collect: from records to tables.
 
-REQUIRES: plan/plan.{digest}.{n}.json; manifests of all leases, records/, shared/, leases/, links/
+REQUIRES: plan/plan.{digest}.{n}.json; the listing of all manifests, records/, shared/, leases/, links/
 PROVIDES: tables/runs.{parquet,csv}, tables/cells.{parquet,csv}, tables/{telemetry,steps}.parquet, tables/{leases,links,context,costs}.json
 """
 
@@ -21,8 +21,8 @@ TABLES = {
 
 rule tables:
     input:
-        # The names of the manifests say which runs there are.
-        manifests=CAMPAIGN_DAG.manifests,
+        # Its name says which runs there are.
+        measured=CAMPAIGN_DAG.measured,
         plan=PLAN,
     output:
         **TABLES,

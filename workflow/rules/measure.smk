@@ -1,35 +1,64 @@
-"""Measure: one job a lease. Composes it, measures every run of it that has no record, and releases it.
+"""Measure: composes each lease, measures every run of it that has no record, and releases it; one process does so for all leases.
 
-REQUIRES: CAMPAIGN_DAG; plan/leases/; the system's fabric and launcher
-PROVIDES: records/, shared/, leases/, logs/; manifests/{lease}/{runs}.json, its only declared output: records are not
-Snakemake's to delete. {runs} is a digest of the runs, so the job runs exactly when a record is missing. Complete manifests
-are no output of this rule: whatever Snakemake remembers, they are not made again.
+REQUIRES: plan/plan.{digest}.{n}.json; plan/leases/; the system's fabric and launcher
+PROVIDES: records/, shared/, leases/, logs/, manifests/{lease}/{runs}.json; work/measured/{manifests}.json, its only declared
+output, which lists the manifests: what was measured is not Snakemake's to delete. {manifests} is a digest of their names, in which
+{runs} is a digest of the runs: so the job runs exactly when a record is missing, whatever Snakemake remembers.
 """
+
+import atexit
+import signal
+
+from campaign.files import acquire_lock
+from campaign.run.measure_plan import STARTS_WHILE
+
+
+def prepare_for_signals():
+    """Make `campaign measure` the one that Ctrl-C and SIGTERM are for: to Snakemake all leases are one job, which it lets finish.
+
+    Leases are started while this process holds a lock: until it dies, or SIGTERM tells it to finish what runs. Ctrl-C has it wait for
+    its job; a second one is for the job alone, and would only interrupt the waiting.
+    """
+    path = Path(".snakemake", f"starts.{os.getpid()}.lock").resolve()
+    atexit.register(path.unlink, missing_ok=True)
+    os.environ[STARTS_WHILE] = str(path)
+    lock, of_snakemake = [acquire_lock(path)], signal.getsignal(signal.SIGTERM)
+
+    def finish(*given):
+        while lock:
+            os.close(lock.pop())
+        of_snakemake(*given)
+
+    def interrupt(*given):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.default_int_handler(*given)
+
+    signal.signal(signal.SIGTERM, finish)
+    signal.signal(signal.SIGINT, interrupt)
+
+
+onstart:
+    prepare_for_signals()
 
 
 rule measure:
     input:
         PLAN,
     output:
-        f"{RESULTS}/manifests/{{lease}}/{{runs}}.json",
-    log:
-        f"{RESULTS}/logs/{{lease}}/measure.{{runs}}.log",
+        f"{RESULTS}/work/measured/{{manifests}}.json",
     wildcard_constraints:
-        lease="[^/]+",
-        runs=CAMPAIGN_DAG.to_measure,
-    priority: order_of_lease
+        manifests="(?!)" if CAMPAIGN_DAG.is_measured else "[0-9a-f]+",
     conda:
         "../../envs/campaign.yaml"
-    threads: cores_of_lease
+    # Waiting for Slurm takes none.
+    threads: 1 if CAMPAIGN_DAG.campaign.system.launcher == "slurm" else CORES
     resources:
-        pool_devices=devices_of_lease,
-        pool_hosts=hosts_of_lease,
         # Words are a resource because what is expected to take how long must not count as a change of the job.
-        words=words_of_lease,
+        words=CAMPAIGN_DAG.describe(),
         campaign=CAMPAIGN,
-        plan=plan_of_lease,
         results=shlex.quote(str(CAMPAIGN_DAG.asked.results)),
+        at_once=CORES,
     message:
         "{resources.words}"
     shell:
-        "{resources.campaign} measure {resources.plan:q} --results {resources.results} --manifest {output:q}"
+        "{resources.campaign} measure {input:q} --results {resources.results} --manifest {output:q} --cores {resources.at_once}"

@@ -1,7 +1,7 @@
 """Plan: writes down what will be measured, in which order and at what cost.
 
 REQUIRES: ASKED
-PROVIDES: CAMPAIGN_DAG (the plan and the paths of its manifests), NAME, RESULTS (directory), PLAN (file), CORES; plan/plan.{digest}.{n}.json, its only declared
+PROVIDES: CAMPAIGN_DAG (the plan, and the path of the listing of its manifests), NAME, RESULTS (directory), PLAN (file), CORES; plan/plan.{digest}.{n}.json, its only declared
 output, so that it is written when there is none of what is planned now; plan/plan.json and plan/plan.tsv for people; plan/leases/, with
 one document a lease; plan/budget.json where a budget is given
 """

@@ -1,6 +1,6 @@
 """Summary: one screen at the end. Fails where runs are missing, so that the exit code tells; the report is there then too.
 
-REQUIRES: plan/, manifests of all leases, tables/, figures/, recommendation/, report.html
+REQUIRES: plan/, the listing of all manifests, tables/, figures/, recommendation/, report.html
 PROVIDES: summary.txt
 """
 
@@ -10,7 +10,7 @@ SUMMARY = f"{RESULTS}/summary.txt"
 rule summary:
     input:
         plan=PLAN,
-        manifests=CAMPAIGN_DAG.manifests,
+        measured=CAMPAIGN_DAG.measured,
         cells=TABLES["cells_csv"],
         report=REPORT,
         figures=figure_files("json"),

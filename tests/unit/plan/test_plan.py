@@ -268,15 +268,6 @@ def test_a_configuration_larger_than_the_pool_is_refused_before_anything_runs(tm
     assert not (tmp_path / "results").exists()
 
 
-def test_priorities_follow_the_order_of_the_plan(tmp_path: Path) -> None:
-    asked = Request(write_files(tmp_path), tmp_path / "results")
-    dag = Dag(asked, read_plan(asked))
-    priorities = [dag.order(lease.name) for lease in dag.plan.leases]
-    assert priorities == sorted(priorities, reverse=True)
-    assert len(set(priorities)) == len(priorities)
-    assert min(priorities) > 0
-
-
 def test_a_manifest_that_misses_runs_or_is_damaged_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
     asked = Request(write_files(tmp_path), tmp_path / "results")
     dag = Dag(asked, read_plan(asked))

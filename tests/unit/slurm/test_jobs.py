@@ -60,23 +60,23 @@ def test_a_file_that_cannot_be_written_leaves_the_former_one(results: Results) -
 def test_a_lease_is_expected_while_it_is_not_known_what_became_of_its_batch(results: Results) -> None:
     intent = results.slurm / "batches" / "a1.json"
     files.write_json(intent, {"leases": ["one", "two"], "time_s": 1.0})
-    assert submitted_jobs.is_expected(results, "one")
-    assert not submitted_jobs.is_expected(results, "three")
+    assert submitted_jobs.is_expected(results, "one", 0.0)
+    assert not submitted_jobs.is_expected(results, "three", 0.0)
     files.write_json(intent, {"leases": ["one", "two"], "time_s": 1.0, "written": ["7_0", "7_1"]})
-    assert not submitted_jobs.is_expected(results, "one")
+    assert not submitted_jobs.is_expected(results, "one", 0.0)
     intent.write_text("{")
     assert not submitted_jobs.is_begun(results, "one")
 
 
 def test_a_job_is_expected_for_as_long_as_it_is_queued(results: Results, fake_slurm: FakeSlurm) -> None:
-    assert not submitted_jobs.is_expected(results, "one")
+    assert not submitted_jobs.is_expected(results, "one", 0.0)
     job_id = fake_slurm.add("study/one")
     submitted_jobs.write(results, Submitted("one", job_id, "f", 1.0))
-    assert submitted_jobs.is_expected(results, "one")
+    assert submitted_jobs.is_expected(results, "one", 0.0)
     fake_slurm.set(job_id, state="COMPLETED")
-    assert not submitted_jobs.is_expected(results, "one")
+    assert not submitted_jobs.is_expected(results, "one", 0.0)
     fake_slurm.forget(job_id)
-    assert not submitted_jobs.is_expected(results, "one")
+    assert not submitted_jobs.is_expected(results, "one", 0.0)
 
 
 def test_a_job_is_expected_while_nobody_can_tell(
@@ -84,6 +84,6 @@ def test_a_job_is_expected_while_nobody_can_tell(
 ) -> None:
     submitted_jobs.write(results, Submitted("one", "12", "f", 1.0))
     fake_slurm.reachable(False)
-    assert submitted_jobs.is_expected(results, "one")
+    assert submitted_jobs.is_expected(results, "one", 0.0)
     monkeypatch.setenv("PATH", "")
-    assert submitted_jobs.is_expected(results, "one")
+    assert submitted_jobs.is_expected(results, "one", 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +51,8 @@ def run(asked: Request, profile: str | None, dry_run: bool, snakemake: tuple[str
     command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
     command += [*(["-n"] if dry_run else []), *snakemake]
     command += ["--config", f"campaign={asked.campaign}", f"results={asked.results}", *given]
-    sys.exit(subprocess.run(command, check=False).returncode)
+    sys.stdout.flush()
+    os.execv(command[0], command)  # Ctrl-C is for Snakemake: a process that waits for it would kill it
 
 
 def _unquoted(where: str) -> str:

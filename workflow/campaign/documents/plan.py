@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from campaign.documents.cell import Scalar
+from campaign.errors import RecordError, first_problem
+from campaign.files import require_json
 
 PLAN_SCHEMA: Literal["plan/1"] = "plan/1"
 
@@ -31,7 +34,7 @@ class Totals(_Closed):
     cells_without_record: int
     """Cells with at least one run that will be measured."""
     leases: int
-    """Leases, each one composition of a configuration and one job of the DAG."""
+    """Leases, each one composition of a configuration."""
     recompositions: int
     """Leases still to be measured for which the fabric has to move devices."""
     recompositions_least: int
@@ -216,3 +219,22 @@ class PlanDocument(_Closed):
     """What the campaign asks for in vain."""
     leases: tuple[LeaseCost, ...]
     """Leases in the order of measuring."""
+
+
+_AGAIN = "write it again with 'campaign plan --write'"
+
+
+def plan_json(path: Path) -> dict[str, Any]:
+    """The plan in a file, of this version or an earlier one; RecordError: it is none."""
+    document = require_json(path, _AGAIN)
+    if document.get("schema_version") != PLAN_SCHEMA or "campaign_hash" not in document:
+        raise RecordError(f"{path}: is not a plan ({PLAN_SCHEMA}) of this version; {_AGAIN}")
+    return document
+
+
+def parse_plan(path: Path, document: dict[str, Any]) -> PlanDocument:
+    """The plan of this version in a file. RecordError says what is wrong with it."""
+    try:
+        return PlanDocument.model_validate(document)
+    except ValidationError as error:
+        raise RecordError(f"{path}: {first_problem(error, 'the file')}; {_AGAIN}") from error

@@ -88,7 +88,8 @@ def reconcile_orphans(
         results = Results(site.root, str(Journal(site.journals, name).document()["campaign"]))
         lease = lease_of(results, name)
         return lease is not None and (
-            files.is_locked(results.driver_lock(lease)) or submitted_jobs.is_expected(results, lease)
+            files.is_locked(results.driver_lock(lease))
+            or submitted_jobs.is_expected(results, lease, site.system.slurm.poll_s)
         )
 
     def is_alive(name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from campaign.documents.record import Store
 from campaign.documents.run_numbers import composition_of
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError
-from campaign.files import read_json
+from campaign.files import content_hash, read_json
 from campaign.paths import Results
 from campaign.plan.cost.budget import Budget, Choice, choose, kept_choice, parse_budget
 from campaign.plan.cost.forecast import Forecaster
@@ -35,6 +34,8 @@ from campaign.plan.reference import without_references
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
 RESULTS = "results"
+_TOLD = 20
+"""Leases that a dry run shows."""
 _KEYS = {
     "campaign": "path of a campaign file",
     "where": "expression that selects cells",
@@ -241,10 +242,31 @@ class Dag:
         return str(path)
 
     @property
-    def to_measure(self) -> str:
-        """Regular expression of the names of the manifests to be made: those that are there are nobody's output."""
-        names = (re.escape(Path(path).stem) for path in self.manifests if not Path(path).exists())
-        return "|".join(names) or "(?!)"
+    def listing(self) -> str:
+        """Path of the list of all manifests, which says that they are there; its name follows from theirs."""
+        return str(self.results.listings / f"{content_hash(self.manifests, 12)}.json")
+
+    @property
+    def to_measure(self) -> list[PlannedLease]:
+        """Leases whose manifest is to be made."""
+        return [lease for lease, path in zip(self.plan.leases, self.manifests, strict=True) if not Path(path).exists()]
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is nothing to make: then the listing is nobody's output, whatever Snakemake remembers."""
+        return not self.to_measure
+
+    @property
+    def measured(self) -> list[str]:
+        """What says that all leases are measured: the listing, or the manifests of leases that were measured by hand."""
+        return [self.listing] if self.to_measure or Path(self.listing).exists() else self.manifests
+
+    def describe(self) -> str:
+        """What a dry run says about the leases that are to be measured."""
+        told = self.to_measure
+        more = len(told) - _TOLD
+        lines = [lease.describe() for lease in (told[:_TOLD] if more > 1 else told)]
+        return "\n".join([*lines, *([f"... and {more} more leases; 'campaign plan' shows them"] if more > 1 else [])])
 
     @cached_property
     def _names(self) -> DocumentNames:
@@ -272,33 +294,6 @@ class Dag:
         current = read_json(self.results.plan_document).get("digest") == digest
         written = current and all(Path(self.lease_plan(name)).exists() for name in self.leases)
         return str(last if last and written else path)
-
-    @property
-    def scarce(self) -> dict[str, int]:
-        """What leases share: hosts, and devices behind the fabric."""
-        pool = sum(entry.count for entry in self.campaign.system.pool if entry.kind not in ("nvme", "nic"))
-        return {"pool_hosts": host_count(self.campaign), "pool_devices": pool}
-
-    def pool_devices(self, lease: str) -> int:
-        """Devices that a lease takes out of the pool."""
-        configuration = self.leases[lease].configuration
-        return configuration.fabric_devices_per_host * configuration.hosts
-
-    def threads(self, lease: str, cores: int) -> int:
-        """Cores that a lease takes here: all of them where leases must not disturb each other, one a rank elsewhere."""
-        if isolation(self.campaign) == "machine":
-            return cores
-        if self.campaign.system.launcher != "local":
-            return 0
-        return min(cores, max(1, self.leases[lease].configuration.ranks))
-
-    def order(self, lease: str) -> int:
-        """Priority: leases run in the order of the plan."""
-        return self._priorities[lease]
-
-    @cached_property
-    def _priorities(self) -> dict[str, int]:
-        return {name: len(self.leases) - index for index, name in enumerate(self.leases)}
 
 
 def open_dag(asked: Request) -> Dag:

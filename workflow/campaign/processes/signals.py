@@ -21,13 +21,17 @@ class Interrupted(BaseException):
 _pressed: list[int] = []  # Ctrl-C since the Interrupted
 
 
+def _pass_over(*_: object) -> None:
+    """Not SIG_IGN: of a signal that is under way when it is set, Python then prints a traceback."""
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """The first ending signal raises Interrupted, so that `finally` gives back what is held; further ones end nothing."""
 
     def interrupt(number: int, _: object) -> None:
         for name in ENDING:  # a second Ctrl-C must not stop the releasing
-            signal.signal(name, signal.SIG_IGN)
+            signal.signal(name, _pass_over)
         # It may come before this process, of several that it is for, has come to ask for it.
         signal.signal(signal.SIGINT, lambda again, _: _pressed.append(again))
         raise Interrupted(number)
@@ -46,7 +50,7 @@ def asked_again(seconds: float) -> bool:
     until = time.monotonic() + seconds
     while not _pressed and time.monotonic() < until:
         time.sleep(0.05)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, _pass_over)
     return bool(_pressed)
 
 

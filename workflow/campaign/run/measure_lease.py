@@ -56,11 +56,15 @@ _RETRY_S = 1.0
 _POWER_DOWN_S = 120.0  # from the end of a job to the release of what Slurm had composed for it
 
 
-def measure(plan: LeasePlan, results: Results, say: Callable[[str], None] = print) -> dict[str, Any]:
+def measure(
+    plan: LeasePlan, results: Results, say: Callable[[str], None] = print, *, reconcile: bool = True
+) -> dict[str, Any]:
     """Measure every run of a lease that has no record; gives the manifest, which the caller writes.
 
     Apparatus failures are tried again up to the protocol's `attempts`; what is then still missing stands in the manifest
     with its reason, and raises nothing: the report shows it, and the same command again measures it.
+
+    reconcile: whether to release what dead processes left on the fabric; of many leases, not each has to look at all others.
     """
     try:
         with (
@@ -70,7 +74,7 @@ def measure(plan: LeasePlan, results: Results, say: Callable[[str], None] = prin
                 lambda who: say(f"{plan.lease}: waiting for {who}, which measures it already"),
             ),
         ):
-            return _Measuring(plan, results, say).run()
+            return _Measuring(plan, results, say, reconcile).run()
     except OSError as error:
         raise unwritable(error, results.directory) from error
 
@@ -78,8 +82,9 @@ def measure(plan: LeasePlan, results: Results, say: Callable[[str], None] = prin
 class _Measuring:
     """One call of `measure`, under the lease's lock."""
 
-    def __init__(self, plan: LeasePlan, results: Results, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: LeasePlan, results: Results, say: Callable[[str], None], reconcile: bool) -> None:
         self.plan = plan
+        self.reconcile = reconcile
         self.campaign = campaign_of(plan)
         self.results = results
         self.say = say
@@ -224,7 +229,8 @@ class _Measuring:
         with self.site.fabric() as fabric:
             hosts = self.excluded.remaining(self.campaign.system)
             mine = request(self.campaign, self.results, self.plan.lease, self.plan.configuration, hosts)
-            self.end_orphans(fabric, but=(mine.lease_id,))
+            if self.reconcile:
+                self.end_orphans(fabric, but=(mine.lease_id,))
             if self.strategy.composed_by_slurm:
                 self.drive_on_demand()
                 return

@@ -14,6 +14,7 @@ from campaign.errors import ConfigError, LaunchError
 from campaign.files import write_json
 from campaign.paths import Results
 from campaign.slurm.commands import Slurm
+from campaign.slurm.poll import Poll
 
 RESTARTS_MAX = 10
 
@@ -60,13 +61,22 @@ def is_begun(results: Results, lease: str) -> bool:
     return False
 
 
-def is_expected(results: Results, lease: str) -> bool:
+def is_expected(results: Results, lease: str, poll_s: float) -> bool:
     """Whether a job of the lease is queued or runs, as far as can be found out: who left it will come back for it."""
     job = read(results, lease)
     if job is None:
         return is_begun(results, lease)
+    slurm = Slurm(results.slurm_calls)
     try:
-        answer = Slurm(results.slurm_calls)("squeue", "--noheader", f"--jobs={job.job_id}", "--format=%i")
+        # The shared look does for a job that it shows: of hundreds, not each is to be asked for by each that looks for orphans.
+        look = Poll(results.slurm, slurm, poll_s).snapshot()
+        shown = look.jobs.get(job.job_id)
+        if not look.reachable or look.asked_s < job.submitted_s or (shown and shown.active):
+            return True
+        if shown:
+            return False
+        # Not this user's, perhaps.
+        answer = slurm("squeue", "--noheader", f"--jobs={job.job_id}", "--format=%i")
     except ConfigError:  # no Slurm here: another machine's campaign
         return True
     return bool(answer.out.strip()) if answer.ok else "Invalid job id" not in answer.err

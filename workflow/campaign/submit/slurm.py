@@ -238,8 +238,9 @@ class SlurmSubmitter:
         found = self._submitted(lease)
         if found is None or found.result_file.exists():
             return found
-        # The shared look will do for a job that it shows alive: a campaign that is picked up is not to ask once for each lease.
-        if self._verdict(found).alive or self._verdict(found, fresh=True).alive:
+        if self._verdict(
+            found
+        ).alive:  # by the shared look: a campaign that is picked up is not to ask once for each lease
             return found
         self.forget(lease)
         return None
@@ -256,8 +257,8 @@ class SlurmSubmitter:
 
     # -- watching and ending -----------------------------------------------------------------------------------------------
 
-    def _verdict(self, submission: Submission, *, fresh: bool = False) -> Verdict:
-        snapshot = self.poll.snapshot(fresh=fresh)
+    def _verdict(self, submission: Submission) -> Verdict:
+        snapshot = self.poll.snapshot()
         job = submitted_jobs.read(self.results, submission.lease)
         verdict = judge(
             submission.job_id,

@@ -8,17 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from campaign.config.resolve import Campaign, from_document
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import kept
 from campaign.documents.lease_plan import read_lease_plan
-from campaign.documents.plan import PLAN_SCHEMA, PlanDocument
+from campaign.documents.plan import parse_plan, plan_json
 from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, whole
 from campaign.documents.superseded import RecordedHosts
-from campaign.errors import RecordError, first_problem
+from campaign.errors import RecordError
 from campaign.files import require_json
 from campaign.observe.links.lease_links import links_of_uses
 from campaign.paths import Results
@@ -96,20 +94,11 @@ def _gathered(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
 def gather_planned(plan: Path) -> Collected:
     """What a campaign's results directory holds of a plan that was written into it (plan/plan.json and plan/leases/)."""
     directory = plan.parent.parent
-    document = require_json(plan, "write it again with 'campaign plan --write'")
-    if document.get("schema_version") != PLAN_SCHEMA or "campaign_hash" not in document:
-        raise RecordError(
-            f"{plan}: is not a plan ({PLAN_SCHEMA}) of this version; write it again with 'campaign plan --write'"
-        )
+    document = plan_json(plan)
     if "cells" not in document:  # written before plans held their cells
         campaign = from_document(Store(directory).shared_document(document["campaign_hash"]))
         return gather(campaign, directory, document["where"])
-    try:
-        planned = PlanDocument.model_validate_json(plan.read_bytes())
-    except ValidationError as error:
-        raise RecordError(
-            f"{plan}: {first_problem(error, 'the file')}; write it again with 'campaign plan --write'"
-        ) from error
+    planned = parse_plan(plan, document)
     leases = [read_lease_plan(plan.parent / lease.document) for lease in planned.leases]
     campaign = from_document(leases[0].campaign_as_used)
     left = planned.budget.left_out if planned.budget else ()

@@ -1,0 +1,100 @@
+"""Campaigns with more leases than can be under way at once: what ends them starts no further lease, and ends within seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from tests.fake_slurm import FakeSlurm
+from tests.workflow.checkout_twin import TIME_OUT_S, Project, until
+
+HOSTS = 100
+POLL_S = 5
+SECONDS = 20.0  # "in seconds", on a busy machine; with nothing else to do it takes two
+
+
+class SlurmProject:
+    """A project whose Slurm starts no job; every lease is one job on one host."""
+
+    def __init__(self, project: Project, leases: int) -> None:
+        self.project = project
+        self.slurm = FakeSlurm(project.directory / "fake")
+        project.environment["PATH"] = f"{self.slurm.bin}{os.pathsep}{project.environment['PATH']}"
+        path = project.system(hosts=HOSTS, slurm={"poll_s": POLL_S, "latency_s": 5})
+        system = {**yaml.safe_load(path.read_text()), "launcher": "slurm", "fabric": {"kind": "static"}, "pool": []}
+        path.write_text(yaml.safe_dump(system))
+        project.campaign(batch=list(range(1, leases + 1)), lease_per="cell")
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.project.start("--until", "measure", *arguments, profile="slurm")
+
+    def states(self) -> set[str]:
+        return {job["state"] for job in self.slurm.jobs().values()}
+
+    def calls(self) -> Counter[str]:
+        return Counter(
+            {name: len(self.slurm.calls(name)) for name in ("sbatch", "squeue", "sacct", "scontrol", "sinfo")}
+        )
+
+
+def end(project: Project, process: subprocess.Popen[str], *numbers: int, pause_s: float = 1.0) -> None:
+    """Signals to the process group, as a terminal sends them; the command ends, and so does all that it started."""
+    for number in numbers:
+        os.killpg(process.pid, number)
+        time.sleep(pause_s)
+    process.wait(SECONDS)
+    project.await_quiet(SECONDS)
+    assert process.returncode != 0
+    assert "Traceback" not in project.said()
+
+
+@pytest.mark.parametrize(("leases", "cores"), [(20, 4), (90, 64)])
+def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project, leases: int, cores: int) -> None:
+    site = SlurmProject(project, leases)
+    process = site.start("--cores", str(cores))
+    until(lambda: len(site.slurm.jobs()) >= cores, TIME_OUT_S, project.said)
+    end(project, process, signal.SIGINT)
+    submitted = len(site.slurm.jobs())
+    assert (submitted, site.states()) == (cores, {"PENDING"})
+
+    # The same command again finds them, by one look an interval for all of them.
+    before, since_s = site.calls(), time.monotonic()
+    process = site.start("--cores", str(cores))
+    until(lambda: project.said().count("found its driver still there") == cores, TIME_OUT_S, project.said)
+    asked = site.calls() - before
+    assert asked.pop("squeue", 0) <= 2 + (time.monotonic() - since_s) / POLL_S
+    assert asked == {}
+    end(project, process, signal.SIGINT, signal.SIGINT)
+    assert (len(site.slurm.jobs()), site.states()) == (submitted, {"CANCELLED"})
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        pytest.param(lambda process: process.send_signal(signal.SIGTERM), id="SIGTERM to Snakemake"),
+        pytest.param(lambda process: process.kill(), id="kill -9 of Snakemake"),
+        pytest.param(lambda process: os.killpg(process.pid, signal.SIGINT), id="Ctrl-C"),
+        pytest.param(lambda process: os.killpg(process.pid, signal.SIGHUP), id="the terminal is closed"),
+    ],
+)
+def test_what_ends_snakemake_starts_no_further_lease_here(
+    project: Project, tell: Callable[[subprocess.Popen[str]], None]
+) -> None:
+    project.workload("logged", sleep_s=0.5)
+    project.campaign(batch=list(range(1, 21)), lease_per="cell")
+    process = project.start("--until", "measure")
+    until(lambda: len(project.starts()) >= 2, TIME_OUT_S, project.said)
+    tell(process)
+    process.wait(SECONDS)
+    project.await_quiet(SECONDS)
+    # One more may have been started in that moment.
+    assert len(project.starts()) <= 4
+    assert project.held() == {}
+    assert "Traceback" not in project.said()

@@ -1,0 +1,174 @@
+"""All leases of a plan, measured by one process: it starts one process a lease, forked from itself, as many at a time as fit on
+hosts, devices and cores.
+
+An ending signal starts no further lease; the processes of the leases stop and release. Nothing is lost by killing this process:
+each lease goes on alone, and the same command again waits for it and measures the rest.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import cast
+
+from campaign.config.resolve import Campaign
+from campaign.documents.lease_plan import LeasePlan, read_lease_plan
+from campaign.documents.plan import LeaseCost, PlanDocument
+from campaign.documents.record import Store
+from campaign.files import is_locked, read_json
+from campaign.paths import Results
+from campaign.plan.concurrency import NOTHING, Share, limit_of, share_of
+from campaign.plan.lease_plans import campaign_of
+from campaign.plan.missing_runs import Known, read_known
+from campaign.processes.signals import ENDING
+
+STARTS_WHILE = "CAMPAIGN_STARTS_WHILE"
+"""Variable that names a file; leases are started as long as somebody holds its lock: Snakemake, until it is told to end."""
+_LOOK_S = 1.0
+
+_RECONCILE_S = 30.0  # between two looks for leases that others left behind
+
+Measure = Callable[[LeasePlan, Path, bool], object]
+"""Measures a lease and writes its manifest into a file; ends its process with another status than 0 when that fails. Its last
+argument tells it to release first what dead processes left."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """manifests: of all leases, in the order of the plan; failed: leases without one; left: leases that were not started."""
+
+    manifests: tuple[Path, ...]
+    failed: tuple[str, ...]
+    left: int
+
+
+def next_manifest(results: Results, lease: str, run_set: str) -> Path:
+    """The file of the next manifest of a lease."""
+    return _manifests(results, lease, run_set)[1]
+
+
+def _manifests(results: Results, lease: str, run_set: str) -> tuple[Path | None, Path]:
+    """The last manifest of a lease, and the next one."""
+    last, number = None, 1
+    while (path := results.manifests / lease / f"{run_set}.{number}.json").exists():
+        last, number = path, number + 1
+    return last, path
+
+
+def measure_plan(planned: PlanDocument, directory: Path, results: Results, measure: Measure, cores: int) -> Outcome:
+    """Measure the leases of a plan of which a run or the manifest is missing. directory: where the plan is."""
+    return _Queue(planned, directory, results, measure, cores).run()
+
+
+class _Queue:
+    def __init__(self, planned: PlanDocument, directory: Path, results: Results, measure: Measure, cores: int) -> None:
+        self.directory = directory
+        self.results = results
+        self.measure = measure
+        self.campaign: Campaign = campaign_of(self.lease_plan(planned.leases[0]))
+        self.limit = limit_of(self.campaign, max(1, cores))
+        self.manifests: dict[str, Path] = {}
+        self.failed: list[str] = []
+        self.running: dict[int, tuple[LeaseCost, Share, BaseProcess]] = {}
+        self.reconciled_s = -math.inf
+        self.told = 0  # the signal that ends this process
+        # Leases of one configuration take the same share: only the first of them is looked at.
+        self.waiting: dict[str, list[LeaseCost]] = {}
+        for lease in reversed(list(self.unmeasured(planned))):
+            self.waiting.setdefault(lease.configuration, []).append(lease)
+        self.order = {lease.lease: lease.order for lease in planned.leases}
+
+    def lease_plan(self, lease: LeaseCost) -> LeasePlan:
+        return read_lease_plan(self.directory / lease.document)
+
+    def unmeasured(self, planned: PlanDocument) -> Iterator[LeaseCost]:
+        skip = self.campaign.protocol.skip_implied
+        known = read_known(Store(self.results.directory), skip_implied=skip)
+        for lease in planned.leases:
+            last, path = _manifests(self.results, lease.lease, lease.run_set)
+            if last and read_json(last).get("missing") == [] and self.is_whole(lease, known):
+                self.manifests[lease.lease] = last
+            else:
+                self.manifests[lease.lease] = path
+                yield lease
+
+    def is_whole(self, lease: LeaseCost, known: Known) -> bool:
+        """Whether all runs of a lease have a record; most leases are known to without a check of their whole document."""
+        cells = read_json(self.directory / lease.document).get("cells", [])
+        keys = [(cell["id"], run) for cell in cells for run in cell["runs"]]
+        return known.measured.issuperset(keys) or not known.missing(self.lease_plan(lease).work)
+
+    def run(self) -> Outcome:
+        before = {number: signal.signal(number, self.end) for number in ENDING}
+        gc.freeze()  # what is there is shared with the forked processes, as long as nobody writes to it
+        try:
+            while self.running or (self.waiting and self.may_start()):
+                while self.may_start() and (found := self.next()):
+                    self.start(*found)
+                self.reap()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        left = sum(map(len, self.waiting.values()))
+        return Outcome(tuple(self.manifests.values()), tuple(self.failed), left)
+
+    def end(self, number: int, _: object) -> None:
+        if not self.told and number != signal.SIGINT:  # the terminal tells all processes of Ctrl-C itself
+            for _, _, process in self.running.values():
+                process.terminate()
+        self.told = self.told or number
+
+    def may_start(self) -> bool:
+        starts_while = os.environ.get(STARTS_WHILE)
+        return not self.told and (starts_while is None or is_locked(Path(starts_while)))
+
+    def next(self) -> tuple[LeaseCost, Share] | None:
+        """The first lease, in the order of the plan, that fits beside those under way."""
+        taken = sum((share for _, share, _ in self.running.values()), NOTHING)
+        for lease in sorted((leases[-1] for leases in self.waiting.values()), key=lambda lease: lease.order):
+            share = self.share(lease)
+            if (taken + share).fits(self.limit):
+                return lease, share
+        return None
+
+    def share(self, lease: LeaseCost) -> Share:
+        found = next(c for c in self.campaign.configurations if c.name == lease.configuration)
+        return share_of(self.campaign, found, self.limit)
+
+    def start(self, lease: LeaseCost, share: Share) -> None:
+        leases = self.waiting[lease.configuration]
+        leases.pop()
+        if not leases:
+            del self.waiting[lease.configuration]
+        reconcile = time.monotonic() - self.reconciled_s >= _RECONCILE_S
+        if reconcile:
+            self.reconciled_s = time.monotonic()
+        process = multiprocessing.get_context("fork").Process(target=self.child, args=(lease, reconcile))
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            process.start()
+            self.running[process.sentinel] = lease, share, process
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+    def child(self, lease: LeaseCost, reconcile: bool) -> None:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        self.measure(self.lease_plan(lease), self.manifests[lease.lease], reconcile)
+
+    def reap(self) -> None:
+        for sentinel in cast(list[int], wait(list(self.running), timeout=_LOOK_S)):
+            lease, _, process = self.running.pop(sentinel)
+            process.join()
+            if process.exitcode:
+                self.failed.append(lease.lease)
