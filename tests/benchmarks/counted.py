@@ -31,7 +31,7 @@ def main(campaign_path: Path, root: Path) -> None:
     plan = str(written_plan(campaign, results, lease))
     composition = Composition((ComposedHost("host1", 8, 64, devices=(), storage=()),))
     driver = Driver(
-        DriverRequest(plan, str(results.root), campaign.name, lease, "counted.1", composition.document(), ())
+        DriverRequest(plan, str(results.root), campaign.name, lease, "counted.1", composition.document(), (), "a1")
     )
     results.progress.parent.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()

@@ -59,7 +59,8 @@ def test_a_run_takes_one_process_one_forced_file_and_the_same_opens_however_many
     more = {what: many["counts"][what] - few["counts"][what] for what in ("processes", "forced", "opened")}
     assert more["processes"] == 40 - 8
     assert more["forced"] == 40 - 8
-    # The log, written and read; the record's temporary file; a line of progress; /dev/null; children, before and after.
+    # The log, written and read; the record's temporary file; a line of progress; /dev/null; the lease's journal; children, before
+    # and after.
     assert more["opened"] <= 10 * (40 - 8)
     assert len(list((project.directory / "results/many/records").glob("*/*.json"))) == 40
 

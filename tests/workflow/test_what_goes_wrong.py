@@ -24,6 +24,7 @@ from campaign.fabrics.simulated import FaultKind
 from campaign.plan.dag import Request
 from campaign.run import measure_lease as measuring
 from campaign.run.driver import Driver
+from campaign.submit import Fate
 from tests.campaign_records import write
 from tests.planned_leases import measured_here
 from tests.workflow.checkout_twin import Project
@@ -248,6 +249,7 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
 
     submitter = "campaign.submit.local.LocalSubmitter"
     monkeypatch.setattr(f"{submitter}.submit", lambda _, driver: InThisProcess(driver))
+    monkeypatch.setattr(f"{submitter}.fate", lambda *_: Fate(False))
     with pytest.raises(RecordError, match=r"records/\S+\.json: .*No space left on device.*free space"):
         measure_here(project, "1x1-local")
     assert len(project.records()) == 1

@@ -123,6 +123,12 @@ def read_json_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], 
     return [document for document in documents if isinstance(document, dict)], offset + len(complete)
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory that only this user can look into; FileExistsError where there is something, whoever made it."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700)
+
+
 def sync_directory(directory: Path) -> None:
     """Force the names in a directory to disk."""
     descriptor = os.open(directory, os.O_RDONLY)
@@ -151,15 +157,15 @@ def acquire_lock(path: Path, holder: str | None = None, *, attempts: int = 1) ->
 
 
 @contextmanager
-def lock(path: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold the lock of a file, waiting for it; before waiting, `on_wait` is called with its holder."""
+def lock(path: Path, on_wait: Callable[[str], None] | None = None, holder: str | None = None) -> Iterator[None]:
+    """Hold the lock of a file, waiting for it; before waiting, `on_wait` is called with its holder. holder: see `acquire_lock`."""
     descriptor = _open_lock(path)
     try:
         if not _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
             if on_wait:
                 on_wait(lock_holder(path))
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        _name_holder(descriptor, None)
+        _name_holder(descriptor, holder)
         yield
     finally:
         os.close(descriptor)

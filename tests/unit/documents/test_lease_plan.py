@@ -145,5 +145,5 @@ def test_what_a_driver_reports_passes_through_json(
 
 
 def test_what_a_driver_is_asked_for_passes_through_json() -> None:
-    request = DriverRequest("/p.json", "/results", "c", "l", "c.l.1", {"hosts": []}, ("1 device less",))
+    request = DriverRequest("/p.json", "/results", "c", "l", "c.l.1", {"hosts": []}, ("1 device less",), "a1", "b2")
     assert DriverRequest.of(json.loads(json.dumps(request.document()))) == request

@@ -12,6 +12,15 @@ from campaign.paths import Results
 from campaign.run.driver import Driver
 from campaign.slurm import submitted_jobs
 from campaign.slurm.submitted_jobs import Submitted
+from campaign.submit.protocol import Reporting
+
+
+def request(token: str = "a1") -> DriverRequest:
+    return DriverRequest("p.json", "/results", "study", "one", "study.one.1", None, (), token)
+
+
+def submitted(token: str) -> Submitted:
+    return Submitted(request(token), "7", "f", 1.0, "study/one")
 
 
 @pytest.fixture
@@ -21,13 +30,13 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     results = Results(tmp_path / "results", "study")
-    submitted_jobs.write(results, Submitted("one", "7", "f", 1.0))
+    submitted_jobs.write(results, submitted("a1"))
     return results
 
 
 def test_a_first_start_is_always_wanted_though_its_job_is_not_written_down_yet(results: Results) -> None:
     submitted_jobs.remove(results, "one")
-    submitted_jobs.check_restart(results, "one")
+    submitted_jobs.check_restart(results, request())
     assert submitted_jobs.restart_count() == 0
 
 
@@ -39,11 +48,11 @@ def test_a_job_is_not_started_again_for_ever(
 ) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(count))
     if wanted:
-        submitted_jobs.check_restart(results, "one")
+        submitted_jobs.check_restart(results, request())
         assert submitted_jobs.restart_count() == count
     else:
         with pytest.raises(LaunchError, match=f"{count} times"):
-            submitted_jobs.check_restart(results, "one")
+            submitted_jobs.check_restart(results, request())
 
 
 @pytest.mark.parametrize(
@@ -53,7 +62,7 @@ def test_a_driver_asks_for_another_start_only_where_it_will_be_wanted(
     results: Results, monkeypatch: pytest.MonkeyPatch, count: int, another: bool
 ) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(count))
-    driver = Driver(DriverRequest("p.json", str(results.root), results.campaign, "one", "study.one.1", None, ()))
+    driver = Reporting(Driver(request()), results.root)
     if another:
         assert driver.checkpoint().function == driver
     else:
@@ -61,24 +70,15 @@ def test_a_driver_asks_for_another_start_only_where_it_will_be_wanted(
             driver.checkpoint()
 
 
-@pytest.mark.parametrize("job_id", ["8", "7_0", None])
+@pytest.mark.parametrize("token", ["b2", None])
 def test_a_job_that_was_given_up_measures_nothing(
-    results: Results, monkeypatch: pytest.MonkeyPatch, job_id: str | None
+    results: Results, monkeypatch: pytest.MonkeyPatch, token: str | None
 ) -> None:
+    """Whatever its number: that of the job that measures now may be the same."""
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    if job_id is None:
+    if token is None:
         submitted_jobs.remove(results, "one")
     else:
-        submitted_jobs.write(results, Submitted("one", job_id, "f", 1.0))
+        submitted_jobs.write(results, submitted(token))
     with pytest.raises(LaunchError, match="job 7 was given up"):
-        submitted_jobs.check_restart(results, "one")
-
-
-def test_a_task_of_an_array_knows_itself(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"ARRAY_JOB_ID": "5", "ARRAY_TASK_ID": "2", "RESTART_COUNT": "1"}.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    submitted_jobs.write(results, Submitted("one", "5_2", "f", 1.0))
-    submitted_jobs.check_restart(results, "one")
-    submitted_jobs.write(results, Submitted("one", "5_1", "f", 1.0))
-    with pytest.raises(LaunchError, match="job 5_2 was given up"):
-        submitted_jobs.check_restart(results, "one")
+        submitted_jobs.check_restart(results, request())

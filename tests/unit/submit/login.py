@@ -16,9 +16,9 @@ from typing import Any
 from campaign import files
 from campaign.config.resolve import load_campaign
 from campaign.config.system_file import SlurmOptions
-from campaign.documents.driver_messages import DriverRequest
+from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.fabrics.hardware import ComposedHost, Composition
-from campaign.files import write_atomic
+from campaign.files import content_hash, write_atomic
 from campaign.lease.campaign_leases import lease_id
 from campaign.paths import Results
 from campaign.plan.matrix import expand
@@ -72,7 +72,8 @@ class Login:
                 write_atomic(plan.with_name(f"{each.lease}.json"), each.text())
         root = str(self.results.root.resolve())
         document = composition.document() if composition else None
-        return DriverRequest(str(plan.resolve()), root, self.campaign.name, lease, name, document, ())
+        token = content_hash([lease, hosts, use])
+        return DriverRequest(str(plan.resolve()), root, self.campaign.name, lease, name, document, (), token)
 
     @contextmanager
     def measuring(self, *leases: str) -> Iterator[None]:
@@ -97,6 +98,21 @@ class Login:
 def login(directory: Path, changes: Mapping[str, Any] | None = None, **settings: Any) -> Login:
     write_files(directory, changes)
     return Login(directory, **settings)
+
+
+def request_in(pickled: Path) -> DriverRequest:
+    """What the job of a file of submitit will be asked for."""
+    from submitit.helpers import DelayedSubmission
+
+    request = DelayedSubmission.load(pickled).function.driver.request
+    assert isinstance(request, DriverRequest)
+    return request
+
+
+def finish(submission: Submission, driven: DriverResult | None = None) -> None:
+    """Leave a result as the driver would."""
+    document = (driven or DriverResult()).document()
+    files.write_json(submission.result_file, {"token": submission.request.token, **document})
 
 
 def main(directory: str, lease: str, others: str) -> None:

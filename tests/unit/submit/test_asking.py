@@ -19,9 +19,9 @@ from campaign.run.driver import Driver
 from campaign.slurm import submitted_jobs
 from campaign.submit import slurm as module
 from campaign.submit.allocation_requests import Asked, Requests
-from campaign.submit.protocol import Submission, request_in
+from campaign.submit.protocol import Submission
 from tests.fake_slurm import ENDED, FakeSlurm
-from tests.unit.submit.login import ALIKE, Login, login
+from tests.unit.submit.login import ALIKE, Login, login, request_in
 
 ROOT = Path(__file__).resolve().parents[3]
 TOO_MANY = (
@@ -68,7 +68,7 @@ def test_a_submission_is_found_by_its_job(tmp_path: Path, fake_slurm: FakeSlurm)
     job = submitted_jobs.read(here.results, lease)
     assert job is not None
     assert (job.job_id, job.folder) == ("1", str(found.folder))
-    assert found.request() == here.request(lease)
+    assert found.request == here.request(lease)
     assert request_in(found.folder / "1_submitted.pkl") == here.request(lease)
     assert not list((here.results.slurm / "requests").glob("*.json"))
     assert len(fake_slurm.calls("sbatch")) == 1
@@ -372,7 +372,7 @@ def test_what_a_process_asked_before_it_died_is_not_submitted_for_its_successor(
         here.submit(other)
         assert submitted_jobs.read(here.results, mine) is None
         found = here.submitter().submit(here.request(mine, use=2))
-    assert found.request() == here.request(mine, use=2)
+    assert found.request == here.request(mine, use=2)
 
 
 def test_a_file_system_without_locks_is_named(tmp_path: Path, fake_slurm: FakeSlurm) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import threading
 import time
@@ -16,10 +15,10 @@ import pytest
 from campaign import files
 from campaign.documents.driver_messages import DriverResult
 from campaign.slurm import submitted_jobs
+from campaign.slurm.parse import JOB_FORMAT
 from campaign.submit import batches, slurm
-from campaign.submit.protocol import Submission, request_in
 from tests.fake_slurm import FakeSlurm
-from tests.unit.submit.login import ALIKE, Login, login
+from tests.unit.submit.login import ALIKE, Login, finish, login, request_in
 
 CONSTRAINED = "(ReqNodeNotAvail, UnavailableNodes:host1)"
 
@@ -39,11 +38,7 @@ def killed(here: Login, lease: str) -> None:
 def left_undone(here: Login) -> list[str]:
     """Batches of which it is not written down what became of them."""
     found = (json.loads(path.read_text()) for path in (here.results.slurm / "batches").glob("*.json"))
-    return [document["leases"] for document in found if "written" not in document]
-
-
-def finish(submission: Submission, driven: DriverResult | None = None) -> None:
-    submission.result_file.write_bytes(pickle.dumps(("success", (driven or DriverResult()).document())))
+    return [list(document["leases"]) for document in found if "written" not in document]
 
 
 def test_death_between_sbatch_and_journal_loses_no_job_and_doubles_none(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
@@ -111,7 +106,7 @@ def test_an_array_that_was_written_down_in_part_is_finished(
         submitted_jobs.remove(here.results, lease)
     (intent,) = (here.results.slurm / "batches").glob("*.json")
     document = json.loads(intent.read_text())
-    intent.write_text(json.dumps({name: document[name] for name in ("leases", "time_s")}))
+    intent.write_text(json.dumps({name: document[name] for name in ("leases", "name", "time_s")}))
     for number, path in enumerate(sorted(intent.with_suffix("").glob("*_submitted.pkl"))[renamed:]):
         path.rename(path.with_name(f"{number}abc.pkl"))
     assert here.submitter().find(first) is not None
@@ -172,7 +167,8 @@ def test_an_sbatch_that_outlives_its_caller_is_given_time(
     lease = here.leases()[0]
     folder = here.results.slurm / "batches" / ("0" * 16)
     folder.mkdir(parents=True)
-    files.write_json(folder.with_suffix(".json"), {"leases": [lease], "time_s": time.time()})
+    leases = {lease: here.request(lease).document()}
+    files.write_json(folder.with_suffix(".json"), {"leases": leases, "name": "small/1x1-local", "time_s": time.time()})
     late = threading.Timer(0.5, lambda: fake_slurm.add("small/1x1-local", comment=f"python=x token={folder.name}"))
     late.start()
     try:
@@ -338,6 +334,26 @@ def test_stopping_cancels_the_job_and_forgets_it(tmp_path: Path, fake_slurm: Fak
     assert submitted_jobs.read(here.results, lease) is None
 
 
+@pytest.mark.parametrize("comment", ["", "campaign=x token=0123456789abcdef"])
+def test_a_job_that_got_the_number_later_is_neither_found_nor_cancelled(
+    comment: str, tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    """As after a cluster was installed again, which counts its jobs from 1."""
+    here = login(tmp_path, ALIKE, poll_s=0.0)
+    lease = here.leases()[0]
+    found = here.submit(lease)
+    fake_slurm.forget("1")
+    fake_slurm.put(last=0)
+    assert fake_slurm.add("theirs", comment=comment, state="RUNNING", hosts="host1") == "1"
+    fate = here.submitter().fate(found)
+    assert (fate.alive, "its number to another job" in fate.words) == (False, True)
+    here.submitter().stop(lease)
+    assert fake_slurm.calls("scancel") == []
+    assert fake_slurm.jobs()["1"]["state"] == "RUNNING"
+    assert here.submitter().find(lease) is None
+    assert here.submit(lease).job_id == "2"
+
+
 def test_stopping_ends_what_was_submitted_by_a_process_that_was_killed(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
     here = login(tmp_path, ALIKE)
     lease = here.leases()[0]
@@ -397,7 +413,7 @@ def test_waiting_for_the_end_of_a_job_costs_few_calls(
     monkeypatch.setattr(slurm, "_ASK_S", 0.1)
     submitter = here.submitter()
     looks = []
-    answer = submitter.slurm("squeue", "--jobs=1", "--format=%T")
+    answer = submitter.slurm("squeue", "--jobs=1", JOB_FORMAT)
 
     def never_ends(*argv: str) -> Any:
         looks.append(argv)

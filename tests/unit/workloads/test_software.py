@@ -224,7 +224,7 @@ def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
         store = Store(results.directory)
         hosts = Composition((ComposedHost("host1", 4, 8.0, ()),))
         plan = str(written_plan(campaign, results, "one"))
-        request = DriverRequest(plan, str(results.root), campaign.name, "one", "l.1", hosts.document(), ())
+        request = DriverRequest(plan, str(results.root), campaign.name, "one", "l.1", hosts.document(), (), "a1")
         return DriverResult.of(Driver(request)()), store
 
     return drive

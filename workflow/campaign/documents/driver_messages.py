@@ -1,11 +1,13 @@
-"""What a driver is asked for and what it reports, as plain data: it passes through pickles and files of several processes."""
+"""What a driver is asked for and what it reports, as JSON in files of several processes; validated whenever it is read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+
+from pydantic import ConfigDict, TypeAdapter
 
 from campaign.errors import (
     ArchiveError,
@@ -22,6 +24,7 @@ _ERRORS = {
     each.__name__: each
     for each in (CampaignError, ConfigError, FabricError, HostFailed, LaunchError, RecordError, ArchiveError)
 }
+_CLOSED = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,11 @@ class DriverRequest:
     lease_plan: file of the lease's plan; root: directory of all results; use: id of this use of the lease; composition: what was
     composed (`Composition.document`); mismatches: how it differs from what was requested. Without use and composition, Slurm has
     the hosts composed for the driver, which finds out.
+    token: of this one submission, made by `secrets`: its processes and files are known by it, since the number of a process or job
+    is given again. holding: the same for the composition (`Journal.holding`).
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
     lease_plan: str
     root: str
     campaign: str
@@ -40,6 +46,8 @@ class DriverRequest:
     use: str | None
     composition: Mapping[str, Any] | None
     mismatches: tuple[str, ...]
+    token: str
+    holding: str = ""
 
     @property
     def results(self) -> Results:
@@ -50,7 +58,37 @@ class DriverRequest:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**{**document, "mismatches": tuple(document["mismatches"])})
+        """ValueError: it is no such document."""
+        return TypeAdapter(cls).validate_python(document)
+
+
+@dataclass(frozen=True)
+class _Error:
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    kind: str
+    message: str
+    hosts: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: CampaignError) -> _Error:
+        kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in _ERRORS)
+        return cls(kind, str(error), error.hosts if isinstance(error, HostFailed) else {})
+
+    def error(self) -> CampaignError:
+        """ValueError: there is no such error."""
+        if (kind := _ERRORS.get(self.kind)) is None:
+            raise ValueError(f"no error is called {self.kind!r}")
+        return HostFailed(self.message, self.hosts) if kind is HostFailed else kind(self.message)
+
+
+@dataclass(frozen=True)
+class _Document:
+    """`DriverResult` in JSON."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    measured: list[tuple[str, int]]
+    use: str
+    error: _Error | None
 
 
 @dataclass
@@ -62,18 +100,10 @@ class DriverResult:
     error: CampaignError | None = None
 
     def document(self) -> dict[str, Any]:
-        error = None
-        if self.error is not None:
-            kind = next(each.__name__ for each in type(self.error).__mro__ if each.__name__ in _ERRORS)
-            hosts = self.error.hosts if isinstance(self.error, HostFailed) else {}
-            error = {"kind": kind, "message": str(self.error), "hosts": hosts}
-        return {"measured": [list(key) for key in self.measured], "use": self.use, "error": error}
+        return asdict(_Document(self.measured, self.use, _Error.of(self.error) if self.error else None))
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """KeyError, TypeError: it is no such document."""
-        error = None
-        if (told := document["error"]) is not None:
-            kind = _ERRORS[told["kind"]]
-            error = HostFailed(told["message"], told["hosts"]) if kind is HostFailed else kind(told["message"])
-        return cls([(str(cell), int(repetition)) for cell, repetition in document["measured"]], document["use"], error)
+        """ValueError: it is no such document."""
+        found = TypeAdapter(_Document).validate_python(document)
+        return cls(found.measured, found.use, found.error.error() if found.error else None)

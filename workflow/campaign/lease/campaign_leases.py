@@ -48,11 +48,20 @@ def use_number(journal: Journal) -> int:
 
 @dataclass(frozen=True)
 class Obtained:
-    """A composition that is there, the use of the lease that it belongs to, and how it differs from what was requested."""
+    """A composition that is there, the use of the lease that it belongs to, and how it differs from what was requested.
+
+    holding: `Journal.holding` of the lease.
+    """
 
     use: str
     composition: Composition
     mismatches: tuple[str, ...]
+    holding: str = ""
+
+    def require(self, journals: Path) -> None:
+        """LaunchError: the lease has been released, or holds another composition by now."""
+        if Journal(journals, self.use.rpartition(".")[0]).holding != self.holding:
+            raise LaunchError(f"{self.use}: is not held any more, so nothing that is measured on it now gets a record")
 
 
 def obtained_on_demand(results: Results, system: str, job_id: str) -> Obtained:
@@ -68,6 +77,7 @@ def obtained_on_demand(results: Results, system: str, job_id: str) -> Obtained:
         f"{journal.lease_id}.{use_number(journal)}",
         Composition.from_document(document["obtained"]),
         tuple(document["mismatches"]),
+        journal.holding,
     )
 
 

@@ -59,6 +59,9 @@ TRANSITIONS: dict[LeaseState | None, frozenset[LeaseState]] = {
     "LEAKED": frozenset({"ABORTING", "UNKNOWN"}),
 }
 
+_LET_GO: frozenset[LeaseState] = frozenset({"DRAINING", "DETACHING", "ABORTING", "FABRIC_FREE", "RELEASED", "LEAKED"})
+"""States from which on the devices may be somebody else's."""
+
 _TIMES: dict[LeaseState, str] = {
     "PLANNED": "requested_s",
     "FABRIC_OK": "fabric_done_s",
@@ -99,6 +102,17 @@ class Journal:
             states: list[LeaseState] = [entry["state"] for entry in self.last_use() if "state" in entry]
             self._state = states[-1] if states else None
         return self._state
+
+    @property
+    def holding(self) -> str:
+        """Token of what the lease holds, made anew whenever devices are chosen; empty once they are given back. Read each time."""
+        token = ""
+        for entry in self.last_use():
+            if entry.get("state") == "RESERVED":
+                token = str(entry.get("token") or entry["time_s"])
+            elif entry.get("state") in _LET_GO:
+                token = ""
+        return token
 
     def advance(self, state: LeaseState, **facts: Any) -> None:
         """Enter a state, with what is known by now. Raises FabricError when the lease cannot get there from where it is."""

@@ -7,6 +7,7 @@ dead process left. `release` ends it. What neither could end, `reconcile` does a
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
@@ -136,7 +137,8 @@ class _Acquisition:
 
     def _attempt(self) -> Composition:
         selection = self.fabric.select(self.request, self.fabric.inventory())
-        self.journal.advance("RESERVED", selected=[asdict(host) for host in selection.hosts])
+        selected = [asdict(host) for host in selection.hosts]
+        self.journal.advance("RESERVED", selected=selected, token=secrets.token_hex(8))
         if self.before_compose is not None:
             self.before_compose([host.host for host in selection.hosts])
         self.journal.advance("COMPOSING")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
@@ -18,10 +18,10 @@ MARK = "CAMPAIGN_RUN"
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 
 
-def marked(prefix: str) -> Iterator[int]:
-    """Pids of this user's live processes whose CAMPAIGN_RUN begins with `prefix`."""
+def marked(prefix: str, among: Iterable[int] | None = None) -> Iterator[int]:
+    """Pids of this user's live processes whose CAMPAIGN_RUN begins with `prefix`; among: where they are looked for, if not all."""
     wanted = f"{MARK}={prefix}".encode()
-    for pid in live():
+    for pid in live() if among is None else among:
         if pid != os.getpid() and any(variable.startswith(wanted) for variable in words_of(pid, "environ")):
             yield pid
 
@@ -95,9 +95,22 @@ def kill_marked(prefix: str) -> int:
             break
         met += len(pids)
         for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL, lambda each: each in marked(prefix, [each]))
     return met
+
+
+def send(pid: int, number: int, is_meant: Callable[[int], bool]) -> None:
+    """Send a signal to the process of this number, if it is still the one that is meant."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:  # it has ended
+        return
+    try:
+        if is_meant(pid):  # and no other, since from now on the number stays that of the process that is open
+            with suppress(OSError):
+                signal.pidfd_send_signal(process, number)
+    finally:
+        os.close(process)
 
 
 def memory_mib(pids: list[int]) -> float:

@@ -33,8 +33,8 @@ class Driver:
         results, lease = self.request.results, self.request.lease
         done = DriverResult()
         try:
-            submitted_jobs.check_restart(results, lease)
-            with files.lock(results.driver_lock(lease)):
+            submitted_jobs.check_restart(results, self.request)
+            with files.lock(results.driver_lock(lease), holder=self.request.token):
                 Session(self.request, done).run()
         except CampaignError as failure:
             done.error = failure
@@ -47,13 +47,10 @@ class Driver:
             done.error = LaunchError(f"the driver of {lease} was told to stop")
         return done.document()
 
-    def checkpoint(self, *_: Any) -> Any:
-        """submitit's hook for a time limit or preemption: the same driver again goes on with what has no record."""
-        from submitit.helpers import DelayedSubmission
-
+    def checkpoint(self) -> None:
+        """Agree to be started again after a time limit or preemption, to go on with what has no record; LaunchError otherwise."""
         # submitit counts the time limits of a job; preemptions without end are not for it to stop.
         submitted_jobs.check_restart_allowed()
-        return DelayedSubmission(self)
 
 
 def _leave_terminal() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -57,7 +58,8 @@ class Supervisor:
         self.results.progress.parent.mkdir(parents=True, exist_ok=True)
         offset = self.results.progress.stat().st_size if self.results.progress.exists() else 0
         found = self.submitter.find(self.lease)
-        if found and (former.use if (former := found.request()) else None) != use:
+        holding = lease.journal.holding if lease else ""
+        if found and (found.request.use, found.request.holding) != (use, holding):
             self.tell("stopping its former driver, whose composition is gone")
             self.submitter.stop(self.lease)
             found = None
@@ -73,6 +75,8 @@ class Supervisor:
                     use=use,
                     composition=lease.composition.document() if lease else None,
                     mismatches=lease.mismatches if lease else (),
+                    token=secrets.token_hex(16),
+                    holding=holding,
                 )
                 submitted = found or self.submitter.submit(request)
             result = self.wait(submitted, offset, runs)

@@ -53,6 +53,7 @@ class Session:
         self.results = request.results
         self.store = Store(self.results.directory)
         self.work = self.results.work(self.lease)
+        self.journals = self.results.journals(self.campaign.system.name)
         self.mark = self.results.run_mark(self.lease)
         self.environment = self.store.share(environment_document())
         self.software: dict[str, str] = {}
@@ -67,6 +68,7 @@ class Session:
         todo = ordered(known.missing(self.plan.work), self.campaign.protocol, self.lease)
         left = Counter(cell.id for cell, _ in todo)
         self.obtained = self.arrive()
+        self.obtained.require(self.journals)
         self.done.use = self.obtained.use
         launcher = open_launcher(self.campaign.system.launcher, self.campaign.system, self.obtained.composition)
         self.emulated_links = launcher.links
@@ -109,7 +111,8 @@ class Session:
         if request.use is None or request.composition is None:
             obtained = obtained_on_demand(self.results, system.name, os.environ.get("SLURM_JOB_ID", ""))
         else:
-            obtained = Obtained(request.use, Composition.from_document(request.composition), request.mismatches)
+            composition = Composition.from_document(request.composition)
+            obtained = Obtained(request.use, composition, request.mismatches, request.holding)
         if system.launcher != "slurm":
             return obtained
         from campaign.slurm.allocation import hosts_of_allocation, placed
@@ -165,6 +168,8 @@ class Session:
                 step = workload.step(run)
                 step = replace(step, environment={**self.telemetry.environment, **step.environment})
                 ended = launcher.run(step, f"{self.mark}{name}", log, directory, limits)
+                # What is held by this token now was held throughout: a lease that was released has another one, or none.
+                self.obtained.require(self.journals)
                 outcome = workload.outcome(run, ended, Log(log))
         except LaunchError as error:
             if log.exists():

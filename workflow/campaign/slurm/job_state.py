@@ -85,11 +85,13 @@ def judge(
     now: float,
     latency_s: float,
     first_missing_s: float | None,
+    number_of_another: bool = False,
 ) -> Verdict:
     """The state of a job. All times are Unix seconds of this machine's clock.
 
     result_there: checked after the snapshot was taken. latency_s: how late files may appear on the file system; for so long an
-    ended job may be without a result. first_missing_s: `missing_since_s` of the last verdict, None at first.
+    ended job may be without a result. first_missing_s: `missing_since_s` of the last verdict, None at first. number_of_another:
+    the job that the snapshot shows under this id is another one.
     """
     job = snapshot.jobs.get(job_id)
     if result_there:
@@ -97,6 +99,8 @@ def judge(
     # A clock that was set back since makes a submission of the future; then the look is as good as any.
     if snapshot.asked_s < submitted_s <= now:
         return Verdict(True, SUBMITTED, "was submitted")
+    if number_of_another:
+        return Verdict(False, LOST, "is lost: Slurm has given its number to another job, and it left no result")
     if job is not None and job.active and job.queued:
         return _active(job, snapshot)
     since_s = now if first_missing_s is None or first_missing_s > now else first_missing_s

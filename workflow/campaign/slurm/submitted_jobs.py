@@ -9,24 +9,52 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from pydantic import ConfigDict, TypeAdapter
+
+from campaign.documents.driver_messages import DriverRequest
 from campaign.errors import ConfigError, LaunchError
 from campaign.files import write_json
 from campaign.paths import Results
 from campaign.slurm.commands import Slurm
+from campaign.slurm.parse import JOB_FORMAT, Job, parse_squeue
 from campaign.slurm.poll import Poll
 
 RESTARTS_MAX = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Submitted:
-    """A driver's job. job_id: as squeue shows it (`12`, `12_3`); folder: submitit's; submitted_s: Unix time."""
+    """A driver's job. job_id: as squeue shows it (`12`, `12_3`); folder: its batch's; submitted_s: Unix time; name: of the job."""
 
-    lease: str
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    request: DriverRequest
     job_id: str
     folder: str
     submitted_s: float
+    name: str
+
+    @property
+    def lease(self) -> str:
+        return self.request.lease
+
+    def is_shown_by(self, job: Job) -> bool:
+        """Whether it is this job, and not one that got its number later: a cluster that is installed again counts from 1."""
+        if token_in(job.comment):
+            return token_in(job.comment) == Path(self.folder).name
+        # The accounting keeps no comments, and some sites do not.
+        return job.name == self.name
+
+
+def mark(comment: str, token: str) -> str:
+    """A job's comment by which it is known."""
+    return f"{comment} token={token}"
+
+
+def token_in(comment: str) -> str:
+    """The token in a job's comment; empty for a job that is none of ours."""
+    return comment.rpartition("token=")[2].partition(" ")[0] if "token=" in comment else ""
 
 
 def _path(results: Results, lease: str) -> Path:
@@ -36,8 +64,8 @@ def _path(results: Results, lease: str) -> Path:
 def read(results: Results, lease: str) -> Submitted | None:
     """The job of a lease; None where none was submitted, or where its end was read."""
     try:
-        return Submitted(**json.loads(_path(results, lease).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        return TypeAdapter(Submitted).validate_json(_path(results, lease).read_bytes())
+    except (OSError, ValueError):
         return None
 
 
@@ -71,15 +99,23 @@ def is_expected(results: Results, lease: str, poll_s: float) -> bool:
         # The shared look does for a job that it shows: of hundreds, not each is to be asked for by each that looks for orphans.
         look = Poll(results.slurm, slurm, poll_s).snapshot()
         shown = look.jobs.get(job.job_id)
-        if not look.reachable or look.asked_s < job.submitted_s or (shown and shown.active):
+        if not look.reachable or look.asked_s < job.submitted_s:
             return True
         if shown:
-            return False
+            return shown.active and job.is_shown_by(shown)
         # Not this user's, perhaps.
-        answer = slurm("squeue", "--noheader", f"--jobs={job.job_id}", "--format=%i")
+        there = is_there(job, slurm)
     except ConfigError:  # no Slurm here: another machine's campaign
         return True
-    return bool(answer.out.strip()) if answer.ok else "Invalid job id" not in answer.err
+    return there is not False
+
+
+def is_there(job: Submitted, slurm: Slurm) -> bool | None:
+    """Whether a job is queued or runs; None where Slurm does not answer. ConfigError: there is no Slurm here."""
+    answer = slurm("squeue", "--noheader", f"--jobs={job.job_id}", JOB_FORMAT)
+    if not answer.ok:
+        return False if "Invalid job id" in answer.err else None
+    return any(job.is_shown_by(each) for each in parse_squeue(answer.out))
 
 
 def restart_count() -> int:
@@ -87,18 +123,16 @@ def restart_count() -> int:
     return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
-def check_restart(results: Results, lease: str) -> None:
+def check_restart(results: Results, request: DriverRequest) -> None:
     """LaunchError in a job that was restarted too often, or that nobody waits for any more."""
     if not restart_count():
         return
     if restart_count() > RESTARTS_MAX:
         raise LaunchError(f"Slurm has restarted the job {restart_count()} times, {RESTARTS_MAX} are allowed")
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    own = f"{array}_{task}" if array else os.environ["SLURM_JOB_ID"]
-    submitted = read(results, lease)
-    if submitted is None or submitted.job_id != own:
+    submitted = read(results, request.lease)
+    if submitted is None or submitted.request.token != request.token:
         # Its composition has been released, and may belong to somebody else now.
-        raise LaunchError(f"job {own} was given up, but Slurm has restarted it")
+        raise LaunchError(f"job {os.environ['SLURM_JOB_ID']} was given up, but Slurm has restarted it")
 
 
 def check_restart_allowed() -> None:

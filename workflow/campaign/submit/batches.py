@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign import files
+from campaign.documents.driver_messages import DriverRequest
 from campaign.errors import LaunchError
 from campaign.files import read_json
 from campaign.paths import Results
@@ -26,7 +27,7 @@ from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.poll import Poll, Snapshot
 from campaign.slurm.refusal import Refusal, parse_refusal
-from campaign.submit.protocol import Driver, request_in
+from campaign.submit.protocol import Driver, Reporting
 
 _SBATCH_S = 15.0  # as long as an sbatch may be on its way after its caller was killed
 
@@ -48,12 +49,13 @@ class Batches:
         """One sbatch for these drivers; None once the job of each is written down, otherwise why Slurm took none of them."""
         token = secrets.token_hex(8)
         folder = self.directory / token
-        folder.mkdir(parents=True)
+        files.make_private(folder)
         started_s, ticks_s, code = time.time(), time.monotonic(), 1
-        leases = [driver.request.lease for driver in drivers]
-        files.write_json(folder.with_suffix(".json"), {"leases": leases, "time_s": started_s})
+        leases = {driver.request.lease: driver.request.document() for driver in drivers}
+        intent = {"leases": leases, "name": parameters["job_name"], "time_s": started_s}
+        files.write_json(folder.with_suffix(".json"), intent)
         try:
-            job_ids = submit(folder, drivers, parameters, f"{comment} token={token}")
+            job_ids = submit(folder, drivers, parameters, submitted_jobs.mark(comment, token))
             code = 0
         except Unanswered as error:
             return Refusal("transient", str(error))
@@ -81,9 +83,13 @@ class Batches:
             if job_id is None:
                 _discard(folder)
                 continue
-            leases = document["leases"]
+            try:
+                leases = {lease: DriverRequest.of(request) for lease, request in document["leases"].items()}
+            except (AttributeError, ValueError):  # of another version, whose jobs this one cannot run
+                _discard(folder)
+                continue
             job_ids = [job_id] if len(leases) == 1 else [f"{job_id}_{index}" for index in range(len(leases))]
-            _place_pickles(folder, dict(zip(leases, job_ids, strict=True)))
+            _place_pickles(folder, {leases[lease].token: job_id for lease, job_id in zip(leases, job_ids, strict=True)})
             self._write_down(folder, job_ids)
 
     def unseen(self, snapshot: Snapshot) -> int:
@@ -106,16 +112,19 @@ class Batches:
                 f"Slurm does not answer ({snapshot.problem}), so it is not known whether a job was submitted"
             )
         for job in snapshot.jobs.values():
-            if f"token={folder.name}" in job.comment:
+            if submitted_jobs.token_in(job.comment) == folder.name:
                 return job.job_id.split("_")[0]
         return None
 
     def _write_down(self, folder: Path, job_ids: Sequence[str]) -> None:
         intent = folder.with_suffix(".json")
         document = json.loads(intent.read_bytes())
-        for lease, job_id in zip(document["leases"], job_ids, strict=True):
+        for request, job_id in zip(document["leases"].values(), job_ids, strict=True):
             self.poll.watch(job_id)
-            submitted_jobs.write(self.results, submitted_jobs.Submitted(lease, job_id, str(folder), document["time_s"]))
+            job = submitted_jobs.Submitted(
+                DriverRequest.of(request), job_id, str(folder), document["time_s"], document["name"]
+            )
+            submitted_jobs.write(self.results, job)
         files.write_json(intent, {**document, "written": list(job_ids), "written_s": time.time()})
 
 
@@ -138,7 +147,7 @@ def submit(folder: Path, drivers: Sequence[Driver], parameters: dict[str, Any], 
     executor.update_parameters(**parameters, comment=comment)
     try:
         with redirect_stderr(io.StringIO()):  # submitit prints what sbatch said; so do we, once
-            return [str(job.job_id) for job in executor.submit_array(list(drivers))]
+            return [str(job.job_id) for job in executor.submit_array([Reporting(each, folder) for each in drivers])]
     except FailedSubmissionError as error:  # sbatch has ended well, and said something else than the number of a job
         raise Unanswered(str(error).splitlines()[0]) from error
     except (FailedJobError, OSError) as error:
@@ -146,10 +155,14 @@ def submit(folder: Path, drivers: Sequence[Driver], parameters: dict[str, Any], 
 
 
 def _place_pickles(folder: Path, job_ids: dict[str, str]) -> None:
-    """Give the drivers that submitit wrote the names under which their jobs look for them (they look for a minute)."""
+    """Give the drivers that submitit wrote the names under which their jobs look for them (they look for a minute).
+
+    job_ids: by the token of the request, which is looked for in the file: nothing is unpickled here.
+    """
     for path in folder.glob("*.pkl"):
         if path.name.endswith("_submitted.pkl"):
             continue
-        request = request_in(path)
-        if request is not None and request.lease in job_ids:
-            path.rename(folder / f"{job_ids[request.lease]}_submitted.pkl")
+        content = path.read_bytes()
+        for token, job_id in job_ids.items():
+            if token.encode() in content:
+                path.rename(folder / f"{job_id}_submitted.pkl")

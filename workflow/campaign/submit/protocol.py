@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.errors import LaunchError
+from campaign.files import write_json
 
 _WHOLE_S = 120.0  # until a file that was renamed into its place is seen whole on every host
 
 
 class Driver(Protocol):
-    """What submitit starts: picklable, measures what is requested, and gives `DriverResult.document`."""
+    """Picklable; measures what is requested, and gives `DriverResult.document`."""
 
     @property
     def request(self) -> DriverRequest: ...
 
     def __call__(self) -> dict[str, Any]: ...
+    def checkpoint(self) -> None: ...
 
 
 MakeDriver = Callable[[DriverRequest], Driver]
@@ -30,43 +32,74 @@ MakeDriver = Callable[[DriverRequest], Driver]
 
 @dataclass(frozen=True)
 class Submission:
-    """A driver on its way: the id of its job, and the folder where submitit leaves its result."""
+    """A driver on its way: what it was asked for, the id of its job, and its folder, which only this user can write to."""
 
-    lease: str
+    request: DriverRequest
     job_id: str
     folder: Path
 
     @property
+    def lease(self) -> str:
+        return self.request.lease
+
+    @property
     def result_file(self) -> Path:
-        return self.folder / f"{self.job_id}_0_result.pkl"
+        return result_file(self.folder, self.request)
 
     @property
     def log_file(self) -> Path:
         return self.folder / f"{self.job_id}_0_log.err"
 
-    def request(self) -> DriverRequest | None:
-        """What the driver was asked for; None when that cannot be found out any more."""
-        return request_in(self.folder / f"{self.job_id}_submitted.pkl")
-
     def result(self) -> DriverResult | None:
-        """What the driver returned, or None while it has not; LaunchError when it ended with an exception."""
+        """What the driver reported, or None while it has not. LaunchError: that is no result of this driver."""
         try:
-            kind, value = pickle.loads(self.result_file.read_bytes())
+            document = json.loads(self.result_file.read_bytes())
         except FileNotFoundError:
             return None
-        except Exception as error:  # whatever the remains of a pickle lead to
+        except (OSError, ValueError) as error:
             with suppress(OSError):
                 if time.time() - self.result_file.stat().st_mtime >= _WHOLE_S:
                     where = f"the result of the driver of {self.lease} cannot be read"
-                    raise LaunchError(f"{where} ({error!r}): {self.result_file}") from error
+                    raise LaunchError(f"{where} ({error}): {self.result_file}") from error
             return None  # not yet whole on a shared file system
-        if kind == "error":
-            last = [line for line in str(value).splitlines() if line.strip()][-1:] or ["without a message"]
-            raise LaunchError(f"the driver of {self.lease} failed: {last[0].strip()} (log: {self.log_file})")
         try:
-            return DriverResult.of(value)
-        except (KeyError, TypeError, ValueError) as error:
+            if document.pop("token") != self.request.token:
+                raise ValueError("it is that of another driver")
+            return DriverResult.of(document)
+        except (AttributeError, KeyError, ValueError) as error:
             raise LaunchError(f"the driver of {self.lease} left an unexpected result in {self.result_file}") from error
+
+
+def result_file(folder: Path, request: DriverRequest) -> Path:
+    return folder / f"{request.token}.result.json"
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """What submitit starts: a driver that leaves its result in a file of its own, since a pickle of others' may run anything."""
+
+    driver: Driver
+    folder: Path
+
+    def __call__(self) -> None:
+        try:
+            document = self.driver()
+        except Exception as error:
+            failed = LaunchError(f"the driver of {self.driver.request.lease} failed: {type(error).__name__}: {error}")
+            self._report(DriverResult(error=failed).document())
+            raise
+        self._report(document)
+
+    def checkpoint(self, *_: Any) -> Any:
+        """submitit's hook for a time limit or preemption: the same driver again, unless it refuses."""
+        from submitit.helpers import DelayedSubmission
+
+        self.driver.checkpoint()
+        return DelayedSubmission(self)
+
+    def _report(self, document: dict[str, Any]) -> None:
+        request = self.driver.request
+        write_json(result_file(self.folder, request), {"token": request.token, **document}, durable=True)
 
 
 @dataclass(frozen=True)
@@ -105,14 +138,3 @@ class Submitter(Protocol):
 
     def forget(self, lease: str) -> None:
         """Its result was read; nothing will look for this driver again."""
-
-
-def request_in(pickled: Path) -> DriverRequest | None:
-    """The request of the driver in a file that submitit wrote; None for a file that is not there or not whole."""
-    from submitit.helpers import DelayedSubmission
-
-    try:
-        driver = cast(Driver, DelayedSubmission.load(pickled).function)
-        return driver.request if isinstance(driver.request, DriverRequest) else None
-    except Exception:  # whatever the remains of a pickle lead to
-        return None

@@ -253,13 +253,16 @@ class SlurmSubmitter:
 
     def _submitted(self, lease: str) -> Submission | None:
         job = submitted_jobs.read(self.results, lease)
-        return Submission(lease, job.job_id, Path(job.folder)) if job else None
+        return Submission(job.request, job.job_id, Path(job.folder)) if job else None
 
     # -- watching and ending -----------------------------------------------------------------------------------------------
 
     def _verdict(self, submission: Submission) -> Verdict:
         snapshot = self.poll.snapshot()
         job = submitted_jobs.read(self.results, submission.lease)
+        shown = snapshot.jobs.get(submission.job_id)
+        # What the accounting says of a number is only asked for jobs that have left the queue.
+        another = job is not None and shown is not None and shown.queued and not job.is_shown_by(shown)
         verdict = judge(
             submission.job_id,
             snapshot,
@@ -268,6 +271,7 @@ class SlurmSubmitter:
             now=time.time(),
             latency_s=self.latency_s,
             first_missing_s=self._missing_since.get(submission.job_id),
+            number_of_another=another,
         )
         self._missing_since[submission.job_id] = verdict.missing_since_s
         if not verdict.stuck:
@@ -285,8 +289,7 @@ class SlurmSubmitter:
         if verdict.done:
             return Fate(True, words)
         if not verdict.alive:
-            request = submission.request()
-            pinned = _pinned_hosts(self.campaign.system, request) if request else []
+            pinned = _pinned_hosts(self.campaign.system, submission.request)
             return Fate(False, words, self._unwell({*verdict.hosts, *pinned}))
         if verdict.state == "RUNNING":
             self._ran_on[submission.job_id] = verdict.hosts
@@ -319,13 +322,14 @@ class SlurmSubmitter:
             self.say(f"job {found.job_id} is still there after {_STOP_S:g} s; 'scancel {found.job_id}' ends it")
 
     def _ended(self, submission: Submission) -> bool:
-        """Cancel a job and wait for its end. False: it could not be had."""
+        """Cancel a job, if it still is the one of this number, and wait for its end. False: it could not be had."""
         cancelled, pause_s, until = False, _ASK_S, time.monotonic() + _STOP_S
-        while not submission.result_file.exists():
-            cancelled = cancelled or self.slurm("scancel", submission.job_id).ok
-            answer = self.slurm("squeue", "--noheader", f"--jobs={submission.job_id}", "--format=%T")
-            if not answer.out.strip() if answer.ok else "Invalid job id" in answer.err:
+        job = submitted_jobs.read(self.results, submission.lease)
+        while job is not None and not submission.result_file.exists():
+            there = submitted_jobs.is_there(job, self.slurm)
+            if there is False:
                 return True
+            cancelled = cancelled or (there is True and self.slurm("scancel", submission.job_id).ok)
             if time.monotonic() > until:
                 return False
             time.sleep(pause_s)
