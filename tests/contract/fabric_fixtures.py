@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class System:
     fits_once: Configuration
     options: dict[str, Any]
     emulated: bool
+    name: str = ""
+    variant: dict[str, Any] = field(default_factory=dict)
 
     def open(self, state_dir: Path, **options: Any) -> Fabric:
         """Open it; another process that opens it in the same directory meets the same control plane."""
@@ -75,7 +77,9 @@ def reached(system: System, state_dir: Path) -> dict[str, Any]:
     note = state_dir / "emulator.txt"
     if not note.exists():
         state_dir.mkdir(parents=True, exist_ok=True)
-        server = SERVERS[state_dir] = Server(open_dialect(system.fabric, system.rack()), state_dir / "tls")
+        server = SERVERS[state_dir] = Server(
+            open_dialect(system.fabric, system.rack(), **system.variant), state_dir / "tls"
+        )
         agent = {"kind": "http", "url": f"{server.url}/_hosts/{{host}}/devices", "ca_file": str(server.ca_file)}
         note.write_text(json.dumps({"url": server.url, "ca_file": str(server.ca_file), "agent": agent}))
     found: dict[str, Any] = json.loads(note.read_text())
@@ -104,11 +108,20 @@ def system_of(name: str) -> System:
     """The example of a kind."""
     kind = fabric_kind(name)
     example = kind.example
-    return System(name, example.hosts, example.pool, example.configuration, options_of(name), bool(kind.emulator))
+    options = options_of(name)
+    return System(name, example.hosts, example.pool, example.configuration, options, bool(kind.emulator), name)
 
 
 SYSTEMS = {name: system_of(name) for name in fabric_modules()}
-"""Every kind there is, those of other installed packages included."""
+"""Every kind there is, those of other installed packages included; and a Redfish service as odd as public ones are together."""
+ODD = {
+    "quirks": ["linked_root", "linked_members", "untyped", "text_reserved", "unreservable", "errors_with_200"],
+    "names": "own",
+    "creates": "object",
+    "etags": "none",
+    "expand": False,
+}
+SYSTEMS["odd redfish"] = replace(SYSTEMS["redfish"], name="odd redfish", variant=ODD)
 
 
 class DiesInCompose:

@@ -17,14 +17,14 @@ from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
 from campaign.fabrics.errors import Conflict, NoMatch, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.protocol import Fabric
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.lifecycle import acquire, release
+from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile
 from campaign.testbed.control_planes.faults import Fault, FaultKind
 from campaign.testbed.emulators import emulator
 from tests.contract.fabric_fixtures import SERVERS, SYSTEMS, System, configuration, start, stop_emulators
 
-WITH_FAULTS = [name for name in SYSTEMS if "faults" in fabric_kind(name).options.model_fields]
-COMPOSING = {name: emulator(name).COMPOSES for name, system in SYSTEMS.items() if system.emulated}
+WITH_FAULTS = [name for name in SYSTEMS if "faults" in fabric_kind(SYSTEMS[name].fabric).options.model_fields]
+COMPOSING = {name: emulator(system.fabric).COMPOSES for name, system in SYSTEMS.items() if system.emulated}
 
 
 @pytest.fixture(params=SYSTEMS)
@@ -176,7 +176,7 @@ def test_a_damaged_state_file_is_named(fabric: Fabric, system: System, tmp_path:
 
 
 def test_two_processes_that_race_for_the_last_device_get_one_lease(system: System, tmp_path: Path) -> None:
-    racers = [start("race", system.fabric, tmp_path, f"racer{number}") for number in range(2)]
+    racers = [start("race", system.name, tmp_path, f"racer{number}") for number in range(2)]
     try:
         while len(list(tmp_path.glob("*.there"))) < 2:
             assert all(racer.poll() is None for racer in racers)
@@ -201,7 +201,7 @@ def test_two_processes_that_race_for_the_last_device_get_one_lease(system: Syste
 def test_a_killed_owner_leaves_nothing_after_reconciliation(moment: str, system: System, tmp_path: Path) -> None:
     if moment == "die_amid" and system.open(tmp_path).capabilities().atomic:
         moment = "die_after"  # nothing is in its midst
-    owner = start(moment, system.fabric, tmp_path, "one")
+    owner = start(moment, system.name, tmp_path, "one")
     out, err = owner.communicate(timeout=30)
     assert owner.returncode == -signal.SIGKILL, out + err
     journals, fabric = tmp_path / "leases", system.open(tmp_path)
@@ -221,7 +221,7 @@ def test_a_killed_owner_leaves_nothing_after_reconciliation(moment: str, system:
 
 
 def test_a_lease_of_a_killed_owner_is_taken_over(system: System, tmp_path: Path) -> None:
-    owner = start("hold", system.fabric, tmp_path, "one")
+    owner = start("hold", system.name, tmp_path, "one")
     try:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "READY\n", owner.communicate()
@@ -311,6 +311,22 @@ def test_a_success_that_is_none_is_no_lease(name: str, tmp_path: Path) -> None:
     assert not fabric.held()
     assert len(server.dialect.rack.free()) == 3
     assert Journal(tmp_path / "leases", "one").state == "RELEASED"
+
+
+@pytest.mark.parametrize("name", ["cdi", "nec", "redfish-zones"])
+def test_a_device_that_another_host_has_too_is_no_lease(name: str, tmp_path: Path) -> None:
+    system = SYSTEMS[name]
+    fabric = system.open(tmp_path)
+    lease = acquire(fabric, system.request("one"), tmp_path / "leases", wait_s=0, poll_s=0)
+    (server,) = SERVERS.values()
+    device = next(one for one in server.dialect.rack.devices.values() if one.attached_to is not None)
+    device.also = next(host for host in server.dialect.rack.hosts if host != device.attached_to)
+    composition = fabric.read_back("one")
+    assert composition is not None
+    assert composition.shortfall(system.fits_once)
+    assert check(fabric, lease)
+    device.also = None
+    assert release(fabric, lease, poll_s=0)["state"] == "RELEASED"
 
 
 def test_a_row_says_what_others_need(system: System) -> None:

@@ -24,6 +24,22 @@ BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"
 SYSTEMS = "/redfish/v1/Systems"
 USER, PASSWORD = "REDFISH_USER", "REDFISH_PASSWORD"
 
+PEERS: dict[str, dict[str, Any]] = {
+    "interface emulator 1.0.5": {
+        "quirks": ["linked_root", "linked_members", "untyped", "text_reserved", "unreservable", "errors_with_200"],
+        "names": "as_id",
+        "creates": "object",
+        "etags": "none",
+        "expand": False,
+        "auth": False,
+    },
+    "mockup server 1.2.6": {"names": "kept", "creates": "no_content", "etags": "none", "expand": False, "auth": False},
+    "renames and numbers": {"names": "own", "creates": "object"},
+    "cuts names": {"names": "cut", "creates": "no_content"},
+}
+"""What public services were seen to do, as far as they compose at all: DMTF/Redfish-Interface-Emulator (templates and *_api.py),
+DMTF/Redfish-Mockup-Server (redfishMockupServer.py), and two that were reported."""
+
 
 def wanted(count: int = 2, hosts: int = 1, **changes: Any) -> Configuration:
     fields: dict[str, Any] = {

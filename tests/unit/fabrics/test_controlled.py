@@ -203,6 +203,41 @@ def test_a_link_below_what_the_site_expects_is_told(fabric: ControlledFabric, tm
     assert lease.mismatches == ("gpu1: link x16 gen 4, x16 gen 5 expected of 'a100'",)
 
 
+class Shared(MemoryPlane):
+    """Shows what `doubled` names at a second end, or hosts that somebody else has too."""
+
+    doubled: str | None = None
+    shareable = False
+    hosts: dict[str, tuple[str, ...]] | None = None
+
+    def view(self) -> View:
+        view = super().view()
+        second = [replace(d, attached_to="host9", holder=None) for d in view.devices if d.fabric_id == self.doubled]
+        shown = (replace(d, shareable=self.shareable) for d in (*second, *view.devices))
+        return replace(view, devices=tuple(shown), shared_hosts=self.hosts or {})
+
+
+def test_what_several_have_is_no_lease_unless_the_fabric_shares_it(tmp_path: Path) -> None:
+    plane = Shared(hardware())
+    fabric = opened(tmp_path, plane)
+    composed(fabric, asked())
+    plane.doubled = "gpu1"
+    found = fabric.read_back("one")
+    assert found is not None
+    words = "gpu1: also held by somebody, on host9"
+    assert found.shortfall(asked().configuration) == ("host1: 1 devices obtained, 2 requested", words)
+    plane.shareable = True
+    found = fabric.read_back("one")
+    assert found is not None
+    assert found.shortfall(asked().configuration) == ()
+    assert found.mismatches(asked().configuration) == ("gpu1: shared with somebody, on host9",)
+    plane.doubled, plane.hosts = None, {"host1": ("theirs",), "host2": ("others",)}
+    found = fabric.read_back("one")
+    assert found is not None
+    assert found.shortfall(asked().configuration) == ("host1: also held by theirs",)
+    assert fabric.release("one") == ()
+
+
 def test_hosts_let_go_before_the_fabric_takes_away(fabric: ControlledFabric, plane: MemoryPlane) -> None:
     composed(fabric, asked())
     fabric.release("one")

@@ -12,10 +12,12 @@ from campaign.errors import FabricError
 from campaign.fabrics.control_plane.protocol import Change
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure
 from campaign.fabrics.protocol import Request, Tag
-from campaign.testbed.control_planes.faults import Fault
+from campaign.lease.lifecycle import acquire, check, release
+from campaign.lease.reconcile import reconcile
+from campaign.testbed.control_planes.faults import Fault, FaultKind
 from campaign.testbed.control_planes.hardware import RackHost, rack
 from campaign.testbed.control_planes.redfish import Variant
-from tests.unit.fabrics.redfish_bench import BLOCKS, PASSWORD, SYSTEMS, USER, bench, foreign, meanwhile, wanted
+from tests.unit.fabrics.redfish_bench import BLOCKS, PASSWORD, PEERS, SYSTEMS, USER, bench, foreign, meanwhile, wanted
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +48,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "physical off": {"powered_off": True, "hosts": "physical", "adapter": {"attach_mode": "powered_off"}},
     "basic": {"adapter": {"auth": "basic"}},
     "no marks": {"adapter": {"reserve": False}},
+    **PEERS,
 }
 
 
@@ -72,7 +75,7 @@ def test_a_lease_is_composed_read_back_and_given_back(name: str, tmp_path: Path)
         assert b.fabric.held() == {}
 
 
-@pytest.mark.parametrize("name", ["plain", "tasks", "no description", "physical", "constrained", "off"])
+@pytest.mark.parametrize("name", ["plain", "tasks", "no description", "physical", "constrained", "off", *PEERS])
 def test_another_process_goes_on_with_it(name: str, tmp_path: Path) -> None:
     with bench(tmp_path, **VARIANTS[name]) as b:
         selection = b.compose()
@@ -484,3 +487,77 @@ def test_every_system_of_a_lease_is_deleted_whatever_hosts_are_named(tmp_path: P
         b.fabric.plane.view()
         assert b.fabric.plane.detach(Change(Tag("one", "demo", "tester", 0.0, ()), {})) == ()
         assert b.dialect.machine.systems == {}
+
+
+# -- exclusive use ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_that_somebody_takes_while_composing_is_no_lease_and_the_next_is(tmp_path: Path) -> None:
+    with bench(tmp_path, quirks=["double_allocates"]) as b:
+        meanwhile(b, "POST", SYSTEMS, lambda: foreign(b, blocks=("host2", "gpu1")))
+        lease = acquire(b.fabric, Request("one", "demo", "tester", wanted()), tmp_path / "j", wait_s=0, poll_s=0)
+        assert {device.fabric_id for device in lease.composition.devices} == {"gpu2", "gpu3"}
+        (reason,) = (entry["reason"] for entry in lease.journal.last_use() if entry.get("state") == "ABORTING")
+        assert "gpu1: also held by system theirs" in reason
+        theirs = [made for made in b.dialect.machine.systems.values() if made.name == "theirs"]
+        assert [made.devices for made in theirs] == [["gpu1"]]
+
+
+@pytest.mark.parametrize("blocks", [("host2", "gpu1"), ("host1", "gpu8")])
+def test_what_somebody_takes_later_ends_the_lease(blocks: tuple[str, ...], tmp_path: Path) -> None:
+    with bench(tmp_path, quirks=["double_allocates"]) as b:
+        lease = acquire(b.fabric, Request("one", "demo", "tester", wanted()), tmp_path / "j", wait_s=0, poll_s=0)
+        assert check(b.fabric, lease) == ()
+        foreign(b, blocks=blocks)
+        assert any("also held by system theirs" in problem for problem in check(b.fabric, lease))
+        composition = b.fabric.read_back("one")
+        assert composition is not None
+        shared = "gpu1" if "gpu1" in blocks else "host1"
+        assert f"{shared}: also held by system theirs" in composition.mismatches(wanted())
+        assert release(b.fabric, lease, poll_s=0)["state"] == "RELEASED"
+        assert [made.name for made in b.dialect.machine.systems.values()] == ["theirs"]
+
+
+# -- names that are not kept -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("kind", ["drop_before", "drop_after", "lie"])
+def test_a_lost_answer_leaves_nothing_behind(name: str, kind: FaultKind, tmp_path: Path) -> None:
+    with bench(tmp_path, **PEERS[name]) as b:
+        request = Request("one", "demo", "tester", wanted())
+        b.fabric.inventory()
+        b.server.faults.add(Fault(kind, "POST", SYSTEMS))
+        lease = acquire(b.fabric, request, tmp_path / "j", wait_s=0, poll_s=0)
+        assert len(b.dialect.machine.systems) == 1
+        assert lease.mismatches == ()
+        assert release(b.fabric, lease, poll_s=0)["state"] == "RELEASED"
+        assert (b.attached(), b.dialect.machine.systems, b.dialect.machine.reserved) == ({}, {}, set())
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_system_that_cannot_be_deleted_is_leaked_and_reconciled_later(name: str, tmp_path: Path) -> None:
+    with bench(tmp_path, **PEERS[name]) as b:
+        lease = acquire(b.fabric, Request("one", "demo", "tester", wanted()), tmp_path / "j", wait_s=0, poll_s=0)
+        b.server.faults.add(Fault("status", "DELETE", f"{SYSTEMS}/*", times=-1, status=409, body="{}"))
+        assert release(b.fabric, lease, wait_s=0, poll_s=0)["state"] == "LEAKED"
+        assert len(b.attached()) == 2
+        b.server.faults.clear()
+        again = b.again()
+        (orphan,) = reconcile(again, tmp_path / "j", is_alive=lambda _: False, dry_run=False, poll_s=0)
+        again.close()
+        assert (orphan.lease_id, orphan.outcome) == ("one", "released")
+        assert (b.attached(), b.dialect.machine.systems) == ({}, {})
+
+
+def test_an_address_that_was_given_anew_is_not_ours(tmp_path: Path) -> None:
+    with bench(tmp_path, names="own") as b:
+        b.compose()
+        machine = b.dialect.machine
+        machine.decompose(machine.systems["1"])
+        machine._number = 0
+        made = machine.compose("theirs", "", ("host2", "gpu7"))
+        assert made.id == "1"
+        assert b.fabric.release("one") == ()
+        assert list(machine.systems) == ["1"]
+        assert b.attached() == {"gpu7": "host2"}

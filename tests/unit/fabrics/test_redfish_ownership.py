@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from campaign.fabrics.control_plane.protocol import Change
+from campaign.fabrics.dialects.redfish.leased_systems import name_of
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.dialects.redfish.ownership import ServiceView, banks, objection, service_view
 from campaign.fabrics.dialects.redfish.read_service import Reading
-from campaign.fabrics.dialects.redfish.resources import Block, Part, System, Zone, name_of
+from campaign.fabrics.dialects.redfish.resources import Block, Part, System, Zone
 from campaign.fabrics.protocol import Tag
+from campaign.fabrics.state_file import State
 
 GPU = Part("gpu", "a100", None, None, "ok")
 OURS, THEIRS = name_of("one", "host1"), "theirs"
@@ -28,12 +30,17 @@ def system(number: int, name: str, *blocks: str, kind: str = "Composed") -> Syst
 
 
 def seen(
-    *blocks: Block, systems: tuple[System, ...] = (), zones: tuple[Zone, ...] = (), parts: int = 1, **options: Any
+    *blocks: Block,
+    systems: tuple[System, ...] = (),
+    zones: tuple[Zone, ...] = (),
+    parts: int = 1,
+    state: State | None = None,
+    **options: Any,
 ) -> ServiceView:
     hosts = [block("host1", kind="Compute"), block("host2", kind="Compute")]
     here = {one.uri: one for one in (*hosts, *blocks)}
     reading = Reading(here, {s.uri: s for s in systems}, zones, {one.uri: (GPU,) * parts for one in blocks})
-    return service_view(reading, ["host1", "host2"], Options(url="http://x", **options))
+    return service_view(reading, ["host1", "host2"], Options(url="http://x", **options), state or State())
 
 
 def change(**hosts: tuple[str, ...]) -> Change:

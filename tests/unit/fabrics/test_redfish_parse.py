@@ -25,7 +25,8 @@ from campaign.fabrics.dialects.redfish.answers import (
     uri,
     uris,
 )
-from campaign.fabrics.dialects.redfish.resources import System, name_of, read_name, tag_of
+from campaign.fabrics.dialects.redfish.leased_systems import Leased, name_of, named, read_name
+from campaign.fabrics.dialects.redfish.resources import System
 from campaign.fabrics.errors import Conflict, ProtocolViolation
 from campaign.fabrics.hardware import Link
 from campaign.fabrics.http.client import Answer
@@ -75,19 +76,21 @@ def test_both_ends_of_a_composed_block() -> None:
     assert block.uri in system.blocks
     assert system.type == "Composed"
     assert system.add == f"{system.uri}/Actions/ComputerSystem.AddResourceBlock"
-    tag = tag_of(system)
-    assert tag == Tag("demo.c.1", "demo", "tester", 1700000000.0, ())
+    found = named(system)
+    assert found is not None
+    assert found.tag == Tag("demo.c.1", "demo", "tester", 1700000000.0, ())
 
 
 def test_a_physical_system_is_never_ours_and_needs_blocks_to_be_expanded() -> None:
     system = resources.system(sample("system_physical"))
     assert (system.type, system.blocks, system.expandable) == ("Physical", None, False)
     mine = name_of("one", "host1")
-    assert tag_of(System("/s", "1", mine, "", "Physical", ("/b",), "On")) is None
-    assert tag_of(System("/s", "1", mine, "", "Composed", ("/b",), "On")) == Tag("one", "", "", 0.0, ())
-    other = encode(Tag("two", "c", "o", 1.0, ()))
-    assert tag_of(System("/s", "1", mine, other, "Composed", (), "On")) == Tag("one", "", "", 0.0, ())
-    assert tag_of(System("/s", "1", "theirs", other, "Composed", (), "On")) is None
+    one, other = Leased(Tag("one", "", "", 0.0, ()), "host1"), encode(Tag("two", "c", "o", 1.0, ()))
+    assert named(System("/s", "1", mine, "", "Physical", ("/b",), "On")) is None
+    assert named(System("/s", "1", mine, "", "Composed", ("/b",), "On")) == one
+    assert named(System("/s", mine, "My System", "", "Composed", ("/b",), "On")) == one
+    assert named(System("/s", "1", mine, other, "Composed", (), "On")) == one
+    assert named(System("/s", "1", "theirs", other, "Composed", (), "On")) is None
 
 
 @pytest.mark.parametrize("lease", ["demo.c.1", "a b", "ü/ö", "host=x lease=y", "100%"])

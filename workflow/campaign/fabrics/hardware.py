@@ -73,6 +73,7 @@ class Device:
     """One device. `local`: belongs to a host and cannot move. `holder`: a lease id, or whoever else holds it.
 
     launch: what a process needs to use it, where it is not simply there on its host (remote devices, parts of devices).
+    others: whoever has it too, according to the fabric; shareable: the fabric allows so many to have it at one time.
     """
 
     fabric_id: str
@@ -87,6 +88,8 @@ class Device:
     health: Health = "ok"
     link: Link | None = None
     launch: Launch | None = None
+    others: tuple[str, ...] = ()
+    shareable: bool = False
 
     @property
     def computes(self) -> bool:
@@ -101,7 +104,8 @@ class Device:
     def document(self) -> dict[str, Any]:
         """What a record keeps: no holder and no state, so equal compositions have equal documents."""
         document = asdict(self)
-        for name in ("holder", "state", "attached_to", *(("launch",) if self.launch is None else ())):
+        gone = ("holder", "state", "attached_to", "others", "shareable", *(("launch",) if self.launch is None else ()))
+        for name in gone:
             del document[name]
         return document
 
@@ -161,9 +165,10 @@ class ComposedHost:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """Hardware obtained, as the fabric reads it back."""
+    """Hardware obtained, as the fabric reads it back. doubts: (host or device, what forbids taking it for obtained)."""
 
     hosts: tuple[ComposedHost, ...]
+    doubts: tuple[tuple[str, str], ...] = ()
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -208,7 +213,7 @@ class Composition:
                 found.append(f"{host.name}: {len(host.devices)} devices obtained, {wanted} requested")
             if configuration.storage != "local" and not host.storage:
                 found.append(f"{host.name}: no {configuration.storage} storage obtained")
-        return tuple(found)
+        return (*found, *(f"{name}: {words}" for name, words in self.doubts))
 
     def mismatches(
         self, configuration: Configuration, links: Mapping[str, tuple[int, int]] | None = None
@@ -236,6 +241,7 @@ class Composition:
                 if device.local != (configuration.storage == "nvme")
             )
         found.extend(f"{device.fabric_id}: health {device.health}" for device in self.devices if device.health != "ok")
+        found.extend(f"{d.fabric_id}: shared with {', '.join(d.others)}" for d in self.devices if d.others)
         linked = [(device, device.link) for device in self.devices if device.link is not None]
         found.extend(f"{device.fabric_id}: {link.shortfall}" for device, link in linked if link.degraded)
         for device, link in linked:

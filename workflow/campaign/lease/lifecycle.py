@@ -272,6 +272,7 @@ def check(fabric: Fabric, lease: Lease) -> tuple[str, ...]:
         return "" if name in seen else "no longer seen by its host"
 
     found = {device.fabric_id: problem(device.fabric_id) for device in lease.composition.devices}
+    found |= {} if now is None else dict(now.doubts)
     problems = [f"{name}: {words}" for name, words in found.items() if words]
     if problems and lease.journal.state in ("READY", "IN_USE"):
         lease.journal.advance("DEGRADED", problems=problems)

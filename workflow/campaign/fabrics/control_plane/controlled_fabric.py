@@ -16,7 +16,7 @@ from typing import Any
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.host_view import HostView
-from campaign.fabrics.control_plane.ownership import ClaimedView, moving_of
+from campaign.fabrics.control_plane.ownership import ClaimedView, distinct, moving_of
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import Composition, Host, HostSpec, Inventory, PoolSpec
@@ -71,7 +71,7 @@ class ControlledFabric(Fabric):
     def _view(self) -> View:
         """What the control plane shows now; one that shows what no dialect foresaw is at fault, not this program."""
         try:
-            return self.plane.view()
+            return distinct(self.plane.view(), self._state.read())
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ProtocolViolation(
                 f"{self.plane.client.base}: unexpected data from the control plane ({type(error).__name__}: {error})"
@@ -105,7 +105,8 @@ class ControlledFabric(Fabric):
             view = self._look("release")
             self._keep("reading back", view)
             found = self._beside_claims(view).composition(lease_id)
-            return None if found is None else Composition(tuple(self._host_view.told(host) for host in found.hosts))
+            hosts = tuple(self._host_view.told(host) for host in found.hosts) if found else ()
+            return None if found is None else replace(found, hosts=hosts)
 
     def host_sees(self, composition: Composition) -> frozenset[str]:
         return self._host_view.seen(composition)

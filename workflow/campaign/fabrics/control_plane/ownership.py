@@ -6,6 +6,7 @@ somebody's, and is neither taken nor detached.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from campaign.fabrics.control_plane.protocol import Change, View
 from campaign.fabrics.errors import Conflict, NoMatch, Unhealthy
 from campaign.fabrics.hardware import STORAGE_KIND, Composition, Device, Host, HostSpec, Inventory
 from campaign.fabrics.protocol import Selection, Tag
-from campaign.fabrics.state_file import HeldHost, Holding, State, composed, occupy
+from campaign.fabrics.state_file import HeldHost, Holding, Slot, State, composed, occupy
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,9 @@ class ClaimedView:
         return Inventory(hosts, (*local, *(self.owned(device) for device in self.view.devices)))
 
     def owned(self, device: Device) -> Device:
-        """A pooled device with its holder."""
+        """A pooled device with its holder; one that more have than the fabric allows is nobody's with certainty."""
+        if device.others and not device.shareable:
+            device = replace(device, state="unknown")
         claimed = self.state.devices.get(device.fabric_id)
         ours = claimed is not None and device.holder is None and device.attached_to in (None, claimed.host)
         if claimed is not None and claimed.lease is not None and ours:
@@ -85,7 +88,19 @@ class ClaimedView:
         for name in dict.fromkeys(d.attached_to for d in pooled.values()):
             if name in self.hosts and name not in {host.name for host in hosts}:
                 hosts.append(_as_attached(HeldHost(name=str(name)), pooled))
-        return composed(self.hosts, (host for host in hosts if host.name in self.hosts), own | pooled)
+        found = composed(self.hosts, (host for host in hosts if host.name in self.hosts), own | pooled)
+        return replace(found, doubts=self._doubts(lease_id, {host.name for host in hosts}))
+
+    def _doubts(self, lease_id: str, hosts: set[str]) -> tuple[tuple[str, str], ...]:
+        """Hosts and devices of a lease that others have too, although the fabric lets nobody share them."""
+        claimed = set(self.state.held_by(lease_id))
+        shared = {name: self.view.shared_hosts[name] for name in sorted(hosts) if name in self.view.shared_hosts}
+        shared |= {
+            device.fabric_id: device.others
+            for device in self.view.devices
+            if device.others and not device.shareable and (device.fabric_id in claimed or device.holder == lease_id)
+        }
+        return tuple((name, f"also held by {', '.join(others)}") for name, others in shared.items())
 
     def refuse(self, selection: Selection) -> None:
         """Raise what forbids composing the selection now: time has passed since it was made."""
@@ -127,6 +142,22 @@ class ClaimedView:
         tag = self.state.tags().get(lease_id) or self.view.tags[lease_id]
         ids = tuple(name for names in mine.values() for name in names)
         return Change(replace(tag, devices=ids), mine, dict(holding.handles) if holding else {})
+
+
+def distinct(view: View, state: State) -> View:
+    """The view with each device once: one that is shown at several ends is at the end that it was claimed for, and at others."""
+    shown: dict[str, list[Device]] = defaultdict(list)
+    for device in view.devices:
+        shown[device.fabric_id].append(device)
+    if len(shown) == len(view.devices):
+        return view
+    return replace(view, devices=tuple(_merged(ends, state.devices.get(name)) for name, ends in shown.items()))
+
+
+def _merged(ends: Sequence[Device], claimed: Slot | None) -> Device:
+    first = next((end for end in ends if claimed is not None and end.attached_to == claimed.host), ends[0])
+    others = (end.holder or f"somebody, on {end.attached_to}" for end in ends if end is not first)
+    return replace(first, others=(*first.others, *others))
 
 
 def _taken(lease_id: str, holders: Mapping[str, str]) -> Conflict:

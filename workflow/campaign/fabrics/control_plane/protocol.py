@@ -23,13 +23,16 @@ class View:
     devices: of the pool, never those built into hosts. `attached_to`: the host's name in the system file, or the fabric's own word
     for a host that the system file does not know. `holder`: the lease id where the fabric carries our tag for it; somebody else's
     name where it shows one; None where it does not say. A device whose two ends disagree is `unknown`, never `free`.
+    One that is shown at several ends is listed once for each, or once with `others`; no lease has it, unless it is `shareable`.
     holders: hosts (system file's names) that somebody holds according to the fabric -> lease id, or whoever it is.
+    shared_hosts: hosts that several hold -> whoever has them beside their holder; no lease has them.
     tags: our leases that the fabric itself carries a mark of; their `devices` are what the fabric shows for them.
     """
 
     devices: tuple[Device, ...]
     holders: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, Tag] = field(default_factory=dict)
+    shared_hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def device(self, fabric_id: str) -> Device | None:
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)

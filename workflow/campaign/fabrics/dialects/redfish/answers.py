@@ -124,6 +124,12 @@ def _last_word(message_id: Any) -> str:
     return message_id.rpartition(".")[2] if isinstance(message_id, str) else ""
 
 
+def meant(answer: Answer) -> Answer:
+    """The answer with the status that it means: some services answer 200 with a bare status, or with a list that ends with one."""
+    told = answer.body[-1] if isinstance(answer.body, list) and answer.body else answer.body
+    return replace(answer, status=told) if answer.ok and type(told) is int and 400 <= told <= 599 else answer
+
+
 def needs_login(answer: Answer) -> bool:
     """True when to log in again may help: the service does not know the session (some answer 403 to that)."""
     tokens = {message.token for message in said(answer.body)}

@@ -1,4 +1,4 @@
-"""Changing what hosts have: a system is composed, found again by its Name, and deleted; or the physical system is expanded.
+"""Changing what hosts have: a system is composed, its address remembered, and deleted; or the physical system is expanded.
 
 A physical system is never deleted: only its list of blocks is changed. Devices are marked as reserved meanwhile.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from campaign.errors import FabricError
@@ -14,12 +15,14 @@ from campaign.fabrics.control_plane.lease_tag import encode
 from campaign.fabrics.control_plane.protocol import Change, Remember
 from campaign.fabrics.dialects.redfish import resources
 from campaign.fabrics.dialects.redfish.answers import Missing, Stale, local, uri
+from campaign.fabrics.dialects.redfish.leased_systems import ASKED, Seat, address_of, handle_of, made, name_of
 from campaign.fabrics.dialects.redfish.options import Options
-from campaign.fabrics.dialects.redfish.ownership import Seat, ServiceView
-from campaign.fabrics.dialects.redfish.resources import Block, System, name_of, tag_of
+from campaign.fabrics.dialects.redfish.ownership import ServiceView
+from campaign.fabrics.dialects.redfish.resources import Block, System
 from campaign.fabrics.dialects.redfish.service import Service
-from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, PartialFailure
 from campaign.fabrics.http.client import Answer
+from campaign.fabrics.http.json_values import at, mapping
 
 _RESERVED = "reserved"
 _ORDINARY = {"gpu": "GPU", "fpga": "FPGA"}
@@ -80,13 +83,32 @@ class Composing:
             return
         for inside in seat.block.own_systems:
             self._power.off(inside)
-        answer = self._compose(seat.host, self._requested(seat.block, blocks))
-        # Of a service that does not say where the system is: it is found by its Name.
-        location = answer.header("Location")
-        path = local(location) if location else uri(answer.body)
+        handle = handle_of(seat.host)
+        remember(handle, ASKED)
+        try:
+            answer = self._compose(seat.host, self._requested(seat.block, blocks))
+        except (Busy, Conflict, Incompatible, NoMatch):
+            remember(handle, "")
+            raise
+        path = self._address(answer)
         if path is not None:
-            remember(_handle(seat.host), path)
+            remember(handle, path)
+            if (system := self._made(path, answer.body)) is not None:
+                remember(handle, made(path, system))
             self._power.on(path)
+
+    def _address(self, answer: Answer) -> str | None:
+        """Where the answer says that the new system is; what was there before is none, whatever it says."""
+        location, known = answer.header("Location"), self._seen.reading
+        path = local(location).rstrip("/") if location else uri(answer.body)
+        return None if path is None or path in known.systems or path == known.systems_at else path
+
+    def _made(self, path: str, body: Any) -> resources.System | None:
+        """The system as the service has made it; None where it does not show it."""
+        if at(body, "SystemType") is None and not self._service.client.rehearses:
+            with suppress(FabricError):
+                body = self._service.find(path)
+        return None if at(body, "SystemType") is None else resources.system(mapping(body))
 
     def detach(self, host: str, seat: Seat | None, names: tuple[str, ...]) -> None:
         """Take devices out of a physical system; else delete the system that this lease composed, unless it is gone."""
@@ -94,9 +116,7 @@ class Composing:
             self._expand(seat.system, names, attaches=False)
             return
         system = self._seen.system_of(self._change.tag.lease_id, host)
-        path = system.uri if system is not None else None
-        if path is None and self._service.client.rehearses:
-            path = self._change.handles.get(_handle(host))
+        path = system.uri if system is not None else self._unlisted(host)
         if path is None:
             return
         try:
@@ -105,18 +125,27 @@ class Composing:
         except Missing:
             return
 
+    def _unlisted(self, host: str) -> str | None:
+        """The address of a system that the service made and does not list; None where there is none any more."""
+        handle = self._change.handles.get(handle_of(host), "")
+        path = address_of(handle)
+        if path is None or self._service.client.rehearses or path in self._seen.reading.systems:
+            return path if self._service.client.rehearses else None
+        found = self._service.find(path)
+        return path if found is not None and made(path, resources.system(found)).startswith(handle) else None
+
     def _compose(self, host: str, requested: dict[str, Any]) -> Answer:
-        at, name = self._seen.reading.systems_at, name_of(self._change.tag.lease_id, host)
+        where, name = self._seen.reading.systems_at, name_of(self._change.tag.lease_id, host)
         body = requested | {"Name": name, "Description": encode(self._change.tag)}
-        assumed = {"@odata.id": f"{at}/<{name}>"}
+        assumed = {"@odata.id": f"{where}/<{name}>"}
         try:
-            return self._service.change("POST", at, body, assumed=assumed)
+            return self._service.change("POST", where, body, assumed=assumed)
         except Incompatible as error:
             if "Description" not in str(error):
                 raise
             # The Name says whose it is as well; campaign and owner are in the state file.
             del body["Description"]
-            return self._service.change("POST", at, body, assumed=assumed)
+            return self._service.change("POST", where, body, assumed=assumed)
 
     def _requested(self, host: Block, blocks: Mapping[str, Block]) -> dict[str, Any]:
         if not self.constrained:
@@ -209,10 +238,6 @@ def _links(*blocks: str) -> dict[str, Any]:
     return {"Links": {"ResourceBlocks": [{"@odata.id": path} for path in blocks]}}
 
 
-def _handle(host: str) -> str:
-    return f"system:{host}"
-
-
 class Reserving:
     """The marks `Reserved` of one change: a courtesy to other clients of the service, which protects nothing (DSP2050).
 
@@ -302,8 +327,10 @@ class Reserving:
         return tuple(stuck)
 
     def _composed_by_us(self, block: Block) -> bool:
-        tags = (tag_of(self._seen.reading.systems[path]) for path in self._seen.reading.listing(block))
-        return block.reserved and any(tag is not None and tag.lease_id == self._change.tag.lease_id for tag in tags)
+        leased = (self._seen.leased.get(path) for path in self._seen.reading.listing(block))
+        return block.reserved and any(
+            one is not None and one.tag.lease_id == self._change.tag.lease_id for one in leased
+        )
 
     def _blocks(self, names: Iterable[str]) -> list[Block]:
         """The blocks of devices, each once."""

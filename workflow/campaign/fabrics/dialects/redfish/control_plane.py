@@ -26,6 +26,7 @@ class Plane(ControlPlane):
         self.client = Client(options)
         self._options = options
         self._hosts = tuple(host.name for host in hosts)
+        self._state = state
         self._pooled = sum(spec.count for spec in pool)
         self._service = Service(self.client, options.auth, poll_s=options.poll_s)
         self._reader = Reader(self._service)
@@ -45,7 +46,9 @@ class Plane(ControlPlane):
         return self._read().view
 
     def _read(self) -> ServiceView:
-        self._seen = ownership.service_view(self._reader.read(), self._hosts, self._options)
+        # Claims first: a system that is composed while the service is read is then no more than one that is not shown yet.
+        claimed = self._state.read()
+        self._seen = ownership.service_view(self._reader.read(), self._hosts, self._options, claimed)
         return self._seen
 
     def banks(self, view: View) -> Sequence[Bank]:

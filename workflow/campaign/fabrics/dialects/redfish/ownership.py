@@ -7,25 +7,19 @@ they do not, it is `unknown`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.lease_tag import by_lease
 from campaign.fabrics.control_plane.protocol import Change, View
+from campaign.fabrics.dialects.redfish.leased_systems import Leased, Seat, leased_systems
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.dialects.redfish.read_service import Reading
-from campaign.fabrics.dialects.redfish.resources import (
-    CONSTRAINED,
-    SPECIFIC,
-    Block,
-    Part,
-    System,
-    Zone,
-    tag_of,
-)
+from campaign.fabrics.dialects.redfish.resources import CONSTRAINED, SPECIFIC, Block, Part, System, Zone
 from campaign.fabrics.hardware import Device, DeviceState, Health
+from campaign.fabrics.state_file import State
 
 _LIMITED = ("Processor", "Memory", "Storage", "Network", "Compute", "ComputerSystem", "Expansion")
 _STATES: dict[str | None, DeviceState] = {
@@ -39,31 +33,34 @@ _Named = TypeVar("_Named", Block, System)
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """What a host is on the fabric: the block that is composed for it, or the physical system that is expanded."""
+class Standing:
+    """How a block is used. host, holder: who has it first, a lease of ours before others; others: who has it too."""
 
-    host: str
-    block: Block | None
-    system: System | None = None
+    state: DeviceState
+    host: str | None = None
+    holder: str | None = None
+    others: tuple[str, ...] = ()
+    shareable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """One reading, understood for the hosts and models of one system file. blocks: of each device, by fabric id."""
+    """One reading, understood for the hosts and models of one system file. blocks: by fabric id of a device; leased: by address."""
 
     reading: Reading
     seats: Mapping[str, Seat]
     view: View
     blocks: Mapping[str, Block]
+    leased: Mapping[str, Leased]
 
     def system_of(self, lease_id: str, host: str) -> System | None:
         """The system that a lease has composed for a host."""
-        return next((s for s in self.reading.systems.values() if s.lease == (lease_id, host)), None)
+        ours = (path for path, leased in self.leased.items() if (leased.tag.lease_id, leased.host) == (lease_id, host))
+        return next((self.reading.systems[path] for path in ours), None)
 
     def hosts_of(self, lease_id: str) -> tuple[str, ...]:
         """Every host that a lease has a system for, also where the system itself says nothing of its block."""
-        leases = (system.lease for system in self.reading.systems.values())
-        return tuple(found[1] for found in leases if found is not None and found[0] == lease_id)
+        return tuple(leased.host for leased in self.leased.values() if leased.tag.lease_id == lease_id)
 
     def zones_of(self, seat: Seat) -> frozenset[str]:
         """Zones that a host is in; all of them for a physical system that says nothing of its own blocks."""
@@ -80,35 +77,40 @@ class ServiceView:
 
     def constrained(self) -> bool:
         """True where the service chooses the devices, and exact ones cannot be asked for."""
-        cases = {case for zone in self.reading.zones for case in zone.cases}
-        return CONSTRAINED in cases and SPECIFIC not in cases
+        return _constrained(self.reading)
 
 
-def service_view(reading: Reading, hosts: Sequence[str], options: Options) -> ServiceView:
+def _constrained(reading: Reading) -> bool:
+    cases = {case for zone in reading.zones for case in zone.cases}
+    return CONSTRAINED in cases and SPECIFIC not in cases
+
+
+def service_view(reading: Reading, hosts: Sequence[str], options: Options, state: State) -> ServiceView:
+    """state: what this program's leases have claimed."""
     found = {host: seat for host in hosts if (seat := _seat(reading, host, options)) is not None}
+    parts = dict(_pooled_parts(reading, {seat.block.uri for seat in found.values() if seat.block is not None}))
+    blocks = {name: block for name, (block, _) in parts.items()}
+    leased = leased_systems(reading.systems, found, blocks, state, constrained=_constrained(reading))
+    whose = {system.uri: _host_of(system, found, leased) for system in reading.systems.values()}
     devices: list[Device] = []
-    blocks: dict[str, Block] = {}
     slots: dict[str, int] = {}
-    whose = {system.uri: _host_of(system, found) for system in reading.systems.values()}
-    for block in sorted(reading.blocks.values(), key=lambda block: _natural(block.id)):
-        if block.is_host:
-            continue
+    for name, (block, part) in parts.items():
         zones = (zone.id for zone in reading.zones if zone.uri in reading.zones_of(block))
         drawer = "+".join(sorted(zones, key=_natural)) or "pool"
-        for device in _devices(reading, block, whose, options):
-            slots[drawer] = slots.get(drawer, 0) + 1
-            devices.append(replace(device, location=f"{drawer}/slot{slots[drawer]}"))
-            blocks[device.fabric_id] = block
-    view = View(
-        tuple(devices), dict(_holders(reading, found)), by_lease(map(tag_of, reading.systems.values()), devices)
-    )
-    return ServiceView(reading, found, view, blocks)
+        slots[drawer] = slots.get(drawer, 0) + 1
+        standing = _standing(reading, block, whose, leased)
+        devices.append(_device(name, block, part, standing, f"{drawer}/slot{slots[drawer]}", options))
+    tags = by_lease((one.tag for one in leased.values()), devices)
+    holders, shared = _host_holders(reading, found, leased)
+    return ServiceView(reading, found, View(tuple(devices), holders, tags, shared), blocks, leased)
 
 
 def _seat(reading: Reading, host: str, options: Options) -> Seat | None:
     """None for a host that the service does not know: it has no pooled devices."""
     wanted = options.hosts.get(host, host)
-    block = next((b for b in _by_name(reading.blocks.values(), wanted) if b.is_host), None)
+    # A site that names a block as a host knows better than its type; one without a type is a host by its name alone.
+    blocks = _by_name(reading.blocks.values(), wanted)
+    block = next((b for b in blocks if b.is_host or not b.types or host in options.hosts), None)
     system = next((s for s in _by_name(reading.systems.values(), wanted) if s.expandable), None)
     if block is not None and system is None:
         inside = (reading.systems.get(path) for path in reading.listing(block))
@@ -127,14 +129,18 @@ def _by_name(things: Iterable[_Named], wanted: str) -> list[_Named]:
     return [one for one in listing if one.id == wanted] + [one for one in listing if one.name == wanted]
 
 
-def _host_of(system: System, seats: Mapping[str, Seat]) -> str:
+def _host_of(system: System, seats: Mapping[str, Seat], leased: Mapping[str, Leased]) -> str:
     """The host that a system is, as the system file names it; else as the service does."""
     for seat in seats.values():
         if seat.system is not None and seat.system.uri == system.uri:
             return seat.host
         if seat.system is None and seat.block is not None and seat.block.uri in (system.blocks or ()):
             return seat.host
-    return system.lease[1] if system.lease else f"system {system.name or system.id}"
+    return leased[system.uri].host if system.uri in leased else _called(system)
+
+
+def _called(system: System) -> str:
+    return f"system {system.name or system.id}"
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -142,40 +148,52 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
 
 
-def _devices(reading: Reading, block: Block, whose: Mapping[str, str], options: Options) -> Iterator[Device]:
-    """One for each part of a block: a block of two GPUs is two devices, which come and go together."""
-    state, host, holder = _standing(reading, block, whose)
-    parts = reading.parts.get(block.uri) or (Part(block.kind, None, None, None, "ok"),)
-    for number, one in enumerate(parts):
-        yield Device(
-            fabric_id=block.id if len(parts) == 1 else f"{block.id}.{number}",
-            kind=one.kind,
-            model=options.model(one.model or block.name or block.id),
-            host_id=one.host_id,
-            location="",
-            local=False,
-            attached_to=host,
-            holder=holder,
-            state=state,
-            health=max(block.health, one.health, key=_WORSE.index),
-            link=one.link,
-        )
+def _pooled_parts(reading: Reading, hosts: Collection[str]) -> Iterator[tuple[str, tuple[Block, Part]]]:
+    """Devices by fabric id: one for each part of a block; a block of two GPUs is two devices, which come and go together."""
+    for block in sorted(reading.blocks.values(), key=lambda block: _natural(block.id)):
+        if block.is_host or block.uri in hosts:
+            continue
+        parts = reading.parts.get(block.uri) or (Part(block.kind, None, None, None, "ok"),)
+        for number, part in enumerate(parts):
+            yield block.id if len(parts) == 1 else f"{block.id}.{number}", (block, part)
 
 
-def _standing(reading: Reading, block: Block, whose: Mapping[str, str]) -> tuple[DeviceState, str | None, str | None]:
-    """(state, host, holder) of a block, from both ends."""
+def _device(name: str, block: Block, part: Part, standing: Standing, location: str, options: Options) -> Device:
+    return Device(
+        fabric_id=name,
+        kind=part.kind,
+        model=options.model(part.model or block.name or block.id),
+        host_id=part.host_id,
+        location=location,
+        local=False,
+        attached_to=standing.host,
+        holder=standing.holder,
+        state=standing.state,
+        health=max(block.health, part.health, key=_WORSE.index),
+        link=part.link,
+        others=standing.others,
+        shareable=standing.shareable,
+    )
+
+
+def _standing(reading: Reading, block: Block, whose: Mapping[str, str], leased: Mapping[str, Leased]) -> Standing:
+    """How a block is used, from both ends."""
     listing, named = reading.listing(block), frozenset(block.systems)
+    count = max(len(listing | named), block.compositions or 0)
     if not listing and not named:
-        return _unattached(block), None, None
-    ours = [path for path in sorted(listing) if tag_of(reading.systems[path]) is not None]
-    if listing == named and not ours and block.limit > (block.compositions or len(named)):
-        return _unattached(replace(block, state="Unused")), None, None  # shared, with room for one more
-    holder = _holder(reading, [*ours, *sorted(listing)])
+        return Standing(_unattached(block))
+    ours = [path for path in sorted(listing) if path in leased]
+    if listing == named and not ours and block.limit > count:
+        return Standing(_unattached(replace(block, state="Unused")))  # shared, with room for one more
+    first = [*ours, *sorted(listing), *sorted(named)][0]
+    holder = _holder(reading, first, leased) if listing else None
+    others = tuple(_holder(reading, path, leased) or whose[path] for path in sorted(listing | named) if path != first)
+    others += ("somebody that the service does not list",) * (count > max(1, len(listing | named)))
     if listing != named:
-        return "unknown", None, holder
+        return Standing("unknown", None, holder, others)
     if block.state in _ATTACHED:
-        return "in_use", whose[[*ours, *sorted(listing)][0]], holder
-    return ("composing" if block.state == "Composing" else "unknown"), None, holder
+        return Standing("in_use", whose.get(first), holder, others, shareable=1 < block.limit >= count)
+    return Standing("composing" if block.state == "Composing" else "unknown", None, holder, others)
 
 
 def _unattached(block: Block) -> DeviceState:
@@ -184,33 +202,41 @@ def _unattached(block: Block) -> DeviceState:
     return _STATES.get(block.state, "unknown")
 
 
-def _holder(reading: Reading, systems: Sequence[str]) -> str | None:
+def _holder(reading: Reading, path: str, leased: Mapping[str, Leased]) -> str | None:
     """Whoever holds what a system has; nobody in particular for a physical one, which is a host with what is attached to it."""
-    if not systems:
-        return None
-    system = reading.systems[systems[0]]
-    tag = tag_of(system)
-    if tag is not None:
-        return tag.lease_id
-    return None if system.expandable else f"system {system.name or system.id}"
+    if path in leased:
+        return leased[path].tag.lease_id
+    system = reading.systems.get(path)
+    if system is None:
+        return f"system {path.rpartition('/')[2]}"
+    return None if system.expandable else _called(system)
 
 
-def _holders(reading: Reading, seats: Mapping[str, Seat]) -> Iterator[tuple[str, str]]:
-    """Hosts that are composed already, or kept by somebody. This program reserves no host: a mark on one is somebody else's."""
+def _host_holders(
+    reading: Reading, seats: Mapping[str, Seat], leased: Mapping[str, Leased]
+) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Who holds hosts that are composed already, or kept by somebody; and who holds them beside those.
+
+    This program reserves no host: a mark on one is somebody else's.
+    """
+    holders: dict[str, str] = {}
+    shared: dict[str, tuple[str, ...]] = {}
     for seat in seats.values():
         if seat.block is None or seat.system is not None:
             continue
-        systems = sorted(reading.listing(seat.block))
-        holder = _holder(reading, systems)
+        ends = reading.listing(seat.block) | frozenset(seat.block.systems)
+        ordered = sorted(ends, key=lambda path: (path not in leased, path not in reading.systems, path))
+        names = [name for path in ordered if (name := _holder(reading, path, leased)) is not None]
         state = _unattached(seat.block)
-        if holder is not None:
-            yield seat.host, holder
-        elif seat.block.systems:
-            yield seat.host, f"system {seat.block.systems[0].rpartition('/')[2]}"
+        if names:
+            holders[seat.host] = names[0]
         elif state == "reserved":
-            yield seat.host, "another client that reserved it"
+            holders[seat.host] = "another client that reserved it"
         elif state != "free":
-            yield seat.host, f"the fabric, which says that it is {seat.block.state}"
+            holders[seat.host] = f"the fabric, which says that it is {seat.block.state}"
+        if names[1:]:
+            shared[seat.host] = tuple(names[1:])
+    return holders, shared
 
 
 def banks(seen: ServiceView, view: View) -> tuple[Bank, ...]:

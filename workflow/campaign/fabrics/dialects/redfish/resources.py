@@ -1,6 +1,5 @@
 """What resource blocks, zones, systems and their parts say, whatever their version and whoever wrote them. Pure.
 
-A composed system says whose it is by its Name, which every service keeps, and by its Description, where it is kept.
 Sources: the schemas ResourceBlock, Zone, ComputerSystem, Processor, Drive, EthernetInterface; DSP2050 (composability). Tolerated,
 as peers were seen to send it: `Reserved` as text, ResourceBlockType as one word or missing, unknown types, no CompositionStatus.
 """
@@ -11,13 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, unquote
 
-from campaign.fabrics.control_plane.lease_tag import decode
 from campaign.fabrics.dialects.redfish.answers import uri, uris
 from campaign.fabrics.hardware import NETWORK_KIND, STORAGE_KIND, Health, Link
 from campaign.fabrics.http.json_values import Json, at, mapping, mappings, text
-from campaign.fabrics.protocol import Tag
 
 SPECIFIC = "ComputerSystemComposition"
 CONSTRAINED = "ComputerSystemConstrainedComposition"
@@ -31,7 +27,6 @@ _PARTS = (
     ("EthernetInterfaces", NETWORK_KIND),
     ("Memory", "memory"),
 )
-_NAME = re.compile(r"composable-campaign lease=(\S+) host=(\S+)")
 _KIND_OF_TYPE = {"Processor": "gpu", "Storage": STORAGE_KIND, "Network": NETWORK_KIND}
 
 
@@ -78,11 +73,7 @@ class System:
     reset: str | None = None
     add: str | None = None
     remove: str | None = None
-
-    @property
-    def lease(self) -> tuple[str, str] | None:
-        """(lease id, host) that it was composed for; None for one that campaigns did not make."""
-        return read_name(self.name) if tag_of(self) is not None else None
+    uuid: str | None = None
 
     @property
     def expandable(self) -> bool:
@@ -111,26 +102,6 @@ class Part:
     host_id: str | None
     link: Link | None
     health: Health
-
-
-def name_of(lease_id: str, host: str) -> str:
-    """The Name of the system that a lease composes for a host: what a retry finds it by."""
-    return f"composable-campaign lease={quote(lease_id, safe='-_.+')} host={quote(host, safe='-_.+')}"
-
-
-def read_name(name: str) -> tuple[str, str] | None:
-    """(lease id, host) of such a Name; None for any other."""
-    found = _NAME.fullmatch(name.strip())
-    return (unquote(found[1]), unquote(found[2])) if found else None
-
-
-def tag_of(system: System) -> Tag | None:
-    """Whose a system is; with the Name alone, campaign and owner are unknown. Physical systems are nobody's, whatever they say."""
-    named = read_name(system.name)
-    if named is None or system.type not in (None, "Composed"):
-        return None
-    described = decode(system.description)
-    return described if described is not None and described.lease_id == named[0] else Tag(named[0], "", "", 0.0, ())
 
 
 def truth(value: Any) -> bool:
@@ -183,6 +154,7 @@ def system(body: Json) -> System:
         reset=text(actions, "#ComputerSystem.Reset", "target"),
         add=text(actions, "#ComputerSystem.AddResourceBlock", "target"),
         remove=text(actions, "#ComputerSystem.RemoveResourceBlock", "target"),
+        uuid=text(body, "UUID"),
     )
 
 

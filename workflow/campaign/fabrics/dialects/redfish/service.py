@@ -15,6 +15,7 @@ from campaign.fabrics.dialects.redfish.answers import (
     Missing,
     listed,
     local,
+    meant,
     needs_login,
     next_page,
     not_changed,
@@ -53,11 +54,12 @@ class Service:
     def root(self) -> dict[str, Any]:
         """The service root, read once; the only resource that needs no session, except where a service wants one for it too."""
         if self._root is None:
-            answer = self.client.get(ROOT)
+            answer = meant(self.client.get(ROOT))
             if needs_login(answer) and not self._open:
                 self._log_in({})
-                answer = self.client.get(ROOT)
-            self._root = self._read(answer, ROOT)
+                answer = meant(self.client.get(ROOT))
+            root = self._read(answer, ROOT)
+            self._root = {**mapping(root, "Links"), **root}  # where some services have their collections
         return self._root
 
     def get(self, path: str) -> dict[str, Any]:
@@ -80,9 +82,11 @@ class Service:
         return self.find(path) if path else None
 
     def collection(self, resource: Json, name: str) -> list[dict[str, Any]]:
-        """The members of a collection that a property refers to; none where there is no such property."""
+        """The members of a collection that a property refers to; none where there is no such property, or nothing there."""
         path = uri(resource.get(name))
-        return self.members(path) if path else []
+        with suppress(Missing):
+            return self.members(path) if path else []
+        return []
 
     def members(self, path: str, *, levels: int = 1) -> list[dict[str, Any]]:
         """Every member of a collection, whole, over all its pages; in one request where the service expands ($expand).
@@ -151,16 +155,20 @@ class Service:
     def _asked(self, send: Callable[[], Answer]) -> Answer:
         if not self._open:
             self._log_in(self.root())
-        answer = send()
+        answer = meant(send())
         if needs_login(answer):
             self._log_in(self.root())
-            answer = send()
+            answer = meant(send())
         return answer
 
     def _read(self, answer: Answer, path: str) -> dict[str, Any]:
-        if answer.ok:
-            return answer.members()
-        raise not_changed(answer, f"GET {self.client.base}{path}")
+        what = f"GET {self.client.base}{path}"
+        if not answer.ok:
+            raise not_changed(answer, what)
+        body = answer.members()
+        if "error" in body and uri(body) is None:
+            raise Missing(f"{what}: {answer.words()}")
+        return body
 
     def change(
         self, method: str, path: str, body: Any = None, *, etag: str | None = None, assumed: Any = None

@@ -214,12 +214,11 @@ def view(layout: Layout, claims: Mapping[str, Slot], models: Mapping[str, str]) 
         agreed = end.zones is None or set(end.zones) == {port.zone.path for port in here}
         here = here or [zones[path] for path in end.zones or () if path in zones]
         device = _device(layout, end, models)
-        if here:
-            holder = _holder(end.id, here[0], claims)
-            device = replace(device, attached_to=here[0].holder, holder=holder, state="in_use")
-        if not agreed or len(here) > 1:
-            device = replace(device, state="unknown")
-        devices.append(device)
+        ends = [
+            replace(device, attached_to=port.holder, holder=_holder(end.id, port, claims), state="in_use")
+            for port in here
+        ]
+        devices += [one if agreed else replace(one, state="unknown") for one in ends or [device]]
     tags = by_lease((decode(port.zone.description) for port in layout.ports), devices)
     return View(tuple(devices), _holders(layout, devices), tags)
 

@@ -8,12 +8,15 @@ For real: accounts, sessions, versions, tasks, paging and $expand; not for real:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 from campaign.testbed.control_planes.hardware import Rack
 from campaign.testbed.control_planes.redfish.composition import Machine, Variant
 from campaign.testbed.control_planes.redfish.resources import Resources
 from campaign.testbed.control_planes.redfish_service.access import ACCOUNTS, SESSIONS
+from campaign.testbed.control_planes.redfish_service.documents import ROOT
 from campaign.testbed.control_planes.redfish_service.service import Service
 from campaign.testbed.control_planes.server import Asked, Reply
 
@@ -36,7 +39,15 @@ class Redfish:
 
     def answer(self, asked: Asked) -> Reply:
         self._resources.begin()
-        reply = self._service.answer(asked)
+        reply = self._service.answer(replace(asked, path=unquote(asked.path)))
+        if "errors_with_200" in self.variant.quirks and reply.status >= 400 and reply.status not in (401, 405):
+            return Reply(200, "404" if reply.status == 404 else "500", _BARE)
+        if "linked_root" in self.variant.quirks and asked.path.rstrip("/") == ROOT and reply.status == 200:
+            links = {
+                name: link for name, link in reply.body.items() if isinstance(link, dict) and set(link) == {"@odata.id"}
+            }
+            kept = {name: value for name, value in reply.body.items() if name not in links}
+            return replace(reply, body={**kept, "Links": {**links, **reply.body["Links"]}})
         if "bare_answers" not in self.variant.quirks:
             return reply
         if reply.status >= 400 and reply.status not in (401, 404):

@@ -24,12 +24,21 @@ Quirk = Literal[
     "composes_nothing",  # composing answers as if, stores the system, and moves nothing
     "unused_while_composed",  # blocks say Unused whatever they are
     "deletes_nothing",  # DELETE of a system answers 204 and does nothing
+    "linked_root",  # the root has its collections under Links
+    "untyped",  # blocks say nothing of their types
+    "unreservable",  # the mark Reserved cannot be set
+    "errors_with_200",  # what is missing, or refused, is answered by 200 and a bare 404 or 500
+    "double_allocates",  # a block that a system has is composed into another one
 ]
 
 
 class Variant(Behaviour):
     """hosts: `compute` blocks that are composed, or `physical` systems that are expanded. limits: `@Redfish.ResourceBlockLimits`.
-    powered_off: systems that are on are not changed. composes: False has no CompositionService, only blocks."""
+    powered_off: systems that are on are not changed. composes: False has no CompositionService, only blocks.
+
+    names: a system's Name is as it was asked for, the first 20 characters of that, one for all, or one for all with what was asked
+    for as its Id. creates: how a POST is answered: 201, Location and body; 204 and Location; 200 and the body alone.
+    """
 
     tasks_under: str = f"{ROOT}/Systems"
     hosts: Literal["compute", "physical"] = "compute"
@@ -38,9 +47,12 @@ class Variant(Behaviour):
     limits: dict[str, int] = Field(default_factory=dict)
     powered_off: bool = False
     composes: bool = True
+    names: Literal["kept", "cut", "own", "as_id"] = "kept"
+    creates: Literal["created", "no_content", "object"] = "created"
     quirks: frozenset[Quirk] = frozenset()
 
 
+OWN_NAME = "My Computer System"
 _INVALID = "Composition.1.1.ResourceBlockInvalid"
 CATEGORIES = {"gpu": "Processor", "fpga": "Processor", "nvme": "Storage", "nic": "Network"}
 
@@ -118,19 +130,27 @@ class Machine:
         """False for a block that only the system lists."""
         if "composes_nothing" in self.variant.quirks:
             return False
-        return block in self.rack.hosts or self.rack.devices[block].attached_to == made.host
+        shared = "double_allocates" in self.variant.quirks
+        return shared or block in self.rack.hosts or self.rack.devices[block].attached_to == made.host
 
     def compose(self, name: str, description: str, blocks: Sequence[str]) -> Made:
         """Raises Refused with nothing changed."""
         hosts = [block for block in blocks if block in self.rack.hosts]
         if len(hosts) != 1:
             raise Refused(400, _INVALID, f"{len(hosts)} compute blocks, 1 is needed", hosts)
-        if any(made.name == name for made in self.systems.values()):
+        if any(name in (made.id, made.name) for made in self.systems.values()):
             raise Refused(409, "ResourceAlreadyExists", f"a system {name} is there", ("ComputerSystem", "Name", name))
         devices = [block for block in blocks if block not in hosts]
         self.check(hosts[0], devices)
         self._number += 1
-        made = Made(str(self._number), name, description, hosts[0], power="Off" if self.variant.powered_off else "On")
+        names = self.variant.names
+        made = Made(
+            name if names == "as_id" else str(self._number),
+            name if names == "kept" else name[:20] if names == "cut" else OWN_NAME,
+            description if names == "kept" else "",
+            hosts[0],
+            power="Off" if self.variant.powered_off else "On",
+        )
         self._attach(made, devices)
         self.systems[made.id] = made
         return made
@@ -145,7 +165,7 @@ class Machine:
             if self.states.get(block) in ("Failed", "Unavailable"):
                 raise Refused(409, _INVALID, f"{block} is {self.states[block]}", (block,))
             attached = block in self.rack.devices and self.rack.devices[block].attached_to is not None
-            if attached or having.get(block):
+            if (attached or having.get(block)) and "double_allocates" not in self.variant.quirks:
                 who = ", ".join(having.get(block, ()))
                 raise Refused(409, "Composition.1.1.ResourceBlockInUse", f"{block} is in use by {who}", (block, who))
             zones &= set(self.zones_of(block))
@@ -158,7 +178,10 @@ class Machine:
 
     def _attach(self, made: Made, devices: Sequence[str]) -> None:
         if "composes_nothing" not in self.variant.quirks:
+            taken = {device.name for device in self.rack.devices.values() if device.attached_to is not None}
             for name in devices:
+                if name in taken and "double_allocates" in self.variant.quirks:
+                    continue  # the hardware stays where it is
                 try:
                     self.rack.attach(name, made.host)
                 except RackError as error:

@@ -107,10 +107,11 @@ class Resources:
             "ResourceBlock",
             "v1_3_3",
             Name=f"block {name}",
-            ResourceBlockType=category if "scalar_types" in self.variant.quirks else [category],
             Status=_status(device),
             Links={"ComputerSystems": refs(SYSTEMS, systems), "Chassis": chassis},
         )
+        if "untyped" not in self.variant.quirks:
+            body["ResourceBlockType"] = category if "scalar_types" in self.variant.quirks else [category]
         if self.variant.composes:
             body["CompositionStatus"] = self._composition(name, systems)
             body["Links"]["Zones"] = refs(ZONES, machine.zones_of(name))
@@ -180,7 +181,8 @@ class Resources:
         match parts:
             case [""]:
                 zone = next(iter(self.machine.zones))
-                return collection(path, "ComputerSystem", self.machine.systems) | self._offers(f"{ZONES}/{zone}")
+                listed = self._listed(collection(path, "ComputerSystem", self.machine.systems))
+                return listed | self._offers(f"{ZONES}/{zone}")
             case ["Capabilities"] if self.variant.composes:
                 return self._capabilities(path)
             case [name] if name in self.machine.systems:
@@ -230,15 +232,19 @@ class Resources:
         if system in machine.systems and composes and asked.method in ("PATCH", "DELETE"):
             made = machine.systems[system]
             return (lambda: self._delete(made)) if asked.method == "DELETE" else (lambda: self._alter(made, body))
-        if machine.known(block) and composes and asked.method == "PATCH":
+        reservable = composes and "unreservable" not in self.variant.quirks
+        if machine.known(block) and reservable and asked.method == "PATCH":
             return lambda: self._reserve(block, body)
         return None
 
     def _now(self, path: str, status: int = 200) -> Reply:
         self.begin()
         found = self.find(path) or {}
+        if status == 201 and self.variant.creates == "object":
+            return Reply(200, found, HEADERS)
         if status == 201:
-            return Reply(status, found, HEADERS | {"Location": path})
+            empty = self.variant.creates == "no_content"
+            return Reply(204 if empty else 201, None if empty else found, HEADERS | {"Location": path})
         return Reply(status, found, HEADERS | ({"ETag": etag(found)} if self.variant.etags != "none" else {}))
 
     def _create(self, body: Document) -> Reply:

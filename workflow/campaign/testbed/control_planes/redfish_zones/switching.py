@@ -102,6 +102,9 @@ class Switching:
             port = self.port_of(device)
             if port is not None:
                 found[port.name].append(device)
+            for other in self.ports.values():
+                if device.also is not None and other.host == device.also:
+                    found[other.name].append(device)
         return found
 
     def reaching(self, drawer: str) -> list[str]:
