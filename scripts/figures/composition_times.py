@@ -50,7 +50,9 @@ def draw(data: FigureData) -> Drawing:
             "Configuration": lambda row: row["configuration"],
             "Leases": lambda row: wording.count(row["leases"]),
             "Fabric": lambda row: wording.seconds(row["fabric_s"]),
-            "Host sees devices": lambda row: wording.seconds(row["visible_s"]),
+            "Host sees devices": lambda row: (
+                wording.seconds(row["visible_s"]) if row["visible_s"] >= 0 else "not looked at"
+            ),
             "Ready for runs": lambda row: wording.seconds(row["readying_s"]),
             "Composed in": lambda row: wording.seconds(row["compose_s"]),
             "Shortest to longest": lambda row: wording.between(

@@ -197,6 +197,15 @@ def test_a_rescan_shows_what_the_host_then_tells_of_its_links(
     release(fabric, lease, poll_s=0)
 
 
+def test_where_nobody_looks_on_the_hosts_nothing_is_said_to_be_seen(plane: MemoryPlane, tmp_path: Path) -> None:
+    for looks in (True, False):
+        fabric = opened(tmp_path / str(looks), plane, looks=looks)
+        lease = acquire(fabric, asked(), tmp_path / str(looks), wait_s=0, poll_s=0)
+        assert bool(fabric.looked_for(lease.composition)) == looks
+        assert (lease.document()["times"]["host_visible_s"] is not None) == looks
+        release(fabric, lease, poll_s=0)
+
+
 def test_a_link_below_what_the_site_expects_is_told(fabric: ControlledFabric, tmp_path: Path) -> None:
     request = Request("one", "demo", "tester", configuration(devices_per_host=1), links={"a100": (16, 5)})
     lease = acquire(fabric, request, tmp_path / "leases", wait_s=0, poll_s=0)

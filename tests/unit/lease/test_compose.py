@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from campaign.cli.main import main
+from campaign.config.resolve import load_campaign
 from campaign.errors import LaunchError
-from campaign.lease.campaign_leases import lease_id, obtained_on_demand
-from campaign.lease.manual import compose, release
+from campaign.lease.campaign_leases import Site, keep_mark, lease_id, obtained_on_demand
+from campaign.lease.check_site import left_behind
+from campaign.lease.journal import Journal, LeaseState
+from campaign.lease.manual import compose, release, verify
 from campaign.paths import Results
 from tests.campaign_files import write_files
 
@@ -54,3 +59,37 @@ def test_a_requeued_job_stands_on_its_last_composition(tmp_path: Path, campaign_
 def test_a_job_that_nothing_was_composed_for_is_an_error(tmp_path: Path, campaign_file: Path) -> None:
     with pytest.raises(LaunchError, match=r"job 12: .* are not composed \(never asked for\)"):
         obtained_on_demand(Results(tmp_path / "results", "small"), "bench", "12")
+
+
+@pytest.mark.parametrize(
+    "left", [["UNKNOWN"], ["UNKNOWN", "PARTIAL"], ["DRAINING", "DETACHING", "LEAKED"]], ids=lambda left: str(left[-1])
+)
+def test_what_is_kept_and_was_not_composed_whole_or_leaked_has_no_owner(
+    left: list[LeaseState], tmp_path: Path, campaign_file: Path
+) -> None:
+    results = Results(tmp_path / "results", "small")
+    compose(campaign_file, results.root, "1x1-fabric")
+    mine, site = lease_id(results, "kept-1x1-fabric"), Site(load_campaign(campaign_file).system, results.root)
+    assert site.is_live(mine)
+    for state in left:
+        Journal(site.journals, mine).advance(state)
+    assert [lease["live"] for lease in verify(campaign_file, results.root)] == [False]
+    assert [orphan.outcome for orphan in left_behind(site, dry_run=True, grace_s=0, unjournaled=False)[0]] == [
+        "would_release"
+    ]
+    (orphan,), _ = left_behind(site, dry_run=False, grace_s=0, unjournaled=False)
+    assert (orphan.lease_id, orphan.outcome) == (mine, "released")
+    assert not keep_mark(site.journals, mine).exists()
+    assert verify(campaign_file, results.root) == []
+
+
+def test_what_nobody_looks_at_is_not_said_to_be_seen(tmp_path: Path) -> None:
+    here = {"system.fabric.kind": "static", "system.pool": [], "campaign.configurations.0.attach": ["local"]}
+    campaign_file, root = write_files(tmp_path, here), tmp_path / "results"
+    document = compose(campaign_file, root, "1x1-local")
+    assert document["times"]["host_visible_s"] is None
+    assert document["times"]["ready_s"] is not None
+    (lease,) = verify(campaign_file, root)
+    assert [device["host_sees"] for device in lease["devices"]] == [None]
+    shown = CliRunner().invoke(main, ["verify", str(campaign_file), "--results", str(root)])
+    assert (shown.exit_code, "not looked at" in shown.output) == (0, True)

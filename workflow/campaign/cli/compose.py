@@ -86,6 +86,9 @@ def inventory(campaign: Path, results: Path) -> None:
     say(f"attach: {capabilities.attach_mode}; {checked}{capabilities.note}")
 
 
+_SEEN = {True: "yes", False: "NO", None: "not looked at"}
+
+
 @click.command()
 @campaign_argument
 @results_option
@@ -101,14 +104,14 @@ def verify(campaign: Path, results: Path) -> None:
     for lease in found:
         owner = f"{lease['owner']}, campaign {lease['campaign']}, {'live' if lease['live'] else 'WITHOUT OWNER'}"
         rows = [
-            (d["host"], d["device"], d["model"], d["location"], "yes" if d["host_sees"] else "NO", d["health"])
+            (d["host"], d["device"], d["model"], d["location"], _SEEN[d["host_sees"]], d["health"])
             for d in lease["devices"]
         ]
         columns = ["host", "device", "model", "where", "visible to host", "health"]
         show(Table(f"{lease['lease']} ({owner})", columns, rows))
         for mismatch in lease["mismatches"]:
             say(f"differs from the request: {mismatch}")
-        seen = all(d["host_sees"] and d["health"] != "critical" for d in lease["devices"])
+        seen = all(d["host_sees"] is not False and d["health"] != "critical" for d in lease["devices"])
         well = well and seen and not lease["mismatches"] and lease["live"]
     if not well:
         sys.exit(1)

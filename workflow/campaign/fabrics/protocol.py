@@ -194,8 +194,12 @@ class Fabric(Protocol):
         """Leases of this program on the fabric, by id; what others hold is not in it."""
 
     def host_sees(self, composition: Composition) -> frozenset[str]:
-        """Fabric ids out of the composition that its hosts enumerate now. Default: all; nobody looks on the hosts."""
+        """Fabric ids out of the composition that its hosts enumerate now, or that are not looked for. Default: all."""
         return frozenset(device.fabric_id for device in composition.devices)
+
+    def looked_for(self, composition: Composition) -> frozenset[str]:
+        """Fabric ids out of the composition that somebody looks for on the hosts. Default: none."""
+        return frozenset()
 
     def rescan(self, composition: Composition) -> None:
         """Make the hosts look again for devices, once, before a device is declared missing. Default: nothing to do."""

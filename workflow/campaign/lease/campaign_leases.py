@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +91,7 @@ def reconcile_orphans(
 ) -> list[Orphan]:
     """Release leases whose owner died without releasing them (see `reconcile`), but not those in `skip`.
 
-    A lease kept by hand has no owner on purpose, and one whose driver is still at work will be taken over.
+    A lease kept by hand has no owner on purpose once it is composed; one whose driver is still at work will be taken over.
     """
 
     def is_driven(name: str) -> bool:
@@ -105,11 +105,11 @@ def reconcile_orphans(
     def is_alive(name: str) -> bool:
         return name in skip or site.is_live(name) or is_driven(name)
 
-    return reconcile(fabric, site.journals, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s)
+    return site.reconcile(fabric, is_alive=is_alive, dry_run=dry_run, grace_s=grace_s)
 
 
 def keep_mark(directory: Path, name: str) -> Path:
-    """The file that marks a lease as kept by hand, beyond the life of the process that composed it."""
+    """The file that marks a lease as to be kept by hand, beyond the life of the process that composes it."""
     return directory / f"{name}.kept"
 
 
@@ -132,8 +132,21 @@ class Site:
         return str(self.system.fabric["kind"])
 
     def is_live(self, lease_id: str) -> bool:
-        """True for a lease that a live process owns, or that is kept by hand."""
-        return is_owned(self.journals, lease_id) or keep_mark(self.journals, lease_id).exists()
+        """True for a lease that a live process owns, or that is kept by hand: composed whole, and not leaked."""
+        if is_owned(self.journals, lease_id):
+            return True
+        kept = keep_mark(self.journals, lease_id).exists()
+        return kept and Journal(self.journals, lease_id).state in ("READY", "IN_USE", "DEGRADED")
+
+    def reconcile(
+        self, fabric: Fabric, *, is_alive: Callable[[str], bool] | None = None, dry_run: bool = False, **options: Any
+    ) -> list[Orphan]:
+        """Release leases without an owner (see `reconcile`); those that are released are no longer kept."""
+        found = reconcile(fabric, self.journals, is_alive=is_alive or self.is_live, dry_run=dry_run, **options)
+        for orphan in found:
+            if orphan.outcome == "released":
+                keep_mark(self.journals, orphan.lease_id).unlink(missing_ok=True)
+        return found
 
 
 def lease_document(document: dict[str, Any], lease: str, name: str) -> dict[str, Any]:

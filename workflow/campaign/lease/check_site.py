@@ -23,7 +23,7 @@ from campaign.fabrics.protocol import Controlled, Fabric, Portable, Request
 from campaign.fabrics.registry import Offer, fabric_kind, offering
 from campaign.lease.campaign_leases import Site
 from campaign.lease.lifecycle import acquire, release
-from campaign.lease.reconcile import Orphan, reconcile
+from campaign.lease.reconcile import Orphan
 
 Verdict = Literal["ok", "note", "problem"]
 
@@ -146,12 +146,10 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
         problems = lease.mismatches
         document = release(fabric, lease, poll_s=0.5)
     times = document["times"]
-    attached_s, seen_s = (
-        times["fabric_done_s"] - times["requested_s"],
-        times["host_visible_s"] - times["fabric_done_s"],
-    )
+    attached_s, visible_s = times["fabric_done_s"] - times["requested_s"], times["host_visible_s"]
+    host_words = "not looked at" if visible_s is None else f"{visible_s - times['fabric_done_s']:.2f} s"
     (host,) = lease.composition.hosts
-    told = f"fabric {attached_s:.2f} s, host {seen_s:.2f} s"
+    told = f"fabric {attached_s:.2f} s, host {host_words}"
     yield Finding("trial", "ok", f"composed {free.model} onto {host.name}: {told}")
     for problem in problems:
         yield Finding("trial", "note", problem)
@@ -173,9 +171,7 @@ def left_behind(
     with site.fabric() as fabric:
         if fabric.controlled is not None:
             fabric.controlled.force = force
-        orphans = reconcile(
-            fabric, site.journals, is_alive=site.is_live, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled
-        )
+        orphans = site.reconcile(fabric, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled)
         known = {*fabric.held(), *(orphan.lease_id for orphan in orphans)}
         foreign: dict[str, list[str]] = {}
         for device in fabric.inventory().devices:

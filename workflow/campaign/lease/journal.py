@@ -22,7 +22,7 @@ LeaseState = Literal[
     "RESERVED",  # exact devices are chosen and written down; nothing is touched
     "COMPOSING",  # the fabric was told to attach them
     "FABRIC_OK",  # the fabric reads back enough devices
-    "HOST_VISIBLE",  # the hosts see them
+    "HOST_VISIBLE",  # the hosts see them, or nobody looks (`hosts_looked_at`)
     "READY",  # obtained was compared with requested
     "IN_USE",  # runs use it
     "DEGRADED",  # devices broke or vanished: results since the last check are not to be believed
@@ -164,7 +164,7 @@ def _times(states: list[Entry]) -> dict[str, float | None]:
         if entry["state"] == "RESERVED":
             times |= dict.fromkeys(("fabric_done_s", "host_visible_s", "ready_s"))
         name = _TIMES.get(entry["state"])
-        if name is not None and times[name] is None:
+        if name is not None and times[name] is None and entry.get("hosts_looked_at", True):
             times[name] = entry["time_s"]
     return times
 

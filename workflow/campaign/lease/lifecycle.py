@@ -168,7 +168,8 @@ class _Acquisition:
         if self._await_hosts(composition):
             # What hosts tell of their devices, such as how a link was trained, was not known before they saw them.
             composition = self.fabric.read_back(lease_id) or composition
-        self.journal.advance("HOST_VISIBLE", obtained=composition.document())
+        looked = bool(self.fabric.looked_for(composition))
+        self.journal.advance("HOST_VISIBLE", obtained=composition.document(), hosts_looked_at=looked)
         self.journal.advance("READY", mismatches=composition.mismatches(configuration, self.request.links))
         return composition
 

@@ -12,12 +12,11 @@ from campaign.documents.cell import Configuration
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Composition, Inventory
-from campaign.fabrics.protocol import Capabilities, Request
+from campaign.fabrics.protocol import Capabilities, Fabric, Request
 from campaign.lease.campaign_leases import Site, keep_mark, kept_name, lease_id, reconcile_orphans, request
 from campaign.lease.fabric_calls import Turn
 from campaign.lease.journal import Journal, Ownership
 from campaign.lease.lifecycle import acquire
-from campaign.lease.reconcile import reconcile
 from campaign.paths import Results
 from campaign.plan.lease_plans import campaign_of
 
@@ -62,7 +61,7 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
     with site.fabric() as fabric:
         try:
             lease = acquire(fabric, mine, site.journals, wait_s=_WAIT_S, poll_s=0.5)
-        except FabricError:
+        except BaseException:
             mark.unlink(missing_ok=True)
             raise
         document = lease.document()
@@ -106,7 +105,7 @@ def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> st
     with site.fabric() as fabric:
         Turn(_WAIT_S, 0.5, None).get(lambda: Ownership(site.journals, mine)).close()
         # What is half composed is not composed first in order to be released.
-        ended = reconcile(fabric, site.journals, is_alive=lambda other: other != mine, dry_run=False)
+        ended = site.reconcile(fabric, is_alive=lambda other: other != mine)
     for orphan in ended:
         if orphan.outcome != "released":
             held = f" {', '.join(orphan.devices)}" if orphan.devices else ""
@@ -132,27 +131,36 @@ def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory
 
 
 def verify(path: Path, root: Path) -> list[Mapping[str, Any]]:
-    """Every composition held on the fabric as it is now: lease, holder, and each device with what both ends say of it."""
+    """Every composition held on the fabric as it is now: lease, holder, and each device with what both ends say of it.
+
+    host_sees: None where nobody looks on the host.
+    """
     _, site = _opened(path, root)
     found: list[Mapping[str, Any]] = []
     with site.fabric() as fabric:
         for name, tag in sorted(fabric.held().items()):
             composition = fabric.read_back(name)
-            seen = fabric.host_sees(composition) if composition else frozenset[str]()
+            seen = _seen(fabric, composition) if composition else {}
             about = {"lease": name, "campaign": tag.campaign, "owner": tag.owner, "live": site.is_live(name)}
             mismatches = _mismatches(Journal(site.journals, name), composition)
             found.append({**about, "devices": _devices(composition, seen), "mismatches": mismatches})
     return found
 
 
-def _devices(composition: Composition | None, seen: frozenset[str]) -> list[dict[str, Any]]:
+def _seen(fabric: Fabric, composition: Composition) -> dict[str, bool]:
+    """Whether its host sees a device, for those that somebody looks for."""
+    seen = fabric.host_sees(composition)
+    return {name: name in seen for name in fabric.looked_for(composition)}
+
+
+def _devices(composition: Composition | None, seen: Mapping[str, bool]) -> list[dict[str, Any]]:
     return [
         {
             "host": host.name,
             "device": device.fabric_id,
             "model": device.model,
             "location": device.location,
-            "host_sees": device.fabric_id in seen,
+            "host_sees": seen.get(device.fabric_id),
             "health": device.health,
         }
         for host in (composition.hosts if composition else ())

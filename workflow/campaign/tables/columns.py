@@ -144,7 +144,7 @@ LEASES: Columns = {
     "configuration": (TEXT, "name of the configuration that was composed"),
     "state": (TEXT, "where the lease is in its life; RELEASED at the end"),
     "fabric_s": (NUMBER, "from the request to the fabric's last answer"),
-    "visible_s": (NUMBER, "from there until the hosts see the devices"),
+    "visible_s": (NUMBER, "from there until the hosts see the devices; empty where nobody looked"),
     "readying_s": (NUMBER, "from there until a run can start"),
     "compose_s": (NUMBER, "the three together"),
     "held_s": (NUMBER, "from ready to the start of the release"),

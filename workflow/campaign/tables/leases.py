@@ -18,8 +18,9 @@ from campaign.tables.io import NUMBER, TEXT, frame
 def leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One row a lease in the given order: how long each part of composing it took, in seconds; nan where unknown.
 
-    fabric_s: request to the fabric's last answer; visible_s: until the hosts see the devices; readying_s: until a run can
-    start; compose_s: the three together; held_s: ready to the start of the release; release_s: the release itself.
+    fabric_s: request to the fabric's last answer; visible_s: until the hosts see the devices, nan where nobody looked;
+    readying_s: until a run can start; compose_s: the three together; held_s: ready to the start of the release; release_s: the
+    release itself.
     ports_gb_per_s: what the fabric's ports carried on average, all together.
     """
     return frame([_lease_row(lease) for lease in leases], types(LEASES), {})
@@ -37,7 +38,7 @@ def _lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:
         "state": lease["state"],
         "fabric_s": between("requested_s", "fabric_done_s"),
         "visible_s": between("fabric_done_s", "host_visible_s"),
-        "readying_s": between("host_visible_s", "ready_s"),
+        "readying_s": between("host_visible_s" if lease.get("host_visible_s") else "fabric_done_s", "ready_s"),
         "compose_s": between("requested_s", "ready_s"),
         "held_s": between("ready_s", releasing),
         "release_s": between("release_started_s", "released_s"),

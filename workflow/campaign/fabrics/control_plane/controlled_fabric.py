@@ -111,6 +111,9 @@ class ControlledFabric(Fabric):
     def host_sees(self, composition: Composition) -> frozenset[str]:
         return self._host_view.seen(composition)
 
+    def looked_for(self, composition: Composition) -> frozenset[str]:
+        return self._host_view.looked_for(composition)
+
     def rescan(self, composition: Composition) -> None:
         self._host_view.rescan(composition)
 

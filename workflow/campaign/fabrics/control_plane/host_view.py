@@ -46,10 +46,13 @@ class HostView:
         )
 
     def seen(self, composition: Composition) -> frozenset[str]:
-        """Fabric ids of what the hosts can use now, built-in devices included."""
-        own = {device.fabric_id for device in composition.devices if device.local or self._agent is None}
+        """Fabric ids of what the hosts can use now, and of what is not looked for."""
+        others = {device.fabric_id for device in composition.devices} - self.looked_for(composition)
         pairs = (self._pairs(host.name, (*host.devices, *host.storage)) for host in composition.hosts)
-        return frozenset(own).union(name for found in pairs for name, device in found.items() if device.ready)
+        return frozenset(others).union(name for found in pairs for name, device in found.items() if device.ready)
+
+    def looked_for(self, composition: Composition) -> frozenset[str]:
+        return frozenset(d.fabric_id for d in composition.devices if not d.local and self._agent is not None)
 
     def rescan(self, composition: Composition) -> None:
         if self._agent is not None:

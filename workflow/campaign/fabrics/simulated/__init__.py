@@ -183,6 +183,9 @@ class SimulatedFabric(SimpleFabric):
             if device.local or arrived(slots.get(device.fabric_id, Slot()), host.name)
         )
 
+    def looked_for(self, composition: Composition) -> frozenset[str]:
+        return frozenset(device.fabric_id for device in composition.devices if not device.local)
+
     def rescan(self, composition: Composition) -> None:
         with self.state.change() as state:
             for device in composition.devices:
