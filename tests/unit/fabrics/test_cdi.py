@@ -16,9 +16,9 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.dialects.cdi import Options, open_fabric
 from campaign.fabrics.dialects.cdi.machines import Known, machines, owned
-from campaign.fabrics.dialects.cdi.token import expires_s
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.http.openid import expires_s
 from campaign.fabrics.protocol import Request, Selection
 from campaign.fabrics.state_file import HeldHost, Holding
 from campaign.testbed.control_planes.cdi import name_uuid

@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import jsonschema
 import pytest
 
+from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.dialects.nec import Options, open_fabric
 from campaign.fabrics.dialects.nec.layout import layout, procedures
@@ -30,21 +32,51 @@ from campaign.testbed.emulators import open_dialect
 from tests.contract.fabric_fixtures import configuration
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "nec"
+SCHEMA = jsonschema.Draft202012Validator(json.loads((DATA / "layout_apply_schema.json").read_text())["schema"])
 HOSTS = (HostSpec("host1", 8, 32.0), HostSpec("host2", 8, 32.0))
 NODES = {"host1": "b477ea1c-db3d-48b3-9725-b0ce6e25ef01", "host2": "b9a1e642-da2e-403a-88f5-fa0eca0d9c52"}
 
 
+GATEWAY: dict[str, Any] = {
+    "prefix": "/cdim/api/v1/configuration-manager",
+    "layout_apply_prefix": "/cdim/api/v1/layout-apply",
+    "login": {},
+    "credentials": {"user_env": "CDIM_USER", "password_env": "CDIM_PASSWORD"},
+}
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDIM_USER", "campaign")
+    monkeypatch.setenv("CDIM_PASSWORD", "learn-2-compose")
+
+
 @contextmanager
 def opened(
-    tmp_path: Path, *, options: dict[str, Any] | None = None, gpus: int = 3, **emulated: Any
+    tmp_path: Path,
+    *,
+    options: dict[str, Any] | None = None,
+    gpus: int = 3,
+    services: Literal["one", "gateway", "ports"] = "one",
+    **emulated: Any,
 ) -> Iterator[tuple[ControlledFabric, Rack, Server]]:
+    """Gives what carries out applies as the server: behind a gateway everything, at ports of their own layout-apply."""
     with ExitStack() as stack:
-        dialect = open_dialect("nec", rack(["host1", "host2"], [("gpu", "a100", gpus)]), nodes=NODES, **emulated)
-        server = stack.enter_context(Server(dialect, tls=False))
-        told = {"url": server.url, "hosts": NODES, "poll_s": 0.01, **(options or {})}
+        hardware = rack(["host1", "host2"], [("gpu", "a100", gpus)])
+        inside = "gateway" if services == "gateway" else "one"
+        dialect = open_dialect("nec", hardware, nodes=NODES, services=inside, **emulated)
+        applies = dialect.service("layout-apply") if services == "ports" else dialect  # type: ignore[attr-defined]
+        server = stack.enter_context(Server(applies, tls=False))
+        told: dict[str, Any] = {"url": server.url, "hosts": NODES, "poll_s": 0.01, "settle_s": 0}
+        if services == "ports":
+            lists = dialect.service("configuration-manager")  # type: ignore[attr-defined]
+            told |= {"url": stack.enter_context(Server(lists, tls=False)).url, "layout_apply_url": server.url}
+        elif services == "gateway":
+            told |= GATEWAY
+        told |= options or {}
         fabric = open_fabric(Options.model_validate(told), HOSTS, (PoolSpec("gpu", "a100", gpus),), tmp_path)
         stack.callback(fabric.close)
-        yield fabric, dialect.rack, server
+        yield fabric, hardware, server
 
 
 def selected(fabric: ControlledFabric, lease_id: str = "one", devices: int = 2, **changes: Any) -> Selection:
@@ -56,12 +88,15 @@ def attached(hardware: Rack) -> dict[str, str]:
     return {device.uuid: device.attached_to for device in hardware.devices.values() if device.attached_to}
 
 
-@pytest.mark.parametrize("api", ["eeio", "cpu"])
-def test_a_lease_is_one_apply_for_all_its_hosts(api: str, tmp_path: Path) -> None:
-    with opened(tmp_path, options={"api": api}, gpus=4, api=api, looks=2) as (fabric, hardware, server):
+@pytest.mark.parametrize(
+    ("services", "api"), [("one", "eeio"), ("one", "cpu"), ("ports", "cpu"), ("gateway", "cpu"), ("gateway", "eeio")]
+)
+def test_a_lease_is_one_apply_for_all_its_hosts(services: Any, api: str, tmp_path: Path) -> None:
+    options = {"api": api}
+    with opened(tmp_path, options=options, gpus=4, services=services, api=api, looks=2) as (fabric, hardware, server):
         selection = selected(fabric, devices=2, hosts=2)
         fabric.compose(selection)
-        (asked,) = server.changing()
+        (asked,) = (one for one in server.changing() if one.path.endswith("/layout-apply"))
         steps = asked.body["procedures"]
         assert [step["dependencies"] for step in steps] == [[], [1], [], [3]]
         assert attached(hardware) == {name: host.host for host in selection.hosts for name in host.fabric}
@@ -70,7 +105,92 @@ def test_a_lease_is_one_apply_for_all_its_hosts(api: str, tmp_path: Path) -> Non
         assert composition.mismatches(selection.request.configuration) == ()
         assert fabric.release("one") == ()
         assert not attached(hardware)
-        assert len(server.changing()) == 2
+        applies = [one for one in server.changing() if one.path.endswith("/layout-apply")]
+        assert len(applies) == 2
+        # What project CDIM's own layout-apply makes of them: it knows `api: cpu` alone.
+        assert {SCHEMA.is_valid(one.body) for one in applies} == {api == "cpu"}
+
+
+def test_services_behind_a_gateway_are_asked_with_a_token_and_those_at_ports_without(tmp_path: Path) -> None:
+    with opened(tmp_path / "gateway", services="gateway") as (fabric, _, server):
+        fabric.inventory()
+        token, *rest = server.log
+        assert (token.method, token.path) == ("POST", "/realms/CDIM/protocol/openid-connect/token")
+        assert [asked.path for asked in rest] == [
+            f"/cdim/api/v1/configuration-manager/{name}" for name in ("resources", "nodes")
+        ]
+        assert all((asked.header("Authorization") or "").startswith("Bearer ") for asked in rest)
+    with opened(tmp_path / "ports", services="ports") as (fabric, _, server):
+        fabric.compose(selected(fabric))
+        assert {asked.path.split("/")[4] for asked in server.log} == {"layout-apply"}
+        assert all(asked.header("Authorization") is None for asked in server.log)
+
+
+def test_a_token_that_has_ended_is_replaced(tmp_path: Path) -> None:
+    with opened(tmp_path, services="gateway", token_s=31) as (fabric, hardware, server):
+        selection = selected(fabric)
+        server.dialect._tokens.clear()  # type: ignore[attr-defined]  # as a restarted login service has it
+        fabric.compose(selection)
+        assert len(attached(hardware)) == 2
+        assert len([asked for asked in server.log if asked.path.endswith("/token")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("login", "words"),
+    [
+        ({"client_id": "account"}, "unauthorized_client.*direct access grants"),
+        ({"client_id": "admin-cli"}, r"401.*see `login`"),  # has a token, and the gateway knows another client
+        ({"realm": "master"}, "realm master issues no token"),
+    ],
+)
+def test_who_is_not_let_in_is_told_by_whom(login: dict[str, str], words: str, tmp_path: Path) -> None:
+    with (
+        opened(tmp_path, services="gateway", options={"login": login}) as (fabric, _, _server),
+        pytest.raises(FabricError, match=words) as caught,
+    ):
+        fabric.inventory()
+    assert "learn-2-compose" not in str(caught.value)
+
+
+def test_credentials_that_nobody_asks_for_are_refused(tmp_path: Path) -> None:
+    told = {"url": "https://cdim:8280", "credentials": GATEWAY["credentials"]}
+    with pytest.raises(ValueError, match="nobody asks for them: name the login service in `login`"):
+        Options.model_validate(told)
+    del told["credentials"]
+    with (
+        opened(tmp_path, services="gateway", options={"credentials": {}}) as (fabric, _, _server),
+        pytest.raises(ConfigError, match="a user and a password are needed"),
+    ):
+        fabric.inventory()
+
+
+def test_an_address_of_another_topology_says_so(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path, services="gateway", options={"prefix": "/cdim/api/v1"}) as (fabric, _, _server),
+        pytest.raises(FabricError, match=r"404.*see `prefix`"),
+    ):
+        fabric.inventory()
+
+
+def test_lists_that_lag_behind_an_apply_are_waited_for(tmp_path: Path) -> None:
+    with opened(tmp_path, lag=3, options={"settle_s": 10.0}) as (fabric, hardware, _):
+        selection = selected(fabric)
+        fabric.compose(selection)
+        composition = fabric.read_back("one")
+        assert composition is not None
+        assert composition.mismatches(selection.request.configuration) == ()
+        assert fabric.release("one") == ()
+        assert not attached(hardware)
+        assert {device.state for device in fabric.inventory().devices} == {"free"}
+
+
+def test_an_apply_whose_answer_was_lost_is_seen_when_lists_lag(tmp_path: Path) -> None:
+    with opened(tmp_path, lag=4, options={"settle_s": 10.0}) as (fabric, hardware, server):
+        server.faults.add(Fault("drop_after", method="POST"))
+        with pytest.raises(OutcomeUnknown):
+            fabric.compose(selected(fabric))
+        assert fabric.release("one") == ()
+        assert not attached(hardware)
 
 
 def test_a_host_of_eight_costs_no_request_more_than_the_dialect_needs(tmp_path: Path) -> None:
@@ -80,8 +200,8 @@ def test_a_host_of_eight_costs_no_request_more_than_the_dialect_needs(tmp_path: 
         fabric.compose(selection)
         fabric.read_back("one")
         fabric.release("one")
-        # twice an apply and its status; four looks (before and after each change), each of two lists
-        assert len(server.log) - before <= 2 * 2 + 4 * 2
+        # twice an apply and its status; six looks (before and after each change, and until it is shown), each of two lists
+        assert len(server.log) - before <= 2 * 2 + 6 * 2
 
 
 def test_a_rehearsal_sends_nothing_and_shows_both_applies(tmp_path: Path) -> None:
@@ -140,7 +260,7 @@ def test_an_apply_that_was_rolled_back_left_nothing(tmp_path: Path) -> None:
 def test_a_suspended_apply_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     with opened(tmp_path, ends="SUSPENDED") as (fabric, _, server):
         device = next(iter(fabric.inventory().devices)).fabric_id
-        steps = procedures("connect", {"host1": [device]}, {"host1": f"eeio-{NODES['host1']}"}, "eeio")
+        steps = procedures("connect", {"host1": [device]}, {"host1": f"cpu-{NODES['host1']}"}, "cpu")
         fabric.plane.client.change("POST", "/cdim/api/v1/layout-apply", {"procedures": steps})
         fabric.plane.client.get("/cdim/api/v1/layout-apply/0000000001")
         with pytest.raises(Busy, match=r"E40027.*0000000001.*resume or cancel it"):
@@ -214,7 +334,7 @@ def test_an_apply_that_was_refused_is_not_waited_for(tmp_path: Path) -> None:
         server.faults.add(Fault("status", method="POST", status=400, body='{"code": "E40001", "message": "no"}'))
         with pytest.raises(Incompatible, match="E40001 no"):
             fabric.compose(selected(fabric))
-        steps = procedures("connect", {"host2": ["somebody's"]}, {"host2": "theirs"}, "eeio")
+        steps = procedures("connect", {"host2": ["somebody's"]}, {"host2": "theirs"}, "cpu")
         assert fabric.plane.client.change("POST", "/cdim/api/v1/layout-apply", {"procedures": steps}).status == 202
         assert fabric.release("one") == ()
         assert not attached(hardware)
@@ -236,7 +356,7 @@ def test_hosts_of_others_take_no_place_from_ours(tmp_path: Path) -> None:
     hardware = rack([f"other{number}" for number in range(3)] + ["host1", "host2"], [("gpu", "a100", 5)])
     for number in range(3):
         hardware.attach(f"gpu{number + 1}", f"other{number}")
-    with Server(open_dialect("nec", hardware, nodes=NODES), tls=False) as server:
+    with Server(open_dialect("nec", hardware, nodes=NODES, services="one"), tls=False) as server:
         options = Options.model_validate({"url": server.url, "hosts": NODES})
         fabric = open_fabric(options, HOSTS, (), tmp_path)
         assert len(selected(fabric, devices=1, hosts=2).hosts) == 2
@@ -283,6 +403,40 @@ def test_only_what_is_detected_enabled_well_and_unlinked_is_free() -> None:
         "2222": ("unknown", "host2", "ok"),  # linked, and not among the parts of the host
         "3333": ("unknown", "host1", "ok"),  # among the parts of the host, and not linked
         "4444": ("in_use", "b0000000-0000-4000-8000-000000000000", "ok"),  # a host that is not of this system
+    }
+
+
+def test_a_host_is_found_by_the_adapter_that_leads_into_the_fabric() -> None:
+    """As the public client of the product reads it: a link of either of two types holds a device."""
+    adapter = {
+        "deviceID": "sa-1",
+        "type": "sourceFabricAdapter",
+        "attribute": {"deviceSpecificInformation": {"status": "eesv"}},
+        "links": [{"type": "CPU", "deviceID": "cpu-1"}, {"type": "destinationFabricAdapter", "deviceID": "da-1"}],
+    }
+    down = {**adapter, "attribute": {"deviceSpecificInformation": {"status": "eedown"}}}
+    well = {"health": "OK", "state": "Enabled"}
+    gpus = [
+        {"device": {"deviceID": name, "type": "GPU", "status": well, "links": links}, "detected": True}
+        for name, links in {
+            "g1": [{"type": "destinationFabricAdapter", "deviceID": "da-1"}],
+            "g2": [{"type": "eeio", "deviceID": "da-1"}],
+            "g3": [],
+        }.items()
+    ]
+    nodes = {
+        "nodes": [
+            {"id": "n1", "resources": [{"device": adapter}, *gpus[:2]]},
+            {"id": "n2", "resources": [{"device": down}]},
+        ]
+    }
+    options = Options.model_validate({"url": "http://cdim", "api": "eeio", "hosts": {"host1": "n1", "host2": "n2"}})
+    found = layout({"resources": gpus}, nodes, options, ["host1", "host2"])
+    assert found.interfaces == {"host1": "da-1"}
+    assert {device.fabric_id: (device.state, device.attached_to) for device in found.devices} == {
+        "g1": ("in_use", "host1"),
+        "g2": ("in_use", "host1"),
+        "g3": ("free", None),
     }
 
 

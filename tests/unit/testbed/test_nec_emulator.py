@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from campaign.testbed.control_planes.hardware import Rack, rack
@@ -12,11 +15,20 @@ from campaign.testbed.control_planes.server import Asked, Reply
 from campaign.testbed.emulators import open_dialect
 
 P = "/cdim/api/v1"
+TOKEN = "/realms/CDIM/protocol/openid-connect/token"
+SCHEMA = json.loads((Path(__file__).parents[2] / "data" / "fabrics" / "nec" / "layout_apply_schema.json").read_text())
+PUBLIC_CLIENT = {
+    "operationID": 1,
+    "operation": "connect",
+    "sourceDeviceID": "io",
+    "destinationDeviceID": "x",
+    "dependencies": [],
+}
 Ask = Callable[..., Reply]
 
 
 def client(hardware: Rack, **options: Any) -> Ask:
-    dialect = open_dialect("nec", hardware, **options)
+    dialect = open_dialect("nec", hardware, services="one", **options)
 
     def ask(method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None) -> Reply:
         reply = dialect.answer(Asked(method, P + path, query or {}, {}, body, ""))
@@ -27,7 +39,7 @@ def client(hardware: Rack, **options: Any) -> Ask:
 
 
 def step(number: int, device: str, host: str = "host1", operation: str = "connect", after: tuple[int, ...] = ()) -> Any:
-    ends = {"sourceDeviceID": f"eeio-{host}", "destinationDeviceID": device}
+    ends = {"targetCPUID": f"cpu-{host}", "targetDeviceID": device}
     return {"operationID": number, "operation": operation, **ends, "dependencies": list(after)}
 
 
@@ -44,8 +56,9 @@ def test_an_apply_takes_its_time_and_lets_no_other_in(hardware: Rack) -> None:
     path = f"/layout-apply/{reply.body['applyID']}"
     assert [ask("GET", path).body["status"] for _ in range(3)] == ["IN_PROGRESS", "IN_PROGRESS", "COMPLETED"]
     assert gpu.attached_to == "host1"
+    ask("GET", "/resources")  # which is when both lists are brought up to date
     (node, _) = ask("GET", "/nodes").body["nodes"]
-    assert [part["device"]["deviceID"] for part in node["resources"]] == ["eeio-host1", gpu.uuid]
+    assert [part["device"]["deviceID"] for part in node["resources"]] == ["cpu-host1", gpu.uuid]
     assert ask("PUT", path, query={"action": "cancel"}).body["code"] == "E40022"
 
 
@@ -67,23 +80,74 @@ def test_nothing_is_attached_twice(hardware: Rack) -> None:
     assert gpu.attached_to == "host2"
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        None,
-        {},
-        {"procedures": "none"},
-        {"procedures": [{"operation": "connect"}]},
-        {"procedures": [step(1, "x"), step(1, "y")]},
-        {"procedures": [step(1, "x", after=(7,))]},
-        {"procedures": [step(1, "x") | {"dependencies": 1}]},
-        {"procedures": [step(1, "x", operation="reboot")]},
-        {"procedures": [step(1, "x") | {"targetCPUID": "y"}]},
-    ],
-    ids=str,
-)
-def test_what_the_schema_forbids_is_refused(body: Any, hardware: Rack) -> None:
-    assert client(hardware)("POST", "/layout-apply", body).status == 400
+BODIES = [
+    None,
+    {},
+    [],
+    {"procedures": "none"},
+    {"procedures": []},
+    {"procedures": [7]},
+    {"procedures": [{"operation": "connect"}]},
+    {"procedures": [step(1, "x")]},
+    {"procedures": [step(1, "")]},
+    {"procedures": [step(1, "x") | {"operationID": "1"}]},
+    {"procedures": [step(1, "x") | {"operationID": True}]},
+    {"procedures": [step(1, "x") | {"dependencies": 1}]},
+    {"procedures": [step(1, "x") | {"dependencies": ["1"]}]},
+    {"procedures": [step(1, "x", operation="reboot")]},
+    {"procedures": [step(1, "x") | {"more": 1}]},
+    {"procedures": [{"operationID": 1, "operation": "boot", "targetDeviceID": "c", "dependencies": []}]},
+    {"procedures": [{"operationID": 1, "operation": "boot", "targetCPUID": "c", "dependencies": []}]},
+    {"procedures": [{"operationID": 1, "operation": "stop", "targetCPUID": "c", "dependencies": []}]},
+    # What a public client of the product sends, alone and beside what the schema asks for.
+    {"procedures": [PUBLIC_CLIENT]},
+    {"procedures": [step(1, "x") | PUBLIC_CLIENT]},
+]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=str)
+def test_what_the_schema_of_layout_apply_forbids_is_refused_and_nothing_else(body: Any, hardware: Rack) -> None:
+    allowed = jsonschema.Draft202012Validator(SCHEMA["schema"]).is_valid(body)
+    assert client(hardware)("POST", "/layout-apply", body).status == (202 if allowed else 400)
+
+
+def test_a_key_that_its_worker_does_not_know_ends_it_for_everybody(hardware: Rack) -> None:
+    ask, gpu = client(hardware), hardware.devices["gpu1"]
+    number = ask("POST", "/layout-apply", {"procedures": [step(1, gpu.uuid) | PUBLIC_CLIENT]}).body["applyID"]
+    assert {ask("GET", f"/layout-apply/{number}").body["status"] for _ in range(5)} == {"IN_PROGRESS"}
+    assert ask("POST", "/layout-apply", {"procedures": []}).body["code"] == "E40010"
+    reply = ask("PUT", f"/layout-apply/{number}", query={"action": "cancel"})
+    assert (reply.status, reply.body["code"]) == (409, "E40028")
+
+
+def test_a_step_that_waits_for_one_that_is_not_there_never_ends(hardware: Rack) -> None:
+    ask = client(hardware)
+    steps = [step(1, hardware.devices["gpu1"].uuid, after=(7,))]
+    number = ask("POST", "/layout-apply", {"procedures": steps}).body["applyID"]
+    assert {ask("GET", f"/layout-apply/{number}").body["status"] for _ in range(5)} == {"IN_PROGRESS"}
+
+
+def test_services_have_their_own_addresses_in_both_topologies(hardware: Rack) -> None:
+    dialect: Any = open_dialect("nec", hardware)
+
+    def get(answers: Any, path: str, **headers: str) -> int:
+        status: int = answers.answer(Asked("GET", path, {}, headers, None, "")).status
+        return status
+
+    at_port = dialect.service("configuration-manager")
+    assert (get(at_port, f"{P}/resources"), get(at_port, f"{P}/layout-apply")) == (200, 404)
+    assert get(dialect, f"{P}/resources") == 404  # no route of the gateway
+    form = "grant_type=password&client_id={}&username=campaign&password=learn-2-compose"
+    statuses = {}
+    for name in ("cdim-client", "admin-cli", "account"):
+        reply = dialect.answer(Asked("POST", TOKEN, {}, {}, None, form.format(name)))
+        bearer = f"Bearer {reply.body.get('access_token')}"
+        behind = get(dialect, f"{P}/configuration-manager/resources", Authorization=bearer)
+        statuses[name] = (reply.status, behind)
+    assert statuses == {"cdim-client": (200, 200), "admin-cli": (200, 401), "account": (400, 401)}
+    assert get(dialect, f"{P}/configuration-manager/layout-apply", Authorization=bearer) == 401
+    wrong = dialect.answer(Asked("POST", TOKEN, {}, {}, None, form.format("cdim-client") + "x"))
+    assert (wrong.status, wrong.body["error"]) == (401, "invalid_grant")
 
 
 def test_a_suspended_apply_blocks_until_it_is_cancelled(hardware: Rack) -> None:

@@ -26,10 +26,10 @@ from campaign.fabrics.dialects.cdi.machines import (
     words,
 )
 from campaign.fabrics.dialects.cdi.options import Options
-from campaign.fabrics.dialects.cdi.token import Tokens
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import Device, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Answer, Client
+from campaign.fabrics.http.openid import Tokens
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
 
@@ -45,7 +45,8 @@ class Plane(ControlPlane):
         self._options = options
         self._hosts = tuple(host.name for host in hosts)
         self._state = state
-        self._tokens = Tokens(self.client, options)
+        realm = f"/id_manager/realms/{options.realm}"
+        self._tokens = Tokens(self.client, realm, options.client_id, options.client_secret_env, self.client)
         self._count = sum(spec.count for spec in pool)
         self._asked_for = self._models(pool)
         self._known = Known()

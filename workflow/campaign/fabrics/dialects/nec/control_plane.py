@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.nec.layout import ENDS, Layout, Operation, layout, procedures
-from campaign.fabrics.dialects.nec.options import Options
+from campaign.fabrics.dialects.nec.options import LoginService, Options
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.http.client import Answer, Client
-from campaign.fabrics.http.json_values import Json, at, mapping, text
+from campaign.fabrics.http.json_values import Json, at, mapping, mappings, text
+from campaign.fabrics.http.openid import Tokens
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
 
@@ -24,30 +26,56 @@ ASKED, ENDED = "?", ""
 
 
 class Plane(ControlPlane):
+    """`client` asks layout-apply, which does what changes; the lists are the configuration-manager's, elsewhere at some sites."""
+
     def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
-        self.client = Client(options)
+        apart = options.layout_apply_url
+        self.client = Client(options if apart is None else options.model_copy(update={"url": apart}))
+        self._lists = self.client if apart is None else Client(options)
+        prefix = options.prefix if options.layout_apply_prefix is None else options.layout_apply_prefix
+        self._applies = f"{prefix}/layout-apply"
+        self._tokens = None if options.login is None else self._login(options, options.login)
         self._options = options
+        self._destination = ENDS[options.api][2]
         self._hosts = tuple(host.name for host in hosts)
         self._layout = Layout(())
+
+    def _login(self, options: Options, login: LoginService) -> Tokens:
+        self._service = Client(options if login.url is None else options.model_copy(update={"url": login.url}))
+        realm, clients = f"/realms/{login.realm}", dict.fromkeys((self.client, self._lists))
+        return Tokens(self._service, realm, login.client_id, login.client_secret_env, *clients)
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
             max_devices_per_host=max(1, len(self._layout.devices)),
-            note="written from the public API reference of CDIM and a client of it, never run against one; it has no field for a "
+            note="follows the public API reference and code of CDIM, never run against one; it has no field for a "
             "tag, so that only the state file says whose a device is; it does not tell the UUID of a GPU",
         )
 
     def view(self) -> View:
-        resources = self._read("/resources", {"detail": "true"})
-        nodes = self._read("/nodes", {"detail": "true"})
+        resources = self._read(self._lists, f"{self._options.prefix}/resources", {"detail": "true"})
+        nodes = self._read(self._lists, f"{self._options.prefix}/nodes", {"detail": "true"})
         self._layout = layout(resources, nodes, self._options, self._hosts)
         return View(self._layout.devices)
 
-    def _read(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        answer = self.client.get(self._options.prefix + path, params)
+    def _read(self, client: Client, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        with client.operation(max(0.001, self.client.left_s())):
+            answer = self._asked(lambda: client.get(path, params))
         if not answer.ok:
-            raise FabricError(f"GET {self.client.base}{self._options.prefix}{path}: {answer.words()}")
+            why = " (see `login`)" if answer.status in (401, 403) else " (see `prefix`)" if answer.status == 404 else ""
+            raise FabricError(f"GET {client.base}{path}: {answer.words()}{why}")
         return answer.members()
+
+    def _asked(self, send: Callable[[], Answer]) -> Answer:
+        """What is answered to who is logged in, where one has to be; who is not known any more logs in again, once."""
+        if self._tokens is None:
+            return send()
+        self._tokens.authorize()
+        answer = send()
+        if answer.status == 401 and not self.client.rehearses:
+            self._tokens.authorize(again=True)
+            answer = send()
+        return answer
 
     def banks(self, view: View) -> Sequence[Bank]:
         """One pool that every host reaches: CDIM does not tell of any limit."""
@@ -86,12 +114,14 @@ class Plane(ControlPlane):
         if number == ENDED or self.client.rehearses:
             return
         if number == ASKED:
-            running = self._read("/layout-apply", {"status": RUNNING[0]}).get("applyResults") or []
+            running = self._read(self.client, self._applies, {"status": RUNNING[0]}).get("applyResults") or []
             if running:
                 raise Busy(f"{change.tag.lease_id}: CDIM runs an apply that may be this lease's own", ("CDIM",))
+            names = [name for names in change.hosts.values() for name in names]
+            self._shown([{self._destination: name, "operation": "connect"} for name in names])
         else:
-            self._finish(number)
-        self.view()
+            status = self._finish(number)
+            self._shown(_carried_out(status, mappings(status, "procedures")))
 
     def _steps(self, operation: Operation, hosts: Mapping[str, Sequence[str]], change: Change) -> list[dict[str, Any]]:
         wanted = {host: names for host, names in hosts.items() if names}
@@ -120,16 +150,32 @@ class Plane(ControlPlane):
         if status.get("status") == "SUSPENDED" or status.get("rollbackStatus") == "SUSPENDED":
             self._cancel(number)  # it would block everybody's applies, the one that gives back included
         remember(APPLY, ENDED)
+        self._shown(_carried_out(status, steps))
         if status.get("status") != "COMPLETED":
             self._failed(number, status, steps)
 
+    def _shown(self, steps: Sequence[Json]) -> None:
+        """Wait until the lists show steps that were done: they lag behind by minutes. Reading back decides what came of them."""
+        until = time.monotonic() + self._options.settle_s
+        while True:
+            attached = {device.fabric_id for device in self.view().devices if device.attached_to is not None}
+            late = [
+                step
+                for step in steps
+                if (step.get(self._destination) in attached) != (step.get("operation") == "connect")
+            ]
+            pause_s = min(self._options.poll_s, until - time.monotonic())
+            if not late or pause_s <= 0 or self.client.left_s() <= pause_s:
+                return
+            self.client.sleep(pause_s)
+
     def _post(self, steps: list[dict[str, Any]]) -> Answer:
-        path = f"{self._options.prefix}/layout-apply"
-        return self.client.change("POST", path, {"procedures": steps}, assumed={"applyID": "(given by CDIM)"})
+        body, assumed = {"procedures": steps}, {"applyID": "(given by CDIM)"}
+        return self._asked(lambda: self.client.change("POST", self._applies, body, assumed=assumed))
 
     def _cancel(self, number: str) -> None:
-        path = f"{self._options.prefix}/layout-apply/{number}?action=cancel"
-        answer = self.client.change("PUT", path)
+        path = f"{self._applies}/{number}?action=cancel"
+        answer = self._asked(lambda: self.client.change("PUT", path))
         if answer.status >= 500:
             raise OutcomeUnknown(f"apply {number} is suspended and could not be cancelled: {answer.words()}")
 
@@ -137,20 +183,22 @@ class Plane(ControlPlane):
         """Raise what an answer to a layout-apply refuses; a 2xx is no evidence of anything."""
         if answer.ok:
             return
-        where = f"POST {self.client.base}{self._options.prefix}/layout-apply"
+        where = f"POST {self.client.base}{self._applies}"
         code, message = mapping(answer.body).get("code", ""), str(at(answer.body, "message") or answer.words())
         if answer.status == 409:
             hint = "; resume or cancel it in CDIM, it blocks all others" if code == "E40027" else ""
             raise Busy(f"{where}: {code} {message}{hint}", ("CDIM",))
         if answer.status >= 500:
             raise OutcomeUnknown(f"{where}: {answer.words()}")
+        if answer.status in (401, 403):
+            raise FabricError(f"{where}: {answer.words()} (see `login`)")
         raise Incompatible(f"{where}: HTTP {answer.status} {code} {message}", f"CDIM refuses it: {message}")
 
     def _finish(self, number: str) -> Json:
         """The status of an apply that has ended. Raises OutcomeUnknown when that is not learnt within the operation's time."""
         while True:
             try:
-                status = self._read(f"/layout-apply/{number}")
+                status = self._read(self.client, f"{self._applies}/{number}")
             except FabricError as error:
                 raise OutcomeUnknown(f"apply {number}: its result cannot be read ({error})") from error
             if status.get("status") not in RUNNING and status.get("rollbackStatus") != "IN_PROGRESS":
@@ -168,7 +216,20 @@ class Plane(ControlPlane):
         if rollback == "COMPLETED":
             raise Conflict(f"{words} by another client, and rolled back: nothing was changed", ("CDIM",))
         attached = {device.fabric_id: device.attached_to is not None for device in self.view().devices}
-        destination = ENDS[self._options.api][2]
-        done = [s[destination] for s in steps if attached.get(s[destination], False) == (s["operation"] == "connect")]
-        failed = [step[destination] for step in steps if step[destination] not in done]
+        end = self._destination
+        done = [s[end] for s in steps if attached.get(s[end], False) == (s["operation"] == "connect")]
+        failed = [step[end] for step in steps if step[end] not in done]
         raise PartialFailure(f"{words}, rollback {rollback or 'none'}: not done: {', '.join(failed)}", done, failed)
+
+    def close(self) -> None:
+        self._lists.close()
+        if self._tokens is not None:
+            self._service.close()
+
+
+def _carried_out(status: Json, steps: Sequence[Json]) -> list[Json]:
+    """Those steps of an apply that has ended which were done, and not taken back."""
+    if status.get("rollbackStatus") == "COMPLETED":
+        return []
+    done = {one.get("operationID") for one in mappings(status, "applyResult") if one.get("status") == "COMPLETED"}
+    return [step for step in steps if status.get("status") == "COMPLETED" or step.get("operationID") in done]

@@ -15,10 +15,14 @@ Operation = Literal["connect", "disconnect"]
 KINDS = {"GPU": "gpu", "storage": "nvme", "networkInterface": "nic"}
 DRAWER = "cdim"
 ENDS: dict[Api, tuple[str, str, str]] = {
-    "eeio": ("eeio", "sourceDeviceID", "destinationDeviceID"),
+    "eeio": ("destinationFabricAdapter", "sourceDeviceID", "destinationDeviceID"),
     "cpu": ("CPU", "targetCPUID", "targetDeviceID"),
 }
 """Per API: the type of a host's own end of a link, and the names of the two ends in a procedure."""
+_LINKED: dict[Api, tuple[str, ...]] = {"eeio": ("destinationFabricAdapter", "eeio"), "cpu": ("CPU",)}
+"""Types of links that hold a device: the public client reads one type to see that it is free, the other to see where it is."""
+_ADAPTER, _ADAPTER_STATUS = "sourceFabricAdapter", "eesv"
+"""The fabric adapter of a host, whose link leads to the host's end in the fabric."""
 _HEALTH: dict[str, Health] = {"OK": "ok", "Warning": "warning", "Critical": "critical"}
 
 
@@ -33,7 +37,6 @@ class Layout:
 def layout(resources: Any, nodes: Any, options: Options, hosts: Sequence[str]) -> Layout:
     """Out of GET /resources and GET /nodes, both with details. Raises ProtocolViolation for lists that are none."""
     names = {options.hosts.get(host, host): host for host in hosts}
-    link_type = ENDS[options.api][0]
     parts: dict[str, set[str]] = {}
     interfaces: dict[str, str] = {}
     ends: dict[str, str] = {}
@@ -42,9 +45,9 @@ def layout(resources: Any, nodes: Any, options: Options, hosts: Sequence[str]) -
         for part in _listed(node, "resources"):
             device = mapping(part.get("device"))
             parts.setdefault(str(device.get("deviceID")), set()).add(host)
-            if device.get("type") == link_type:
-                interfaces.setdefault(host, str(device.get("deviceID")))
-                ends[str(device.get("deviceID"))] = host
+            for end in _ends(device, options.api):
+                interfaces.setdefault(host, end)
+                ends[end] = host
     interfaces |= options.interfaces
     ends |= {interface: host for host, interface in options.interfaces.items()}
     movable = [  # what can be taken out of its host
@@ -58,15 +61,26 @@ def layout(resources: Any, nodes: Any, options: Options, hosts: Sequence[str]) -
     return Layout(tuple(devices), interfaces)
 
 
+def _ends(device: Json, api: Api) -> tuple[str, ...]:
+    """The ids of a host's ends of links that one of its parts tells."""
+    kind = ENDS[api][0]
+    if api == "cpu":
+        return (str(device.get("deviceID")),) if device.get("type") == kind else ()
+    status = at(device, "attribute", "deviceSpecificInformation", "status")
+    if device.get("type") != _ADAPTER or status not in (None, _ADAPTER_STATUS):
+        return ()
+    return tuple(str(link.get("deviceID")) for link in _listed(device, "links", ()) if link.get("type") == kind)
+
+
 def _device(
     resource: Json, slot: int, parts: Mapping[str, set[str]], ends: Mapping[str, str], options: Options
 ) -> Device:
-    device, link_type = mapping(resource, "device"), ENDS[options.api][0]
+    device, types = mapping(resource, "device"), _LINKED[options.api]
     name = str(device.get("deviceID") or "")
     if not name:
         raise ProtocolViolation(f"resources: a {device.get('type')} without deviceID")
-    links = [str(link.get("deviceID")) for link in _listed(device, "links", ()) if link.get("type") == link_type]
-    linked = {ends.get(link, f"{link_type} {link}") for link in links}
+    links = [str(link.get("deviceID")) for link in _listed(device, "links", ()) if link.get("type") in types]
+    linked = {ends.get(link, f"{types[0]} {link}") for link in links}
     listed = parts.get(name, set())
     status = mapping(device, "status")
     health = _HEALTH.get(str(status.get("health")), "warning")

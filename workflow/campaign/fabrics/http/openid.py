@@ -1,4 +1,4 @@
-"""Tokens of the identity service: OpenID Connect, password grant."""
+"""Tokens of an identity service: OpenID Connect, password grant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any
 
 from campaign.errors import ConfigError, FabricError
-from campaign.fabrics.dialects.cdi.options import Options
 from campaign.fabrics.errors import OutcomeUnknown
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.json_values import text
@@ -21,11 +20,13 @@ LEEWAY_S = 30.0
 
 
 class Tokens:
-    """The token of one client, renewed before it ends."""
+    """The token of some clients, renewed before it ends."""
 
-    def __init__(self, client: Client, options: Options) -> None:
-        self._client = client
-        self._options = options
+    def __init__(self, service: Client, realm: str, client_id: str, secret_env: str | None, *clients: Client) -> None:
+        """service: the identity service, whose connection says where user and password come from; realm: the address of one below
+        it; clients: those that get the token."""
+        self._service, self._realm, self._clients = service, realm, clients
+        self._client_id, self._secret_env = client_id, secret_env
         self._until_s = 0.0
 
     def authorize(self, *, again: bool = False) -> None:
@@ -33,35 +34,38 @@ class Tokens:
 
         Raises ConfigError for credentials that are not there, FabricError when they are refused.
         """
-        if self._client.rehearses or (not again and time.time() < self._until_s - LEEWAY_S):
+        rehearses = any(client.rehearses for client in self._clients)
+        if rehearses or (not again and time.time() < self._until_s - LEEWAY_S):
             return
-        self._client.authorization = {}
-        path = f"/id_manager/realms/{self._options.realm}/protocol/openid-connect/token"
+        for client in self._clients:
+            client.authorization = {}
+        path = f"{self._realm}/protocol/openid-connect/token"
         try:
-            answer = self._client.change("POST", path, form=self._form(), secret=True)
+            answer = self._service.change("POST", path, form=self._form(), secret=True)
         except OutcomeUnknown as error:
             # Not the outcome of what was asked for: nobody was logged in to ask for it.
-            raise FabricError(f"{self._client.base}: cannot log in ({error})") from error
+            raise FabricError(f"{self._service.base}: cannot log in ({error})") from error
         token = text(answer.body, "access_token")
         if not answer.ok or token is None:
             raise FabricError(
-                f"{self._client.base}: realm {self._options.realm} issues no token (HTTP {answer.status}); see `credentials`, "
-                "`client_id` and `client_secret_env`"
+                f"{self._service.base}: realm {self._realm.rpartition('/')[2]} issues no token ({answer.words()}); see "
+                "`credentials`, `client_id` and `client_secret_env`"
             )
-        self._client.authorization = {"Authorization": f"Bearer {token}"}
+        for client in self._clients:
+            client.authorization = {"Authorization": f"Bearer {token}"}
         self._until_s = expires_s(token, answer.body)
 
     def _form(self) -> dict[str, str]:
-        found = needed_login(self._options)
+        found = needed_login(self._service.connection)
         secret = ""
-        if name := self._options.client_secret_env:
+        if name := self._secret_env:
             secret = os.environ.get(name, "")
             if not secret:
                 raise ConfigError(
-                    f"{self._options.url}: client_secret_env: the environment variable {name} is not set; export it"
+                    f"{self._service.connection.url}: client_secret_env: the environment variable {name} is not set; export it"
                 )
         return {
-            "client_id": self._options.client_id,
+            "client_id": self._client_id,
             "client_secret": secret,
             "username": found.user,
             "password": found.password,
