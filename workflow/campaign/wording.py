@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,16 @@ _STATUS_WORDS = {
     "incomplete": "output incomplete",
 }
 _ALTERNATIVE = 2  # findings; a screen reader cannot skim, and the page has all of them as text
+
+
+def printable(text: str) -> str:
+    """A text from elsewhere for a terminal: control characters, which could move the cursor or hide lines, as \\x1b."""
+    return "".join(
+        char
+        if char.isprintable() or char in "\n\t" or not unicodedata.category(char).startswith("C")
+        else ascii(char)[1:-1]
+        for char in text
+    )
 
 
 def number(value: float | None, digits: int = 3) -> str:

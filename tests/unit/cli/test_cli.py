@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from campaign.cli.main import main
+from campaign.paths import PUBLISHED
 from tests import campaign_files
 
 Run = Callable[..., Result]
@@ -112,6 +113,41 @@ def test_validate(run: Run, campaign: Path, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "did you mean 'batch'?" in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("noun", ["systems/bench.yaml", "workloads/program.yaml", "claims"])
+def test_a_system_workload_or_claims_file_is_validated_alone(run: Run, campaign: Path, noun: str) -> None:
+    file = PUBLISHED / "falcon.yaml" if noun == "claims" else campaign.parent / noun
+    result = run("validate", str(file), results=False)
+    assert (result.exit_code, result.output) == (0, f"{file}: valid; a {noun.split('s/')[0]} file\n")
+
+
+def test_what_contradicts_itself_in_a_file_alone_is_told(run: Run, tmp_path: Path) -> None:
+    changes = {
+        "system.slurm": {"overrides": [{"when": "host > 1", "qos": "long"}]},
+        "system.devices.gpu": {},
+        "workloads.program.command": ["echo", "{btch}"],
+        "workloads.program.options.seed": 1,
+        "workloads.program.parsers": None,
+    }
+    campaign = campaign_files.write_files(tmp_path, changes)
+    system = run("validate", str(campaign.parent / "systems/bench.yaml"), results=False)
+    assert system.exit_code == 1
+    assert "devices.gpu: no host and no pool entry has this device" in system.output
+    assert "slurm.overrides.0.when: 'host > 1' names 'host', which is no axis; did you mean 'hosts'?" in system.output
+    workload = run("validate", str(campaign.parent / "workloads/program.yaml"), results=False)
+    assert workload.exit_code == 1
+    assert "command.1: '{btch}' is not known; did you mean 'batch'?" in workload.output
+    assert "options.seed: this name is reserved for the campaign" in workload.output
+
+
+def test_warnings_are_told_beside_a_plan_that_programs_read(run: Run, tmp_path: Path) -> None:
+    campaign = campaign_files.write_files(tmp_path / "odd", {"campaign.axes.batch": [1, 1]})
+    for command in (["validate"], ["plan", "--format", "json"]):
+        result = CliRunner().invoke(main, [*command, str(campaign)])
+        assert result.exit_code == 0
+        assert re.fullmatch(r"warning: .*campaign.yaml:\d+: axes.batch: 1 is given twice, .*\n", result.stderr)
+    assert json.loads(result.stdout)["totals"]["cells"] == 8
 
 
 def test_compose_verify_release_by_hand(run: Run, campaign: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.cli.terminal import MANY, Table, following, say, show, show_rows
+from campaign.cli.terminal import MANY, Table, following, say, show, show_rows, warn
 
 
 def test_a_table_shows_text_as_it_is_and_numbers_short(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,6 +24,16 @@ def test_a_long_table_says_how_many_rows_are_not_shown(capsys: pytest.CaptureFix
     assert "... and 5 more" in capsys.readouterr().out
     show(Table("", ["n"], rows), most=None)
     assert f"{MANY + 4}" in capsys.readouterr().out
+
+
+def test_what_a_device_calls_itself_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "gpu\x1b[2J\r\x9b\u202e\tµé–GPU"
+    show(Table("", ["device"], [(name,)]))
+    say(name)
+    warn([name])
+    said = capsys.readouterr()
+    assert said.out.count("gpu\\x1b[2J\\r\\x9b\\u202e") == 2
+    assert said.err == "warning: gpu\\x1b[2J\\r\\x9b\\u202e\tµé–GPU\n"
 
 
 def test_an_empty_table_is_left_out_or_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,7 +158,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "host twice": (
         {"system.hosts": [{"name": "h[1-3]"}, {"name": "h2"}]},
         "systems/bench.yaml",
-        "duplicate host names: h2",
+        "hosts.1: duplicate host names in 'hosts.1': h2",
     ),
     "range backwards": (
         {"system.hosts.0.name": "h[3-1]"},
@@ -331,3 +331,18 @@ def test_the_schema_takes_what_the_models_take(tmp_path: Path) -> None:
         document = yaml.safe_load((tmp_path / f"{file}.yaml").read_text())
         jsonschema.Draft202012Validator(schema_of(noun)).validate(document)
     assert load(tmp_path, {"campaign.axes.batch": 4}).file.axes.batch == (4,)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("host7", ["host7"]),
+        ("host[1-3]", ["host1", "host2", "host3"]),
+        ("host[1,3-4]", ["host1", "host3", "host4"]),
+        ("n[008-010,12]", ["n008", "n009", "n010", "n12"]),
+    ],
+)
+def test_a_text_stands_for_hosts(tmp_path: Path, text: str, names: list[str]) -> None:
+    loaded = load(tmp_path, {"system.hosts.0.name": text, "system.tenancy": {"allowed_hosts": [text]}})
+    assert [name for group in loaded.system.hosts for name in group.names()] == names
+    assert loaded.system.allowed_hosts() == tuple(names)

@@ -83,7 +83,7 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "zip of a shape": (
         {"campaign.configurations.0.zip": [["hosts", "devices_per_host"]]},
         "campaign.yaml",
-        "configurations.0: zip: the lists must have the same length",
+        "configurations.0.zip: the lists must have the same length",
     ),
     "one name for many": (
         {"campaign.configurations.0.name": "many"},
@@ -98,7 +98,7 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "one name for two": (
         {"campaign.configurations": [{"name": "a"}, {"name": "a", "hosts": 2}]},
         "campaign.yaml",
-        "configurations: the name a names two different shapes; rename one",
+        "configurations.0.name: the name a names two different shapes; rename one",
     ),
     "name of a shape's own": (
         {"campaign.configurations": [{"name": "2x1-local"}, {"hosts": 2}]},

@@ -32,6 +32,8 @@ def test_every_shipped_campaign_has_cells_and_a_baseline(path: Path) -> None:
     assert found
     assert campaign.file.baseline in {cell.configuration.name for cell in found}
     assert campaign.impossible == ()
+    warnings = [*campaign.warnings, *expand(campaign).warnings]
+    assert [each for each in warnings if "there is no file" not in each] == []
 
 
 def test_the_falcon_study_has_its_five_configurations_models_batches_and_options() -> None:

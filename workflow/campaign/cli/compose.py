@@ -11,6 +11,7 @@ from campaign.cli.options import campaign_argument, campaign_option, dry_run_opt
 from campaign.cli.terminal import Table, say, show
 from campaign.errors import ConfigError
 from campaign.lease import manual
+from campaign.wording import printable
 
 
 @click.command()
@@ -29,7 +30,7 @@ def compose(configuration: str, campaign: Path, results: Path, hosts: str, name:
     """
     asked = campaign, results, configuration, tuple(filter(None, hosts.split(","))), name
     if dry_run:
-        click.echo("\n".join(manual.rehearse(*asked)))
+        click.echo(printable("\n".join(manual.rehearse(*asked))))
         return
     lease = manual.compose(*asked)
     rows = [
@@ -60,10 +61,10 @@ def release(
     if orphans == (configuration is not None):
         raise ConfigError("give either a configuration or --orphans")
     if configuration is not None:
-        click.echo(manual.release(campaign, results, configuration, name))
+        click.echo(printable(manual.release(campaign, results, configuration, name)))
         return
     lines = manual.release_orphans(campaign, results, dry_run=dry_run)
-    click.echo("\n".join(lines) or "no lease without an owner")
+    click.echo(printable("\n".join(lines)) or "no lease without an owner")
 
 
 @click.command()

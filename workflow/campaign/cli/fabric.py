@@ -16,6 +16,7 @@ from campaign.errors import ConfigError
 from campaign.lease import check_site as sites
 from campaign.lease.campaign_leases import Site
 from campaign.testbed.serve_control_plane import serve
+from campaign.wording import printable
 
 _MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
 
@@ -64,7 +65,7 @@ def _tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
     counts = {"ok": 0, "note": 0, "problem": 0}
     for finding in findings:
         mark, colour = _MARKS[finding.verdict]
-        click.echo(f"{click.style(mark, fg=colour)}  {finding.what:<10} {finding.words}")
+        click.echo(f"{click.style(mark, fg=colour)}  {finding.what:<10} {printable(finding.words)}")
         counts[finding.verdict] += 1
     return counts["problem"], counts["note"]
 
@@ -91,9 +92,11 @@ def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjour
     )
     for orphan in orphans:
         held = ", ".join(orphan.devices) or "no device"
-        click.echo(f"{orphan.lease_id}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip())
+        click.echo(
+            printable(f"{orphan.lease_id}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip())
+        )
     for line in foreign:
-        click.echo(f"not changed, held by {line}")
+        click.echo(printable(f"not changed, held by {line}"))
     if not orphans:
         click.echo("no lease was left behind")
     if any(orphan.outcome in ("leaked", "failed") for orphan in orphans):
@@ -126,7 +129,7 @@ def restore(system: str, file: Path, results: Path) -> None:
         raise ConfigError(f"{file}: not an allocation that was exported: {error}") from error
     changed = sites.restore(_site(system, results), document)
     for line in changed or ("nothing had to be changed",):
-        click.echo(line)
+        click.echo(printable(line))
 
 
 @fabric.command()

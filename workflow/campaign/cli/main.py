@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import MutableMapping
 from importlib import import_module
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import click
 
 from campaign import __version__
-from campaign.errors import CampaignError
+from campaign.errors import CampaignError, unwritable
+from campaign.wording import printable
 
 _COMMANDS = {
     "archive": ("archive", "Pack a campaign into one file; verify, merge and extract such archives."),
@@ -33,7 +35,7 @@ _COMMANDS = {
     "sql": ("sql", "Run one query over the tables runs, cells, leases, links and telemetry."),
     "status": ("status", "Show what is done, what is running, and what failed so far."),
     "summary": ("report", "Show on one screen what was measured and found."),
-    "validate": ("plan", "Check a campaign file and everything it names."),
+    "validate": ("validate", "Check a campaign file and everything it names, or a system or workload file alone."),
     "verify": ("compose", "Read back every composition that is held, device by device."),
     "workload": ("workload", "List and show workloads, run one once on this machine, or read a saved log."),
 }
@@ -69,8 +71,13 @@ class _Commands(click.Group):
         try:
             return super().invoke(context)
         except CampaignError as error:
-            click.secho(f"error: {error}", err=True, fg="red")
-            context.exit(1)
+            problem = error
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # whoever reads the output has seen enough; click ends quietly
+            problem = unwritable(error, "a file")
+        click.secho(f"error: {printable(str(problem))}", err=True, fg="red")
+        context.exit(1)
 
 
 @click.group(

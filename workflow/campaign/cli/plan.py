@@ -1,4 +1,4 @@
-"""`campaign validate` and `campaign plan`: what would be measured, and at what cost."""
+"""`campaign plan`: what would be measured, and at what cost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from campaign.cli.options import campaign_argument, format_option, output_option, request_options
-from campaign.cli.terminal import Table, say, show
+from campaign.cli.options import format_option, output_option, request_options
+from campaign.cli.terminal import Table, say, show, warn
 from campaign.config.resolve_slurm_options import given_options
 from campaign.documents.run_numbers import runs_of, whole
 from campaign.errors import ConfigError
@@ -21,7 +21,6 @@ from campaign.plan.plan import Plan, isolation, within
 from campaign.plan.plan_table import counts_per_axis, plan_document, plan_rows
 from campaign.plan.repetitions import said
 from campaign.plan.write import write_plan, write_tables
-from campaign.run.preflight import preflight
 from campaign.wording import duration, plural
 from campaign.workloads.steady_warmup import least_of
 
@@ -39,18 +38,6 @@ _LEAST = (
     "leases in the order of least recomposition: drift over the campaign cannot be told from differences between "
     "configurations ('lease_order: blocks' can)\n"
 )
-
-
-@click.command()
-@campaign_argument
-def validate(campaign: Path) -> None:
-    """Check a campaign file and everything it names."""
-    plan = read_plan(Request(campaign, Path("results")))
-    preflight(plan.campaign)
-    cells = plan.cell_count
-    click.echo(
-        f"{campaign}: valid; {cells} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system.name}"
-    )
 
 
 @click.command()
@@ -99,6 +86,7 @@ def plan(
     except ValueError as error:
         raise ConfigError(f"--slurm: '{slurm}' is not JSON ({error})") from error
     planned = read_plan(replace(asked, launcher=launcher, slurm=options), allow_unfit=not write)
+    warn(planned.warnings)
     if write or output:
         written = write_plan(planned, Results(asked.results, planned.campaign.name)) if write else []
         click.echo("\n".join(map(str, [*written, *(write_tables(planned, output) if output else [])])))

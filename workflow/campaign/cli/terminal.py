@@ -6,17 +6,19 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from campaign.wording import printable
 from campaign.workloads.log_reader import plain
 
 MANY = 60
@@ -74,13 +76,19 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "table
 
 def say(text: str, style: str = "") -> None:
     """Print text as it is; long lines are wrapped by the terminal, so that they can be copied whole."""
-    _console.print(Text(text, style=style), soft_wrap=True)
+    _console.print(Text(printable(text), style=style), soft_wrap=True)
+
+
+def warn(messages: Iterable[str]) -> None:
+    """Print warnings, one a line, where output that programs read is not disturbed."""
+    for message in messages:
+        click.secho(f"warning: {printable(message)}", err=True, fg="yellow")
 
 
 def _cell(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
 
 
 @dataclass(frozen=True)

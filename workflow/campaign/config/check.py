@@ -22,6 +22,8 @@ from campaign.workloads.protocol import Surroundings, Workload
 FASTEST_GBIT_PER_S = 8.0
 """Up to here two processes on a busy core each fill an emulated link; a faster one would be slowed by the processor instead."""
 
+_RESERVED = "this name is reserved for the campaign; choose another"
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -46,27 +48,44 @@ def check(
     place = sources.campaign.place
     problems = [
         *_configurations(file, configurations, place),
-        *_devices(system, sources.system),
+        *system_problems(system, sources.system, configurations),
         *_emulation(system, configurations, sources.system),
         *_launching(system, configurations, sources.system),
         *_precisions(file, workloads, place),
         *_reference(file, workloads, place),
-        *_options(file, workloads, sources),
+        *_options(file, workloads, place),
         *_expressions(file, place),
         *metric_problems(file, workloads, place),
         *problems_of(_zips, file, configurations, place),
     ]
     for name, workload in workloads.items():
-        around = Surroundings(
-            place=sources.workload(name).place,
-            axis_place=partial(place, "axes", "options"),
-            axes=file.axes.options,
-            system=system.name,
-            launcher=system.launcher,
-        )
-        problems += workload.problems(around)
+        problems += workload_problems(workload, sources.workload(name), file, system, place)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
+
+
+def system_problems(system: SystemFile, source: YamlFile, configurations: Sequence[Configuration] = ()) -> list[str]:
+    """What contradicts itself in a system file, and the configurations where they are given."""
+    return [*_devices(system, source), *_slurm_overrides(system, source, configurations)]
+
+
+def workload_problems(
+    workload: Workload,
+    source: YamlFile,
+    file: CampaignFile | None = None,
+    system: SystemFile | None = None,
+    place: Callable[..., str] = "".format,
+) -> list[str]:
+    """What contradicts itself in a workload file, and the campaign and system where they are given."""
+    around = Surroundings(
+        place=source.place,
+        axis_place=partial(place, "axes", "options"),
+        axes=file.axes.options if file else {},
+        system=system.name if system else "",
+        launcher=system.launcher if system else "slurm",
+    )
+    reserved = (source.place("options", option) for option in workload.options if option in RESERVED)
+    return [*(f"{where}: {_RESERVED}" for where in reserved), *workload.problems(around)]
 
 
 def _configurations(
@@ -169,16 +188,11 @@ def _reference(file: CampaignFile, workloads: Mapping[str, Workload], place: Cal
             )
 
 
-def _options(file: CampaignFile, workloads: Mapping[str, Workload], sources: Sources) -> Iterator[str]:
-    for name, workload in workloads.items():
-        for option in workload.options:
-            if option in RESERVED:
-                where = sources.workload(name).place("options", option)
-                yield f"{where}: this name is reserved for the campaign; choose another"
+def _options(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
     for option in file.axes.options:
-        where = sources.campaign.place("axes", "options", option)
+        where = place("axes", "options", option)
         if option in RESERVED:
-            yield f"{where}: this name is reserved for the campaign; choose another"
+            yield f"{where}: {_RESERVED}"
             continue
         for name, workload in workloads.items():
             known = workload.variable_options
@@ -197,6 +211,16 @@ def _expressions(file: CampaignFile, place: Callable[..., str]) -> Iterator[str]
     for index, override in enumerate(file.overrides):
         known = early if override.axes else names
         yield from problems_of(parse, override.when, known, place("overrides", index, "when"))
+
+
+def _slurm_overrides(system: SystemFile, source: YamlFile, configurations: Sequence[Configuration]) -> Iterator[str]:
+    def decide(text: str, where: str) -> None:
+        when = parse(text, SHAPE_AXES, where)
+        for configuration in configurations:
+            when(configuration.axes())
+
+    for index, override in enumerate(system.slurm.overrides):
+        yield from problems_of(decide, override.when, source.place("slurm", "overrides", index, "when"))
 
 
 def _zips(file: CampaignFile, configurations: Sequence[Configuration], place: Callable[..., str]) -> None:

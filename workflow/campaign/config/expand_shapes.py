@@ -28,14 +28,14 @@ def product(axes: Mapping[str, Sequence[Any]], zips: Sequence[Sequence[str]], wh
     for names in zips:
         for name in names:
             if name not in axes:
-                raise ConfigError(f"{where}: zip: '{name}' is not an axis here; choose from: {', '.join(axes)}")
+                raise ConfigError(f"{where}: '{name}' is not an axis here; choose from: {', '.join(axes)}")
             if name in zipped:
-                raise ConfigError(f"{where}: zip: '{name}' is in two zips; remove one of them")
+                raise ConfigError(f"{where}: '{name}' is in two zips; remove one of them")
             zipped.add(name)
         lengths = {name: len(axes[name]) for name in names}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise ConfigError(f"{where}: zip: the lists must have the same length, but {told}")
+            raise ConfigError(f"{where}: the lists must have the same length, but {told}; give each as many values")
     done: set[str] = set()
     for name, values in axes.items():
         if name in done:
@@ -97,6 +97,8 @@ def expand_shapes(
     )
     twice = [name for name, count in Counter(configuration.name for configuration in found).items() if count > 1]
     if twice:
+        named_so = next((index for index, shape in enumerate(shapes) if shape.name == twice[0]), None)
+        where = where if named_so is None else source.place("configurations", named_so, "name")
         raise ConfigError(f"{where}: the name {', '.join(twice)} names two different shapes; rename one")
     return found, tuple(impossible)
 
@@ -119,7 +121,7 @@ def _expanded(shape: Shape, system: SystemFile, source: YamlFile, index: int) ->
         raise ConfigError(
             f"{place()}: give a 'device': system '{system.name}' has {', '.join(sorted(known)) or 'none'}"
         )
-    expanded = list(_expand(shape, shape.device or tuple(known), place()))
+    expanded = list(_expand(shape, shape.device or tuple(known), place("zip") if shape.zip else place()))
     if shape.name and len(expanded) > 1:
         raise ConfigError(
             f"{place('name')}: '{shape.name}' would name {len(expanded)} configurations; remove the name or the lists"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import types
 import typing
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from campaign.config.campaign_file import CampaignFile, composed_once
 from campaign.config.import_file import ImportFile
+from campaign.config.remedies import named_key, remedy
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import Location, YamlFile, read_yaml
 from campaign.documents.fields import PATTERN_WORDS
@@ -33,6 +35,11 @@ NOUNS: dict[str, type[BaseModel]] = {
 _M = TypeVar("_M", bound=BaseModel)
 _R = TypeVar("_R")
 
+_PATTERN_STARTS = {
+    "^https?://": "a whole address, such as https://falcon.example:443",
+    "^/": "an absolute path, such as /scratch",
+}
+
 
 @dataclass(frozen=True)
 class Loaded(Generic[_M]):
@@ -48,9 +55,9 @@ def load_campaign_file(path: Path) -> Loaded[CampaignFile]:
     return Loaded(validate(source, CampaignFile), source)
 
 
-def load_named(kind: type[_M], name: str, campaign_path: Path) -> Loaded[_M]:
-    """Find, read and validate the system or workload file `name` for a campaign."""
-    source = read_yaml(_find(f"{_noun(kind)}s", name, campaign_path))
+def load_named(kind: type[_M], name: str, campaign_path: Path, place: str = "") -> Loaded[_M]:
+    """Find, read and validate the system or workload file `name` for a campaign; place: where it is named, for messages."""
+    source = read_yaml(_find(f"{_noun(kind)}s", name, campaign_path, place))
     return Loaded(validate(source, kind, name), source)
 
 
@@ -80,7 +87,7 @@ def files_of(campaign: CampaignFile, campaign_path: Path) -> list[Path]:
     return files
 
 
-def _find(folder: str, name: str, campaign_path: Path) -> Path:
+def _find(folder: str, name: str, campaign_path: Path, place: str = "") -> Path:
     directories = config_directories(campaign_path)
     for directory in directories:
         candidate = directory / folder / f"{name}.yaml"
@@ -88,7 +95,7 @@ def _find(folder: str, name: str, campaign_path: Path) -> Path:
             return candidate
     available = sorted({path.stem for directory in directories for path in (directory / folder).glob("*.yaml")})
     looked = ", ".join(str(directory / folder) for directory in directories)
-    raise ConfigError(f"{campaign_path}: no {folder[:-1]} '{name}' in {looked}; {nearest(name, available)}")
+    raise ConfigError(f"{place or campaign_path}: no {folder[:-1]} '{name}' in {looked}; {nearest(name, available)}")
 
 
 def gathered(calls: Iterable[Callable[[], _R]]) -> list[_R]:
@@ -145,7 +152,7 @@ def _check_fabric(source: YamlFile) -> None:
     if not isinstance(fabric, dict):
         return  # the model says so
     kind = fabric.get("kind")
-    known = FABRICS if kind in FABRICS else fabric_modules()
+    known = FABRICS if str(kind) in FABRICS else fabric_modules()
     if not isinstance(kind, str) or kind not in known:
         raise ConfigError(
             f"{source.place('fabric', 'kind')}: {kind!r} is not a fabric; {nearest(str(kind), known)}"
@@ -163,11 +170,16 @@ def _valid(model: type[BaseModel], source: YamlFile, noun: str, data: Any = None
     except ValidationError as error:
         problems: list[dict[str, Any]] = [{**problem} for problem in error.errors(include_url=False)]
     locations = [problem["loc"] for problem in problems]
+    misspelt = {
+        (*at[:-1], _meant(at, model, data)) for at in (p["loc"] for p in problems if p["type"] == "extra_forbidden")
+    }
     by_place: dict[Location, list[dict[str, Any]]] = {}
     for problem in problems:
         at = problem["loc"]
-        # A list without its invalid values may then be too short, too.
-        if problem["type"] != "too_short" or not any(other[: len(at)] == at != other for other in locations):
+        # A list without its invalid values may then be too short, too; and a key that is misspelt is missing, too.
+        if problem["type"] == "too_short" and any(other[: len(at)] == at != other for other in locations):
+            continue
+        if problem["type"] != "missing" or at not in misspelt:
             by_place.setdefault(_in_document(at, data), []).append(problem)
     raise ConfigError(
         "\n".join(_message(source, model, noun, found, data, prefix, place) for place, found in by_place.items())
@@ -184,9 +196,11 @@ def _message(
     inner: Location,
 ) -> str:
     """One message for all that pydantic says of one place, which is more than one thing where there are alternatives."""
-    where = source.place(*prefix, *inner, name=noun)
     problem = next((problem for problem in problems if problem["type"] == "finite_number"), problems[0])
-    context = problem.get("ctx", {})
+    context, found = problem.get("ctx", {}), problem["input"]
+    if problem["type"] == "value_error":
+        inner = (*inner, *named_key(problem["msg"], found))
+    where = source.place(*prefix, *inner, name=noun)
     match problem["type"]:
         case "extra_forbidden":
             return f"{where}: unknown key; {nearest(str(inner[-1]), _keys_at(model, inner[:-1], data))}"
@@ -195,9 +209,14 @@ def _message(
         case "too_short":
             return f"{where}: is empty; give it at least one value"
         case "string_pattern_mismatch" if context["pattern"] in PATTERN_WORDS:
-            return f"{where}: {_short(problem['input'])} is not valid here; use {PATTERN_WORDS[context['pattern']]}"
+            return f"{where}: {_short(found)} is not valid here; use {PATTERN_WORDS[context['pattern']]}"
         case "string_pattern_mismatch":
-            return f"{where}: {_short(problem['input'])} does not match the pattern {context['pattern']}"
+            meant = next(
+                (words for start, words in _PATTERN_STARTS.items() if context["pattern"].startswith(start)), ""
+            )
+            return (
+                f"{where}: {_short(found)} is not valid here; use {meant or 'a text of the form ' + context['pattern']}"
+            )
         case "finite_number":
             problems = [problem]
     told = dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in problems)
@@ -205,7 +224,20 @@ def _message(
     message = " or ".join(
         [first[:1].lower() + first[1:], *(other.removeprefix("Input should be ") for other in others)]
     )
-    return f"{where}: {message} (found {_short(problem['input'])})"
+    if problem["type"] == "value_error" and isinstance(found, dict | list):
+        return f"{where}: {message}"
+    return f"{where}: {message} (found {_short(found)}){remedy(problem['type'], found, _key(inner))}"
+
+
+def _key(location: Location) -> str:
+    return next((part for part in reversed(location) if isinstance(part, str)), "")
+
+
+def _meant(location: tuple[str | int, ...], model: Any, data: Any) -> str | int:
+    """The missing key that an unknown one probably is; itself where there is none."""
+    place = _in_document(location, data)
+    near = difflib.get_close_matches(str(place[-1]), _keys_at(model, place[:-1], data), n=1)
+    return near[0] if near else location[-1]
 
 
 def _short(value: object) -> str:

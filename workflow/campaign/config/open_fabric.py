@@ -18,8 +18,8 @@ from campaign.fabrics.protocol import Fabric, Request
 
 
 @contextmanager
-def fabric_of(system: SystemFile, state: Path) -> Iterator[Fabric]:
-    """The system's fabric, open; `state` is the directory that campaigns on this system share."""
+def fabric_of(system: SystemFile, state: Path, where: str = "") -> Iterator[Fabric]:
+    """The system's fabric, open; `state` is the directory that campaigns on this system share; where: its place, for messages."""
     options = {key: value for key, value in system.fabric.items() if key != "kind"}
     hosts = [
         HostSpec(
@@ -32,7 +32,7 @@ def fabric_of(system: SystemFile, state: Path) -> Iterator[Fabric]:
     try:
         fabric = open_fabric(system.fabric["kind"], options, hosts, pool, state)
     except ConfigError as error:
-        raise ConfigError(f"system {system.name}: {error}") from error
+        raise ConfigError(f"{where or f'system {system.name}'}: {error}; correct it, or hosts and pool") from error
     try:
         yield Tenant(fabric, system.tenancy.quota) if system.tenancy.quota else fabric
     finally:

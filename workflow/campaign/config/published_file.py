@@ -244,15 +244,15 @@ def path_of(reference: str, beside: Path | None = None) -> Path:
     return PUBLISHED / f"{reference}.yaml" if is_set(reference) else (beside or Path()) / reference
 
 
-def load(reference: str, beside: Path | None = None) -> ReferenceSet:
-    """A set by its name, or by the path of its file (relative to the directory `beside`).
+def load(reference: str, beside: Path | None = None, place: str = "") -> ReferenceSet:
+    """A set by its name, or by the path of its file (relative to the directory `beside`). place: where it is named, for messages.
 
     ConfigError: there is none, or it is not as this module says; with the place.
     """
     path = path_of(reference, beside)
     if not path.is_file():
         raise ConfigError(
-            f"{reference}: not a set of published claims; choose from: {', '.join(names())}, or give the path of a YAML file"
+            f"{place}{reference}: not a set of published claims; choose from: {', '.join(names())}, or give the path of a YAML file"
         )
     source = read_yaml(path)
     return from_document(source.data, str(path), source.place)

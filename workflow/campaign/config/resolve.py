@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from campaign.config.check import Sources, check
 from campaign.config.expand_shapes import Impossible, expand_shapes
 from campaign.config.load import gathered, load_campaign_file, load_named, validate
 from campaign.config.primary_metric import primary_metric
+from campaign.config.probable_mistakes import in_campaign, in_system, in_workload
 from campaign.config.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import Configuration
@@ -37,16 +40,24 @@ class Campaign:
     workloads: Mapping[str, Workload]
     configurations: tuple[Configuration, ...]
     impossible: tuple[Impossible, ...]
+    sources: Sources = field(compare=False, repr=False)
+    """The documents that it was read from, for places in messages."""
     person: SlurmOptions = field(default_factory=SlurmOptions)
     """What whoever started the campaign asks of Slurm; no part of the campaign as used."""
     inputs: input_files.Inputs = field(default_factory=dict)
     """The input files of workloads, with the hashes of their content."""
     references: tuple[ReferenceSet, ...] = ()
     """The sets of published claims that the file names."""
+    warnings: tuple[str, ...] = ()
+    """What is valid in its files and probably a mistake, with file, line and key."""
 
     @property
     def name(self) -> str:
         return self.file.name
+
+    def place(self, *location: str | int) -> str:
+        """'file:line: key' of a place in the campaign's file."""
+        return self.sources.campaign.place(*location)
 
     @property
     def protocol(self) -> Protocol:
@@ -56,6 +67,15 @@ class Campaign:
     def metric(self) -> Metric:
         """What figures, tables and comparisons are about."""
         return primary_metric(self.file, self.workloads)
+
+    def shape_of(self, configuration: str) -> int:
+        """Position of the shape in the campaign's file that a configuration comes from."""
+        for index, shape in enumerate(self.file.configurations):
+            with suppress(ConfigError):  # a shape of which nothing is possible has no configuration
+                found, _ = expand_shapes([shape], self.system, self.sources.campaign)
+                if configuration in (each.name for each in found):
+                    return index
+        return 0
 
     def device(self, model: str) -> DeviceModel:
         return self.system.devices.get(model, DeviceModel())
@@ -84,11 +104,14 @@ def load_campaign(
     of Slurm, likewise; run_implied: what a smaller batch implies is run all the same.
     """
     campaign = load_campaign_file(path)
-    named = list(dict.fromkeys(campaign.model.axes.workload))
+    named, place = list(dict.fromkeys(campaign.model.axes.workload)), campaign.source.place
     calls: list[Callable[[], Any]] = [
-        partial(load_named, SystemFile, campaign.model.system, path),
-        *(partial(load_named, Workload, name, path) for name in named),
-        *(partial(_read_reference, name, path) for name in dict.fromkeys(campaign.model.references)),
+        partial(load_named, SystemFile, campaign.model.system, path, place("system")),
+        *(partial(load_named, Workload, name, path, place("axes", "workload")) for name in named),
+        *(
+            partial(_read_reference, name, path, place("references"))
+            for name in dict.fromkeys(campaign.model.references)
+        ),
     ]
     system, *others = gathered(calls)
     workloads, references = dict(zip(named, others, strict=False)), others[len(named) :]
@@ -101,13 +124,23 @@ def load_campaign(
     campaign_as_used = resolve(path, file, used, models, sources)
     # What was imported was measured elsewhere, by programs that are not here.
     inputs = {} if file.imported else input_files.read_inputs(path, models, file.axes.options, sources)
-    return replace(campaign_as_used, person=person or SlurmOptions(), references=tuple(references), inputs=inputs)
+    return replace(
+        campaign_as_used,
+        person=person or SlurmOptions(),
+        references=tuple(references),
+        inputs=inputs,
+        warnings=(
+            *in_campaign(file, models, sources.campaign),
+            *in_system(sources.system),
+            *chain.from_iterable(map(in_workload, models.values(), sources.workloads.values())),
+        ),
+    )
 
 
-def _read_reference(name: str, path: Path) -> ReferenceSet:
+def _read_reference(name: str, path: Path, place: str) -> ReferenceSet:
     from campaign.config.published_file import load  # few campaigns name claims, and its models take time to build
 
-    return load(name, path.parent)
+    return load(name, path.parent, f"{place}: ")
 
 
 def from_document(document: Mapping[str, Any]) -> Campaign:
@@ -149,12 +182,11 @@ def resolve(
     file: CampaignFile,
     system: SystemFile,
     workloads: Mapping[str, Workload],
-    sources: Sources | None = None,
+    sources: Sources,
 ) -> Campaign:
     """Check the three nouns against each other; ConfigError lists all that contradicts. sources: for lines in messages."""
-    sources = sources or Sources(YamlFile(path, {}, {}), YamlFile(path, {}, {}), {})
     configurations, impossible = expand_shapes(file.configurations, system, sources.campaign)
     check(file, system, workloads, configurations, sources)
     if file.axes.configuration:
         configurations = tuple(c for c in configurations if c.name in file.axes.configuration)
-    return Campaign(path, file, system, workloads, configurations, impossible)
+    return Campaign(path, file, system, workloads, configurations, impossible, sources)

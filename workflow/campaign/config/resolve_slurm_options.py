@@ -22,8 +22,7 @@ def given_options(given: object) -> SlurmOptions:
 def options_of(system: SystemFile, configuration: Configuration, given: SlurmOptions) -> SlurmOptions:
     """Options of one configuration: the system's, those of the overrides that select it, and the given ones; the last one wins."""
     values = {name: getattr(system.slurm, name) for name in SlurmOptions.model_fields}
-    shape = {"hosts": configuration.hosts, "devices": configuration.devices, "ranks": configuration.ranks}
-    axes = {**configuration.shape(), **shape}
+    axes = configuration.axes()
     chosen: list[SlurmOptions] = [
         override
         for override in system.slurm.overrides

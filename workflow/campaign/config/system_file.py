@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from campaign.documents.cell import Scalar, Storage
 from campaign.documents.fields import HOSTS_PATTERN, Count, Model, Name, Precision
+from campaign.errors import nearest
 
 
 class DeviceCount(Model):
@@ -24,10 +25,10 @@ class DeviceCount(Model):
 
 
 class HostGroup(Model):
-    """One host, or several of the same kind: `host[1-4]` stands for host1 to host4."""
+    """One host, or several of the same kind: `host[1-4]` stands for host1 to host4, `host[1,3-4]` for three of them."""
 
     name: Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)]
-    """Host name, with an optional range at the end."""
+    """Host name, with optional numbers and ranges at the end."""
     cores: Count = 1
     """CPU cores."""
     memory_gib: Annotated[float, Field(gt=0)] = 1.0
@@ -36,20 +37,29 @@ class HostGroup(Model):
     """Built-in devices, which need no fabric."""
 
     def names(self) -> tuple[str, ...]:
-        """All host names that the group stands for; ValueError for a range that runs backwards or is too long."""
-        match = re.fullmatch(r"(.+)\[(\d+)-(\d+)\]", self.name)
-        if not match:
-            return (self.name,)
-        first, last = int(match[2]), int(match[3])
-        if not 0 <= last - first < 4096:
-            raise ValueError(f"{self.name}: a range counts upwards over at most 4096 hosts")
-        return tuple(f"{match[1]}{number:0{len(match[2])}d}" for number in range(first, last + 1))
+        """All host names that the group stands for."""
+        return host_names(self.name)
 
     @field_validator("name")
     @classmethod
     def _range(cls, value: str) -> str:
-        cls.model_construct(name=value).names()
+        host_names(value)
         return value
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """Names that a text such as `host[1,3-4]` stands for; ValueError for a range that runs backwards or is too long."""
+    match = re.fullmatch(r"(.+)\[([\d,-]+)\]", text)
+    if not match:
+        return (text,)
+    names: list[str] = []
+    for part in match[2].split(","):
+        low, _, high = part.partition("-")
+        first, last = int(low), int(high or low)
+        if not 0 <= last - first < 4096:
+            raise ValueError(f"{text}: a range counts upwards over at most 4096 hosts; write it like host[1-4]")
+        names += (f"{match[1]}{number:0{len(low)}d}" for number in range(first, last + 1))
+    return tuple(names)
 
 
 class PoolEntry(DeviceCount):
@@ -239,14 +249,28 @@ class SystemFile(Model):
 
     @model_validator(mode="after")
     def _unique_hosts(self) -> SystemFile:
-        names = Counter(name for group in self.hosts for name in group.names())
-        twice = sorted(name for name, count in names.items() if count > 1)
-        if twice:
-            raise ValueError(f"duplicate host names: {', '.join(twice)}; give each host one entry")
-        if unknown := sorted(set(self.allowed_hosts()) - set(names)):
-            raise ValueError(f"tenancy: allowed_hosts: no host {', '.join(unknown)}; there are: {', '.join(names)}")
+        names: set[str] = set()
+        for index, group in enumerate(self.hosts):
+            counts = Counter(group.names())
+            if twice := sorted({*(name for name, count in counts.items() if count > 1), *(names & counts.keys())}):
+                raise ValueError(
+                    f"duplicate host names in 'hosts.{index}': {', '.join(twice)}; give each host one entry"
+                )
+            names |= counts.keys()
+        try:
+            allowed = set(self.allowed_hosts())
+        except ValueError as error:
+            raise ValueError(f"'tenancy.allowed_hosts': {error}") from error
+        if unknown := sorted(allowed - names):
+            raise ValueError(
+                f"'tenancy.allowed_hosts' has no host {', '.join(unknown)}; there are: {', '.join(sorted(names))}"
+            )
+        if unknown := sorted(self.tenancy.quota.keys() - {entry.model for entry in self.pool}):
+            raise ValueError(
+                f"'tenancy.quota.{unknown[0]}' names no model of the pool; {nearest(unknown[0], (e.model for e in self.pool))}"
+            )
         return self
 
     def allowed_hosts(self) -> tuple[str, ...]:
         """Names of the hosts that may be composed; empty for all."""
-        return tuple(name for each in self.tenancy.allowed_hosts for name in HostGroup(name=each).names())
+        return tuple(name for each in self.tenancy.allowed_hosts for name in host_names(each))

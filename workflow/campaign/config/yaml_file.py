@@ -1,12 +1,13 @@
 """A YAML file as plain data plus the line of every key, read defensively.
 
-Only plain YAML is accepted: no Python tags, no duplicate keys, no alias bombs. Keys are texts.
+Only plain YAML is accepted: no Python tags, no duplicate keys, no alias bombs, no octal and sexagesimal numbers. Keys are texts.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from campaign.errors import ConfigError
 MAX_BYTES = 4_000_000
 MAX_VALUES = 500_000  # after aliases are expanded; a bomb of ten lines expands to billions
 MAX_DEPTH = 50
+
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -72,7 +75,9 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
         loader = _Loader(text)
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"{path}: expected a mapping of keys to values at the top of the file")
+            raise ConfigError(
+                f"{path}:1: expected a mapping of keys to values at the top of the file, such as `name: mine`"
+            )
         lines: dict[Location, int] = {(): 1}
         _walk(node, (), lines, path, [MAX_VALUES])
         data = _plain(loader.construct_document(node))
@@ -82,7 +87,9 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
         ) from error
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"{path}:{_mark(error)}: not valid YAML: {problem}") from error
+        raise ConfigError(
+            f"{path}:{_mark(error)}: not valid YAML: {problem}; check quotes, brackets and indentation here and above"
+        ) from error
     except (RecursionError, ValueError, OverflowError) as error:
         raise ConfigError(f"{path}: not a valid document: {str(error) or 'nested too deeply'}") from error
     finally:
@@ -110,13 +117,15 @@ def _refuse_depth(text: str, path: Path) -> None:
             depth += 1
             if depth > MAX_DEPTH:
                 line = event.start_mark.line + 1 if event.start_mark else 1
-                raise ConfigError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels")
+                raise ConfigError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels; write it flat")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
 def _mark(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
+    if "end of stream" in str(getattr(error, "problem", None)):  # of a quote that is never closed, the start helps
+        mark = getattr(error, "context_mark", None) or mark
     return str(mark.line + 1) if mark is not None else "1"
 
 
@@ -126,12 +135,12 @@ def _walk(node: yaml.Node, location: Location, lines: dict[Location, int], path:
     if left[0] < 0:
         raise ConfigError(f"{path}: more than {MAX_VALUES} values once aliases are expanded; write the values out")
     if len(location) > MAX_DEPTH:
-        raise ConfigError(f"{path}:{node.start_mark.line + 1}: nested deeper than {MAX_DEPTH} levels")
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: nested deeper than {MAX_DEPTH} levels; write it flat")
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError(f"{path}:{key.start_mark.line + 1}: a key must be a plain text")
+                raise ConfigError(f"{path}:{key.start_mark.line + 1}: a key must be a plain text; write `key: value`")
             if key.value in seen:
                 raise ConfigError(f"{path}:{key.start_mark.line + 1}: '{key.value}' is given twice; remove one")
             seen.add(key.value)
@@ -141,3 +150,14 @@ def _walk(node: yaml.Node, location: Location, lines: dict[Location, int], path:
         for index, value in enumerate(node.value):
             lines[(*location, index)] = value.start_mark.line + 1
             _walk(value, (*location, index), lines, path, left)
+    elif isinstance(node, yaml.ScalarNode) and not node.style and node.tag.endswith((":int", ":float")):
+        _refuse_trap(node, f"{path}:{node.start_mark.line + 1}: {'.'.join(map(str, location))}")
+
+
+def _refuse_trap(node: yaml.ScalarNode, where: str) -> None:
+    """ConfigError for a number that YAML reads as another one than people do."""
+    octal = _OCTAL.fullmatch(node.value)
+    if octal or ":" in node.value:
+        read = f"YAML reads {node.value} as {yaml.safe_load(node.value)}, in base {'8' if octal else '60'}"
+        number = f"without the leading zero, {node.value.lstrip('0') or 0}" if octal else "without a colon"
+        raise ConfigError(f'{where}: {read}; write a number {number}, or a text in quotes, "{node.value}"')

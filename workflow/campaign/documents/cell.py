@@ -79,6 +79,10 @@ class Configuration:
         attach: Attach = "local" if local else "fabric"
         return replace(self, hosts=1, devices_per_host=1, local_devices_per_host=local, devices_used=1, attach=attach)
 
+    def axes(self) -> dict[str, Scalar]:
+        """What an expression over shapes can name."""
+        return {**self.shape(), "devices": self.devices, "ranks": self.ranks}
+
     def shape(self) -> dict[str, Scalar]:
         """Everything but the name: two configurations of one shape are the same hardware."""
         document: dict[str, Scalar] = asdict(self)

@@ -48,6 +48,8 @@ class Expression:
 
     text: str
     names: frozenset[str]
+    where: str
+    """Where it is written, for messages."""
     _evaluate: _Term
 
     def __call__(self, axes: Mapping[str, Any]) -> bool:
@@ -55,9 +57,14 @@ class Expression:
         try:
             return bool(self._evaluate(axes))
         except (TypeError, ArithmeticError, KeyError) as error:
+            values = ", ".join(f"{name} = {axes[name]!r}" for name in sorted(self.names & axes.keys()))
+            remedy = (
+                "rule such values out first, as in 'x != 0 and 8 / x > 2'"
+                if isinstance(error, ArithmeticError)
+                else "compare numbers with numbers and quoted texts with texts"
+            )
             raise ConfigError(
-                f"expression '{self.text}': cannot be applied to {dict(axes)}: {error}; compare numbers with numbers "
-                "and quote texts"
+                f"{self.where}: '{_short(self.text)}' cannot be applied{' to ' * bool(values)}{values}: {error}; {remedy}"
             ) from error
 
 
@@ -77,7 +84,7 @@ def parse(text: str, known: Collection[str], where: str = "expression") -> Expre
         ) from error
     names: set[str] = set()
     term = _translate(tree.body, text, known, where, names, 0)
-    return Expression(text, frozenset(names), term)
+    return Expression(text, frozenset(names), where, term)
 
 
 def _translate(node: ast.expr, text: str, known: Collection[str], where: str, names: set[str], depth: int) -> _Term:

@@ -12,7 +12,7 @@ all-reduced."""
 # Names become names of files, directories and jobs, and "--" joins them: no separators, no leading dot, single hyphens, and
 # short enough for the names that are made of three of them.
 NAME_PATTERN = r"^[A-Za-z0-9](-?[A-Za-z0-9._])*$"
-HOSTS_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[\d+-\d+\])?$"
+HOSTS_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[\d+(-\d+)?(,\d+(-\d+)?)*\])?$"
 AXIS_PATTERN = r"^[a-z][a-z0-9_]*$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 TEXT_PATTERN = r"^[^\x00]*$"  # the operating system takes no NUL in arguments
@@ -21,7 +21,7 @@ OPERAND_PATTERN = r"^[^\x00-][^\x00]*$"
 MODULE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+/@:=-]*$"
 PATTERN_WORDS = {
     NAME_PATTERN: "letters, digits, '.', '_' and single '-', starting with a letter or digit",
-    HOSTS_PATTERN: "letters, digits, '.', '_' and '-', with a range such as [1-4] at its end for several hosts",
+    HOSTS_PATTERN: "letters, digits, '.', '_' and '-', with numbers such as [1-4] or [1,3-4] at its end for several hosts",
     AXIS_PATTERN: "lower-case letters, digits and '_', starting with a letter",
     VARIABLE_PATTERN: "letters, digits and '_', starting with a letter or '_'",
     TEXT_PATTERN: "any characters except NUL",

@@ -20,7 +20,7 @@ class SettingsOf:
 
     def __init__(self, campaign: Campaign, names: Collection[str]) -> None:
         protocol = campaign.protocol
-        self.path = campaign.path
+        self.place = campaign.place
         self.left_as_it_is: dict[str, str] = {}
         self.default = Settings(
             warmup_steps=protocol.warmup_steps,
@@ -35,8 +35,8 @@ class SettingsOf:
         )
         fields = set(Settings.__dataclass_fields__) - {"seed", "composition"}
         self.overrides: list[tuple[Expression, dict[str, Any]]] = [
-            (parse(override.when, names, f"{campaign.path}: overrides"), changes)
-            for override in campaign.file.overrides
+            (parse(override.when, names, campaign.place("overrides", index, "when")), changes)
+            for index, override in enumerate(campaign.file.overrides)
             if (changes := override.model_dump(include=fields, exclude_none=True))
         ]
 
@@ -47,13 +47,13 @@ class SettingsOf:
                 settings = replace(settings, **changes)
         if settings.target_half_width_pct is not None and settings.repetitions_min > settings.repetitions:
             raise ConfigError(
-                f"{self.path}: protocol: repetitions_min is {settings.repetitions_min}, more than the most repetitions "
-                f"({settings.repetitions}); lower it, or raise repetitions"
+                f"{self.place('protocol', 'repetitions_min')}: {settings.repetitions_min} are more than the most repetitions "
+                f"({settings.repetitions}); lower repetitions_min, or raise repetitions"
             )
         if settings.repetitions > MOST * settings.compositions:
             raise ConfigError(
-                f"{self.path}: protocol: {settings.repetitions} repetitions in {settings.compositions} compositions; one "
-                f"composition has at most {MOST} runs of a cell; lower repetitions, or raise compositions"
+                f"{self.place('protocol', 'repetitions')}: {settings.repetitions} repetitions in {settings.compositions} "
+                f"compositions; one composition has at most {MOST} runs of a cell; lower repetitions, or raise compositions"
             )
         longest, least = settings.warmup_steps_max, least_of(settings.warmup_steps)
         if longest is None:
@@ -63,8 +63,9 @@ class SettingsOf:
             return replace(settings, warmup_steps_max=None)
         if longest < least:
             raise ConfigError(
-                f"{self.path}: protocol: warmup_steps_max is {longest}; whether steps are steady is seen after {least} at the "
-                f"earliest ({CHUNKS} times warmup_steps, or {FEWEST_STEPS}); raise it to {least} or more, or lower warmup_steps"
+                f"{self.place('protocol', 'warmup_steps_max')}: warmup_steps_max is {longest}; whether steps are "
+                f"steady is seen after {least} at the earliest ({CHUNKS} times warmup_steps, or {FEWEST_STEPS}); "
+                f"raise it to {least} or more, or lower warmup_steps"
             )
         return settings
 

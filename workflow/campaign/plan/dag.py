@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -138,7 +138,8 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
     implied = implied_cells(campaign_frontier(campaign, store), matrix.cells, known)
     costs = read_costs(results, asked.learn_from)
     forecaster = Forecaster(costs, campaign.system.name)
-    with fabric_of(campaign.system, results.system_state(campaign.system.name)) as fabric:
+    where = campaign.sources.system.place("fabric")
+    with fabric_of(campaign.system, results.system_state(campaign.system.name), where) as fabric:
         why_not = unfit(fabric, campaign)
 
         def planned(of: Matrix) -> Plan:
@@ -157,11 +158,19 @@ def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
             plan = replace(planned(kept), budget=choice, matrix=matrix.cells, unplanned=plan.unplanned)
     plan = replace(plan, earlier=earlier_spread(costs, campaign.name, campaign.system.name))
     if plan.unfit and not allow_unfit:
-        told = "\n".join(
-            f"{asked.campaign}: configuration {name} does not fit: {why}" for name, why in plan.unfit.items()
-        )
-        raise ConfigError(f"{told}\nremove the configuration, or correct the system file's hosts and pool")
+        raise ConfigError("\n".join(unfit_messages(plan)))
     return plan
+
+
+def unfit_messages(plan: Plan) -> Iterator[str]:
+    """One message for each configuration that does not fit, with its place in the campaign's file."""
+    campaign = plan.campaign
+    for name, why in plan.unfit.items():
+        place = campaign.place("configurations", campaign.shape_of(name))
+        yield (
+            f"{place}: configuration {name} does not fit: {why.removeprefix('plan: ')}; remove it, or correct hosts and pool in "
+            "the system file"
+        )
 
 
 def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster: Forecaster) -> Choice:

@@ -14,7 +14,7 @@ from campaign.config.input_files import inputs_of
 from campaign.config.launch_prefix_rules import launch_identity, objection
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import SHAPE_AXES, Cell, Configuration, Scalar, Settings
-from campaign.documents.expression import parse
+from campaign.documents.expression import Expression, parse
 from campaign.documents.run_numbers import runs_of
 from campaign.errors import ConfigError
 from campaign.files import content_hash
@@ -39,6 +39,8 @@ class Matrix:
     cells: tuple[Cell, ...]
     removed: tuple[Removed, ...]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Rules that no cell fulfils."""
 
 
 def expand(
@@ -53,21 +55,26 @@ def expand(
     ConfigError for expressions that name no axis, and when nothing is left to measure.
     """
     names = axis_names(campaign)
-    exclusions = [(parse(e.when, names, f"{campaign.path}: exclude"), e.why) for e in campaign.file.exclude]
+    exclusions = [
+        (parse(e.when, names, campaign.place("exclude", index, "when")), e.why)
+        for index, e in enumerate(campaign.file.exclude)
+    ]
     chosen = Selection(campaign, where, hosts) if where else None
     settings = SettingsOf(campaign, names)
+    unused = _Unused((*(e for e, _ in exclusions), *(when for when, _ in settings.overrides)))
     removed: Counter[tuple[str, str]] = Counter()
     cells: dict[str, Cell] = {}
     identity = Specifications(campaign)
-    for number, values in enumerate(_combinations(campaign, names, configurations), 1):
+    for number, values in enumerate(_combinations(campaign, names, configurations, unused), 1):
         if number > MAX_COMBINATIONS:
             raise ConfigError(f"{campaign.path}: axes: more than {MAX_COMBINATIONS} cells; split the campaign")
         workload = campaign.workloads[values["workload"]]
+        cell = _cell(campaign, values)
+        axes = cell.axes() if exclusions or chosen or settings.overrides else {}
+        unused.try_on(axes)
         if values["precision"] not in workload.precisions:
             removed[f"{workload.name} with {values['precision']}", "the workload does not support this precision"] += 1
             continue
-        cell = _cell(campaign, values)
-        axes = cell.axes() if exclusions or chosen or settings.overrides else {}
         rule = next(((e.text, why) for e, why in exclusions if e(axes)), None)
         if rule:
             removed[rule] += 1
@@ -83,9 +90,35 @@ def expand(
         )
     if not cells and configurations is None:
         said = f"{_told(removed) or 'the axes are empty'}{chosen.known() if chosen else ''}"
-        raise ConfigError(f"{campaign.path}: no cell is left to measure; {said}")
+        where = "--where" if chosen else campaign.place("exclude") if exclusions else campaign.place("axes")
+        raise ConfigError(f"{where}: no cell is left to measure; {said}")
     left_out = tuple(Removed(*rule, count) for rule, count in removed.items())
-    return Matrix(tuple(cells.values()), left_out, tuple(settings.notes({cell.workload for cell in cells.values()})))
+    notes = settings.notes({cell.workload for cell in cells.values()})
+    warnings = unused.warnings() if configurations is None else ()
+    return Matrix(tuple(cells.values()), left_out, tuple(notes), tuple(warnings))
+
+
+class _Unused:
+    """Rules that no cell has fulfilled so far."""
+
+    def __init__(self, rules: Sequence[Expression]) -> None:
+        self.rules = list(rules)
+
+    def try_on(self, axes: Mapping[str, Any]) -> None:
+        """Forget the rules that hold for these axis values."""
+        if self.rules:
+            self.rules = [rule for rule in self.rules if not _holds(rule, axes)]
+
+    def warnings(self) -> Iterator[str]:
+        for rule in self.rules:
+            yield f"{rule.where}: no cell fulfils '{rule.text}', so the rule does nothing; correct or remove it"
+
+
+def _holds(rule: Expression, axes: Mapping[str, Any]) -> bool:
+    try:
+        return rule(axes)
+    except ConfigError:
+        return False  # of a cell that another rule takes away before this one is asked
 
 
 def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
@@ -251,7 +284,7 @@ class Specifications:
 
 
 def _combinations(
-    campaign: Campaign, names: Collection[str], configurations: Collection[str] | None
+    campaign: Campaign, names: Collection[str], configurations: Collection[str] | None, unused: _Unused
 ) -> Iterator[dict[str, Any]]:
     """Axis values of every cell; configuration and workload first, since overrides of axes depend on them."""
     axes = campaign.file.axes
@@ -264,21 +297,20 @@ def _combinations(
         **axes.options,
     }
     zips = campaign.file.zip
-    where = f"{campaign.path}"
+    where = campaign.place("zip") if zips else campaign.place("axes")
     if configurations is not None and any("configuration" in names for names in zips):
         # A zip refers to positions in the whole list.
         everything["configuration"] = campaign.configurations
     head = {"configuration", "workload"}
     for together in zips:
         head |= set(together) if head & set(together) else set()
-    unknown = [name for together in zips for name in together if name not in everything]
-    if unknown:
-        raise ConfigError(f"{where}: zip: '{unknown[0]}' is no axis; there are: {', '.join(everything)}")
     overrides = [
-        (parse(o.when, _shape_only(names), f"{where}: overrides (with axes)"), o.axes)
-        for o in campaign.file.overrides
+        (parse(o.when, _shape_only(names), campaign.place("overrides", index, "when")), o.axes)
+        for index, o in enumerate(campaign.file.overrides)
         if o.axes is not None
     ]
+    known = {rule.where for rule in unused.rules}
+    unused.rules += [when for when, _ in overrides if when.where not in known]
     first = {name: values for name, values in everything.items() if name in head}
     rest_zips = [together for together in zips if not set(together) & head]
     for values in product(first, [together for together in zips if set(together) <= head], where):
@@ -290,7 +322,7 @@ def _combinations(
             if when({**_shape_axes(values["configuration"]), "workload": values["workload"]}):
                 if clash := set(replaced) - set(rest):
                     raise ConfigError(
-                        f"{where}: overrides: {', '.join(clash)} is zipped with the workload or configuration"
+                        f"{when.where}: {', '.join(clash)} is zipped with the workload or configuration; remove one of the two"
                     )
                 rest.update(replaced)
         for more in product(rest, rest_zips, where):

@@ -122,6 +122,8 @@ class Plan:
     """Cells with records that the whole campaign does not have (any more); not counted where `where` asks for a part."""
     earlier: tuple[EarlierSpread, ...] = ()
     """How much compositions differed in other campaigns on the system."""
+    warnings: tuple[str, ...] = ()
+    """Probable mistakes in its files, with file, line and key."""
 
     @property
     def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
@@ -253,6 +255,7 @@ def build_plan(
         unplanned=0
         if where
         else len({cell_id for cell_id, _ in measured} - {cell.id for lease in leases for cell in lease.cells}),
+        warnings=(*campaign.warnings, *matrix.warnings),
     )
 
 

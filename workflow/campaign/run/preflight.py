@@ -39,7 +39,11 @@ def preflight(campaign: Campaign) -> None:
     if campaign.system.launcher == "slurm":
         _preflight_slurm(campaign)
         return
-    problems = [f"workload {w.name}: {missing}" for w in campaign.workloads.values() if (missing := w.missing())]
+    problems = [
+        f"{source.place() if source.lines else f'workload {name}'}: {missing}"
+        for name, workload in campaign.workloads.items()
+        if (missing := workload.missing()) and (source := campaign.sources.workload(name))
+    ]
     if problems:
         raise ConfigError("\n".join(problems))
 

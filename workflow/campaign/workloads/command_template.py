@@ -62,7 +62,9 @@ def _parts(text: str, known: Collection[str], where: str) -> Iterator[tuple[str,
         raise ConfigError(f"{where}: '{text}': {error}; write {{{{ and }}}} for literal braces") from error
     for literal, name, form, conversion in parts:
         if name is not None and (form or conversion):
-            raise ConfigError(f"{where}: '{text}': only plain names are allowed in braces, without ':' or '!'")
+            raise ConfigError(
+                f"{where}: '{text}': only plain names are allowed in braces; remove what follows ':' or '!'"
+            )
         if name is not None and name not in known:
             raise ConfigError(
                 f"{where}: '{{{name}}}' is not known; {nearest(name, known)} (write {{{{ and }}}} for literal braces)"

@@ -59,11 +59,15 @@ class Parser(Model):
     def _one_way(self) -> Parser:
         if (self.regex is None) == (self.json_key is None):
             raise ValueError("give either 'regex' or 'json_key'")
+        if self.scale == 0:
+            raise ValueError("'scale' makes every number 0; write the factor to the metric's unit, such as 0.001")
         if self.regex is not None:
             try:
                 groups = re.compile(self.regex).groups
             except re.error as error:
-                raise ValueError(f"'{self.regex}' is not a regular expression: {error}") from error
+                raise ValueError(
+                    f"'{self.regex}' is not a regular expression ({error}); literal brackets are written \\( and \\)"
+                ) from error
             if groups != 1:
                 raise ValueError(f"'{self.regex}' has {groups} groups; exactly one must hold the number")
         return self

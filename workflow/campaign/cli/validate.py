@@ -1,0 +1,39 @@
+"""`campaign validate`: check a campaign file with all that it names, or one system, workload or claims file alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from campaign.cli.options import campaign_argument
+from campaign.cli.terminal import warn
+from campaign.config.single_file import check_alone, noun_of
+from campaign.config.yaml_file import read_yaml
+from campaign.plan.dag import Request, read_plan
+from campaign.run.preflight import preflight
+
+
+@click.command()
+@campaign_argument
+def validate(campaign: Path) -> None:
+    """Check a campaign file and everything it names, or a system or workload file alone.
+
+    Warnings are about values that are valid and probably a mistake; only errors exit with 1.
+    """
+    source = read_yaml(campaign)
+    noun = noun_of(source.data)
+    if noun == "campaign":
+        said, warnings = _campaign(campaign)
+    else:
+        said, warnings = f"a {noun} file", check_alone(noun, source)
+    warn(warnings)
+    click.echo(f"{campaign}: valid; {said}")
+
+
+def _campaign(path: Path) -> tuple[str, Sequence[str]]:
+    plan = read_plan(Request(path, Path("results")))
+    preflight(plan.campaign)
+    counted = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system.name}"
+    return counted, plan.warnings
