@@ -117,7 +117,8 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
 
 def test_the_most_repetitions_are_no_fewer_than_the_least(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"repetitions_min: 3 are more than the most repetitions \(2\); lower repetitions_min, or raise"
+        ConfigError,
+        match=r"repetitions_min: 3 are more than the most repetitions \(2\); lower repetitions_min, or raise",
     ):
         plan_of(tmp_path, {"campaign.protocol.target_half_width_pct": 2.0})
 

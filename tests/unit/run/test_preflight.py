@@ -23,7 +23,9 @@ def test_what_is_there_passes(tmp_path: Path, program: str) -> None:
 
 @pytest.mark.parametrize("program", ["no-such-program", "/no/such/program", "/etc/passwd"])
 def test_a_missing_program_is_told_before_anything_is_composed(tmp_path: Path, program: str) -> None:
-    with pytest.raises(ConfigError, match=f"workloads/program.yaml:1: command: '{program}' was not found on this machine"):
+    with pytest.raises(
+        ConfigError, match=rf"workloads/program\.yaml:1: command: '{program}' was not found on this machine"
+    ):
         preflight(load(tmp_path, {**PROGRAM, "workloads.program.command": [program]}))
 
 
@@ -68,7 +70,7 @@ def test_a_machine_that_can_emulate_hosts_needs_no_words(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("slurm", "words"),
     [
-        ({"overrides": [{"when": "hots > 1", "partition": "wide"}]}, "slurm.overrides.0.when: .*hots"),
+        ({"overrides": [{"when": "hots > 1", "partition": "wide"}]}, r"slurm\.overrides\.0\.when: .*hots"),
         ({"additional": {"comment": "mine"}}, "additional: comment: is set by the campaign"),
         (
             {"overrides": [{"when": "devices == 2", "additional": {"output": "x"}}]},
