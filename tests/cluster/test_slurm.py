@@ -109,6 +109,14 @@ def test_a_step_over_four_hosts_sees_its_devices(cluster: Cluster, devices: int)
     assert sorted(shown.split("\n")[:-1]) == [f"host{number} {visible}" for number in range(1, 5)]
 
 
+def test_every_host_has_a_munged_of_its_own(cluster: Cluster, tmp_path: Path) -> None:
+    """One for all would take the second host's look at a step's credential for a replay."""
+    munge, credential = cluster.directory / "run" / "munge.sock", tmp_path / "credential"
+    run(cluster, "munge", "--no-input", f"--socket={munge}", f"--output={credential}")
+    told = run(cluster, "srun", "--nodes=2", "unmunge", f"--socket={munge}", f"--input={credential}", "--keys=STATUS")
+    assert told.count("Success") == 2, told
+
+
 def test_jobs_beside_each_other_get_different_devices(cluster: Cluster) -> None:
     argv = ["srun", "-w", "host1", "--gres=gpu:2", "--mem=100", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 2"]
     surroundings = {**os.environ, **environment(cluster)}

@@ -115,7 +115,7 @@ def status(directory: Path) -> Status:
         return Status(None)
     cluster = find(directory)
     found = daemons.running(cluster)
-    named = {process.host or process.daemon for process in found}
+    named = {process.host if process.daemon == "slurmd" else process.daemon for process in found}
     base = ["munged", *(["mariadbd", "slurmdbd"] if cluster.spec.accounting else []), "slurmctld"]
     hosts = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
     missing = [name for name in base if name not in named] + [

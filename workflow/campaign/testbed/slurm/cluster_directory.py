@@ -6,11 +6,13 @@ import os
 import secrets
 import shlex
 import shutil
+import socket
 import stat
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -125,6 +127,9 @@ def render(cluster: Cluster) -> dict[str, str]:
         **{name: getattr(spec, name) for name in type(spec).model_fields},
         "directory": cluster.directory,
         "control_address": cluster.control_address,
+        # Newer controllers answer commands by the name of their machine: without an entry, each answer waits for a name server.
+        "outside_address": ip_address(cluster.control_address) - 1,
+        "machine": socket.gethostname(),
         "addresses": cluster.addresses,
         "gres": spec.gres,
         "dynamic": dynamic,

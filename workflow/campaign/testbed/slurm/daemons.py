@@ -1,6 +1,7 @@
 """The daemons of a cluster: start, find, stop and wait for them.
 
-A daemon belongs to the cluster if it is in its namespace of process ids; pid files are not used.
+A daemon belongs to the cluster if it is in its namespace of process ids; pid files are not used. Every host has its own munged, as
+a machine has: a credential that is decoded twice by one munged counts as replayed, and a step of several hosts fails.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running daemon. host: of a slurmd; pid: as seen from outside of the cluster."""
+    """A running daemon. host: of a slurmd and its munged; pid: as seen from outside of the cluster."""
 
     daemon: Daemon
     host: str | None
@@ -58,6 +59,9 @@ def _identified(pid: int, namespace: int) -> Running | None:
     if daemon is None or arguments == [b""]:
         return None
     host = arguments[arguments.index(b"-N") + 1].decode() if b"-N" in arguments else None
+    if daemon == "munged":
+        socket_name = next((Path(word.decode()).stem for word in arguments if word.startswith(b"--socket=")), "")
+        host = socket_name.partition("-")[2] or None
     return Running(daemon, host, pid)
 
 
@@ -71,6 +75,16 @@ def start(cluster: Cluster, daemon: Daemon, host: str | None = None, devices: in
 
     Returns before the daemon serves. LaunchError: it could not be executed.
     """
+    if daemon == "slurmd" and host and not of(cluster, "munged", host):
+        start(cluster, "munged", host)
+        wait(
+            lambda: listens(_munge_socket(cluster, host)),
+            "munged does not answer",
+            cluster,
+            f"munged-{host}",
+            "munged",
+            host,
+        )
     argv = _argv(cluster, daemon, host, devices)
     name = daemon if host is None else f"{daemon}-{host}"
     with cluster.log(f"{name}.out").open("ab") as log:
@@ -93,8 +107,9 @@ def start(cluster: Cluster, daemon: Daemon, host: str | None = None, devices: in
 def _argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int | None) -> list[str]:
     directory, program = cluster.directory, tool(daemon)
     if daemon == "munged":
-        files = ("key-file", "etc/munge.key"), ("socket", "run/munge.sock"), ("pid-file", "run/munge.pid")
-        others = ("log-file", "log/munged.log"), ("seed-file", "run/munge.seed")
+        name = _munge_socket(cluster, host).stem
+        files = ("key-file", "etc/munge.key"), ("socket", f"run/{name}.sock"), ("pid-file", f"run/{name}.pid")
+        others = ("log-file", f"log/{name.replace('munge', 'munged')}.log"), ("seed-file", f"run/{name}.seed")
         options = [f"--{option}={directory / path}" for option, path in (*files, *others)]
         # Forced: its checks of owners refuse a directory under a temporary one.
         return [program, "--foreground", "--force", *options]
@@ -104,16 +119,31 @@ def _argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int | Non
         return [program, "-D"]
     if host is None:
         raise LaunchError("slurmd needs the name of its host")
+    return [*_with_munged(cluster, host), program, "-D", *_slurmd_options(cluster, host, devices)]
+
+
+def _munge_socket(cluster: Cluster, host: str | None = None) -> Path:
+    return cluster.directory / "run" / f"munge{f'-{host}' if host else ''}.sock"
+
+
+def _with_munged(cluster: Cluster, host: str) -> list[str]:
+    """The start of a command that finds the host's own munged where slurm.conf, which is the same for all, says."""
+    bind = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    places = [str(_munge_socket(cluster, host)), str(_munge_socket(cluster))]
+    return ["unshare", "--mount", "--propagation=slave", "sh", "-c", bind, "munge", *places]
+
+
+def _slurmd_options(cluster: Cluster, host: str, devices: int | None) -> list[str]:
     described = cluster.spec.host(host)
     if described.registration == "cloud":
         # -b: a host that was up before it was asked for would not count as resumed.
-        return [program, "-D", "-b", "-N", host]
+        return ["-b", "-N", host]
     if described.registration != "dynamic":
-        return [program, "-D", "-N", host]
+        return ["-N", host]
     count = described.devices if devices is None else devices
     gres = f" Gres={cluster.spec.gres(count)}" if count else ""
     shape = f"CPUs={cluster.spec.cpus} RealMemory={cluster.spec.memory_mib} Feature=composed{gres}"
-    return [program, "-D", "-N", host, "-Z", "--conf", shape]
+    return ["-N", host, "-Z", "--conf", shape]
 
 
 def stop(cluster: Cluster, daemon: Daemon, host: str | None = None, number: int = signal.SIGTERM) -> None:
