@@ -40,18 +40,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Work:
-    """Steps to launch one after the other in one job; verify: look at the devices first.
-
-    taken_s: how long a step that Slurm has no memory for is asked for again; None: as long as in use, a minute and a half;
-    sampled_s: between samples of the telemetry beside all of them.
-    """
+    """Steps to launch one after the other in one job; verify: look at the devices first; sampled_s: between samples of the
+    telemetry beside all of them."""
 
     system: SystemFile
     composition: Composition
     directory: Path
     runs: tuple[Run, ...] = ()
     verify: bool = False
-    taken_s: float | None = None
     sampled_s: float | None = None
 
 
@@ -173,12 +169,9 @@ def _kept(telemetry: Telemetry, ended: Ended, log: Path) -> Summary:
 def main(file: Path) -> None:
     """Do the work. USR1 interrupts the run under way, as a driver is told to stop; the next one follows."""
     from campaign.launch import open_launcher
-    from campaign.slurm import run_on_hosts
     from campaign.slurm.verify_devices import verify
 
     work: Work = pickle.loads(file.read_bytes())
-    if work.taken_s is not None:
-        run_on_hosts._TAKEN_S = work.taken_s
     results: dict[str, Ended | CampaignError] = {}
     verified = None
     signal.signal(signal.SIGUSR1, _interrupt)

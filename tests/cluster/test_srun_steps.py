@@ -108,8 +108,7 @@ def job(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """One job in which everything of RUNS happens, one after the other; so each run also shows what the one before has left."""
     directory = tmp_path_factory.mktemp("steps")
     settings = system(environment={"SITE": "of the site"})
-    # Longer than what is refused for a moment; nobody else's step gives its memory back here.
-    work = Work(settings, composition(["host1", "host2"], 4), directory, RUNS, taken_s=12.0, sampled_s=0.1)
+    work = Work(settings, composition(["host1", "host2"], 4), directory, RUNS, sampled_s=0.1)
     os.environ["SUBMITIT_X"] = "of the driver"
     try:
         job = submitted(cluster, work, 4)
@@ -206,7 +205,7 @@ def test_a_step_over_its_memory_is_out_of_memory(job: Job) -> None:
     ("name", "complaint"),
     [
         ("missing", "no-such-program: no such program on host1, host2"),
-        ("too much memory", "Memory required by task is not available"),
+        ("too much memory", "memory_limit_mib is 10,000,000, and the job has"),
         ("too many ranks", "composition has 4 there"),
     ],
 )

@@ -1,4 +1,4 @@
-# srun --nodes=2 --nodelist=host1,host2 --ntasks=4 --ntasks-per-node=2 --overlap --kill-on-bad-exit=0 --wait=0 --export=ALL --input=none --gres=gpu:a100:2 --cpus-per-task=8 --mem=4096M --job-name=cell.1 --output=/shared/results/logs/2x2/cell.1.log --open-mode=append /bin/sh /shared/results/work/2x2/runs/cell.1/rank.sh python -m campaign.workloads.trainer.rank
+# srun --nodes=2 --nodelist=host1,host2 --ntasks=4 --ntasks-per-node=2 --overlap --immediate=10 --kill-on-bad-exit=0 --wait=0 --export=ALL --input=none --gres=gpu:a100:2 --cpus-per-task=8 --mem=4096M --job-name=cell.1 --output=/shared/results/logs/2x2/cell.1.log --open-mode=append /bin/sh /shared/results/work/2x2/runs/cell.1/rank.sh python -m campaign.workloads.trainer.rank
 #!/bin/sh
 # Made for one run: one rank a task.
 case $SLURMD_NODENAME in

@@ -36,6 +36,7 @@ from campaign.launch.srun_step import (
     read_ends,
     some_rank_failed,
     step_argv,
+    too_much_memory,
 )
 from campaign.processes.marked import marked
 from campaign.workloads.protocol import Step
@@ -387,3 +388,22 @@ def test_outside_of_a_job_there_is_no_launcher(monkeypatch: pytest.MonkeyPatch) 
 if __name__ == "__main__":
     for case in CASES:
         (GOLDEN / f"step-{case}.sh").write_text(made(case))
+
+
+@pytest.mark.parametrize(
+    ("limit", "environment", "said"),
+    [
+        (2048, {"SLURM_MEM_PER_NODE": "1024"}, "memory_limit_mib is 2,048, and the job has 1,024 MiB on a host"),
+        (2048, {"SLURM_MEM_PER_CPU": "512", "SLURM_JOB_CPUS_PER_NODE": "2(x3),3"}, "the job has 1,536 MiB"),
+        (1536, {"SLURM_MEM_PER_CPU": "512", "SLURM_JOB_CPUS_PER_NODE": "2(x3),3"}, ""),
+        (2048, {"SLURM_MEM_PER_NODE": "0"}, ""),
+        (None, {"SLURM_MEM_PER_NODE": "1024"}, ""),
+        (2048, {}, ""),
+    ],
+)
+def test_more_memory_than_the_job_has_is_refused_before_slurm_lets_it_wait(
+    limit: int | None, environment: dict[str, str], said: str
+) -> None:
+    found = too_much_memory(Limits(1.0, limit), environment)
+    assert bool(found) == bool(said)
+    assert said in found

@@ -31,6 +31,7 @@ from campaign.launch.srun_step import (
     some_rank_failed,
     step_argv,
     sweep_script,
+    too_much_memory,
 )
 from campaign.slurm.run_on_hosts import Answers, Patience, ask_hosts, call, launch_failures, step_environment
 from campaign.workloads.failures import MEMORY_ENDED
@@ -63,6 +64,8 @@ class SrunLauncher:
         return self._hosts.links
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
+        if why := too_much_memory(limits, os.environ):
+            raise LaunchError(why)
         placement = self._hosts.of(step, free_port())
         script, asked = directory / "rank.sh", os.environ.get("SLURM_CPUS_PER_TASK", "")
         argv = step_argv(

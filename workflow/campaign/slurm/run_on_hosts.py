@@ -38,6 +38,7 @@ _OVER = re.compile(
     r"already completing or completed|Invalid job id|Job has been (?:revoked|cancelled)|job allocation .* expired"
 )
 _PASSES_S, _TAKEN_S, _REFUSED_S = 600.0, 90.0, 10.0
+_IMMEDIATE_S = 10
 _LAUNCH_FAILED = re.compile(r"Task launch for \S+ failed on node (\S+): ([^\n]+)")
 # Everything that the program prints is marked, so that a site's banners and Slurm's own words are none of its answers.
 _ASK = """{ eval "$1" 2>&1 </dev/null; } | while IFS= read -r line || test -n "$line"; do
@@ -79,6 +80,8 @@ def over(hosts: Sequence[str], tasks_per_host: int) -> list[str]:
         f"--ntasks={len(hosts) * tasks_per_host}",
         f"--ntasks-per-node={tasks_per_host}",
         "--overlap",
+        # Newer Slurm lets a step wait for what its job cannot give: it is asked again instead, for as long as makes sense.
+        f"--immediate={_IMMEDIATE_S}",
         # A failed rank ends nobody: how the others end tells the cause from its consequences.
         "--kill-on-bad-exit=0",
         "--wait=0",
