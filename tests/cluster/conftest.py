@@ -18,11 +18,18 @@ from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, Cluster
 from campaign.launch.emulation.network import availability
 from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.requirements import PACKAGES, missing_programs
+from tests.cluster.clusters_end_with_tests import clusters_end_with_this_process
 from tests.equal_hosts import equal_hosts
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _NOBODY = 65534
 _AUTOSTARTED = frozenset({"munged", "slurmd", "slurmctld", "slurmdbd", "mariadbd"})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clusters_end_with_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with clusters_end_with_this_process(tmp_path_factory.getbasetemp()):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -373,6 +373,30 @@ def test_a_caller_that_is_killed(directory: Path, when: str) -> None:
     assert sorted(path.name for path in directory.iterdir()) == ["keeper.lock", "log"]
 
 
+def test_clusters_of_tests_that_are_killed_end(directory: Path) -> None:
+    guarded = f"""
+sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
+from tests.cluster.clusters_end_with_tests import clusters_end_with_this_process
+with clusters_end_with_this_process(Path(sys.argv[1])):
+    up("""
+    program = f"{guarded}".join(_CALLER.rsplit("\nup(", 1))
+    caller = subprocess.Popen(
+        [sys.executable, "-c", program, str(directory), SMALL.model_dump_json(), "up;"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert caller.stdout is not None
+    while not caller.stdout.readline().startswith("up;"):
+        assert caller.poll() is None
+    assert about(directory)
+    caller.kill()
+    caller.wait()
+    deadline_s = time.monotonic() + 40
+    while about(directory) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert about(directory) == []
+
+
 def test_a_cluster_whose_directory_is_removed_ends(directory: Path) -> None:
     before = outside()
     cluster = up(directory, SMALL)
