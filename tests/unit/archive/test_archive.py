@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import zipfile
@@ -139,6 +140,15 @@ def absolute(members: dict[str, bytes]) -> None:
     members["/tmp/outside.json"] = b"{}"
 
 
+def planted(name: str) -> Callable[[dict[str, bytes]], None]:
+    def plant(members: dict[str, bytes]) -> None:
+        index = json.loads(members["archive.json"])
+        index["sha256"][name] = hashlib.sha256(b"{}").hexdigest()
+        members |= {name: b"{}", "archive.json": json.dumps(index).encode()}
+
+    return plant
+
+
 def no_index(members: dict[str, bytes]) -> None:
     del members["archive.json"]
 
@@ -160,6 +170,21 @@ def listless(members: dict[str, bytes]) -> None:
         (add, "is not listed"),
         (escape, "'../outside.json' points outside"),
         (absolute, "points outside"),
+        *(
+            (planted(name), f"'{name}' is none that 'campaign archive' packs")
+            for name in (
+                "work/1x1-local/submitit/71_0_result.pkl",
+                "work/1x1-local/job.json",
+                "slurm/batches/0123456789abcdef/1_submitted.pkl",
+                "slurm/requests/1x1-local.json",
+                "superseded/1/work/1x1-local/job.json",
+                "plan/leases/1x1-local.pkl",
+                "records/.hidden.json",
+                "config/run.py",
+                "workflow/scripts/more.py",
+                "rules/more.smk",
+            )
+        ),
         (no_index, "was not made by 'campaign archive'"),
         (listless, "lists no checksums"),
         (future, "'archive/99'; this version reads 'archive/1' and 'archive/2'"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 SCHEMA = "archive/2"
@@ -25,6 +27,11 @@ CRATE = "ro-crate-metadata.json"
 README = "README.md"
 CONFIG = "config"
 SNAKEFILE = "workflow/Snakefile"
+_SUFFIXES = {"plan": (".json", ".tsv"), "telemetry": (".parquet",), "tables": (".parquet", ".csv", ".json")}
+_BESIDE = re.compile(
+    rf"{re.escape(INDEX)}|{re.escape(CAMPAIGN)}|{re.escape(CRATE)}|{re.escape(README)}"
+    rf"|(workflow/)?Snakefile|workflow/rules/[^/]+\.smk|{CONFIG}/.+\.yaml"
+)
 
 MEANINGS: Mapping[str, str] = {
     "config": "the campaign as used, with the system and the workloads that it names, as YAML with all defaults filled in",
@@ -84,6 +91,17 @@ def dumped(document: object) -> bytes:
 def part_of(name: str) -> str:
     """The part that a member belongs to; empty for what stands beside the parts."""
     return next((part for part in PARTS if name.startswith(f"{part}/")), "")
+
+
+def is_member(name: str) -> bool:
+    """Whether an archive may hold a file of this name: nothing is unpacked to where a campaign would run or obey it."""
+    if any(part.startswith(".") for part in PurePosixPath(name).parts):
+        return False
+    part = part_of(name)
+    if part == "superseded":
+        within = name.split("/", 2)[-1]
+        return within == "why.json" or is_member(within)
+    return name.endswith(_SUFFIXES.get(part, (".json",))) if part else _BESIDE.fullmatch(name) is not None
 
 
 def readme(campaign: str, title: str, parts: list[str]) -> bytes:

@@ -19,13 +19,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from campaign.archive.crate import problems
-from campaign.archive.layout import CAMPAIGN, CRATE, INDEX, READABLE, FileFacts, Index
+from campaign.archive.layout import CAMPAIGN, CRATE, INDEX, READABLE, FileFacts, Index, is_member
 from campaign.config.resolve import Campaign, from_document
 from campaign.errors import ArchiveError, CampaignError
 
 MAX_BYTES = 50 * 2**30  # what an archive may unpack to: a bomb must not fill the disk
 MAX_MEMBERS = 5_000_000
-_MAX_INDEX_BYTES = 2**30
+_FREE_BYTES = 64 * 2**20  # that any archive may unpack to
+_MAX_RATIO = 100  # of further bytes to compressed ones; numbers in text have 10, and zeros 1,000
 _CHUNK = 2**20
 _AGAIN = "copy it again from where it was made"
 _ROOM = "free space, or set TMPDIR to a directory that has it"
@@ -82,7 +83,7 @@ def unpack(path: Path, directory: Path) -> Opened:
         campaign = from_document(json.loads((directory / CAMPAIGN).read_bytes()))
     except CampaignError as error:
         raise ArchiveError(f"{path}: {error}") from error
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ArchiveError(f"{path}: its {CAMPAIGN} cannot be read ({error}); {_AGAIN}") from error
     return Opened(campaign, directory, index.where, index, {info.filename: info.file_size for info in infos})
 
@@ -126,11 +127,12 @@ def check(path: Path) -> tuple[Index, list[str]]:
 
 def _index(path: Path, archive: zipfile.ZipFile) -> Index:
     try:
-        if archive.getinfo(INDEX).file_size > _MAX_INDEX_BYTES:
+        info = archive.getinfo(INDEX)
+        if info.file_size > _most_bytes(min(info.compress_size, path.stat().st_size)):
             raise ArchiveError(f"{path}: its {INDEX} is larger than any can be; {_DISTRUST}")
         document: dict[str, Any] = json.loads(archive.read(INDEX))
         version = document["schema_version"]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         raise ArchiveError(f"{path}: has no readable {INDEX}; it was not made by 'campaign archive'") from None
     if version not in READABLE:
         raise ArchiveError(
@@ -152,16 +154,24 @@ def _members(
     for info in infos:
         if not _inside(info):
             raise ArchiveError(f"{path}: member '{info.filename}' points outside the archive; {_DISTRUST}")
+        if not is_member(info.filename):
+            raise ArchiveError(f"{path}: member '{info.filename}' is none that 'campaign archive' packs; {_DISTRUST}")
     if differ := _differences([info.filename for info in infos], checksums):
         raise ArchiveError(f"{path}: members differ from the archive's list: {', '.join(differ)}; {_AGAIN}")
     total, stored = sum(info.file_size for info in infos), sum(info.compress_size for info in infos)
-    if total > MAX_BYTES or len(infos) > MAX_MEMBERS or stored > path.stat().st_size:
+    size = path.stat().st_size
+    if total > _most_bytes(size) or len(infos) > MAX_MEMBERS or stored > size:
         raise ArchiveError(f"{path}: would unpack to more than it can hold ({_gib(total)}); {_DISTRUST}")
     if total > (free := shutil.disk_usage(directory).free):
         raise ArchiveError(
             f"{path}: unpacks to {_gib(total)}, and {_gib(free)} are free in {directory.parent}; {_ROOM}"
         )
     return infos
+
+
+def _most_bytes(stored: int) -> int:
+    """What so many compressed bytes may unpack to."""
+    return min(MAX_BYTES, _FREE_BYTES + _MAX_RATIO * stored)
 
 
 def _gib(size: int) -> str:

@@ -29,6 +29,7 @@ from campaign.archive.layout import (
     FileFacts,
     Index,
     dumped,
+    is_member,
     part_of,
     readme,
 )
@@ -105,7 +106,7 @@ def parts_of(directory: Path, without: Sequence[str] = ()) -> dict[str, Content]
         for part in PARTS
         if part not in without
         for path in sorted((directory / part).rglob("*"))
-        if path.is_file() and not path.name.startswith(".")
+        if path.is_file() and is_member(path.relative_to(directory).as_posix())
     }
     for old in put_aside(directory):
         place = Path("superseded", old.when)

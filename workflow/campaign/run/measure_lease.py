@@ -22,7 +22,7 @@ from campaign.documents.run_numbers import runs_of
 from campaign.documents.superseded import set_aside
 from campaign.errors import FabricError, HostFailed, LaunchError, unwritable
 from campaign.fabrics.protocol import Fabric
-from campaign.files import write_once
+from campaign.files import write_atomic, write_once
 from campaign.lease.campaign_leases import (
     Site,
     lease_document,
@@ -98,7 +98,8 @@ class _Measuring:
         self.site = Site(self.campaign.system, results.root)
         # The driver reads the same document, wherever this process has it from.
         path = results.lease_plans / f"{plan.lease}.{plan.digest}.json"
-        write_once(path, plan.text().encode())
+        if not path.exists() or path.read_text() != plan.text():
+            write_atomic(path, plan.text(), durable=True)
         self.supervisor = Supervisor(
             self.campaign, results, self.store, plan.lease, path, self.submitter, say, self.exclude
         )

@@ -1,0 +1,21 @@
+"""A lease plan that somebody left where a driver would read it, such as in the results of an archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from campaign.paths import Results
+from campaign.run.measure_lease import _Measuring
+from tests.campaign_files import load
+from tests.planned_leases import plans_of
+
+
+def test_a_driver_reads_the_plan_that_is_measured_whatever_lies_in_its_place(tmp_path: Path) -> None:
+    campaign = load(tmp_path / "files")
+    results = Results(tmp_path / "results", campaign.name)
+    plan = next(iter(plans_of(campaign).values()))
+    path = results.lease_plans / f"{plan.lease}.{plan.digest}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("planted")
+    _Measuring(plan, results, print, False)
+    assert path.read_text() == plan.text()
