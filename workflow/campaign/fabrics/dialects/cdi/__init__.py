@@ -26,7 +26,7 @@ FABRIC = FabricKind(
     Options,
     open_fabric,
     unverified="a real fabric manager; requests follow public clients of it",
-    tested="its emulator",
+    tested="its emulator alone; no client or schema of others has judged that",
     emulator="campaign.testbed.control_planes.cdi",
     example=Example({"tenant": "b3b65e79-ad41-4367-89d6-e4e7315141ef", "realm": "cdi", "client_id": "campaign"}),
 )
