@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from campaign import files
 from campaign.errors import LaunchError
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.testbed.slurm import daemons, requirements
@@ -425,6 +426,12 @@ def test_a_directory_that_somebody_else_made_is_refused(directory: Path) -> None
     with pytest.raises(LaunchError, match="belongs to another user"):
         up(directory, SMALL)
     assert list(directory.iterdir()) == []
+    # Its owner has a process of somebody else hold the lock, and wants it killed.
+    with files.lock(directory / "keeper.lock", holder="1"), pytest.raises(LaunchError, match="belongs to another user"):
+        down(directory)
+    os.chown(directory, 0, 0)
+    with files.lock(directory / "keeper.lock", holder="1"), pytest.raises(LaunchError, match="in another container"):
+        down(directory)
 
 
 def test_a_machine_with_a_slurm_of_its_own_is_left_alone(directory: Path) -> None:

@@ -3,13 +3,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from campaign.errors import RecordError
+from campaign.errors import ConfigError, RecordError
 from campaign.files import (
     append_json,
+    is_foreign,
     is_locked,
     lock,
     read_json,
@@ -21,6 +24,7 @@ from campaign.files import (
     write_json,
     write_once,
 )
+from campaign.paths import machine_lock
 
 HOLD = """\
 import pathlib, sys
@@ -198,3 +202,62 @@ def test_lines_are_appended_behind_a_torn_one_and_read_from_an_offset(tmp_path: 
     append_json(path, {"n": 2}, durable=True)
     assert read_json_lines(path, offset)[0] == [{"n": 2}]
     assert read_json_lines(path) == ([{"n": 1}, {"n": 2}], path.stat().st_size)
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """Another user's file, which only a link leads to."""
+    path = tmp_path / "private"
+    path.write_text("precious")
+    return path
+
+
+@pytest.mark.parametrize(
+    "open_it", [lambda path: lock(path).__enter__(), lambda path: append_json(path, {}), is_locked]
+)
+def test_what_is_opened_by_a_known_name_is_never_a_link(
+    tmp_path: Path, private: Path, open_it: Callable[[Path], object]
+) -> None:
+    (tmp_path / "machine.lock").symlink_to(private)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_it(tmp_path / "machine.lock")
+    assert private.read_text() == "precious"
+
+
+def test_the_lock_of_a_machine_is_in_a_directory_of_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = machine_lock()
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    path.parent.chmod(0o777)  # as an earlier version may have left it
+    assert machine_lock() == path
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("what", ["link", "directory", "file", "dangling"])
+def test_a_directory_that_somebody_else_took_first_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    taken, theirs = tmp_path / f"composable-campaign-{os.geteuid()}", tmp_path / "theirs"
+    if what == "directory":
+        taken.mkdir()
+    elif what == "file":
+        taken.touch()
+    else:
+        taken.symlink_to(theirs)
+        if what == "link":
+            theirs.mkdir(mode=0o755)
+    if what != "file":
+        real = Path.lstat
+        # Made by another user.
+        monkeypatch.setattr(
+            Path,
+            "lstat",
+            lambda path: os.stat_result((*real(path)[:4], 12345, *real(path)[5:])) if path == taken else real(path),
+        )
+    with pytest.raises(ConfigError, match="set TMPDIR"):
+        machine_lock()
+    assert not (theirs / "machine.lock").exists()
+    assert not is_foreign(tmp_path / "nothing", ())

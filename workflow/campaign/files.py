@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -92,7 +92,7 @@ def append_json(path: Path, document: object, *, durable: bool = False) -> None:
     line = json.dumps(document).encode() + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     new = durable and not path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
@@ -121,6 +121,27 @@ def read_json_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], 
         with suppress(ValueError):
             documents.append(json.loads(line))
     return [document for document in documents if isinstance(document, dict)], offset + len(complete)
+
+
+def open_private(directory: Path) -> None:
+    """Make a directory of a well-known name, or make sure that it is this user's alone; PermissionError names one that is not.
+
+    Under a temporary directory such a name is anybody's to take first, also with a link to what this user may write to.
+    """
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    if is_foreign(directory, trusted=(os.geteuid(),)):
+        raise PermissionError(errno.EPERM, "it belongs to another user, or is no directory", str(directory))
+    directory.chmod(0o700)
+
+
+def is_foreign(directory: Path, trusted: Collection[int]) -> bool:
+    """Whether it is no directory, or it or the link to it is of a user who is not in `trusted`; False where there is nothing."""
+    try:
+        owners = {directory.lstat().st_uid, directory.stat().st_uid}
+    except FileNotFoundError:
+        return directory.is_symlink()
+    return not directory.is_dir() or not owners.issubset(trusted)
 
 
 def make_private(directory: Path) -> None:
@@ -185,7 +206,7 @@ def try_lock(path: Path, holder: str | None = None) -> Iterator[bool]:
 def is_locked(path: Path) -> bool:
     """Whether a live process holds the lock."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:
@@ -203,7 +224,7 @@ def lock_holder(path: Path) -> str:
 def _open_lock(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Children must not inherit the descriptor: a run that outlives its driver would keep the lock.
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
 
 
 def _flock(descriptor: int, operation: int) -> bool:

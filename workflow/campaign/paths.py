@@ -7,7 +7,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.files import content_hash
+from campaign.errors import ConfigError
+from campaign.files import content_hash, open_private
 
 # In a checkout the project's files are beside the package, in an installed wheel inside it.
 _PACKAGE = Path(__file__).resolve().parent
@@ -186,5 +187,15 @@ class Results:
 
 
 def machine_lock() -> Path:
-    """Lock of this user's measurements on this machine, whatever the results directory."""
-    return Path(tempfile.gettempdir()) / f"composable-campaign-{os.getuid()}" / "machine.lock"
+    """Lock of this user's measurements on this machine, whatever the results directory.
+
+    ConfigError: its directory, of a well-known name under the temporary one, is somebody else's.
+    """
+    directory = Path(tempfile.gettempdir()) / f"composable-campaign-{os.geteuid()}"
+    try:
+        open_private(directory)
+    except OSError as error:
+        raise ConfigError(
+            f"{directory}: cannot be used ({error.strerror}); remove it, or set TMPDIR to a directory that only you can write to"
+        ) from error
+    return directory / "machine.lock"

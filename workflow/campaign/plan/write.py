@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from campaign import files
@@ -42,6 +41,6 @@ def write_tables(plan: Plan, directory: Path) -> list[Path]:
     """plan.json (`plan/1`) and plan.tsv (every cell)."""
     directory.mkdir(parents=True, exist_ok=True)
     document, table = directory / "plan.json", directory / "plan.tsv"
-    table.write_text("".join("\t".join(row) + "\n" for row in plan_rows(plan)))
-    document.write_text(json.dumps(plan_document(plan), indent=1) + "\n")
+    files.write_atomic(table, "".join("\t".join(row) + "\n" for row in plan_rows(plan)))
+    files.write_json(document, plan_document(plan), indent=1)
     return [document, table]

@@ -101,6 +101,7 @@ def down(directory: Path) -> bool:
     directory = directory.absolute()
     pid = cluster_directory.keeper(directory)
     if pid is not None:
+        cluster_directory.require_keeper(directory, pid)
         end(pid)
         with suppress(FileNotFoundError):
             _unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text()).interface)

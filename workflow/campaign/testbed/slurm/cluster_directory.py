@@ -18,7 +18,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from campaign.errors import LaunchError
-from campaign.files import acquire_lock, is_locked
+from campaign.files import acquire_lock, is_foreign, is_locked
 from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster
 from campaign.paths import ROOT
 from campaign.processes.command import run_command
@@ -81,9 +81,7 @@ def write(cluster: Cluster) -> None:
 
 def lock(directory: Path) -> int:
     """The lock that the keeper will hold for as long as it lives, so that nobody has to believe a process id."""
-    if directory.exists() and directory.stat().st_uid != os.geteuid():
-        # A well-known name under a temporary directory is anybody's to take first.
-        raise LaunchError(f"{directory}: belongs to another user; choose another directory")
+    _require_own(directory)
     if directory.exists() and any(directory.iterdir()) and not (directory / _LOCK).exists():
         raise LaunchError(f"{directory}: is not empty and is not the directory of a cluster; choose another one")
     if (descriptor := acquire_lock(directory / _LOCK, holder="")) is None:
@@ -92,13 +90,29 @@ def lock(directory: Path) -> int:
 
 
 def keeper(directory: Path) -> int | None:
-    """Process id of the keeper of a cluster that is up; LaunchError: it is only just coming up."""
+    """Process id of the keeper of a cluster that is up; LaunchError: it is only just coming up, or it is another user's."""
+    _require_own(directory)
     if not is_locked(directory / _LOCK):
         return None
     text = (directory / _LOCK).read_text().strip()
     if not text:
         raise LaunchError(f"{directory}: another process is starting a cluster here; try again in a moment")
     return int(text)
+
+
+def require_keeper(directory: Path, pid: int) -> None:
+    """LaunchError: the process of this number does not hold the lock; in another container it may be anything."""
+    lock = (directory / _LOCK).stat()
+    with suppress(OSError):
+        if any(os.path.samestat(file.stat(), lock) for file in Path(f"/proc/{pid}/fd").iterdir() if file.exists()):
+            return
+    raise LaunchError(f"{directory}: its cluster was started in another container, or by another user; stop it there")
+
+
+def _require_own(directory: Path) -> None:
+    # A well-known name under a temporary directory is anybody's to take first.
+    if is_foreign(directory, trusted=(os.geteuid(), 0)):
+        raise LaunchError(f"{directory}: belongs to another user, or is no directory; choose another directory")
 
 
 def clear(directory: Path) -> None:
