@@ -345,6 +345,15 @@ def test_hosts_are_powered_as_the_mode_of_attachment_says(
     assert site.clean()
 
 
+def test_a_matrix_that_renames_machines_is_refused_and_keeps_nothing(serve: Callable[..., Site]) -> None:
+    site = serve(name_max=8)
+    fabric = site.open()
+    with pytest.raises(Incompatible, match=rf"calls machine {NAME}, which it made, '{NAME[:8]}'"):
+        fabric.compose(selected(fabric))
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
 # -- options ------------------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -437,6 +438,9 @@ def test_each_way_to_disagree_has_words() -> None:
     assert "connection 12, the agent does not" in use(target["T2"], shown(agent=())).words
     deleted = shown(agent=())  # of a lease, so that it can only be one that the agent has deleted
     assert ([one.id for one in deleted.ghosts], use(target["T1"], deleted)) == (["11"], Use())
+    renamed = shown(agent=tuple(replace(one, id=f"x-{one.id}") for one in everything.connections))
+    assert renamed.ghosts == ()  # the agent may have it by another Id
+    assert "connection 11, the agent does not" in use(target["T1"], renamed).words
     assert use(target["T4"], everything) == use(
         target["T4"], shown(connections=())
     )  # free, and says nothing of connections

@@ -21,12 +21,13 @@ EDITED = "pool/edit"
 
 @dataclass
 class Part:
-    """What one host gets: its compute device first, then its devices. machine: where it exists already."""
+    """What one host gets: its compute device first, then its devices. machine: where it exists already, or was made just now."""
 
     host: str
     name: str
     devices: tuple[Seen, ...]
     machine: Raw | None = None
+    made: bool = False
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -152,6 +153,7 @@ class Attachment:
         }
         made = self.api.change("POST", "machine", body)
         part.machine = next((each for each in made if member(each, "mach_name") == part.name), body)
+        part.made = True
         self.remember(part.host, str(member(part.machine, "mach_id")))
 
     def _pooled(self, group: Raw) -> dict[str, Raw]:
@@ -191,9 +193,15 @@ class Attachment:
         assert part.machine is not None  # made, or found
         if self.api.client.rehearses:
             return part.machine
-        for listed in self.api.get("machine", mach_id=member(part.machine, "mach_id")):
-            if member(listed, "mach_name") == part.name:
+        mach_id = member(part.machine, "mach_id")
+        for listed in self.api.get("machine", mach_id=mach_id):
+            if (name := member(listed, "mach_name")) == part.name:
                 return cast(Raw, listed)
+            if part.made and number(member(listed, "mach_id")) == number(mach_id):
+                # It is empty yet, and by its name nobody would find that it is ours.
+                self.api.quietly("DELETE", f"machine/{mach_id}")
+                rule = f"the Matrix calls machine {part.name}, which it made, {name!r}; leases are found by these names"
+                raise Incompatible(f"{self.change.tag.lease_id}: {rule}", rule)
         raise ProtocolViolation(f"the Matrix made machine {part.name}, but does not list it")
 
 

@@ -68,12 +68,13 @@ class Shown:
     def ghosts(self) -> tuple[Connection, ...]:
         """Connections of leases that Sunfish lists and that the agent, which was asked, does not have (any more).
 
-        Sunfish keeps them where it does not understand that the agent has deleted one. They hold nothing.
+        Sunfish keeps them where it does not understand that the agent has deleted one. They hold nothing. One whose lease the agent
+        still knows by name may have another Id there, and is no ghost.
         """
-        there = {one.id for one in self.agent or ()}
-        return tuple(
-            one for one in self.connections if self.agent is not None and one.tag is not None and one.id not in there
-        )
+        if self.agent is None:
+            return ()
+        there = {word for one in self.agent for word in (one.id, one.name)}
+        return tuple(one for one in self.connections if one.tag is not None and not {one.id, one.name} & there)
 
     @property
     def targets(self) -> tuple[Endpoint, ...]:

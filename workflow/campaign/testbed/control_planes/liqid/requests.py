@@ -31,7 +31,8 @@ BASE = "/liqid/api/v2/"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How this Matrix answers. async_polls: commits answer 202, and are done at the poll after so many (0: at once)."""
+    """How this Matrix answers. async_polls: commits answer 202, and are done at the poll after so many (0: at once). name_max: it
+    cuts longer names of machines."""
 
     user: str = "campaign"
     password: str = "learn-2-compose"
@@ -40,6 +41,7 @@ class Behaviour:
     camel_case: bool = False
     error_status: int = 200
     async_polls: int = 0
+    name_max: int = 64
     async_end: Literal["404", "SUCCESS", "FAILURE"] = "404"
 
 
@@ -188,6 +190,7 @@ class LiqidDialect:
             case ["POST", "machine"]:
                 names = ("mach_id", "grp_id", "mach_name", "comp_name")
                 machine = matrix.add_machine(*(member(body, name) for name in names))
+                machine.name = machine.name[: self.behaviour.name_max]
                 return [machine_json(machine)]
             case ["DELETE", "machine", number]:
                 return self._commit(lambda: matrix.remove_machine(_number(number)))
