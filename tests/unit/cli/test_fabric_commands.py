@@ -6,7 +6,8 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,19 @@ SECRET = "learn-2-compose"
 class Place:
     """A system whose control plane is emulated, its files, and the command line in its directory."""
 
-    def __init__(self, directory: Path, kind: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        kind: str,
+        devices: Sequence[tuple[str, str, int]] = (("gpu", "cpu-rank", 4),),
+        *,
+        tls: bool = True,
+        **variant: Any,
+    ) -> None:
         self.directory = directory
-        self.rack = rack(["host1", "host2"], [("gpu", "cpu-rank", 4)])
-        self.server = Server(open_dialect(kind, self.rack), directory / "tls")
+        self.rack = rack(["host1", "host2"], devices)
+        self.server = Server(open_dialect(kind, self.rack, **variant), directory / "tls", tls=tls)
+        (directory / "tls").mkdir(exist_ok=True)
         (directory / "tls" / "credentials").write_text(f"campaign\n{SECRET}\n")
         (directory / "tls" / "credentials").chmod(0o600)
         self.path = directory / "systems" / "bench.yaml"
@@ -62,6 +72,15 @@ class Place:
 
     def compose(self, *words: str) -> Result:
         return self.run("compose", "pair", "--campaign", str(self.campaign), *words)
+
+
+@contextmanager
+def checked(directory: Path, devices: Sequence[tuple[str, str, int]], **changes: Any) -> Iterator[Place]:
+    found = Place(directory, "redfish", devices, **changes)
+    try:
+        yield found
+    finally:
+        found.server.close()
 
 
 @pytest.fixture(params=["redfish", "redfish-zones", "liqid"])
@@ -273,3 +292,40 @@ def test_every_emulator_is_checked_without_a_complaint(kind: str, tmp_path: Path
         assert len(place.rack.free()) == 4
     finally:
         place.server.close()
+
+
+def test_a_model_that_the_file_does_not_know_is_offered_as_the_fabric_calls_it(tmp_path: Path) -> None:
+    with checked(tmp_path, [("gpu", "NVIDIA A100-PCIE-40GB", 2), ("nvme", "NVIDIA A100-PCIE-40GB", 1)]) as place:
+        place.document["pool"] = [{"kind": "gpu", "model": "a100", "count": 2}]
+        place.write()
+        told = place.fabric("check", "--look-only").output
+        assert "0 a100 found, the system file lists 2; the fabric has 'NVIDIA A100-PCIE-40GB'" in told
+        place.write(models={"NVIDIA A100-PCIE-40GB": "a100"})
+        told = place.fabric("check", "--look-only").output
+        assert "2 a100, as in the system file" in told  # not three: the drive is no device, whatever its model
+        assert "1 a100 (drive) that the system file does not list" in told
+
+
+def test_a_service_that_composes_nothing_is_told_early(tmp_path: Path) -> None:
+    with checked(tmp_path, [("gpu", "cpu-rank", 2)], composes=False) as place:
+        done = place.fabric("check", "--yes")
+        assert done.exit_code == 1
+        assert "shows its blocks and composes nothing" in done.output
+        assert "composing failed" not in done.output
+
+
+def test_plain_http_is_refused_unless_the_file_says_that_it_is_a_tunnel(tmp_path: Path) -> None:
+    with checked(tmp_path, [("gpu", "cpu-rank", 2)], tls=False) as place:
+        plain = {
+            "ca_file": None,
+            "agent": {"kind": "none"},
+            "credentials": {"file": str(tmp_path / "tls" / "credentials")},
+        }
+        place.write(**plain)
+        done = place.fabric("check", "--look-only")
+        assert done.exit_code == 1
+        assert "anybody on the network can read the password" in done.output
+        place.write(**plain, tunnel=True)
+        done = place.fabric("check", "--look-only")
+        assert done.exit_code == 0, done.output
+        assert "it is a tunnel" in done.output

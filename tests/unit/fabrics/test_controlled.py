@@ -10,6 +10,7 @@ import pytest
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.control_plane.options import Controlled
 from campaign.fabrics.control_plane.protocol import View
 from campaign.fabrics.errors import (
     Busy,
@@ -204,6 +205,15 @@ def test_where_nobody_looks_on_the_hosts_nothing_is_said_to_be_seen(plane: Memor
         assert bool(fabric.looked_for(lease.composition)) == looks
         assert (lease.document()["times"]["host_visible_s"] is not None) == looks
         release(fabric, lease, poll_s=0)
+
+
+def test_models_have_the_names_of_the_system_file_and_what_the_fabric_calls_them_is_kept(tmp_path: Path) -> None:
+    plane = MemoryPlane(rack(["host1"], [("gpu", "NVIDIA A100 80GB", 1), ("gpu", "Weird  GPU", 1)]))
+    model = Controlled(url="http://x", models={"NVIDIA A100 80GB": "a100"}).model
+    fabric = ControlledFabric(plane, HOSTS, tmp_path / "memory.json", model=model)
+    told = [(device.model, device.called) for device in fabric.inventory().devices]
+    assert told == [("a100", "NVIDIA A100 80GB"), ("weird-gpu", "Weird  GPU")]
+    assert "called" not in fabric.inventory().devices[0].document()
 
 
 def test_a_link_below_what_the_site_expects_is_told(fabric: ControlledFabric, tmp_path: Path) -> None:

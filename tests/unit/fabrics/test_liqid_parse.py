@@ -124,34 +124,34 @@ def test_what_is_done_by_and_by_says_where_to_ask() -> None:
     [("predevice", "device_info_gpu"), ("predevice_camel_case", "device_info_gpu_camel_case")],
 )
 def test_devices_are_shown_with_who_has_them(predevices: str, gpus: str) -> None:
-    view = shown(snapshot(predevices, gpus), {"NVIDIA A100-PCIE-40GB": "a100-40gb"})
+    view = shown(snapshot(predevices, gpus))
     told = {d.fabric_id: (d.kind, d.model, d.attached_to, d.holder, d.state, d.location) for d in view.devices}
     assert told == {
-        "gpu1": ("gpu", "a100-40gb", "host1", LEASE, "in_use", "rack0-shelf1/slot1"),
-        "gpu2": ("gpu", "a100-40gb", "host2", "machine prod1", "in_use", "rack0-shelf1/slot2"),
-        "gpu3": ("gpu", "a100-40gb", None, None, "free", "rack0-shelf2/slot1"),
-        "nvme1": ("nvme", "honeybadger-4tb", None, None, "free", "rack0-shelf1/slot3"),
+        "gpu1": ("gpu", "NVIDIA A100-PCIE-40GB", "host1", LEASE, "in_use", "rack0-shelf1/slot1"),
+        "gpu2": ("gpu", "NVIDIA A100-PCIE-40GB", "host2", "machine prod1", "in_use", "rack0-shelf1/slot2"),
+        "gpu3": ("gpu", "NVIDIA A100-PCIE-40GB", None, None, "free", "rack0-shelf2/slot1"),
+        "nvme1": ("nvme", "HoneyBadger 4TB", None, None, "free", "rack0-shelf1/slot3"),
     }
     assert view.holders == {"host1": LEASE, "host2": "machine prod1"}
     assert view.tags == {LEASE: Tag(LEASE, "demo", "tester", 1700000000.0, ("gpu1",))}
 
 
 def test_gpus_have_no_identity_on_the_host_and_drives_their_serial() -> None:
-    ids = {device.fabric_id: device.host_id for device in shown(snapshot(), {}).devices}
+    ids = {device.fabric_id: device.host_id for device in shown(snapshot()).devices}
     assert ids["gpu1"] is None
     assert ids["nvme1"] == sample("device_info_ssd").data[0]["serial_num"]
 
 
 @pytest.mark.parametrize("change", [{"gpu-count": 0}, {"gpu-count": "2"}])
 def test_a_machine_that_counts_otherwise_makes_its_devices_unknown(change: dict[str, Any]) -> None:
-    view = shown(snapshot(details=dict(sample("machine_details").data[0]) | change), {})
+    view = shown(snapshot(details=dict(sample("machine_details").data[0]) | change))
     gpu1 = view.device("gpu1")
     assert gpu1 is not None
     assert (gpu1.state, gpu1.attached_to, gpu1.holder) == ("unknown", None, LEASE)
 
 
 def test_a_machine_that_counts_nothing_is_believed() -> None:
-    view = shown(snapshot(details={"mach_id": 1}), {})
+    view = shown(snapshot(details={"mach_id": 1}))
     assert view.devices[0].state == "in_use"
 
 
@@ -163,14 +163,14 @@ def test_a_device_that_names_a_machine_otherwise_than_the_machine_is_unknown(cha
     next(each for each in listed if each["name"] == "gpu2").update(change)
     machines = {raw["mach_id"]: raw for raw in sample("machine").data}
     infos = {path: sample(f"device_info_{parse.INFO[path]}").data for path in ("compute", "gpu", "storage")}
-    view = shown(assemble(sample("group").data, machines, listed, infos, {}, HOSTS), {})
+    view = shown(assemble(sample("group").data, machines, listed, infos, {}, HOSTS))
     gpu2 = view.device("gpu2")
     assert gpu2 is not None
     assert (gpu2.state, gpu2.attached_to) == ("unknown", None)
 
 
 def test_a_device_that_only_one_list_has_is_unknown() -> None:
-    view = shown(assemble((), {}, sample("predevice").data[-2:], {"storage": ()}, {}, HOSTS), {})
+    view = shown(assemble((), {}, sample("predevice").data[-2:], {"storage": ()}, {}, HOSTS))
     assert [(device.fabric_id, device.state) for device in view.devices] == [("nvme1", "unknown")]
 
 
@@ -184,7 +184,7 @@ def test_two_devices_of_one_name_are_not_guessed_at() -> None:
 def test_a_device_without_a_number_is_unknown(dev_id: str | None) -> None:
     """The SDKs read what is no hexadecimal number as 0, which is no id: nobody could be asked to mark it."""
     infos = {"gpu": [dict(each) | {"dev_id": dev_id} for each in sample("device_info_gpu").data]}
-    view = shown(assemble((), {}, [sample("predevice").data[4]], infos, {}, HOSTS), {})
+    view = shown(assemble((), {}, [sample("predevice").data[4]], infos, {}, HOSTS))
     assert [(device.fabric_id, device.state) for device in view.devices] == [("gpu3", "unknown")]
 
 
@@ -206,7 +206,7 @@ def test_samples_are_what_the_vendors_client_understands(name: str, record: str)
 
 def test_broken_devices_are_not_free() -> None:
     infos = {"gpu": [dict(each) | {"device_state": "FAILED"} for each in sample("device_info_gpu").data]}
-    view = shown(assemble((), {}, [sample("predevice").data[4]], infos, {}, HOSTS), {})
+    view = shown(assemble((), {}, [sample("predevice").data[4]], infos, {}, HOSTS))
     assert [(d.fabric_id, d.health, d.state) for d in view.devices] == [("gpu3", "critical", "failed")]
 
 

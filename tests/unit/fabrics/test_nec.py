@@ -443,7 +443,7 @@ def test_a_host_is_found_by_the_adapter_that_leads_into_the_fabric() -> None:
 def test_the_model_is_the_system_files_name() -> None:
     options = Options.model_validate({"url": "http://cdim", "models": {"NVIDIA A100-PCIE-40GB": "a100-40gb"}})
     found = layout(sample("resources.json"), sample("nodes.json"), options, [])
-    assert {device.model for device in found.devices} == {"a100-40gb", "pm9a3-1.92tb"}
+    assert {options.model(device.model) for device in found.devices} == {"a100-40gb", "pm9a3-1.92tb"}
     (drive,) = (device for device in found.devices if device.kind == "nvme")
     assert drive.host_id == "S64GNE0R"
     assert all(device.host_id is None for device in found.devices if device.kind == "gpu")

@@ -269,9 +269,10 @@ def test_a_list_of_blocks_that_somebody_changed_is_not_overwritten(tmp_path: Pat
 # -- both ends -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("names", ["kept", "own"])
 @pytest.mark.parametrize("quirk", ["composes_nothing", "unused_while_composed"])
-def test_success_that_is_none_is_never_verified(quirk: str, tmp_path: Path) -> None:
-    with bench(tmp_path, quirks=[quirk]) as b:
+def test_success_that_is_none_is_never_verified(quirk: str, names: str, tmp_path: Path) -> None:
+    with bench(tmp_path, quirks=[quirk], names=names, creates="object") as b:
         selection = b.compose()
         assert not b.verified("one", selection)
         assert {b.fabric.inventory().device(name).state for name in selection.ids} == {"unknown"}  # type: ignore[union-attr]
@@ -456,7 +457,8 @@ def test_what_cannot_change_is_read_once(tmp_path: Path) -> None:
     with bench(tmp_path, expand=False) as b:
         first = b.fabric.inventory()
         before = len(b.server.log)
-        assert b.fabric.plane.view().devices == tuple(device for device in first.devices if not device.local)
+        shown = {device.fabric_id: device.model for device in b.fabric.plane.view().devices}
+        assert shown == {device.fabric_id: device.called for device in first.devices if not device.local}
         again = [asked.path for asked in b.server.log[before:]]
         assert len(again) == 1 + 12 + 1  # the blocks, each of them, and the systems
         assert not any("Processors" in path or "Drives" in path for path in again)

@@ -67,6 +67,7 @@ def change(**hosts: tuple[str, ...]) -> Change:
         ("Composed", ("/s/1",), (), ("unknown", None, None)),
         ("Composed", ("/s/1", "/s/2"), (OURS,), ("unknown", None, "one")),
         ("Composed", ("/s/1", "/s/2"), (OURS, THEIRS), ("in_use", "host1", "one")),
+        ("Composed", ("/s/1", "/s/2"), (THEIRS, OURS), ("in_use", "host1", "one")),
     ],
 )
 def test_a_device_is_in_use_only_where_both_ends_and_the_state_agree(
@@ -75,6 +76,29 @@ def test_a_device_is_in_use_only_where_both_ends_and_the_state_agree(
     systems = tuple(system(number, name, "host1", "gpu1") for number, name in enumerate(listed, 1))
     (device,) = seen(block("gpu1", state=state, systems=named), systems=systems).view.devices
     assert (device.state, device.attached_to, device.holder) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "count", "others", "shareable"),
+    [
+        (1, None, ("system theirs",), False),
+        (2, 2, ("system theirs",), True),
+        (2, 3, ("system theirs", "somebody that the service does not list"), False),
+        (3, 2, ("system theirs",), True),
+    ],
+)
+def test_who_else_has_a_block_and_whether_the_service_allows_it(
+    limit: int, count: int | None, others: tuple[str, ...], shareable: bool
+) -> None:
+    systems = (system(1, OURS, "host1", "gpu1"), system(2, THEIRS, "host2", "gpu1"))
+    shared = block("gpu1", state="Composed", systems=("/s/1", "/s/2"), limit=limit, compositions=count)
+    (device,) = seen(shared, systems=systems).view.devices
+    assert (device.holder, device.others, device.shareable) == ("one", others, shareable)
+
+
+def test_a_host_of_two_systems_is_shared() -> None:
+    view = seen(block("gpu1"), systems=(system(1, THEIRS, "host1"), system(2, OURS, "host1"))).view
+    assert (view.holders["host1"], view.shared_hosts) == ("one", {"host1": ("system theirs",)})
 
 
 def test_a_block_that_is_off_or_reserved_is_not_free() -> None:
@@ -112,6 +136,18 @@ def test_limits_count_what_is_there_already() -> None:
     physical = system(1, "host1", "gpu1", kind="Physical")
     shown = seen(block("gpu1"), block("gpu2"), zones=zones, systems=(physical,), composition="expand")
     assert "allows 1 blocks of type Processor in a system, not 2" in str(objection(shown, change(host1=("gpu2",))))
+
+
+def test_a_block_that_does_not_say_that_it_is_a_host_is_one_where_the_system_file_says_so() -> None:
+    odd = [block("cb1", types=()), block("cb2", kind="Expansion"), block("gpu1")]
+    assert seen(*odd, hosts={"host1": "cb1", "host2": "cb2"}).seats["host1"].block == odd[0]
+    mapped = seen(*odd, hosts={"host1": "cb1", "host2": "cb2"})
+    assert {host: seat.block.id for host, seat in mapped.seats.items() if seat.block} == {
+        "host1": "cb1",
+        "host2": "cb2",
+    }
+    assert [device.fabric_id for device in mapped.view.devices] == ["gpu1"]
+    assert [device.fabric_id for device in seen(*odd).view.devices] == ["cb1", "cb2", "gpu1"]
 
 
 def test_a_host_is_what_the_system_file_says_and_what_the_service_offers() -> None:

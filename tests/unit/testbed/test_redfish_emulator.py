@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,23 @@ def system(*blocks: str, name: str = "s") -> dict[str, Any]:
 
 def message(reply: Reply) -> str:
     return str(reply.body["error"]["code"]).rpartition(".")[2]
+
+
+def test_the_odd_variant_has_the_shapes_that_were_recorded(hardware: Rack) -> None:
+    data = Path(__file__).resolve().parents[2] / "data/fabrics/redfish"
+    recorded_root, recorded_block = (
+        json.loads((data / f"{name}_interface_emulator.json").read_text()) for name in ("root", "block")
+    )
+    quirks = ["linked_root", "linked_members", "untyped", "text_reserved", "errors_with_200"]
+    dialect = open_dialect(hardware, quirks=quirks, auth=False, etags="none")
+    root, block = ask(dialect, "GET", "/redfish/v1/").body, ask(dialect, "GET", f"{BLOCKS}/gpu1").body
+    assert {"Systems", "Chassis", "SessionService"} <= set(recorded_root["Links"]) & set(root["Links"])
+    assert not set(root["Links"]) & (set(root) | set(recorded_root))
+    assert ("ResourceBlockType" in block, "ResourceBlockType" in recorded_block) == (False, False)
+    assert block["CompositionStatus"]["Reserved"] == recorded_block["CompositionStatus"]["Reserved"] == "false"
+    assert "Members" in ask(dialect, "GET", BLOCKS).body["Links"]
+    absent = ask(dialect, "GET", f"{SYSTEMS}/9")
+    assert (absent.status, absent.body) == (200, "404")
 
 
 def test_composing_moves_hardware_and_both_ends_say_so(hardware: Rack) -> None:

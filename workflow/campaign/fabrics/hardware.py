@@ -19,6 +19,11 @@ STORAGE_KIND = "nvme"
 NETWORK_KIND = "nic"
 
 
+def use_of(kind: str) -> str:
+    """What devices of a kind are composed as, in one word."""
+    return {STORAGE_KIND: "drive", NETWORK_KIND: "network card"}.get(kind, "device")
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """`count` equal devices that a host has of its own."""
@@ -74,6 +79,7 @@ class Device:
 
     launch: what a process needs to use it, where it is not simply there on its host (remote devices, parts of devices).
     others: whoever has it too, according to the fabric; shareable: the fabric allows so many to have it at one time.
+    called: what the fabric calls its model, where that is not the system file's name.
     """
 
     fabric_id: str
@@ -90,11 +96,17 @@ class Device:
     launch: Launch | None = None
     others: tuple[str, ...] = ()
     shareable: bool = False
+    called: str = ""
 
     @property
     def computes(self) -> bool:
         """True for what a configuration's `device` can name; drives and network cards are not that."""
-        return self.kind not in (STORAGE_KIND, NETWORK_KIND)
+        return self.use == "device"
+
+    @property
+    def use(self) -> str:
+        """What it is composed as."""
+        return use_of(self.kind)
 
     @property
     def physical(self) -> str:
@@ -104,7 +116,15 @@ class Device:
     def document(self) -> dict[str, Any]:
         """What a record keeps: no holder and no state, so equal compositions have equal documents."""
         document = asdict(self)
-        gone = ("holder", "state", "attached_to", "others", "shareable", *(("launch",) if self.launch is None else ()))
+        gone = (
+            "holder",
+            "state",
+            "attached_to",
+            "others",
+            "shareable",
+            "called",
+            *(("launch",) if self.launch is None else ()),
+        )
         for name in gone:
             del document[name]
         return document

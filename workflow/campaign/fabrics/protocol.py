@@ -60,7 +60,7 @@ class Capabilities:
 
     max_devices_per_host: 0 where no limit is known. gives_host_id: the fabric tells what a host calls a device. verified: run
     against the real product, as against written from its documentation. atomic: composing is one step, so that a process that is
-    killed in it leaves nothing half composed.
+    killed in it leaves nothing half composed. read_only: why nothing can be composed at all; empty where it can.
     """
 
     attach_mode: AttachMode = "hot"
@@ -69,6 +69,7 @@ class Capabilities:
     verified: bool = False
     atomic: bool = False
     note: str = ""
+    read_only: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from campaign.errors import CampaignError, ConfigError, FabricError
 from campaign.fabrics.banks import RULES
 from campaign.fabrics.control_plane.options import Controlled as ControlledOptions
 from campaign.fabrics.errors import Conflict
-from campaign.fabrics.hardware import Inventory
+from campaign.fabrics.hardware import Inventory, use_of
 from campaign.fabrics.protocol import Controlled, Fabric, Portable, Request
 from campaign.fabrics.registry import Offer, fabric_kind, offering
 from campaign.lease.campaign_leases import Site
@@ -62,8 +62,10 @@ def check(site: Site) -> Iterator[Finding]:
 def _transport(site: Site) -> Iterator[Finding]:
     options = {key: value for key, value in site.system.fabric.items() if key in ControlledOptions.model_fields}
     url = str(options.get("url", ""))
-    if url.startswith("http://"):
-        words = "not encrypted: anybody on the network can read the password; use https"
+    if url.startswith("http://") and options.get("tunnel") is True:
+        yield Finding("transport", "note", f"{url}: not encrypted by itself; the system file says that it is a tunnel")
+    elif url.startswith("http://"):
+        words = "not encrypted: anybody on the network can read the password; use https, or say `tunnel: true`"
         yield Finding("transport", "problem", f"{url}: {words}")
     elif url and options.get("verify_tls") is False:
         words = "its certificate is not verified (verify_tls: false); give ca_file"
@@ -74,20 +76,22 @@ def _transport(site: Site) -> Iterator[Finding]:
 
 def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
     """The pool as it is against the pool as the system file has it."""
-    expected: Counter[str] = Counter()
+    pooled = {(d.physical, (d.model, d.use)): d for d in inventory.devices if not d.local}
+    expected: Counter[tuple[str, str]] = Counter()
     for entry in system.pool:
-        expected[entry.model] += entry.count
-    there = Counter(model for _, model in {(d.physical, d.model) for d in inventory.devices if not d.local})
-    for model in sorted(expected | there):
-        if there[model] == expected[model]:
-            yield Finding("pool", "ok", f"{there[model]} {model}, as in the system file")
-        elif model not in expected:
-            words = "that the system file does not list; plans do not use them"
-            yield Finding("pool", "note", f"{there[model]} {model} {words}")
+        expected[entry.model, use_of(entry.kind)] += entry.count
+    there = Counter(key for _, key in pooled)
+    names = {device.called or device.model for device in pooled.values()}
+    for model, use in sorted(expected | there):
+        found, listed, words = there[model, use], expected[model, use], model if use == "device" else f"{model} ({use})"
+        if found == listed:
+            yield Finding("pool", "ok", f"{found} {words}, as in the system file")
+        elif not listed:
+            yield Finding("pool", "note", f"{found} {words} that the system file does not list; plans do not use them")
         else:
-            words = f"{there[model]} {model} found, the system file lists {expected[model]}"
-            known = f"; the fabric has {', '.join(sorted(there))} (map the fabric's names under `fabric: models`)"
-            yield Finding("pool", "problem", words + (known if not there[model] else ""))
+            known = "" if found else f"; the fabric has {', '.join(map(repr, sorted(names))) or 'nothing'}"
+            help_ = f" (map its names: `fabric: models: {{NAME: {model}}}`)" if known and names else ""
+            yield Finding("pool", "problem", f"{found} {words} found, the system file lists {listed}{known}{help_}")
     for device in inventory.devices:
         name = f"{device.fabric_id} ({device.model})"
         if device.health != "ok" or device.state in ("failed", "unknown", "unavailable"):
@@ -98,6 +102,8 @@ def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
 
 def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     able = fabric.capabilities()
+    if able.read_only:
+        yield Finding("modes", "problem", able.read_only)
     most = f"at most {able.max_devices_per_host} devices a host" if able.max_devices_per_host else "no limit told"
     yield Finding("modes", "ok", f"devices are attached {able.attach_mode.replace('_', ' ')}; {most}")
     if able.note:

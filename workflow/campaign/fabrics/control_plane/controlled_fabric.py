@@ -31,7 +31,10 @@ _RECENT_S = 1.0
 
 
 class ControlledFabric(Fabric):
-    """`plane` is the dialect; `agent` looks on the hosts, None: nobody does. pool: of the system file; plans go by nothing else."""
+    """`plane` is the dialect; `agent` looks on the hosts, None: nobody does. pool: of the system file; plans go by nothing else.
+
+    model: the system file's name of what the fabric calls a model.
+    """
 
     force = False
 
@@ -42,8 +45,10 @@ class ControlledFabric(Fabric):
         state_file: Path,
         agent: HostAgent | None = None,
         pool: Sequence[PoolSpec] = (),
+        model: Callable[[str], str] = str,
     ) -> None:
         self.plane = plane
+        self._model = model
         self._pool = tuple(pool)
         self._hosts = {host.name: host for host in hosts}
         self._own = tuple(device for host in hosts for device in own_devices(host))
@@ -71,7 +76,9 @@ class ControlledFabric(Fabric):
     def _view(self) -> View:
         """What the control plane shows now; one that shows what no dialect foresaw is at fault, not this program."""
         try:
-            return distinct(self.plane.view(), self._state.read())
+            view = distinct(self.plane.view(), self._state.read())
+            named = (replace(device, model=self._model(device.model), called=device.model) for device in view.devices)
+            return replace(view, devices=tuple(named))
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ProtocolViolation(
                 f"{self.plane.client.base}: unexpected data from the control plane ({type(error).__name__}: {error})"
@@ -252,6 +259,6 @@ def opening(
     ) -> ControlledFabric:
         state = state_dir / f"{kind}.json"
         agent = open_agent(options.agent, len(hosts))
-        return ControlledFabric(plane(options, hosts, pool, StateFile(state)), hosts, state, agent, pool)
+        return ControlledFabric(plane(options, hosts, pool, StateFile(state)), hosts, state, agent, pool, options.model)
 
     return open_fabric

@@ -24,4 +24,4 @@ class Controlled(Connection):
 
     def model(self, told: str) -> str:
         """The system file's name of what the fabric calls a model."""
-        return self.models.get(told, told.lower().replace(" ", "-"))
+        return self.models.get(told, "-".join(told.lower().split()))

@@ -55,6 +55,10 @@ class Connection(Closed):
     verify_tls: bool = Field(
         default=True, description="false: accept any certificate; `campaign fabric check` warns of it"
     )
+    tunnel: bool = Field(
+        default=False,
+        description="true: an `http://` address is a tunnel (such as `ssh -L`) that encrypts; `campaign fabric check` lets it pass",
+    )
     request_s: Annotated[float, Field(gt=0)] = Field(default=30.0, description="seconds that one request may take")
     operation_s: Annotated[float, Field(gt=0)] = Field(
         default=600.0, description="seconds that composing or releasing may take, polling included"

@@ -135,7 +135,7 @@ class Plane(ControlPlane):
             if number != unit and number.isdigit():
                 place = int(number) + 1000 * index
         kind, location = self._options.types[type_], f"{fabric}/slot{place}"
-        return Device(unit, kind, self._options.model(model), None, location, local=False)
+        return Device(unit, kind, model, None, location, local=False)
 
     def banks(self, view: View) -> Sequence[Bank]:
         """One bank a fabric, reached by its machines; there is no limit to how many share it."""

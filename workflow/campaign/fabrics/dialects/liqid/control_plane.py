@@ -44,7 +44,7 @@ class Plane(ControlPlane):
 
     def view(self) -> View:
         self._viewed = snapshot = self._read()
-        return shown(snapshot, self._options.models)
+        return shown(snapshot)
 
     def _read(self) -> Snapshot:
         found = read(self._api, self._hosts, self._groups)
@@ -97,7 +97,7 @@ class Plane(ControlPlane):
         """The session stays: another process of this campaign may use its label, and logging in anew ends it."""
 
 
-def shown(snapshot: Snapshot, models: dict[str, str]) -> View:
+def shown(snapshot: Snapshot) -> View:
     """The view of a snapshot. Pure."""
     slots: dict[tuple[int, int], int] = {}
     devices: list[Device] = []
@@ -105,13 +105,13 @@ def shown(snapshot: Snapshot, models: dict[str, str]) -> View:
         if not seen.computes:
             shelf = (seen.rack, seen.shelf)
             slots[shelf] = slots.get(shelf, 0) + 1
-            devices.append(_device(seen, snapshot, models, f"rack{seen.rack}-shelf{seen.shelf}/slot{slots[shelf]}"))
+            devices.append(_device(seen, snapshot, f"rack{seen.rack}-shelf{seen.shelf}/slot{slots[shelf]}"))
     # Also leases whose marks are on what somebody took from them meanwhile, so that those can be taken away.
     tags = lease_tag.by_lease((seen.tag for seen in snapshot.devices.values()), devices)
     return View(tuple(devices), _host_holders(snapshot), tags)
 
 
-def _device(seen: Seen, snapshot: Snapshot, models: dict[str, str], location: str) -> Device:
+def _device(seen: Seen, snapshot: Snapshot, location: str) -> Device:
     odd = seen.name in snapshot.odd
     attached = None
     if seen.machine is not None and not odd:
@@ -120,7 +120,7 @@ def _device(seen: Seen, snapshot: Snapshot, models: dict[str, str], location: st
     return Device(
         seen.name,
         KINDS[seen.path],
-        models.get(seen.model, seen.model.lower().replace(" ", "-")),
+        seen.model,
         seen.serial or None if KINDS[seen.path] == STORAGE_KIND else None,
         location,
         local=False,

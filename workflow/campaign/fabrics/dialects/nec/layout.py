@@ -88,7 +88,7 @@ def _device(
     return Device(
         name,
         KINDS[str(device.get("type"))],
-        options.model(str(device.get("model") or "unknown")),
+        str(device.get("model") or "unknown"),
         # A drive and a card are seen by their serial on their host; a GPU's UUID is not told.
         str(device["serialNumber"]) if device.get("type") != "GPU" and device.get("serialNumber") else None,
         f"{DRAWER}/slot{slot}",

@@ -40,6 +40,7 @@ class Plane(ControlPlane):
             max_devices_per_host=max(limits) if limits and len(limits) == len(zones) else self._pooled,
             gives_host_id=True,
             note="run against emulators and foreign Redfish clients and servers; not against a vendor's service",
+            read_only="" if self._seen is None or self._seen.reading.composes else ownership.READ_ONLY,
         )
 
     def view(self) -> View:

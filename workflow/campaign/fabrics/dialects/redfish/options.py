@@ -12,7 +12,8 @@ Way = Literal["auto", "specific", "constrained", "expand"]
 
 
 class Options(Controlled):
-    """A Redfish service with resource blocks. `hosts`: Id or Name of the compute block, or of the physical system, of a host."""
+    """A Redfish service with resource blocks. `hosts`: Id or Name of the compute block, or of the physical system, of a host; also
+    of a block that does not say that it is a host."""
 
     auth: Literal["session", "basic"] = Field(
         default="session", description="how to log in: a session, which is ended at close, or Basic with every request"

@@ -28,6 +28,7 @@ _STATES: dict[str | None, DeviceState] = {
     "Unavailable": "unavailable",
 }
 _ATTACHED = ("Composed", "ComposedAndAvailable")
+READ_ONLY = "the service shows its blocks and composes nothing (it has no CompositionService)"
 _WORSE: tuple[Health, ...] = ("ok", "warning", "critical")
 _Named = TypeVar("_Named", Block, System)
 
@@ -99,7 +100,7 @@ def service_view(reading: Reading, hosts: Sequence[str], options: Options, state
         drawer = "+".join(sorted(zones, key=_natural)) or "pool"
         slots[drawer] = slots.get(drawer, 0) + 1
         standing = _standing(reading, block, whose, leased)
-        devices.append(_device(name, block, part, standing, f"{drawer}/slot{slots[drawer]}", options))
+        devices.append(_device(name, block, part, standing, f"{drawer}/slot{slots[drawer]}"))
     tags = by_lease((one.tag for one in leased.values()), devices)
     holders, shared = _host_holders(reading, found, leased)
     return ServiceView(reading, found, View(tuple(devices), holders, tags, shared), blocks, leased)
@@ -158,11 +159,11 @@ def _pooled_parts(reading: Reading, hosts: Collection[str]) -> Iterator[tuple[st
             yield block.id if len(parts) == 1 else f"{block.id}.{number}", (block, part)
 
 
-def _device(name: str, block: Block, part: Part, standing: Standing, location: str, options: Options) -> Device:
+def _device(name: str, block: Block, part: Part, standing: Standing, location: str) -> Device:
     return Device(
         fabric_id=name,
         kind=part.kind,
-        model=options.model(part.model or block.name or block.id),
+        model=part.model or block.name or block.id,
         host_id=part.host_id,
         location=location,
         local=False,
@@ -256,7 +257,7 @@ def banks(seen: ServiceView, view: View) -> tuple[Bank, ...]:
 def objection(seen: ServiceView, change: Change) -> str | None:
     """The rule that a change breaks: whole blocks, one zone for everything in a system, the limits of that zone."""
     if not seen.reading.composes:
-        return "read only: the service shows its blocks and composes nothing (it has no CompositionService)"
+        return f"read only: {READ_ONLY}"
     for host, names in change.hosts.items():
         blocks = {seen.blocks[name].uri: seen.blocks[name] for name in names if name in seen.blocks}
         for block in blocks.values():

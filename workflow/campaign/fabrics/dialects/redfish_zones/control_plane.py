@@ -56,7 +56,7 @@ class Plane(ControlPlane):
     def view(self) -> View:
         # Claims first: one that is written while the chassis is read is then no more than a device that is not yet attached.
         claims = self._state.read().devices
-        return layouts.view(self.look(), claims, self._options.models)
+        return layouts.view(self.look(), claims)
 
     def banks(self, view: View) -> Sequence[Bank]:
         return (self._layout or self.look()).banks

@@ -201,7 +201,7 @@ def host_ports(
     return tuple(sorted(ports, key=lambda port: (len(port.label), port.label)))
 
 
-def view(layout: Layout, claims: Mapping[str, Slot], models: Mapping[str, str]) -> View:
+def view(layout: Layout, claims: Mapping[str, Slot]) -> View:
     """What the chassis shows, with whose it is: by the mark of a zone, else by our claims, else somebody's on that port."""
     within: dict[str, list[HostPort]] = {}
     for port in layout.ports:
@@ -213,7 +213,7 @@ def view(layout: Layout, claims: Mapping[str, Slot], models: Mapping[str, str]) 
         here = within.get(end.path, [])
         agreed = end.zones is None or set(end.zones) == {port.zone.path for port in here}
         here = here or [zones[path] for path in end.zones or () if path in zones]
-        device = _device(layout, end, models)
+        device = _device(layout, end)
         ends = [
             replace(device, attached_to=port.holder, holder=_holder(end.id, port, claims), state="in_use")
             for port in here
@@ -223,14 +223,13 @@ def view(layout: Layout, claims: Mapping[str, Slot], models: Mapping[str, str]) 
     return View(tuple(devices), _holders(layout, devices), tags)
 
 
-def _device(layout: Layout, end: Endpoint, models: Mapping[str, str]) -> Device:
+def _device(layout: Layout, end: Endpoint) -> Device:
     told, port = layout.cards.get(end.path, Card()), layout.port_of.get(end.path)
-    model = told.model or end.name
     link = port.link if port is not None and port.link is not None else told.link
     return Device(
         end.id,
         end.kind,
-        models.get(model, re.sub(r"\s+", "-", model.strip().lower())),
+        told.model or end.name,
         end.identity or told.serial,
         layout.location(end.path),
         local=False,

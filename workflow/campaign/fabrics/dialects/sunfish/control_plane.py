@@ -169,7 +169,7 @@ class Plane(ControlPlane):
         return Device(
             target.id,
             kind(target, entity),
-            self._options.model(str(entity.get("Model") or "unknown")),
+            str(entity.get("Model") or "unknown"),
             target.uuid or (str(serial) if serial else None),
             self._places[target.id],
             local=False,
