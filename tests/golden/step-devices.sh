@@ -7,12 +7,19 @@ host2) first=2 ranks=2 devices=GPU-3,GPU-4 ;;
 *) echo "$SLURMD_NODENAME is no host of this run" >&2; exit 125 ;;
 esac
 rank=$((first + SLURM_LOCALID))
+look() {
+  read -r boot idle </proc/uptime
+  group=$(sed -n 's/^0:://p' /proc/self/cgroup)
+  kills=$(sed -n 's/^oom_kill //p' "/sys/fs/cgroup$group/memory.events" /proc/vmstat 2>/dev/null | head -n 1)
+  echo "$1 $(date +%s.%N) $boot ${kills:-0}" >>"$here"
+}
 here=/shared/results/work/2x2/runs/cell.1/rank.$rank
 echo "started $SLURM_JOB_ID.$SLURM_STEP_ID $SLURMD_NODENAME" >"$here"
 if ! command -v python >/dev/null; then
   echo missing >>"$here"
   exit 127
 fi
+look before
 (
 export RANK=$rank
 export LOCAL_RANK=$SLURM_LOCALID
@@ -27,5 +34,6 @@ export CAMPAIGN_RUN=0123/2x2/cell.1 CAMPAIGN_RUN_RANK='0123/2x2/cell.1#'$rank#
 exec "$@"
 )
 code=$?
+look after
 echo "ended $code" >>"$here"
 exit $code

@@ -7,12 +7,19 @@ host2) first=2 ranks=2 ;;
 *) echo "$SLURMD_NODENAME is no host of this run" >&2; exit 125 ;;
 esac
 rank=$((first + SLURM_LOCALID))
+look() {
+  read -r boot idle </proc/uptime
+  group=$(sed -n 's/^0:://p' /proc/self/cgroup)
+  kills=$(sed -n 's/^oom_kill //p' "/sys/fs/cgroup$group/memory.events" /proc/vmstat 2>/dev/null | head -n 1)
+  echo "$1 $(date +%s.%N) $boot ${kills:-0}" >>"$here"
+}
 here=/shared/results/work/2x2/runs/cell.1/rank.$rank
 echo "started $SLURM_JOB_ID.$SLURM_STEP_ID $SLURMD_NODENAME" >"$here"
 if ! command -v python >/dev/null; then
   echo missing >>"$here"
   exit 127
 fi
+look before
 (
 export RANK=$rank
 export LOCAL_RANK=$SLURM_LOCALID
@@ -39,5 +46,6 @@ for round in 1 2 3 4 5 6 7 8 9; do
     kill -9 "${pid%/environ}" 2>/dev/null
   done
 done
+look after
 echo "ended $code" >>"$here"
 exit $code

@@ -2,12 +2,19 @@
 #!/bin/sh
 # Made for one run: one program for all ranks.
 rank=0
+look() {
+  read -r boot idle </proc/uptime
+  group=$(sed -n 's/^0:://p' /proc/self/cgroup)
+  kills=$(sed -n 's/^oom_kill //p' "/sys/fs/cgroup$group/memory.events" /proc/vmstat 2>/dev/null | head -n 1)
+  echo "$1 $(date +%s.%N) $boot ${kills:-0}" >>"$here"
+}
 here=/shared/results/work/2x2/runs/cell.1/rank.$rank
 echo "started $SLURM_JOB_ID.$SLURM_STEP_ID $SLURMD_NODENAME" >"$here"
 if ! command -v mpirun >/dev/null; then
   echo missing >>"$here"
   exit 127
 fi
+look before
 (
 unset SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEPID SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE SLURM_CPU_BIND
 unset SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_DISTRIBUTION
@@ -25,5 +32,6 @@ export CAMPAIGN_RUN=0123/2x2/cell.1 CAMPAIGN_RUN_RANK='0123/2x2/cell.1#'$rank#
 exec "$@"
 )
 code=$?
+look after
 echo "ended $code" >>"$here"
 exit $code

@@ -13,12 +13,19 @@ case $rank in
 4) set -- bitfusion run -n 1 -p 0.25 -- "$@" ;;
 5) set -- bitfusion run -n 1 -p 0.25 -- "$@" ;;
 esac
+look() {
+  read -r boot idle </proc/uptime
+  group=$(sed -n 's/^0:://p' /proc/self/cgroup)
+  kills=$(sed -n 's/^oom_kill //p' "/sys/fs/cgroup$group/memory.events" /proc/vmstat 2>/dev/null | head -n 1)
+  echo "$1 $(date +%s.%N) $boot ${kills:-0}" >>"$here"
+}
 here=/shared/results/work/L1R2/runs/cell.1/rank.$rank
 echo "started $SLURM_JOB_ID.$SLURM_STEP_ID $SLURMD_NODENAME" >"$here"
 if ! command -v "$1" >/dev/null; then
   echo missing >>"$here"
   exit 127
 fi
+look before
 (
 export RANK=$rank
 export LOCAL_RANK=$SLURM_LOCALID
@@ -36,5 +43,6 @@ export CAMPAIGN_RUN=0123/L1R2/cell.1 CAMPAIGN_RUN_RANK='0123/L1R2/cell.1#'$rank#
 exec "$@"
 )
 code=$?
+look after
 echo "ended $code" >>"$here"
 exit $code

@@ -218,7 +218,7 @@ def test_every_file_that_is_not_read_is_listed_with_the_reason() -> None:
         ("Running\nkilled by the watchdog\n", {"timed_out": "by the watchdog"}, "time_limit"),
         ("Running\nTraceback (most recent call last):\nValueError: bad\n", {}, "crashed"),
         ("Running\nexit code 3\n", {"exit_code": r"exit code (\d+)"}, "crashed"),
-        ("Running\nexit code 137\n", {"exit_code": r"exit code (\d+)"}, "oom_host"),
+        ("Running\nexit code 137\n", {"exit_code": r"exit code (\d+)"}, "crashed"),
         ("Running\n", {}, "incomplete"),
         (four_ranks(1000).replace("8.734", "nan"), {}, "nan"),
         (four_ranks(1000) + "exit code 0\n", {"exit_code": r"exit code (\d+)"}, "ok"),

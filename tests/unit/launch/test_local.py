@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -175,3 +177,78 @@ def test_an_interruption_leaves_nothing_running(bench: Bench, monkeypatch: pytes
     with pytest.raises(Interruption):
         bench.run(SLEEP, {"host1": 2})
     assert list(marked(bench.mark)) == []
+
+
+def test_a_daemon_that_cleans_its_environment_is_ended_with_its_run(bench: Bench) -> None:
+    pid_file = bench.directory / "pid"
+    daemon = f"env -i setsid sh -c 'sleep 60 & echo $$ $! >{pid_file}; wait' >/dev/null 2>&1 &"
+    daemon += f" while ! test -s {pid_file}; do sleep 0.01; done"
+    assert bench.run(("sh", "-c", daemon)).codes == (0,)
+    for pid in pid_file.read_text().split():
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def after(seconds: float, action: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(seconds, action)
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_rank_that_is_stopped_for_a_while_is_noticed(bench: Bench, deep: bool) -> None:
+    """A rank itself, and a process that it has started."""
+    pid_file = bench.directory / "pid"
+    program = f"echo $$ >{pid_file}; exec sleep 60"
+    argv = ("sh", "-c", f"sh -c '{program}'; true") if deep else ("sh", "-c", program)
+
+    def stop() -> None:
+        os.kill(int(pid_file.read_text()), signal.SIGSTOP)
+        if not deep:
+            time.sleep(0.1)
+            os.kill(int(pid_file.read_text()), signal.SIGCONT)
+
+    timer = after(0.7, stop)
+    ended = bench.run(argv)
+    timer.join()
+    assert "stopped" in ended.disturbed
+    assert not ended.timed_out
+    assert ended.ended - ended.started < 10
+
+
+def test_a_driver_that_is_suspended_with_its_run_notices_it(bench: Bench) -> None:
+    timer = after(0.2, lambda: os.kill(os.getpid(), signal.SIGCONT))
+    ended = bench.run("import time; time.sleep(0.6)")
+    timer.join()
+    assert "suspended" in ended.disturbed
+
+
+def test_a_debugger_is_noticed(bench: Bench) -> None:
+    traced = "import ctypes, time; ctypes.CDLL(None).ptrace(0, 0, 0, 0); time.sleep(60)"  # by its parent
+    assert "debugger" in bench.run(traced).disturbed
+
+
+@pytest.mark.parametrize("by_s", [-7200.0, 7200.0])
+def test_a_clock_that_is_set_ends_no_run_and_gives_no_duration(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    now = time.time
+    timer = after(0.2, lambda: monkeypatch.setattr(time, "time", lambda: now() + by_s))
+    ended = bench.run("import time; time.sleep(0.5)")
+    timer.join()
+    assert not ended.timed_out
+    assert 0.5 <= ended.ended - ended.started < 5
+    assert f"the clock was set by {by_s:+.1f} s" in ended.disturbed
+
+
+def test_an_undisturbed_run_says_nothing(bench: Bench) -> None:
+    """Neither its own debugger nor SIGKILL by somebody is a disturbance of its times."""
+    assert bench.run("import os; os.kill(os.getpid(), 9)").disturbed == ""
+    tracer = """
+import ctypes, os
+if os.fork():
+    os.wait()
+else:
+    ctypes.CDLL(None).ptrace(0, 0, 0, 0)
+    os.kill(os.getpid(), 19)
+"""
+    assert bench.run(tracer).disturbed == ""

@@ -156,6 +156,14 @@ def test_how_a_rank_ended_is_in_its_file(tmp_path: Path, code: str, end: int) ->
     assert read_ends(tmp_path, 2) == (RankEnd(), RankEnd("host1", "7.3", end))
 
 
+def test_clocks_and_kills_are_compared_from_the_start_of_a_rank_to_its_end() -> None:
+    looks = "before 1000.5 50.25 2\nended 137\nafter {} {} 3\n"
+    assert parse_end(looks.format(1010.5, 60.25)) == RankEnd(code=-9, memory_kills=1)
+    assert parse_end(looks.format(-6189.5, 60.25)) == RankEnd(code=-9, memory_kills=1, clock_set_s=-7200.0)
+    assert parse_end("before 1000.%N 50.25 2\nafter 1010.%N 60.25 3\n") == RankEnd()
+    assert parse_end("before 1000.5 50.25 2\n") == RankEnd()  # killed with its script
+
+
 def test_a_program_that_is_not_there_is_told_from_one_that_fails(tmp_path: Path) -> None:
     Task(tmp_path, Step(("no-such-program",), {}, TWO)).run("host1")
     assert read_ends(tmp_path, 1)[0].missing

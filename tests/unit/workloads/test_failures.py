@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.errors import LaunchError
-from campaign.workloads.failures import classify
+from campaign.workloads.failures import KILLED, classify
 from campaign.workloads.log_reader import Log
 
 OOM_OLD = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.76 GiB total capacity; 9.58 GiB allocated)"
@@ -97,11 +97,15 @@ def verdict(log: str, codes: list[int | None], **more: bool) -> tuple[str, int |
             "oom_host",
             None,
         ),
-        ("/tmp/x.sh: line 3: 12345 Killed                  python train.py", [137], "oom_host", 0),
-        ("Killed", [None], "oom_host", None),
+        ("/tmp/x.sh: line 3: 12345 Killed                  python train.py", [137], "crashed", 0),
+        ("Killed", [None], "crashed", None),
+        ("mpirun noticed that process rank 1 with PID 7 on node n1 exited on signal 9 (Killed).", [137], "crashed", 0),
+        ("[1.0] Memory cgroup out of memory: Killed process 7 (python) total-vm:9kB", [-9], "oom_host", None),
+        ("RuntimeError: CUDA out of memory.", [1], "oom_device", None),
+        ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", [1], "oom_device", None),
         (TIME_LIMIT, [-15], "time_limit", None),
-        ("", [0, -9], "oom_host", 1),
-        ("", [137], "oom_host", 0),
+        ("", [0, -9], "crashed", 1),
+        ("", [137], "crashed", 0),
         ("", [0, -11], "crashed", 1),
         ("", [7, 0], "crashed", 0),
         ("1: ValueError: no such batch", [0, 1], "crashed", 1),
@@ -121,7 +125,7 @@ def test_the_first_failure_in_time_is_the_cause() -> None:
 
 
 def test_a_lost_peer_is_a_consequence_of_whatever_took_the_peer() -> None:
-    assert verdict(LOST, [1, -9]) == ("oom_host", 1)
+    assert verdict(LOST, [1, -9]) == ("crashed", 1)
     assert verdict(LOST, [1, -11]) == ("crashed", 1)
     assert verdict(LOST, [1, 7]) == ("crashed", 1)
     assert verdict(f"{LOST}\n[rank1]: ValueError: bad", [1, 1]) == ("crashed", 1)
@@ -147,9 +151,33 @@ def test_a_memory_limit_that_was_hit_needs_no_words() -> None:
     assert found[1].evidence == STEP_MEMORY.strip()
 
 
-def test_a_run_that_ended_well_has_no_failure_whatever_it_printed() -> None:
-    log = f"{OOM_NEW}\ntrying a smaller batch\n"
-    assert classify(log, [0, 0], timed_out=False, killed_by_us=False) is None
+def test_a_device_without_memory_is_believed_whatever_the_exit() -> None:
+    for codes in ([0, 0], [1, 0], [-6], [None]):
+        assert verdict(f"{OOM_NEW}\ntrying a smaller batch\n", codes)[0] == "oom_device"
+    for innocent in (INNOCENT, f"{LOST}\n", "CUDA_ERROR_OUT_OF_MEMORY\n", "MemoryError\n"):
+        assert classify(innocent, [0, 0], timed_out=False, killed_by_us=False) is None
+
+
+@pytest.mark.parametrize(
+    ("log", "codes"),
+    [
+        ("", [0, -9]),
+        ("", [137]),
+        ("Killed", [None]),
+        (LOST, [1, -9]),
+        ("srun: error: n1: task 1: Killed", [1]),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ", [1]),
+        ("exitcode  : -9 (pid: 7)\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n", [1]),
+    ],
+)
+def test_a_kill_is_want_of_memory_only_where_the_kernel_counted_one(log: str, codes: list[int | None]) -> None:
+    found = classify(log, codes, timed_out=False, killed_by_us=False)
+    assert found is not None
+    assert (found[0], found[1].reason) == ("crashed", KILLED)
+    found = classify(log, codes, timed_out=False, killed_by_us=False, memory_kills=2)
+    assert found is not None
+    assert found[0] == "oom_host"
+    assert "kernel counted during the run: 2" in found[1].evidence
 
 
 @pytest.mark.parametrize(

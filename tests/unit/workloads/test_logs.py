@@ -136,8 +136,14 @@ def test_every_signature_has_its_sign(text: str) -> None:
     assert any(sign in text.encode() for sign in SIGNS)
 
 
-def test_a_log_of_a_run_that_ended_well_is_not_even_opened(tmp_path: Path) -> None:
-    assert classify(Log(tmp_path / "absent"), [0, 0], timed_out=False, killed_by_us=False) is None
+@pytest.mark.usefixtures("small")
+def test_of_a_log_of_a_run_that_ended_well_only_lines_about_device_memory_are_read(tmp_path: Path) -> None:
+    noise = b"host:1:1 [0] NCCL INFO Channel 00 : 0 -> 1\n" * (1 << 12) + b"Connection closed by peer\nMemoryError\n"
+    path = tmp_path / "log"
+    assert classify(write(path, noise), [0, 0], timed_out=False, killed_by_us=False) is None
+    found = classify(write(path, noise, CAUSES[0][0], noise), [0, 0], timed_out=False, killed_by_us=False)
+    assert found is not None
+    assert (found[0], found[1].rank, found[1].evidence) == ("oom_device", 1, CAUSES[0][0].decode().strip())
 
 
 def test_the_tail_is_evidence() -> None:

@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -19,20 +18,21 @@ from typing import Any, Literal, cast
 from campaign.config.system_file import SystemFile
 from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
+from campaign.launch.disturbances import LOOK_S, Disturbances
 from campaign.launch.protocol import Limits
 from campaign.launch.rank_placement import RankPlace, UsedDevices, open_placement
 from campaign.launch.sidecar import local_sidecar, start_process
 from campaign.processes.marked import MARK, adopt_orphans, children, end_run, marked, memory_mib
+from campaign.processes.memory_kills import memory_kills
 from campaign.workloads.protocol import Ended, Step
 from campaign.workloads.trainer.rank_interface import result_path
 
 _MEMORY_LOOK_S = 0.1
 _PEER_PATIENCE_S = 10.0  # from the first failed rank to the end of the others, which wait for it in a collective
 _EXIT_PATIENCE_S = 10.0  # from the last result file to the end of the ranks
-_RESULT_LOOK_S = 0.5
 _PARENT_PATIENCE_S = 300.0  # loading torch from a busy shared file system can take minutes
 
-_Stopped = Literal["time limit", "memory limit", "failed rank", "exit hang"]
+_Stopped = Literal["time limit", "memory limit", "failed rank", "exit hang", "disturbance"]
 
 
 class LocalLauncher:
@@ -107,48 +107,51 @@ def _run(
     for path in results:
         path.unlink(missing_ok=True)
     before = children()
-    started = time.time()
+    kills = memory_kills()
     processes: list[_Forked | subprocess.Popen[bytes]] = []
-    try:
-        if parent is not None:
-            processes += parent.fork(step, places, log, directory)
-        else:
-            with log.open("ab") as output:
-                for place in places:
-                    words = (*place.prefix, *step.argv)
-                    processes.append(start_process(words, place.environment, output, place.namespaces, directory))
-        stopped = _wait(processes, marker, started, limits, results)
-    finally:
-        for process in processes:
-            if process.poll() is None:  # a fork's environment shows no mark from outside
-                with suppress(ProcessLookupError):
-                    os.killpg(os.getpgid(process.pid), signal.SIGKILL)
-        # Also after success: a program may have left something running in the background.
-        end_run(processes, marker, before)
+    with Disturbances() as disturbances:
+        try:
+            if parent is not None:
+                processes += parent.fork(step, places, log, directory)
+            else:
+                with log.open("ab") as output:
+                    for place in places:
+                        words = (*place.prefix, *step.argv)
+                        processes.append(start_process(words, place.environment, output, place.namespaces, directory))
+            stopped = _wait(processes, marker, disturbances, limits, results)
+        finally:
+            for process in processes:
+                if process.poll() is None:  # a fork's environment shows no mark from outside
+                    with suppress(ProcessLookupError):
+                        os.killpg(os.getpgid(process.pid), signal.SIGKILL)
+            # Also after success: a program may have left something running in the background.
+            end_run(processes, marker, before)
+        disturbances.look_at_clocks()
     codes = tuple(process.returncode for process in processes)
     # Ranks that measured well and then hung in their exit: their results stand. Others ended by themselves.
     hang = tuple(rank for rank, code in enumerate(codes) if stopped == "exit hang" and code == -signal.SIGKILL)
     return Ended(
         tuple(0 if rank in hang else code for rank, code in enumerate(codes)),
-        started,
-        time.time(),
+        disturbances.started,
+        disturbances.ended,
         timed_out=stopped == "time limit",
         memory_limit_hit=stopped == "memory limit",
         exit_hang=hang,
+        memory_kills=memory_kills() - kills,
+        disturbed=disturbances.found,
     )
 
 
 def _wait(
     processes: Sequence[_Forked | subprocess.Popen[bytes]],
     marker: str,
-    started: float,
+    disturbances: Disturbances,
     limits: Limits,
     results: Sequence[Path],
 ) -> _Stopped | None:
     """Wait for all (None), or until they have to be ended. results: files that the ranks leave when they have measured."""
     poll = select.poll()
     waiting = {}
-    deadline = started + limits.time_limit_s
     failed_at = complete_at = math.inf
     try:
         for process in processes:
@@ -156,17 +159,19 @@ def _wait(
             waiting[descriptor] = process
             poll.register(descriptor, select.POLLIN)
         while waiting:
-            now = time.time()
+            now = disturbances.elapsed_s
             if results and complete_at > now and all(path.exists() for path in results):
                 complete_at = now
+            disturbances.look([process.pid for process in waiting.values()])
             for when, why in (
-                (deadline, "time limit"),
+                (now if disturbances.found else math.inf, "disturbance"),
+                (limits.time_limit_s, "time limit"),
                 (failed_at + _PEER_PATIENCE_S, "failed rank"),
                 (complete_at + _EXIT_PATIENCE_S, "exit hang"),
             ):
                 if now >= when:
                     return cast(_Stopped, why)
-            look_s = _RESULT_LOOK_S if results else math.inf
+            look_s = LOOK_S
             if limits.memory_limit_mib is not None:
                 if (
                     memory_mib(list({*marked(marker), *(one.pid for one in waiting.values())}))
@@ -174,12 +179,12 @@ def _wait(
                 ):
                     return "memory limit"
                 look_s = _MEMORY_LOOK_S
-            wait_s = min(deadline - now, failed_at + _PEER_PATIENCE_S - now, look_s)
-            for descriptor, _ in poll.poll(max(1.0, wait_s * 1e3)):
+            wait_s = min(limits.time_limit_s - now, failed_at + _PEER_PATIENCE_S - now, look_s)
+            for descriptor, _ in disturbances.wait(lambda s: poll.poll(max(1.0, s * 1e3)), wait_s):
                 poll.unregister(descriptor)
                 os.close(descriptor)
                 if waiting.pop(descriptor).wait() != 0:
-                    failed_at = min(failed_at, time.time())
+                    failed_at = min(failed_at, disturbances.elapsed_s)
         return None
     finally:
         for descriptor in waiting:

@@ -19,11 +19,13 @@ from typing import Any, Literal
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import Composition
+from campaign.launch.disturbances import LOOK_S, Disturbances
 from campaign.launch.emulation.cluster_spec import find_from_environment
 from campaign.launch.protocol import Limits
 from campaign.launch.rank_placement import SlurmPlacement
 from campaign.launch.sidecar import slurm_sidecar
 from campaign.launch.srun_step import (
+    RankEnd,
     codes_of,
     objection,
     rank_script,
@@ -43,10 +45,10 @@ _START_PATIENCE_S = 600.0  # a controller that restarts, hosts that are still bu
 _END_PATIENCE_S = 15.0  # from the end of all ranks to that of srun
 _DEAD_PATIENCE_S = 2.0
 _SWEEP_PATIENCE_S = 30.0  # for a controller that does not answer while a run is being ended
-_LOOK_S, _FIRST_LOOK_S = 1.0, 0.1
+_RETRY_S, _FIRST_LOOK_S = 1.0, 0.1
 _TAIL_BYTES = 256 * 1024  # Slurm's words about the end of a step come last
 
-_Why = Literal["time limit", "failed rank", "no start"]
+_Why = Literal["time limit", "failed rank", "no start", "disturbance"]
 
 
 class SrunLauncher:
@@ -112,7 +114,7 @@ class _Running:
     directory: Path
     limits: Limits
     words: str = ""
-    started: float = field(default_factory=time.time)
+    disturbances: Disturbances = field(default_factory=Disturbances)
     log_start: int = 0
 
     def measured(self, flags: tuple[str, ...]) -> Ended:
@@ -124,11 +126,13 @@ class _Running:
         self.log_start = self.log.stat().st_size
         patience = Patience()
         while True:
-            code, why = self._once()
-            if code == 0 or self._has_begun() or not patience.lasts(self.words, _LOOK_S):
+            with self.disturbances:
+                code, why = self._once()
+                self.disturbances.look_at_clocks()
+            if code == 0 or self._has_begun() or not patience.lasts(self.words, _RETRY_S):
                 break
-            time.sleep(_LOOK_S)
-            self.started, self.words = time.time(), ""
+            time.sleep(_RETRY_S)
+            self.disturbances, self.words = Disturbances(), ""
         return self._understood(code, why, flags)
 
     def _once(self) -> tuple[int, _Why | None]:
@@ -170,23 +174,26 @@ class _Running:
         failed_at: float | None = None
         look_s = _FIRST_LOOK_S
         while True:
-            now = time.time()
+            now = self.disturbances.elapsed_s
             if begun_at is None and self._has_begun():
                 begun_at = now
-            if begun_at is None and now > self.started + _START_PATIENCE_S:
+            self.disturbances.look([srun.pid])
+            if begun_at is not None and self.disturbances.found:
+                return "disturbance"
+            if begun_at is None and now > _START_PATIENCE_S:
                 return "no start"
             if begun_at is not None and now >= begun_at + self.limits.time_limit_s:
                 return "time limit"
             if failed_at is not None and now >= failed_at + _PEER_PATIENCE_S:
                 return "failed rank"
-            wait_s = look_s if begun_at is None else begun_at + self.limits.time_limit_s - now
+            wait_s = look_s if begun_at is None else min(LOOK_S, begun_at + self.limits.time_limit_s - now)
             if failed_at is not None:
                 wait_s = min(wait_s, failed_at + _PEER_PATIENCE_S - now)
-            if self._listen(srun, wait_s):
+            if self.disturbances.wait(lambda seconds: self._listen(srun, seconds), wait_s):
                 return None
-            look_s = min(_LOOK_S, 2 * look_s)
+            look_s = min(LOOK_S, 2 * look_s)
             if failed_at is None and some_rank_failed(self.words):
-                failed_at = time.time()
+                failed_at = self.disturbances.elapsed_s
 
     def _listen(self, srun: subprocess.Popen[bytes], wait_s: float) -> bool:
         """Take what srun says next, for so long at most; True when it has ended."""
@@ -218,9 +225,9 @@ class _Running:
             raise LaunchError(f"the hosts of a failed run could not be queried: {answers.problem}")
 
     def _over(self, srun: subprocess.Popen[bytes], patience_s: float) -> bool:
-        deadline = time.time() + patience_s
-        while time.time() < deadline:
-            if self._listen(srun, deadline - time.time()):
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            if self._listen(srun, deadline - time.monotonic()):
                 srun.wait()
                 return True
         return False
@@ -231,17 +238,21 @@ class _Running:
     def _understood(self, code: int, why: _Why | None, flags: tuple[str, ...]) -> Ended:
         ends = read_ends(self.directory, self.step.processes)
         tail = self._tail() if code else ""
-        if error := objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.program):
+        disturbed = self.disturbances.found or _clock_set(ends)
+        error = objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.program)
+        if error is not None and (not disturbed or isinstance(error, HostFailed)):
             raise error
         codes = codes_of(ends, code, ended_by_us=why is not None)
         return Ended(
             codes,
-            self.started,
-            time.time(),
+            self.disturbances.started,
+            self.disturbances.ended,
             # All ranks may have ended in the moment in which they were to be ended.
             timed_out=why == "time limit" and None in codes,
             memory_limit_hit=bool(MEMORY_ENDED.search(tail)),
             flags=flags,
+            memory_kills=sum(end.memory_kills for end in ends),
+            disturbed=disturbed,
         )
 
     def _tail(self) -> str:
@@ -249,6 +260,12 @@ class _Running:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self.log_start, size - _TAIL_BYTES))
             return file.read().decode(errors="replace")
+
+
+def _clock_set(ends: Sequence[RankEnd]) -> str:
+    """Which host's clock was set during the run; empty for none."""
+    set_s = {end.host: end.clock_set_s for end in ends if end.clock_set_s}
+    return "; ".join(f"the clock of {host} was set by {by_s:+.1f} s" for host, by_s in set_s.items())
 
 
 def _follows_every_process() -> bool:

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,15 @@ from campaign.workloads.protocol import Step
 RANK_MARK = f"{MARK}_RANK"
 """In the environment of a rank's processes: `MARKER#RANK#`, so that what one rank leaves behind is found without harm to others."""
 
+# Wall clock, clock since boot, and out-of-memory kills of the task's control group (else of the host), as in
+# `processes.memory_kills`. Slurm itself reports those of a group of version 1.
+_LOOK = """look() {
+  read -r boot idle </proc/uptime
+  group=$(sed -n 's/^0:://p' /proc/self/cgroup)
+  kills=$(sed -n 's/^oom_kill //p' "/sys/fs/cgroup$group/memory.events" /proc/vmstat 2>/dev/null | head -n 1)
+  echo "$1 $(date +%s.%N) $boot ${kills:-0}" >>"$here"
+}
+"""
 # After the end of srun, everything of these lines is in the file; before, it may be late on a shared file system.
 _STARTS = """here={directory}/rank.$rank
 echo "started $SLURM_JOB_ID.$SLURM_STEP_ID $SLURMD_NODENAME" >"$here"
@@ -30,8 +40,10 @@ if ! command -v {program} >/dev/null; then
   echo missing >>"$here"
   exit 127
 fi
+look before
 """
-_ENDS = """echo "ended $code" >>"$here"
+_ENDS = """look after
+echo "ended $code" >>"$here"
 exit $code
 """
 _SWEEP = """for round in 1 2 3 4 5 6 7 8 9; do
@@ -46,6 +58,8 @@ done
 _FAILED_TASKS = re.compile(r"srun: error: [^\s:]+: tasks? ([\d,-]+): (?!Terminated)([^\n]+)")
 _LOST_HOST = re.compile(r"Node failure on (\S+)")
 _STARTED, _ENDED, _MISSING = "started", "ended", "missing"
+_LOOKS = ("before", "after")
+_CLOCK_SET_S = 1.0  # the script reads one clock after the other
 _KILLS = (-signal.SIGKILL, -signal.SIGTERM)
 _SIGNALS = {member.value for member in signal.Signals}
 
@@ -90,7 +104,7 @@ def rank_script(step: Step, placement: StepPlacement, marker: str, directory: Pa
     if prefixes := {rank: given.prefix for rank, given in placement.given.items() if given.prefix}:
         text += "".join(f"{line}\n" for line in _by_rank(_before(prefixes)))
         program = '"$1"'
-    text += _STARTS.replace("{directory}", where).replace("{program}", program)
+    text += _LOOK + _STARTS.replace("{directory}", where).replace("{program}", program)
     # In a shell of its own, so that none of it is in the environment of what comes after.
     text += "(\n" + "".join(f"{line}\n" for line in _program(step, placement, marker)) + ")\ncode=$?\n"
     if sweeps:
@@ -207,12 +221,17 @@ def too_much_memory(limits: Limits, environment: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """The file of a rank. host: where it started, None if it did not; code: None if it did not end by itself."""
+    """The file of a rank. host: where it started, None if it did not; code: None if it did not end by itself.
+
+    memory_kills: that the kernel counted meanwhile; clock_set_s: by how much the host's clock was set.
+    """
 
     host: str | None = None
     step: str | None = None
     code: int | None = None
     missing: bool = False
+    memory_kills: int = 0
+    clock_set_s: float = 0.0
 
 
 def read_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
@@ -231,6 +250,7 @@ def parse_end(text: str) -> RankEnd:
     """From the text of one such file; a torn last line counts as not written."""
     host = step = code = None
     missing = False
+    looks: list[tuple[float, float, int]] = []
     for line in text.splitlines(keepends=True):
         if not line.endswith("\n"):
             break
@@ -241,7 +261,14 @@ def parse_end(text: str) -> RankEnd:
                 code = _signed(int(number))
             case [word] if word == _MISSING:
                 missing = True
-    return RankEnd(host, step, code, missing)
+            case [word, wall, boot, kills] if word in _LOOKS:
+                with suppress(ValueError):  # a `date` without fractions of a second
+                    looks.append((float(wall), float(boot), int(kills)))
+    if len(looks) < len(_LOOKS):
+        return RankEnd(host, step, code, missing)
+    before, after = looks
+    set_s = after[0] - before[0] - (after[1] - before[1])
+    return RankEnd(host, step, code, missing, after[2] - before[2], set_s if abs(set_s) > _CLOCK_SET_S else 0.0)
 
 
 def _signed(code: int) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from pathlib import Path
 from typing import Any, Literal
 
 from campaign.errors import FabricError
 from campaign.fabrics.errors import Conflict
 from campaign.files import acquire_lock, append_json, is_locked, lock_holder, read_json_lines
+from campaign.processes.clocks import stamp_s
 
 LeaseState = Literal[
     "PLANNED",  # asked for; nothing is chosen
@@ -119,12 +119,12 @@ class Journal:
         before = self.state
         if state not in TRANSITIONS[before]:
             raise FabricError(f"{self.path}: a lease that is {before or 'new'} cannot become {state}")
-        append_json(self.path, {"time_s": time.time(), "state": state, **facts}, durable=True)
+        append_json(self.path, {"time_s": stamp_s(), "state": state, **facts}, durable=True)
         self._state = state
 
     def note(self, **facts: Any) -> None:
         """Write down an operation, a wait or an adoption; the state stays."""
-        append_json(self.path, {"time_s": time.time(), **facts}, durable=True)
+        append_json(self.path, {"time_s": stamp_s(), **facts}, durable=True)
 
     def document(self) -> dict[str, Any]:
         """The last use as one JSON-able document: times (Unix s), counts, faults, requested against obtained."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
 MARK = "CAMPAIGN_RUN"
+_END_S, _PAUSE_S = 5.0, 0.002
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 
 
@@ -67,19 +69,29 @@ class Child(Protocol):
 def end_run(processes: Sequence[Child], marker: str, before: set[int] | None) -> None:
     """End the processes of a run and what they left in the background; `before`: the `children` before the run.
 
-    A look through all processes of a host can take longer than a short run, so it is taken only where something is left.
+    What has left its parent, its session and its environment behind has become a child of this process (`adopt_orphans`), and so do
+    the children of what is ended here. A look through all processes of a host can take longer than a short run, so it is taken only
+    where something is left.
     """
     for process in processes:
         process.poll()
-    now = children()
-    left = now - before if now is not None and before is not None else None
+    left = _left(before)
     if left is None or left:
         kill_marked(marker)
     for process in processes:
         process.wait()
-    for pid in (left or set()) - {process.pid for process in processes}:
-        with suppress(ChildProcessError):  # waited for by whoever started it
-            os.waitpid(pid, os.WNOHANG)
+    until_s = time.monotonic() + _END_S
+    while (left := _left(before)) and time.monotonic() < until_s:
+        for pid in left:
+            with suppress(ProcessLookupError, ChildProcessError):  # waited for by whoever started it
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(_PAUSE_S)
+
+
+def _left(before: set[int] | None) -> set[int] | None:
+    now = children()
+    return None if now is None or before is None else now - before
 
 
 def _prctl(option: int, argument: int) -> None:

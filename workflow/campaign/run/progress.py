@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,8 +28,8 @@ class Progress:
         self.say = say
         self.missing = missing
         self.done_here = 0
-        self.started = time.time()
-        self.shown = 0.0
+        self.started = time.monotonic()
+        self.shown = -math.inf
         self.totals = _totals(results)
 
     def show(self, line: Mapping[str, Any]) -> None:
@@ -41,9 +42,9 @@ class Progress:
             self.totals["runs_done"] += 1
             self.totals["cells_done"] += bool(line["cell_done"])
         last = self.done_here >= self.missing
-        if line["lease"] != self.lease or (time.time() - self.shown < _LINE_S and not last):
+        if line["lease"] != self.lease or (time.monotonic() - self.shown < _LINE_S and not last):
             return
-        self.shown = time.time()
+        self.shown = time.monotonic()
         self.say(self.text(line))
 
     def text(self, line: Mapping[str, Any]) -> str:
@@ -51,7 +52,7 @@ class Progress:
         value, unit = line.get("value", line["throughput_per_s"]), line.get("unit", "samples/s")
         what = f"{value:.4g} {unit}".rstrip() if value is not None and line["status"] == "ok" else line["status"]
         cells = f" · cells {totals['cells_done']}/{totals['cells']}" if totals["cells"] else ""
-        per_run_s = (time.time() - self.started) / max(1, self.done_here)
+        per_run_s = (time.monotonic() - self.started) / max(1, self.done_here)
         left_s = per_run_s * max(0, totals["runs"] - totals["runs_done"])
         return (
             f"[{totals['runs_done']}/{totals['runs']} runs{cells}] {self.lease} · {line['what']}: {what}"

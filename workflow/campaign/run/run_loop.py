@@ -33,10 +33,11 @@ from campaign.processes.marked import kill_marked
 from campaign.processes.signals import deferred
 from campaign.run.environment import environment_document
 from campaign.run.progress import note
+from campaign.run.repeat_disturbed import until_undisturbed
 from campaign.slurm.options import is_pinned
 from campaign.workloads.log_reader import Log
 from campaign.workloads.peak_rates import peak_tflops
-from campaign.workloads.protocol import Ended, Outcome, Run, Storage
+from campaign.workloads.protocol import Ended, Outcome, Run, Storage, Workload
 
 _UNWRITABLE_S = 60.0
 
@@ -131,58 +132,66 @@ class Session:
         return implied_record(self.plan.specification(cell), self.plan.campaign_hash, cell, repetition, evidence)
 
     def measure(self, launcher: Launcher, cell: Cell, repetition: int) -> Record:
-        """One run, from nothing to its record."""
-        name = f"{cell.id}.{repetition}"
-        device = self.campaign.device(cell.configuration.device)
-        workload = self.campaign.workloads[cell.workload]
+        """One run, from nothing to its record; from nothing again where something from outside has disturbed it."""
+        workload, name = self.campaign.workloads[cell.workload], f"{cell.id}.{repetition}"
         log = self.results.logs / self.lease / f"{name}.log"
-        directory = self.work / "runs" / name
-        directory.mkdir(parents=True, exist_ok=True)
-        place = self.campaign.system.storage.get(cell.configuration.storage)
-        inputs = inputs_of(workload, {**workload.options, **cell.options}, self.campaign.inputs)
-        composition = self.obtained.composition
-        run = Run(
-            cell,
-            repetition,
-            replace(composition, hosts=composition.hosts[:1]) if cell.reference else composition,
-            directory,
-            device.runs_on,
-            storage=Storage(Path(place.path), place.emulated_gb_per_s) if place else None,
-            peak_tflops=self._peak_tflops(cell),
-            launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
-            files={text: file.path for text, file in inputs.items()},
-        )
-        try:
-            objection = workload.objection(cell, device.runs_on)
-            if device.precisions is not None and cell.precision not in device.precisions:
-                precisions = ", ".join(device.precisions)
-                objection = f"{cell.configuration.device} does {precisions} only, says the system file"
-            if objection:
-                now = time.time()
-                ended, outcome = Ended((), now, now), Outcome("unsupported", Failure(reason=objection))
-            else:
-                log.unlink(missing_ok=True)  # of an attempt that left no record
-                self._software(cell)
-                refuse_edited(inputs)
-                limits = Limits(cell.settings.time_limit_s, self.campaign.protocol.memory_limit_mib)
-                step = workload.step(run)
-                step = replace(step, environment={**self.telemetry.environment, **step.environment})
-                ended = launcher.run(step, f"{self.mark}{name}", log, directory, limits)
-                # What is held by this token now was held throughout: a lease that was released has another one, or none.
-                self.obtained.require(self.journals)
-                outcome = workload.outcome(run, ended, Log(log))
-        except LaunchError as error:
-            if log.exists():
-                error.with_log(log)
-            raise
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+        run = self._run_of(cell, repetition, workload)
+        if objection := self._objection(cell, workload, run.runs_on):
+            now = time.time()
+            ended, outcome = Ended((), now, now), Outcome("unsupported", Failure(reason=objection))
+        else:
+            ended, outcome = until_undisturbed(name, lambda: self._launch(launcher, workload, run, log))
         if outcome.status != "ok" and is_full(self.results.directory):
             raise RecordError(
                 f"{self.results.directory}: the disk is full, so that a run could not write what it has to say; free space, "
                 "then run the same command again: finished records are kept"
             )
         return self._record(run, ended, outcome, log, self._samples(run, ended, outcome))
+
+    def _run_of(self, cell: Cell, repetition: int, workload: Workload) -> Run:
+        place = self.campaign.system.storage.get(cell.configuration.storage)
+        inputs = inputs_of(workload, {**workload.options, **cell.options}, self.campaign.inputs)
+        composition = self.obtained.composition
+        return Run(
+            cell,
+            repetition,
+            replace(composition, hosts=composition.hosts[:1]) if cell.reference else composition,
+            self.work / "runs" / f"{cell.id}.{repetition}",
+            self.campaign.device(cell.configuration.device).runs_on,
+            storage=Storage(Path(place.path), place.emulated_gb_per_s) if place else None,
+            peak_tflops=self._peak_tflops(cell),
+            launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
+            files={text: file.path for text, file in inputs.items()},
+        )
+
+    def _objection(self, cell: Cell, workload: Workload, runs_on: str) -> str | None:
+        """Why the cell cannot be run on its device, or None."""
+        device = self.campaign.device(cell.configuration.device)
+        if device.precisions is not None and cell.precision not in device.precisions:
+            precisions = ", ".join(device.precisions)
+            return f"{cell.configuration.device} does {precisions} only, says the system file"
+        return workload.objection(cell, runs_on)
+
+    def _launch(self, launcher: Launcher, workload: Workload, run: Run, log: Path) -> tuple[Ended, Outcome]:
+        run.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            log.unlink(missing_ok=True)  # of an attempt that left no record
+            self._software(run.cell)
+            refuse_edited(inputs_of(workload, {**workload.options, **run.cell.options}, self.campaign.inputs))
+            limits = Limits(run.cell.settings.time_limit_s, self.campaign.protocol.memory_limit_mib)
+            step = workload.step(run)
+            step = replace(step, environment={**self.telemetry.environment, **step.environment})
+            mark = f"{self.mark}{run.directory.name}"
+            ended = launcher.run(step, mark, log, run.directory, limits)
+            # What is held by this token now was held throughout: a lease that was released has another one, or none.
+            self.obtained.require(self.journals)
+            return ended, workload.outcome(run, ended, Log(log))
+        except LaunchError as error:
+            if log.exists():
+                error.with_log(log)
+            raise
+        finally:
+            shutil.rmtree(run.directory, ignore_errors=True)
 
     def _software(self, cell: Cell) -> str:
         """Hash of what a foreign program's own environment holds, found out before its first run; LaunchError: it is not there."""

@@ -194,6 +194,7 @@ def run_once(workload: Loaded[Workload], wish: Wish, system: SystemFile | None, 
     ranks = wish.devices * wish.hosts
     scope = Scope(ranks, wish.hosts, wish.batch, wish.batch * ranks, wish.warmup_steps, wish.measured_steps)
     reading = read_log(file.log_parser, text, scope) if file.log_parser else None
+    disturbed = (f"its times mean nothing: {ended.disturbed}",) if ended.disturbed else ()
     return Found(
         file.name,
         outcome,
@@ -202,7 +203,7 @@ def run_once(workload: Loaded[Workload], wish: Wish, system: SystemFile | None, 
         step.argv,
         ended.ended - ended.started,
         software,
-        tuple(file.hints(text)) if outcome.status == "incomplete" else (),
+        (*disturbed, *(file.hints(text) if outcome.status == "incomplete" else ())),
     )
 
 

@@ -14,13 +14,16 @@ from campaign.errors import LaunchError
 from campaign.workloads.log_reader import Log
 
 _EVIDENCE_CHARACTERS = 500
+_DEVICE_SIGNS = (b"out of memory", b"OOM when allocating")
 _LABEL = re.compile(r"^ *(\d{1,6}): ")
 # srun --label; mpirun --tag-output, horovodrun; torchrun.
 _AT = r"^(?: *\d+: |\[[^\]\s]{1,60}\]<std(?:out|err)>: ?|\[default\d+\]: ?)?"
 _RANK = re.compile(
     r"\[rank ?(\d+)\]|Rank (\d+)\]|\btask (\d+):|\[(?:[^\]\s]*,)?(\d+)\]<std(?:out|err)>|\[default(\d+)\]:"
 )
-_OOM_KILLER = "killed by SIGKILL from outside: most likely the kernel's out-of-memory killer"
+_OOM_KILLER = "killed by the kernel's out-of-memory killer"
+KILLED = "killed by SIGKILL from outside; nothing says that memory was short"
+"""Reason of a failure that the subject need not be to blame for."""
 _KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _ENDED_BY_US = _KILLED | {-signal.SIGTERM, 128 + signal.SIGTERM}
 
@@ -39,23 +42,28 @@ _MEMORY_ENDED = (
 MEMORY_ENDED = re.compile("|".join(_MEMORY_ENDED))
 """What Slurm says when it or the kernel has ended a step for its memory."""
 
+_DEVICE_MEMORY = r"(?:CUDA|HIP|XPU)(?: error:)? out of memory|OOM when allocating tensor[^\n]*device:GPU"
+_DEVICE = re.compile(_DEVICE_MEMORY)
+_KERNEL_ENDED = r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+"  # of the kernel's own log
 _CAUSES = (
     _Signature(
         "oom_device",
         "the device's memory was not enough",
         # Only the common prefix: the class and the words after it changed with nearly every release of torch.
-        r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate",
+        _DEVICE_MEMORY,
         r"CUBLAS_STATUS_ALLOC_FAILED",
         r"CUDNN_STATUS_ALLOC_FAILED",
         r"Cuda failure (?:2 )?'out of memory'",
-        r"CUDA error: out of memory",
         r"CUDA failure \S+ 'out of memory'",  # nccl-tests
-        r"OOM when allocating tensor[^\n]*device:GPU",
+        # On its own a warning of allocators that then ask for less.
+        r"CUDA_ERROR_OUT_OF_MEMORY|(?:cuda|hip)Error(?:OutOfMemory|MemoryAllocation)\b",
+        r"RESOURCE_EXHAUSTED: Out of memory",  # XLA
     ),
     _Signature(
         "oom_host",
         "the host's memory was not enough",
         *_MEMORY_ENDED,
+        _KERNEL_ENDED,
         r"srun: error: [^\n]*: Out Of Memory",
         r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
         r"std::bad_alloc",
@@ -99,7 +107,12 @@ _APPARATUS = re.compile(
 )
 _STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*")
 _SRUN_TASK = re.compile(r"srun: error: [^\s:]+: tasks? (\d+)[^:\n]*: (?!Terminated)([^\n]+)")
-_KILLED_LINE = re.compile(_AT + r"Killed *$|line \d+: +\d+ Killed\b", re.MULTILINE)
+_KILLED_LINE = re.compile(
+    _AT + r"Killed *$|line \d+: +\d+ Killed\b|"
+    # mpirun; torchrun; a data loader of torch.
+    r"signal 9 \(Killed\)|Signal 9 \(SIGKILL\)|exitcode +: -9\b|killed by signal: Killed",
+    re.MULTILINE,
+)
 _EXCEPTION = re.compile(
     _AT + r"(?:\[rank ?\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): ?[^\n]*$", re.MULTILINE
 )
@@ -110,7 +123,8 @@ SIGNS = (
     b"DefaultCPUAllocator", b"bad_alloc", b"MemoryError", b"Watchdog caught", b"Timed out", b"timeout after", b"has timed out",
     b"connectFullMesh", b"ncclSystem", b"ncclUnhandled", b"ncclInternal", b"ncclInvalid", b"ncclRemote", b"EnforceNotMet",
     b"Received data size", b"enforce fail", b"CANCELLED AT", b"Connection closed", b"Connection reset", b"Connection refused",
-    b"Broken pipe", b"srun: error", b"Killed", b"Last error:", b"Error:", b"Exception:", b"Interrupt:", b"Exit:",
+    b"Broken pipe", b"srun: error", b"Killed", b"Out of memory", b"SIGKILL", b"exitcode",
+    b"_OUT_OF_MEMORY", b"OutOfMemory", b"MemoryAllocation", b"Last error:", b"Error:", b"Exception:", b"Interrupt:", b"Exit:",
 )  # fmt: skip
 """Bytes of which every line that `classify` looks for holds at least one."""
 
@@ -122,16 +136,22 @@ def classify(
     timed_out: bool,
     killed_by_us: bool,
     memory_limit_hit: bool = False,
+    memory_kills: int = 0,
 ) -> tuple[Status, Failure] | None:
-    """Why the run is not ok, or None when every rank ended with 0 and no limit was hit; only then is the log not looked at.
+    """Why the run is not ok, or None when every rank ended with 0 and no limit was hit.
+
+    A log that says that the device's memory was not enough is believed whatever the exit: what went on without the memory that it
+    had asked for did not do the work of its batch.
 
     exit_codes: by rank, negative for a signal, None where not known. killed_by_us: the launcher ended ranks itself, so that their
-    SIGKILL says nothing. memory_limit_hit: the run's memory limit was hit.
+    SIGKILL says nothing. memory_limit_hit: the run's memory limit was hit. memory_kills: `processes.memory_kills` of the run.
     Raises LaunchError when Slurm cancelled, preempted or lost the run: that is not the subject's doing and makes no record.
     """
+    source = Log.of(text) if isinstance(text, str) else text
     if not timed_out and not memory_limit_hit and exit_codes and all(code == 0 for code in exit_codes):
-        return None
-    log = (Log.of(text) if isinstance(text, str) else text).excerpt(SIGNS)
+        log = "\n".join(source.lines(_DEVICE_SIGNS))
+        return _earliest(log, len(exit_codes), _CAUSES[:1]) if _DEVICE.search(log) else None
+    log = source.excerpt(SIGNS)
     if memory_limit_hit:
         rank = _first(exit_codes, _KILLED)
         told = MEMORY_ENDED.search(log)
@@ -143,7 +163,7 @@ def classify(
         return "time_limit", Failure(reason="still running at its time limit", evidence=_last_line(log))
     if not killed_by_us and (cancelled := _APPARATUS.search(log)):
         raise _cancelled(log, cancelled)
-    return _from_ends(log, exit_codes, killed_by_us)
+    return _from_ends(log, exit_codes, killed_by_us, memory_kills)
 
 
 def _cancelled(log: str, match: re.Match[str]) -> LaunchError:
@@ -151,8 +171,8 @@ def _cancelled(log: str, match: re.Match[str]) -> LaunchError:
     return LaunchError(f"Slurm ended the run ({why}): {_line_at(log, match)}; run the same command again to measure it")
 
 
-def _earliest(log: str, ranks: int) -> tuple[Status, Failure] | None:
-    matches = [(match, cause) for cause in _CAUSES if (match := cause.pattern.search(log))]
+def _earliest(log: str, ranks: int, causes: Sequence[_Signature] = _CAUSES) -> tuple[Status, Failure] | None:
+    matches = [(match, cause) for cause in causes if (match := cause.pattern.search(log))]
     if not matches:
         return None
     match, cause = min(matches, key=lambda found: found[0].start())
@@ -164,15 +184,16 @@ def _earliest(log: str, ranks: int) -> tuple[Status, Failure] | None:
     return cause.status, Failure(reason=cause.reason, evidence=_trim(evidence), rank=_rank_of(evidence, ranks))
 
 
-def _from_ends(log: str, exit_codes: Sequence[int | None], killed_by_us: bool) -> tuple[Status, Failure]:
+def _from_ends(
+    log: str, exit_codes: Sequence[int | None], killed_by_us: bool, memory_kills: int
+) -> tuple[Status, Failure]:
     """From exit codes and uncaught exceptions, when no signature of a known cause is in the log."""
     ranks = len(exit_codes)
     telling = [None if killed_by_us and code in _ENDED_BY_US else code for code in exit_codes]
     killed = None if killed_by_us else _KILLED_LINE.search(log)
     rank = _first(telling, _KILLED)
     if rank is not None or killed:
-        evidence = _line_at(log, killed) if killed else _ends(exit_codes)
-        return "oom_host", Failure(reason=_OOM_KILLER, evidence=evidence, rank=rank)
+        return _killed(_line_at(log, killed) if killed else _ends(exit_codes), rank, memory_kills)
     own = next((found for found in _EXCEPTION.finditer(log) if not _LOST_PEER.pattern.search(found[0])), None)
     if own:
         evidence = _line_at(log, own)
@@ -182,7 +203,7 @@ def _from_ends(log: str, exit_codes: Sequence[int | None], killed_by_us: bool) -
     if task := _SRUN_TASK.search(log):
         evidence, rank = _line_at(log, task), int(task[1])
         if task[2].strip() == "Killed" and not killed_by_us:
-            return "oom_host", Failure(reason=_OOM_KILLER, evidence=evidence, rank=rank)
+            return _killed(evidence, rank, memory_kills)
         return "crashed", Failure(reason=f"rank {rank}: {task[2].strip()}", evidence=evidence, rank=rank)
     # The rank that lost its peer ends with an exception, so with 1; whoever ended in another way was lost.
     for rank, code in enumerate(telling):
@@ -201,6 +222,14 @@ def _from_ends(log: str, exit_codes: Sequence[int | None], killed_by_us: bool) -
         "ended by its launcher before it had finished" if killed_by_us else "did not end, or how it ended is not known"
     )
     return "crashed", Failure(reason=reason, evidence=_ends(exit_codes))
+
+
+def _killed(evidence: str, rank: int | None, memory_kills: int) -> tuple[Status, Failure]:
+    """A SIGKILL is want of memory where the kernel says so; a person, a scheduler or a monitor kills in the same way."""
+    if not memory_kills:
+        return "crashed", Failure(reason=KILLED, evidence=evidence, rank=rank)
+    counted = f"out-of-memory kills that the kernel counted during the run: {memory_kills}"
+    return "oom_host", Failure(reason=_OOM_KILLER, evidence=_trim(f"{counted}\n{evidence}"), rank=rank)
 
 
 def _first(exit_codes: Sequence[int | None], wanted: set[int]) -> int | None:

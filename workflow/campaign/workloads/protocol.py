@@ -81,7 +81,8 @@ class Step:
 class Ended:
     """How a step ended. codes: by rank (or of the one process), negative for a signal, None when it never ended by itself.
 
-    flags: what a reader of the run's numbers should know of how it was launched.
+    flags: what a reader of the run's numbers should know of how it was launched. memory_kills: processes that the kernel has killed
+    meanwhile for want of memory; disturbed: what from outside has made its times worthless, in words, empty for nothing.
     """
 
     codes: tuple[int | None, ...]
@@ -91,6 +92,8 @@ class Ended:
     memory_limit_hit: bool = False
     exit_hang: tuple[int, ...] = ()
     flags: tuple[str, ...] = ()
+    memory_kills: int = 0
+    disturbed: str = ""
 
     def failure(self, log: Log) -> Outcome | None:
         """The outcome of a run that did not end well, by its limits, exit codes and log; None for one that did."""
@@ -100,6 +103,7 @@ class Ended:
             timed_out=self.timed_out,
             killed_by_us=self.timed_out or self.memory_limit_hit,
             memory_limit_hit=self.memory_limit_hit,
+            memory_kills=self.memory_kills,
         )
         return Outcome(*found) if found else None
 

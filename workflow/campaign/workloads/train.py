@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
 from campaign.errors import ConfigError, missing_extra, nearest
-from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
 from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options
@@ -216,8 +215,8 @@ class TrainWorkload(Workload):
         if len(whole) < len(results) or any(result.status != "nan" for result in failed):
             # The rank with a complaint of its own is the cause; ranks that lost a peer only follow.
             cause = next((result for result in failed if result.status not in _FOLLOWS), failed[0])
-            if cause.status in _FOLLOWS and (found := classify(log, ended.codes, timed_out=False, killed_by_us=False)):
-                return Outcome(*found)
+            if cause.status in _FOLLOWS and (found := ended.failure(log)):
+                return found
             return Outcome(cause.status, _failure(cause))
         return _measured(run, whole, ended, failed)
 

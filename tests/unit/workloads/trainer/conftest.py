@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from campaign.launch.disturbances import Disturbances
 from campaign.launch.local import _Forked, _wait
 from campaign.launch.protocol import Limits
 from campaign.processes.marked import adopt_orphans
@@ -32,6 +33,13 @@ class Outcome:
     codes: list[int | None]
     results: tuple[RankResult | None, ...]
     log: str
+
+
+class _Unwatched(Disturbances):
+    """What ranks say of a peer that somebody stops; a launcher would not wait for it."""
+
+    def look(self, children: Collection[int]) -> None:
+        pass
 
 
 class Driver:
@@ -82,7 +90,7 @@ class Driver:
 
     def finish(self, directory: Path, world_size: int, patience_s: float = 60) -> Outcome:
         ranks = [_Forked(pid) for pid in self.pids]
-        stopped = _wait(ranks, "none", time.time(), Limits(patience_s), ())
+        stopped = _wait(ranks, "none", _Unwatched(), Limits(patience_s), ())
         if stopped:
             os.killpg(self.pids[0], signal.SIGKILL)
         codes = [rank.wait() for rank in ranks]

@@ -31,6 +31,7 @@ from campaign.workloads.protocol import Ended, Step
 
 TORCH = "torch"
 _TIME_OUT_S = 30.0  # beyond the budget: no rank waits longer for its turn
+_TRIES = 3
 _START_S = 120.0  # loading torch from a busy shared file system
 
 
@@ -88,7 +89,13 @@ def described(composition: Composition) -> list[MeasuredDevice]:
 
 
 def _measured_by_ranks(
-    spec: LinkSpec, devices: Sequence[MeasuredDevice], launcher: Launcher, out: Path, marker: str, log: Path
+    spec: LinkSpec,
+    devices: Sequence[MeasuredDevice],
+    launcher: Launcher,
+    out: Path,
+    marker: str,
+    log: Path,
+    tries: int = _TRIES,
 ) -> tuple[tuple[RankLinks | None, ...], list[str]]:
     """Results by rank, and what went wrong."""
     shutil.rmtree(out, ignore_errors=True)
@@ -104,6 +111,12 @@ def _measured_by_ranks(
         )
         limit_s = 2 * spec.budget_s + _TIME_OUT_S + _START_S
         ended = launcher.run(step, marker, log, out, Limits(limit_s))
+        if ended.disturbed and tries > 1:
+            return _measured_by_ranks(spec, devices, launcher, out, marker, log, tries - 1)
+        if ended.disturbed:
+            return (None,) * len(devices), [
+                f"links: {ended.disturbed}, {_TRIES} times in a row; results were discarded"
+            ]
         try:
             ranks = read_links(out, len(devices))
         except RecordError as error:

@@ -230,9 +230,12 @@ class Plane(ControlPlane):
         for unit, handle in change.handles.items():
             if not handle.startswith(ASKED) or self.client.rehearses:
                 continue
-            until_s = float(handle[1:] or 0) + self._options.settle_s
-            while self._known.of_unit(unit) is None and time.time() < until_s:
-                self.client.sleep(min(SETTLE_POLL_S, max(0.01, until_s - time.time())))
+            settle_s = self._options.settle_s
+            # Of another process's clock, perhaps: nobody waits longer than a request of now would.
+            left_s = min(settle_s, float(handle[1:] or 0) + settle_s - time.time())
+            until_s = time.monotonic() + left_s
+            while self._known.of_unit(unit) is None and time.monotonic() < until_s:
+                self.client.sleep(min(SETTLE_POLL_S, max(0.01, until_s - time.monotonic())))
                 self.view()
 
     def _machine(self, host: str) -> Machine:
