@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from campaign.errors import CampaignError, HostFailed, LaunchError
 from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.launch.protocol import Limits
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE
-from campaign.processes.marked import marked
+from campaign.processes.marked import live, marked, words_of
 from campaign.slurm.verify_devices import DevicesDiffer, Verified
 from campaign.testbed.slurm import daemons
 from campaign.workloads.failures import classify
@@ -29,6 +30,7 @@ SHOW = "print(*(os.environ.get(name, '-') for name in {names}), flush=True)"
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CAMPAIGN_HOST", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES")
 GREEDY = "\nif os.environ['RANK'] == '1':\n    kept = bytearray(400 << 20)\ntime.sleep(30)"
 DAEMON = "\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(1000)"
+ESCAPED = "\nif os.environ['RANK'] == '2':\n    os.system('env -i setsid sleep 4711 </dev/null >/dev/null 2>&1 &')"
 MANY = "os.fork()\nif os.fork() == 0:\n    os.setsid()\ntime.sleep(1000)"
 MEET = """
 import socket
@@ -91,6 +93,7 @@ RUNS = (
     Run("killed", python("os.environ['RANK'] == '1' and os.kill(os.getpid(), 9)"), LIMITS),
     Run("time", python(MANY), Limits(0.5)),
     Run("daemon", python(DAEMON), LIMITS),
+    Run("escaped", python(ESCAPED), LIMITS),
     Run("memory", python(GREEDY), Limits(60.0, 100)),
     Run("missing", Step(("no-such-program",), {}, BOTH), LIMITS),
     Run("too much memory", python(""), Limits(60.0, 10**7)),
@@ -190,6 +193,11 @@ def test_what_ranks_leave_behind_is_ended_and_delays_nothing(job: Job) -> None:
     assert list(marked(f"{job.done().mark}/daemon")) == []
 
 
+def test_a_daemon_that_cleans_its_environment_is_ended_with_its_run(job: Job) -> None:
+    assert ended(job.done(), "escaped").codes == (0,) * 4
+    assert not [pid for pid in live() if words_of(pid, "cmdline")[:2] == [b"sleep", b"4711"]]
+
+
 def test_a_step_over_its_memory_is_out_of_memory(job: Job) -> None:
     result = ended(job.done(), "memory")
     assert result.memory_limit_hit
@@ -250,6 +258,21 @@ def test_a_step_that_somebody_cancels_is_no_measurement(
     assert isinstance(found, LaunchError)
     assert "outside" in str(found)
     assert ended(job.done(), "after").codes == (0, 0)
+    assert list(marked(job.done().mark)) == []
+
+
+def test_a_run_whose_job_is_suspended_is_disturbed(cluster: Cluster, start: Callable[..., Job]) -> None:
+    here = {"host3": 1, "host4": 1}
+    job = start(Run("suspended", python("time.sleep(1000)", here), LIMITS), Run("after", python("", here), LIMITS))
+    job.step("suspended")
+    slurm(cluster, "scontrol", "suspend", job.id)
+    time.sleep(1)
+    slurm(cluster, "scontrol", "resume", job.id)
+    result = ended(job.done(), "suspended")
+    assert result.disturbed
+    assert not result.timed_out
+    after = ended(job.done(), "after")
+    assert (after.codes, after.disturbed) == ((0, 0), "")
     assert list(marked(job.done().mark)) == []
 
 

@@ -200,7 +200,7 @@ def made() -> str:
     argv = step_argv(
         TRAIN, Limits(600.0), directory / "rank.sh", Path("/shared/log"), name="cell.1", gres=None, cpus_per_task=8
     )
-    return f"# {shlex.join(argv)}\n" + rank_script(TRAIN, placement, "0123/L1R2/cell.1", directory, sweeps=False)
+    return f"# {shlex.join(argv)}\n" + rank_script(TRAIN, placement, "0123/L1R2/cell.1", directory)
 
 
 def test_golden() -> None:
@@ -214,7 +214,7 @@ def test_the_script_of_a_rank_starts_it_through_its_prefix(tmp_path: Path, bench
     )
     placement = SlurmPlacement(system(), mixed("host1"), None).of(step, 1)
     assert placement.programs(step) == ("sh", "bitfusion")
-    (tmp_path / "rank.sh").write_text(rank_script(step, placement, "m", tmp_path, sweeps=False))
+    (tmp_path / "rank.sh").write_text(rank_script(step, placement, "m", tmp_path))
     if not there:
         (tmp_path / "bin" / "bitfusion").unlink()
     said = []

@@ -48,6 +48,7 @@ TWO = {"host1": 2, "host2": 2}
 TRAIN = Step(("python", "-m", "campaign.workloads.trainer.rank"), {"CAMPAIGN_SPEC": "spec.json"}, TWO)
 MPI = Step(("mpirun", "./a program", "it's"), {}, TWO, per_rank=False)
 BEHIND = {1: ("nsenter", "--net=/proc/1/fd/9", "--"), 3: ("nsenter", "--net=/proc/1/fd/12", "--")}
+REAPER = ("python", "-m", "campaign.processes.subreaper")
 CASES: Mapping[str, tuple[Step, StepPlacement, bool, dict[str, object]]] = {
     "ranks": (TRAIN, StepPlacement("host1", 29500), False, {"gres": "gpu:a100", "cpus_per_task": 8}),
     "devices": (
@@ -72,7 +73,9 @@ def made(case: str) -> str:
     limits = Limits(600.0, 4096 if case == "ranks" else None)
     log = Path("/shared/results/logs/2x2/cell.1.log")
     argv = step_argv(step, limits, DIRECTORY / "rank.sh", log, name="cell.1", **options)  # type: ignore[arg-type]
-    return f"# {shlex.join(argv)}\n" + rank_script(step, placement, "0123/2x2/cell.1", DIRECTORY, sweeps=sweeps)
+    return f"# {shlex.join(argv)}\n" + rank_script(
+        step, placement, "0123/2x2/cell.1", DIRECTORY, reaper=REAPER if sweeps else ()
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -92,7 +95,8 @@ class Task:
     ) -> None:
         self.directory, self.step = directory, step
         self.mark = f"test-{os.getpid()}/{directory.name}"
-        (directory / "rank.sh").write_text(rank_script(step, placement, self.mark, directory, sweeps=sweeps))
+        reaper = (sys.executable, "-I", *REAPER[1:]) if sweeps else ()
+        (directory / "rank.sh").write_text(rank_script(step, placement, self.mark, directory, reaper=reaper))
 
     def run(self, host: str, local: int = 0) -> subprocess.CompletedProcess[str]:
         slurm = {"SLURMD_NODENAME": host, "SLURM_LOCALID": str(local), "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3"}
@@ -182,6 +186,15 @@ def test_what_a_rank_leaves_behind_is_ended_and_its_neighbours_are_not(tmp_path:
     finally:
         other.kill()
         other.wait()
+
+
+def test_a_daemon_that_cleans_its_environment_is_ended_with_its_rank(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    daemon = f"env -i setsid sh -c 'sleep 60 & echo $$ $! >{pid_file}; wait' >/dev/null 2>&1 &"
+    daemon += f" while ! test -s {pid_file}; do sleep 0.01; done; kill -9 $$"
+    Task(tmp_path, sh(daemon)).run("host1")
+    assert read_ends(tmp_path, 1)[0].code == -signal.SIGKILL
+    assert not [pid for pid in pid_file.read_text().split() if Path(f"/proc/{pid}").exists()]
 
 
 def test_one_program_for_all_sees_hosts_and_ranks_of_the_run(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -48,6 +49,8 @@ _SWEEP_PATIENCE_S = 30.0  # for a controller that does not answer while a run is
 _RETRY_S, _FIRST_LOOK_S = 1.0, 0.1
 _TAIL_BYTES = 256 * 1024  # Slurm's words about the end of a step come last
 
+_REAPER = (sys.executable, "-I", "-m", "campaign.processes.subreaper")
+
 _Why = Literal["time limit", "failed rank", "no start", "disturbance"]
 
 
@@ -59,7 +62,7 @@ class SrunLauncher:
             raise ConfigError("`launcher: slurm` starts runs inside a job of Slurm, but this process is not in one")
         self._settings = system.slurm
         self._hosts = SlurmPlacement(system, composition, find_from_environment() if system.emulation else None)
-        self._sweeps = not _follows_every_process()
+        self._reaper = () if _follows_every_process() else _REAPER
 
     @property
     def links(self) -> Mapping[str, Any] | None:
@@ -87,7 +90,7 @@ class SrunLauncher:
         running = _Running(step, program, argv, environment, marker, log, directory, limits)
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            script.write_text(rank_script(step, placement, marker, directory, sweeps=self._sweeps))
+            script.write_text(rank_script(step, placement, marker, directory, reaper=self._reaper))
             return running.measured(self._hosts.flags(step))
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             raise LaunchError(f"{program}: could not be started: {error}") from error

@@ -91,12 +91,14 @@ def sweep_script(marker: str, rank: str = "") -> str:
     return _SWEEP.replace("{needle}", f"{shlex.quote(f'{RANK_MARK}={marker}#')}{rank}")
 
 
-def rank_script(step: Step, placement: StepPlacement, marker: str, directory: Path, *, sweeps: bool) -> str:
+def rank_script(
+    step: Step, placement: StepPlacement, marker: str, directory: Path, *, reaper: Sequence[str] = ()
+) -> str:
     """A POSIX shell script that srun starts for each task, with the program's argv as arguments.
 
     It leaves rank.N in `directory`: lines `started STEP HOST`, then `ended CODE` (or `missing`, for a program that is not there).
-    sweeps: end what a rank leaves behind; for a Slurm without control groups, which loses sight of whatever leaves its parent, and
-    then waits for it as long as it keeps the output open.
+    reaper: command that runs another and ends what it leaves behind, for a Slurm without control groups, which loses sight of
+    whatever leaves its parent, and then waits for it as long as it keeps the output open.
     """
     what = "one rank a task" if step.per_rank else "one program for all ranks"
     text = f"#!/bin/sh\n# Made for one run: {what}.\n" + "".join(f"{line}\n" for line in _place(step, placement))
@@ -106,8 +108,8 @@ def rank_script(step: Step, placement: StepPlacement, marker: str, directory: Pa
         program = '"$1"'
     text += _LOOK + _STARTS.replace("{directory}", where).replace("{program}", program)
     # In a shell of its own, so that none of it is in the environment of what comes after.
-    text += "(\n" + "".join(f"{line}\n" for line in _program(step, placement, marker)) + ")\ncode=$?\n"
-    if sweeps:
+    text += "(\n" + "".join(f"{line}\n" for line in _program(step, placement, marker, reaper)) + ")\ncode=$?\n"
+    if reaper:
         text += sweep_script(marker, '"$rank#"')
     return text + _ENDS
 
@@ -129,7 +131,7 @@ def _place(step: Step, placement: StepPlacement) -> Iterator[str]:
     yield "rank=$((first + SLURM_LOCALID))"
 
 
-def _program(step: Step, placement: StepPlacement, marker: str) -> Iterator[str]:
+def _program(step: Step, placement: StepPlacement, marker: str, reaper: Sequence[str]) -> Iterator[str]:
     world = str(len(step.ranks))
     if step.per_rank:
         own = {"RANK": "$rank", "LOCAL_RANK": "$SLURM_LOCALID", "LOCAL_WORLD_SIZE": "$ranks"}
@@ -156,6 +158,8 @@ def _program(step: Step, placement: StepPlacement, marker: str) -> Iterator[str]
     )
     yield f"export {MARK}={shlex.quote(marker)} {RANK_MARK}={shlex.quote(f'{marker}#')}$rank#"
     yield from _by_rank(_before(placement.prefixes))
+    if reaper:
+        yield f'! command -v {shlex.quote(reaper[0])} >/dev/null || set -- {shlex.join(reaper)} "$@"'
     yield 'exec "$@"'
 
 

@@ -80,8 +80,13 @@ def end_run(processes: Sequence[Child], marker: str, before: set[int] | None) ->
         kill_marked(marker)
     for process in processes:
         process.wait()
+    end_children(before)
+
+
+def end_children(but: set[int] | None) -> None:
+    """SIGKILL this process's children, and those that it gets meanwhile; None: nothing, since they would not be all."""
     until_s = time.monotonic() + _END_S
-    while (left := _left(before)) and time.monotonic() < until_s:
+    while (left := _left(but)) and time.monotonic() < until_s:
         for pid in left:
             with suppress(ProcessLookupError, ChildProcessError):  # waited for by whoever started it
                 os.kill(pid, signal.SIGKILL)
