@@ -165,18 +165,21 @@ def test_hosts_die(site: FaultSite) -> None:
     assert dead["c"] in report_context(site)
 
 
-def test_an_administrator_drains_the_host_that_a_job_waits_for(site: FaultSite) -> None:
+def test_nothing_is_composed_while_others_have_the_hosts(site: FaultSite) -> None:
+    """An administrator drains one of them meanwhile; what is composed for is the first that becomes free."""
     site.change_system(slurm={"placement": "pinned"})
     site.gated()
-    other = site.occupy("host1")
+    others = [site.occupy("host1,host2,host3,host4"), site.occupy("host5")]
     process = site.start("--until", "measure")
-    site.until(lambda: list(site.jobs().values()) == ["PENDING"])
+    site.until_said("nothing is composed until 1 fitting hosts are free")
     site.slurm("scontrol", "update", "nodename=host1", "state=drain", "reason=a fan is loud")
+    assert site.jobs() == {}
+    assert not list(site.results_root.glob(".systems/*/leases/*.jsonl"))
+    site.slurm("scancel", others[1])
     site.open()
     site.ends(process)
-    assert site.queue() == [(other, "other", "RUNNING")]
-    assert "host host1 is excluded" in site.status()
-    assert "a fan is loud" in site.status()
+    assert site.queue() == [(others[0], "other", "RUNNING")]
+    assert {host for record in site.records() for host in record.hosts} == {"host5"}
     site.assert_whole(runs=1)
 
 

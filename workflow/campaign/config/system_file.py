@@ -184,9 +184,9 @@ class SlurmSettings(SlurmOptions):
     placement: Literal["pinned", "scheduler"] | None = None
     """What chooses the hosts. `pinned`: the composition; `scheduler`: Slurm. Default: `scheduler` on a static fabric."""
     strategy: Literal["static", "dynamic", "resume", "reservation"] = "static"
-    """How Slurm learns of composed devices. `static`: from its gres.conf; `dynamic`: hosts are registered again with their devices;
-    `resume`: Slurm's ResumeProgram composes them; `reservation`: as static, with the hosts reserved from before they are recomposed
-    until they are released."""
+    """How Slurm learns of composed devices. `static`: from its gres.conf, and composed devices go to free hosts only; `dynamic`:
+    hosts are registered again with their devices; `resume`: Slurm's ResumeProgram composes them; `reservation`: as static, with the
+    hosts reserved from before they are recomposed until they are released."""
     slurmd: SlurmdCommands | None = None
     """Commands for the strategy `dynamic`."""
     devices_command: tuple[str, ...] | None = None

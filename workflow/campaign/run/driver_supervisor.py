@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -28,11 +29,16 @@ class Left(Interrupted):
     """Told to go while the driver can go on alone: it, and its composition, are left as they are."""
 
 
+class HostsTaken(LaunchError):
+    """The driver waits in the queue for hosts that were free when devices were composed for it."""
+
+
 @dataclass
 class Supervisor:
     """All drivers of one lease, in one call of `measure`.
 
-    exclude: is told of hosts that failed, and why; spans: when runs ran; use: of the lease by the last driver.
+    exclude: is told of hosts that failed, and why; queue_s: how long a driver may wait in the queue, while devices are held for it;
+    spans: when runs ran; use: of the lease by the last driver.
     """
 
     campaign: Campaign
@@ -43,6 +49,7 @@ class Supervisor:
     submitter: Submitter
     say: Callable[[str], None]
     exclude: Callable[[Mapping[str, str]], None]
+    queue_s: float = math.inf
     spans: list[Span] = field(default_factory=list)
     use: str = ""
 
@@ -99,7 +106,7 @@ class Supervisor:
     def wait(self, submitted: Submission, offset: int, runs: int) -> DriverResult:
         """Until the driver has left its result, telling how it goes."""
         progress = Progress(self.results, self.lease, runs, self.say)
-        words = ""
+        words, queued_until = "", math.inf
         while True:
             # The result after the fate: a driver that ends in between has left its result by then.
             fate = self.submitter.fate(submitted)
@@ -115,6 +122,9 @@ class Supervisor:
             if fate.words and fate.words != words:
                 words = fate.words
                 self.tell(words)
+            queued_until = min(queued_until, time.monotonic() + self.queue_s) if fate.queued else math.inf
+            if time.monotonic() > queued_until:
+                raise HostsTaken(f"{fate.words}, for {self.queue_s:.0f} s: its devices are released meanwhile")
             if fate.alive:
                 self.exclude(fate.failed_hosts)
                 time.sleep(self.submitter.look_s)

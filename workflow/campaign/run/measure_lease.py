@@ -21,7 +21,8 @@ from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import runs_of
 from campaign.documents.superseded import set_aside
 from campaign.errors import FabricError, HostFailed, LaunchError, unwritable
-from campaign.fabrics.protocol import Fabric
+from campaign.fabrics.errors import Incompatible, NoMatch
+from campaign.fabrics.protocol import Fabric, Request
 from campaign.files import write_atomic, write_once
 from campaign.lease.campaign_leases import (
     Site,
@@ -43,16 +44,18 @@ from campaign.plan.missing_runs import Known, read_known, record_implied
 from campaign.plan.plan import isolation
 from campaign.processes.signals import deferred, interruptible
 from campaign.run.driver import Driver
-from campaign.run.driver_supervisor import Left, Supervisor
+from campaign.run.driver_supervisor import HostsTaken, Left, Supervisor
 from campaign.run.preflight import not_emulated, preflight
 from campaign.run.progress import note
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ChangedHosts, ExcludedHosts
+from campaign.slurm.free_hosts import FreeHosts
 from campaign.slurm.strategies import Strategy, open_strategy
 from campaign.submit import open_submitter
 
 MANIFEST = "manifest/1"
 _RETRY_S = 1.0
+_QUEUE_S = 300.0  # a scheduler looks at its queue every few minutes at least
 _POWER_DOWN_S = 120.0  # from the end of a job to the release of what Slurm had composed for it
 
 
@@ -95,6 +98,7 @@ class _Measuring:
         self.submitter = open_submitter(self.campaign, results, Driver, self.tell)
         self.strategy: Strategy = open_strategy(self.campaign.system, Slurm(results.slurm_calls), self.tell)
         self.excluded, self.changed = ExcludedHosts(results.slurm), ChangedHosts(results.slurm)
+        self.free_hosts = FreeHosts(self.campaign.system, Slurm(results.slurm_calls), results.slurm, self.tell)
         self.site = Site(self.campaign.system, results.root)
         # The driver reads the same document, wherever this process has it from.
         path = results.lease_plans / f"{plan.lease}.{plan.digest}.json"
@@ -103,6 +107,8 @@ class _Measuring:
         self.supervisor = Supervisor(
             self.campaign, results, self.store, plan.lease, path, self.submitter, say, self.exclude
         )
+        if self.free_hosts.matter:
+            self.supervisor.queue_s = _QUEUE_S
 
     def run(self) -> dict[str, Any]:
         self.store.share(self.plan.campaign_as_used)
@@ -200,10 +206,19 @@ class _Measuring:
 
     def persist(self) -> None:
         """Try until nothing is missing, or the apparatus has failed too often."""
-        for attempt in range(1, self.campaign.protocol.attempts + 1):
+        attempt = 0
+        while attempt < self.campaign.protocol.attempts:
+            attempt += 1
             before = len(self.missing())
             try:
                 self.attempt()
+            except HostsTaken as taken:
+                # Nobody's failure. What keeps a job back while its hosts are free is given more time each time.
+                attempt -= 1
+                self.supervisor.queue_s *= 2
+                self.keep_last_use()
+                self.tell(str(taken))
+                continue
             except (FabricError, LaunchError) as error:
                 self.keep_last_use()
                 if isinstance(error, HostFailed):
@@ -232,6 +247,8 @@ class _Measuring:
             mine = request(self.campaign, self.results, self.plan.lease, self.plan.configuration, hosts)
             if self.reconcile:
                 self.end_orphans(fabric, but=(mine.lease_id,))
+            if self.free_hosts.matter and self.journal(mine.lease_id).state in (None, "RELEASED"):
+                mine = replace(mine, allowed_hosts=self.wait_for_hosts(fabric, mine))
             if self.strategy.composed_by_slurm:
                 self.drive_on_demand()
                 return
@@ -256,6 +273,20 @@ class _Measuring:
                     self.restore(mine.lease_id, self.changed.read().get(mine.lease_id, ()))
                 raise
             self.use(fabric, lease)
+
+    def wait_for_hosts(self, fabric: Fabric, asked: Request) -> tuple[str, ...]:
+        """Hosts where the driver's job can start now, so that no devices are held for one that waits in the queue."""
+
+        def able(names: tuple[str, ...]) -> bool:
+            try:
+                fabric.select(replace(asked, allowed_hosts=names), fabric.inventory())
+            except (NoMatch, Incompatible):
+                return False
+            except FabricError:  # what others hold is waited for in turn
+                return True
+            return True
+
+        return self.free_hosts.wait(asked.allowed_hosts, asked.configuration.hosts, able)
 
     def drive_on_demand(self) -> None:
         """Measure on what Slurm has composed for the driver's job, and releases after it."""

@@ -106,12 +106,14 @@ class Reporting:
 class Fate:
     """How a driver without a result is doing.
 
-    words: for people ("pending: Priority"); failed_hosts: hosts that ended it, or that it was taken from, and why, where known.
+    words: for people ("pending: Priority"); failed_hosts: hosts that ended it, or that it was taken from, and why, where known;
+    queued: it waits for hosts.
     """
 
     alive: bool
     words: str = ""
     failed_hosts: dict[str, str] = field(default_factory=dict)
+    queued: bool = False
 
 
 class Submitter(Protocol):

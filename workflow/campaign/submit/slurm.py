@@ -296,7 +296,8 @@ class SlurmSubmitter:
         # Hosts that it ran on until Slurm put it back into the queue; told once.
         failed = self._unwell(self._ran_on.pop(submission.job_id, ()) if verdict.state in QUEUED else ())
         # Slurm starts it on other hosts, unless it is told which.
-        return Fate(not (failed and is_pinned(self.campaign.system)), words, failed)
+        queued = verdict.state in QUEUED
+        return Fate(not (failed and is_pinned(self.campaign.system)), words, failed, queued)
 
     def _unwell(self, hosts: Collection[str]) -> dict[str, str]:
         """Those of some hosts that Slurm itself finds unwell, and in which way."""

@@ -49,7 +49,8 @@ class Strategy(Protocol):
 class Unannounced:
     """`static` and `resume`: there is nothing to tell Slurm.
 
-    `static`: its gres.conf knows the devices, and the fabric moves none; others' jobs are kept off by the allocation alone.
+    `static`: its gres.conf knows the devices; others' jobs are kept off by the allocation alone. Where the fabric attaches devices
+    before there is one, it does so on free hosts (`slurm.free_hosts`).
 
     `resume`: hosts are CLOUD nodes. slurmctld calls the programs in envs/slurm: `resume` reads from the job's comment what to
     compose, starts the hosts, and lets them go down after that one job; `suspend` and `resume-fail` release. So a lease is as long

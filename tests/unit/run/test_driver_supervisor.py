@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.documents.driver_messages import DriverResult
+from campaign.documents.record import Store
+from campaign.paths import Results
+from campaign.run.driver_supervisor import HostsTaken, Supervisor
+from campaign.submit.protocol import Fate
+
+
+class Queue:
+    """A job and who waits for it: it is queued for so many looks, then it runs, and leaves its result with the last one."""
+
+    look_s = 0.02
+    log_file = Path("log")
+
+    def __init__(self, queued: int, running: int = 1) -> None:
+        self.looks = [True] * queued + [False] * running
+
+    def fate(self, _: Any) -> Fate:
+        queued = self.looks.pop(0)
+        return Fate(True, "job 7: waits in the queue (Resources)" if queued else "job 7: runs", queued=queued)
+
+    def result(self) -> DriverResult | None:
+        return None if self.looks else DriverResult(use="lease.1")
+
+
+def supervisor(directory: Path, queue: Any, **more: float) -> Supervisor:
+    results = Results(directory, "c")
+    campaign: Any = None
+    return Supervisor(campaign, results, Store(directory), "lease", Path(), queue, print, lambda _: None, **more)
+
+
+def test_devices_are_not_held_for_a_job_whose_hosts_were_taken(tmp_path: Path) -> None:
+    queue: Any = Queue(queued=1000)
+    with pytest.raises(HostsTaken, match=r"job 7: waits in the queue \(Resources\)"):
+        supervisor(tmp_path, queue, queue_s=0.1).wait(queue, 0, 1)
+    assert 3 <= 1001 - len(queue.looks) < 20
+
+
+@pytest.mark.parametrize("queue_s", [{}, {"queue_s": 30.0}])
+def test_a_job_may_wait_for_a_moment_and_where_nothing_is_held_as_long_as_it_takes(
+    tmp_path: Path, queue_s: dict[str, float]
+) -> None:
+    queue: Any = Queue(queued=20)
+    assert supervisor(tmp_path, queue, **queue_s).wait(queue, 0, 1).use == "lease.1"

@@ -1,0 +1,134 @@
+"""Nothing is composed for a job that could not start: which hosts are free, and how often Slurm is asked for all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.config.system_file import SystemFile
+from campaign.errors import HostFailed
+from campaign.processes.command import Finished
+from campaign.slurm import free_hosts
+from campaign.slurm.commands import Slurm
+from campaign.slurm.free_hosts import FreeHosts
+from tests.unit.slurm.strategies.test_controller_state import line
+
+
+class Sinfo(Slurm):
+    """Answers with the states of hosts, from one answer to the next."""
+
+    def __init__(self, *states: Sequence[str]) -> None:
+        super().__init__()
+        self.states = list(states)
+        self.asked = 0
+
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
+        assert argv[0] == "sinfo"
+        self.asked += 1
+        states = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return Finished(0, "".join(line(f"host{n}", state, "gpu:2", "none") for n, state in enumerate(states, 1)), "")
+
+
+def site(fabric: str = "simulated", launcher: str = "slurm", **slurm: Any) -> SystemFile:
+    hosts = [{"name": "host[1-3]"}]
+    document = {"name": "site", "launcher": launcher, "fabric": {"kind": fabric}, "hosts": hosts}
+    return SystemFile.model_validate({**document, "slurm": {"poll_s": 1, **slurm}})
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_hosts, "_LOOK_S", 0.01)
+
+
+def hosts(directory: Path, slurm: Sinfo, count: int = 1, among: Sequence[str] = (), **settings: Any) -> tuple[str, ...]:
+    said: list[str] = []
+    found = FreeHosts(site(**settings), slurm, directory, said.append)
+    try:
+        return found.wait(among, count)
+    finally:
+        directory.joinpath("said").write_text("\n".join(said))
+
+
+@pytest.mark.parametrize(
+    ("state", "free"),
+    [
+        ("idle", True),
+        ("idle+cloud+powered_down", True),
+        ("mixed", False),
+        ("allocated", False),
+        ("completing", False),
+        ("idle+completing", False),
+        ("idle+planned", False),
+        ("idle+reserved", False),
+        ("idle+maint", False),
+        ("idle+drain", False),
+        ("down", False),
+    ],
+)
+def test_which_hosts_are_free(tmp_path: Path, state: str, free: bool) -> None:
+    assert ("host2" in hosts(tmp_path, Sinfo(("idle", state, "allocated")))) is free
+
+
+def test_a_shared_host_and_a_reservation_of_ones_own_are_free(tmp_path: Path) -> None:
+    assert hosts(tmp_path, Sinfo(("mixed", "allocated", "idle")), exclusive=False) == ("host1", "host3")
+    settings = {"additional": {"reservation": "ours"}}
+    assert hosts(tmp_path / "r", Sinfo(("idle+reserved", "idle", "down")), **settings) == ("host1", "host2")
+
+
+def test_it_waits_until_enough_are_free_and_says_for_whom(tmp_path: Path) -> None:
+    slurm = Sinfo(("allocated", "idle", "mixed"), ("idle", "idle", "mixed"))
+    assert hosts(tmp_path, slurm, 2) == ("host1", "host2")
+    assert (
+        "until 2 fitting hosts are free; not free: host1 (allocated), host3 (mixed)" in (tmp_path / "said").read_text()
+    )
+
+
+def test_it_waits_for_hosts_that_would_do(tmp_path: Path) -> None:
+    slurm = Sinfo(("allocated", "idle", "idle"), ("allocated", "idle", "idle"), ("idle", "idle", "idle"))
+    asked: list[tuple[str, ...]] = []
+
+    def able(names: tuple[str, ...]) -> bool:
+        asked.append(names)
+        return "host1" in names
+
+    found = FreeHosts(site(), slurm, tmp_path, print)
+    assert found.wait((), 1, able) == ("host1", "host2", "host3")
+    assert asked == [("host2", "host3")]
+    with pytest.raises(HostFailed):  # the only one that would do is down
+        FreeHosts(site(), Sinfo(("down", "idle", "idle")), tmp_path / "down", print).wait((), 1, able)
+
+
+def test_the_processes_of_a_campaign_ask_once_an_interval(tmp_path: Path) -> None:
+    slurm = Sinfo(("idle", "idle", "idle"))
+    for _ in range(300):
+        hosts(tmp_path, slurm, poll_s=30)
+    assert slurm.asked == 1
+
+
+def test_hosts_that_cannot_come_back_are_named(tmp_path: Path) -> None:
+    with pytest.raises(HostFailed) as failed:
+        hosts(tmp_path, Sinfo(("idle", "down", "idle+drain")), 2)
+    assert set(failed.value.hosts) == {"host2", "host3"}
+    # Of a host that it does not know, Slurm itself says so.
+    assert hosts(tmp_path / "u", Sinfo(("down", "down")), 1, ("host1", "host3")) == ("host3",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "matter"),
+    [
+        ({}, True),
+        ({"fabric": "static"}, False),
+        ({"fabric": "static", "placement": "pinned"}, True),
+        ({"placement": "scheduler"}, False),
+        ({"launcher": "local"}, False),
+        ({"strategy": "reservation"}, False),
+        ({"strategy": "resume"}, False),
+    ],
+)
+def test_it_matters_where_nothing_else_keeps_hosts_for_the_job(
+    tmp_path: Path, settings: dict[str, Any], matter: bool
+) -> None:
+    assert FreeHosts(site(**settings), Sinfo(()), tmp_path, print).matter is matter

@@ -1,0 +1,88 @@
+"""Hosts on which a job could start now, so that nothing is composed for a job that then waits in the queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign import files
+from campaign.config.system_file import SystemFile
+from campaign.errors import HostFailed
+from campaign.slurm.commands import Slurm
+from campaign.slurm.options import is_pinned
+from campaign.slurm.strategies.controller import Controller, Node
+
+_KEPT = frozenset({"reserved", "maint", "maintenance"})
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True)
+class FreeHosts:
+    """The hosts of one system. directory: shared by the processes of a campaign, of which one asks in each interval."""
+
+    system: SystemFile
+    slurm: Slurm
+    directory: Path
+    say: Callable[[str], None]
+
+    @property
+    def matter(self) -> bool:
+        """Whether devices are attached before the job is submitted, to hosts that nothing else keeps for it."""
+        settings = self.system.slurm
+        return self.system.launcher == "slurm" and settings.strategy == "static" and is_pinned(self.system)
+
+    def wait(
+        self, hosts: Collection[str], count: int, able: Callable[[tuple[str, ...]], bool] = lambda _: True
+    ) -> tuple[str, ...]:
+        """Those of some hosts (none: of all) where a job can start, as soon as there are so many.
+
+        able: whether these would do, for hosts differ in what they have and can get. HostFailed: there will never be enough, since
+        others are down or drained. Hosts that Slurm does not know count: it refuses a job for them with its own words.
+        """
+        names = tuple(hosts) or tuple(name for group in self.system.hosts for name in group.names())
+        told = ""
+        looked_at: tuple[str, ...] = ()
+        while True:
+            nodes = self._nodes(names)
+            free = tuple(name for name in names if name not in nodes or self._free(nodes[name]))
+            if free == names:
+                return free
+            if len(free) >= count and free != looked_at:
+                if able(free):
+                    return free
+                looked_at = free
+            failed = {name: f"Slurm: {node.words}" for name, node in nodes.items() if node.broken}
+            busy = [name for name in names if name not in free and name not in failed]
+            if not busy or len(free) + len(busy) < count:
+                said = "; ".join(f"{name} ({why})" for name, why in failed.items())
+                raise HostFailed(f"no jobs can run on {said}", failed)
+            words = ", ".join(f"{name} ({'+'.join(sorted(nodes[name].state))})" for name in busy)
+            if words != told:
+                told = words
+                self.say(f"nothing is composed until {count} fitting hosts are free; not free: {words}")
+            time.sleep(min(_LOOK_S, self.system.slurm.poll_s))
+
+    def _free(self, node: Node) -> bool:
+        settings = self.system.slurm
+        usable = {"idle"} if settings.exclusive else {"idle", "mixed"}
+        away = {"completing", "planned"} | (set() if "reservation" in settings.additional else _KEPT)
+        return bool(node.state & usable) and not node.broken and not node.state & away
+
+    def _nodes(self, names: Collection[str]) -> dict[str, Node]:
+        """What Slurm said in this interval."""
+        path = self.directory / "hosts.json"
+        with files.lock(path.with_suffix(".lock")):
+            said = files.read_json(path)
+            if not 0 <= time.time() - said.get("asked_s", 0.0) < self.system.slurm.poll_s or said["names"] != [*names]:
+                nodes = Controller(self.slurm, self.say, self.system.slurm.poll_s).nodes_heard(names)
+                said = {"asked_s": time.time(), "names": [*names], "nodes": [*_documents(nodes.values())]}
+                files.write_json(path, said)
+        found = (Node(each["name"], frozenset(each["state"]), "", each["reason"]) for each in said["nodes"])
+        return {node.name: node for node in found}
+
+
+def _documents(nodes: Collection[Node]) -> Iterator[dict[str, object]]:
+    for node in nodes:
+        yield {"name": node.name, "state": sorted(node.state), "reason": node.reason}
