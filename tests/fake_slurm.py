@@ -135,7 +135,7 @@ def main(program: str, directory: str, arguments: list[str]) -> None:
 def _answer(program: str, here: Path, memory: dict[str, Any], arguments: list[str]) -> tuple[int, str, str, bool]:
     """Exit status, output, errors, and whether the caller is to be killed."""
     if program == "sbatch":
-        return _sbatch(here, memory, Path(arguments[0]).read_text())
+        return _sbatch(here, memory, Path(arguments[-1]).read_text())
     if not memory["reachable"]:
         return 1, "", f"{program}: error: {UNREACHABLE}\n", False
     given = dict(word[2:].partition("=")[::2] for word in arguments if word.startswith("--"))
@@ -180,7 +180,7 @@ def _sbatch(here: Path, memory: dict[str, Any], text: str) -> tuple[int, str, st
         for each in [f"{job_id}_{task}" for task in range(tasks)] or [job_id]:
             memory["jobs"][each] = _job(given["job-name"], given["comment"])
         if not told["words"]:
-            return 0, f"Submitted batch job {job_id}\n", "", told["kill"]
+            return 0, f"{job_id}\n", "", told["kill"]
     if not told.get("code", 1):
         return 0, told["words"], "", told["kill"]
     return 1, "", f"sbatch: error: Batch job submission failed: {told['words']}\n", told["kill"]

@@ -139,11 +139,12 @@ def submit(folder: Path, drivers: Sequence[Driver], parameters: dict[str, Any], 
 
     Unanswered: it said nothing that can be understood, and may have submitted them.
     """
-    import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+    from campaign.submit.sbatch import Sbatch
+
     # The batch script becomes the driver: so the warning before a time limit reaches it.
-    executor = submitit.SlurmExecutor(folder=folder, python=f"exec {shlex.quote(sys.executable)}")
+    executor = Sbatch(folder=folder, python=f"exec {shlex.quote(sys.executable)}")
     executor.update_parameters(**parameters, comment=comment)
     try:
         with redirect_stderr(io.StringIO()):  # submitit prints what sbatch said; so do we, once
