@@ -1,4 +1,4 @@
-# srun --nodes=2 --nodelist=host1,host2 --ntasks=6 --ntasks-per-node=3 --overlap --kill-on-bad-exit=0 --wait=0 --export=ALL --input=none --cpus-per-task=8 --mem=0M --job-name=cell.1 --output=/shared/log --open-mode=append /bin/sh /shared/results/work/L1R2/runs/cell.1/rank.sh python -m campaign.workloads.trainer.rank
+# srun --nodes=2 --nodelist=host1,host2 --ntasks=6 --ntasks-per-node=3 --overlap --immediate=10 --kill-on-bad-exit=0 --wait=0 --export=ALL --input=none --cpus-per-task=8 --mem=0M --job-name=cell.1 --output=/shared/log --open-mode=append /bin/sh /shared/results/work/L1R2/runs/cell.1/rank.sh python -m campaign.workloads.trainer.rank
 #!/bin/sh
 # Made for one run: one rank a task.
 case $SLURMD_NODENAME in
