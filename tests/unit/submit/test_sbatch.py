@@ -35,13 +35,15 @@ def test_defaults_of_the_users_shell_change_no_job(
     for name, value in shell.items():
         monkeypatch.setenv(name, value)
     executor = Sbatch(folder=tmp_path / "jobs")
-    executor.update_parameters(job_name="c/1x1")
-    job = executor.submit(print, "x")
-    assert job.job_id == "42"
-    argv, names = json.loads(out.read_text())
-    assert argv[0] == "--parsable"
-    assert not {*shell} & {*names}
-    assert {"SLURM_CONF", "PATH"} <= {*names}
+    executor.update_parameters(job_name="c/1x1", time=7)
+    for numbers, expected in (([1], ["42"]), ([1, 2, 3], ["42_0", "42_1", "42_2"])):
+        assert [job.job_id for job in executor.map_array(print, numbers)] == expected
+        argv, names = json.loads(out.read_text())
+        assert argv[0] == "--parsable"
+        assert ("#SBATCH --array=0-2" in Path(argv[1]).read_text()) == (len(numbers) > 1)
+        assert not {*shell} & {*names}
+        assert {"SLURM_CONF", "PATH"} <= {*names}
+        assert all((tmp_path / "jobs" / f"{job_id}_submitted.pkl").exists() for job_id in expected)
 
 
 def test_inside_of_a_job_its_own_variables_do_not_shape_the_next() -> None:
