@@ -199,7 +199,7 @@ class Cdim:
         return {"annotation": {"available": True}, "detected": True, "device": device, "nodeIDs": [self._nodes[host]]}
 
     def _there(self, host: str) -> list[RackDevice]:
-        return [device for device in self.rack.devices.values() if self._listed[device.name] == host]
+        return [one for one in self.rack.devices.values() if host in (self._listed[one.name], one.also)]
 
     def _node(self, host: str) -> dict[str, Any]:
         parts = [self._resource_of_host(host), *(self._resource(device) for device in self._there(host))]
