@@ -2,7 +2,8 @@
 
 `runs` makes the runs of many campaigns at once, one workload each, as one table; `tables` makes one campaign through its records,
 as the report reads it. Deviations are of the logarithm of time: of a composition (`lease`), of a run (`run`), and a drift over the
-whole campaign, in which compositions come in random blocks. `effect`: time of each configuration.
+whole campaign, in which compositions come in random blocks. `effect`: time of each configuration. `host`: deviation of each of the
+`hosts`, on which compositions are placed at random, but for the first configuration ("one") or all ("own"), which stay on one.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ class Truth:
     missing: float = 0.0
     failed: float = 0.0
     effect: tuple[float, ...] = ()
+    hosts: int = 0
+    host: float = 0.0
+    placed: str = "random"
 
     def composed(self) -> list[int]:
         k = self.compositions
@@ -67,6 +71,7 @@ def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
     random = np.random.default_rng(seed)
     composed, times = truth.composed(), truth.times()
     blocks = max(composed)
+    of_host = truth.host * random.standard_normal((campaigns, truth.hosts)) if truth.hosts else np.zeros((campaigns, 1))
     found = []
     for block in range(blocks):
         there = [i for i, k in enumerate(composed) if k > block]
@@ -74,6 +79,10 @@ def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
         for position, i in enumerate(there):
             at = (block + (place[:, position] + 0.5) / len(there)) / blocks
             lease = truth.lease * noise(truth.of_leases, random, campaigns)
+            stays = truth.placed == "own" or (truth.placed == "one" and i == 0)
+            anywhere = random.integers(max(truth.hosts, 1), size=campaigns) if truth.hosts else np.zeros(campaigns, int)
+            host = anywhere * 0 + i % truth.hosts if truth.hosts and stays else anywhere
+            lease = lease + of_host[np.arange(campaigns), host]
             composed_well = random.random(campaigns) >= truth.failed
             for cell in range(truth.cells):
                 for n in range(block, truth.runs, composed[i]):
@@ -82,6 +91,7 @@ def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
                     number = run_number(block + 1, n // composed[i] + 1)
                     kept = np.flatnonzero(composed_well & (random.random(campaigns) >= truth.missing))
                     same = {"at": i, "batch": cell, "block": block, "repetition": number}
+                    same |= {"host_names": [f"host{n}" for n in host[kept]]} if truth.hosts else {}
                     found.append(pd.DataFrame({"campaign": kept, **same, "value": 1 / time[kept]}))
     table = pd.concat(found, ignore_index=True)
     cell = (table["campaign"] * truth.configurations + table["at"]) * truth.cells + table["batch"]

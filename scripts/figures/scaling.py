@@ -108,7 +108,7 @@ def _findings(rows: pd.DataFrame, by: list[str], measure: str) -> tuple[str, ...
 
     def say(row: Any) -> str:
         pace = verdict.measured(row, tuple(row[name] for name in ("ratio", "ratio_low", "ratio_high")), wording.times)
-        untested = f"; {verdict.ONE_EACH}" if verdict.untested(row) else ""
+        untested = f"; {verdict.not_tested(row)}" if verdict.untested(row) else ""
         return (
             f"{wording.describe(row, different)}: {wording.axis('ranks', row['ranks'])} give {pace} the {measure} of "
             f"{row['against_ranks']:.0f}, an efficiency of {wording.percent(row['efficiency_pct'], 0)}{untested}"

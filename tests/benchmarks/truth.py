@@ -45,6 +45,10 @@ def _between(campaigns: int) -> Iterator[Row]:
     }
     for name, truth in others.items():
         yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
+    for placed, hosts, sd in itertools.product(("random", "one", "own"), (2, 3, 4), (0.0, 0.01, 0.03)):
+        truth = Truth(hosts=hosts, host=sd, placed=placed)
+        name = f"compositions on {hosts} hosts ({placed}), host sd {100 * sd:g} %"
+        yield name, lambda truth=truth: said.measured(truth, campaigns)  # type: ignore[misc]
     for lease in (0.0, 0.01, 0.03):
         name = f"one composition, borrowed from an earlier campaign, lease sd {100 * lease:g} %"
         once, before = Truth(compositions=1, runs=2, lease=lease), Truth(lease=lease)

@@ -6,9 +6,15 @@ of 100 intervals and 5 of 100 figures, with what chance adds in so many campaign
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 
+from campaign import statistics
+from campaign.statistics import comparisons, verdict
+from tests import planted_campaigns
 from tests import statements_under_truth as said
 from tests.planted_campaigns import Truth
 
@@ -37,6 +43,30 @@ def test_intervals_between_compositions_hold_the_truth_and_ties_are_ties(name: s
     assert 91.5 <= found.cover <= 98.5
     assert found.wrong <= 9.5
     assert found.tested >= 95
+
+
+@pytest.mark.parametrize("placed", ["random", "one"])
+@pytest.mark.parametrize(("hosts", "sd"), [(2, 0.03), (3, 0.0), (4, 0.01), (4, 0.03)])
+def test_hosts_that_several_compositions_shared_are_taken_out(placed: str, hosts: int, sd: float) -> None:
+    """Also where the first configuration, with which all are compared, stayed on one host."""
+    found = said.measured(Truth(hosts=hosts, host=sd, placed=placed), campaigns=250)
+    assert found.tested >= 85
+    assert 92 <= found.cover <= 98.5
+    assert found.wrong <= 9
+    # Hosts differ by three times as much as compositions, and intervals are hardly wider.
+    assert found.half < 4.2
+
+
+def test_what_stayed_on_hosts_of_its_own_is_not_told_from_them() -> None:
+    own = Truth(hosts=4, host=0.03, placed="own")
+    assert said.measured(own, campaigns=20).tested == 0
+    design = comparisons.design(planted_campaigns.runs(own, 1, seed=1))
+    found = comparisons.ratios(pd.Series([1]), pd.Series([0]), design)
+    row = {**{name: column[0] for name, column in found.basis(pd.RangeIndex(1)).items()}, "p": float("nan")}
+    assert row["method"] == statistics.CONFOUNDED
+    assert "each ran on hosts of its own, which cannot be told" in verdict.doubt(row, -1.0, 1.0)
+    # With two of four on each host, those of one host are compared.
+    assert said.measured(replace(own, hosts=2), campaigns=60).tested == pytest.approx(100 / 3)
 
 
 @pytest.mark.parametrize("lease", [0.0, 0.01, 0.03])

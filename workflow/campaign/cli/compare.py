@@ -104,7 +104,7 @@ def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | No
     if not rules:
         return
     for each in comparison.untested[:_SHOWN]:
-        words = f"not tested (one composition each): {each.rule}: {each.where}: {each.change}"
+        words = f"not tested (one composition each, or hosts of their own): {each.rule}: {each.where}: {each.change}"
         click.secho(words, err=True, fg="yellow")
     if len(comparison.untested) > _SHOWN:
         click.secho(f"not tested: {len(comparison.untested) - _SHOWN} more times", err=True, fg="yellow")

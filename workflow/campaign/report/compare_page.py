@@ -104,9 +104,9 @@ def findings(comparison: Comparison) -> list[str]:
         told.append(f"Largest change: {change}.")
     elif comparison.rows["tested"].any():
         told.append("No cell shows a significant change (Holm).")
-    if alone := int((comparison.rows["ratio"].notna() & ~comparison.rows["tested"]).sum()):
-        cells = wording.plural(alone, "cell")
-        told.append(f"{cells} not tested: {verdict.ONE_COMPOSITION}.")
+    alone = comparison.rows[comparison.rows["ratio"].notna() & ~comparison.rows["tested"]]
+    if len(alone):
+        told.append(f"{wording.plural(len(alone), 'cell')} not tested: {verdict.why_not_tested(alone)}.")
     known = comparison.rows[comparison.rows["ratio"].notna()]
     if unlike := verdict.unlike(known):
         told.append(unlike.strip())

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from campaign.statistics.comparisons import Ratios
-from campaign.statistics.intervals import AMONG_CHANGES, SIGNIFICANT, Floats, Integers
+from campaign.statistics.intervals import AMONG_CHANGES, CONFOUNDED, SIGNIFICANT, Floats, Integers
 from campaign.statistics.multiple_testing import holm
 from campaign.statistics.ratios import LogRatios
 
@@ -40,7 +40,7 @@ def among_each_other(found: Ratios, group: npt.ArrayLike) -> Ratios:
     of = np.unique(np.asarray(group), return_inverse=True)[1].astype(np.int64)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(found.of.ratio)
-    open_ = ~found.tested & np.isfinite(logs)
+    open_ = ~found.tested & np.isfinite(logs) & (found.method != CONFOUNDED)
     named = np.zeros(logs.size, dtype=np.bool_)
     result = found
     while True:

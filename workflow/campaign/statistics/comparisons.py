@@ -29,10 +29,12 @@ from campaign.statistics.intervals import (
     BLOCKED,
     BORROWED,
     BORROWED_EARLIER,
+    CONFOUNDED,
     ITSELF,
     NO_REFERENCE,
     NO_RUN,
     NOT_POSITIVE,
+    ON_HOSTS,
     ONE_EACH,
     ONE_RUN,
     PAIRED,
@@ -129,25 +131,32 @@ def _ratios(by: Design, i: Integers, j: Integers, both: Marks, itself: Marks, th
     between = _sum(by, alone, i, j)
     found = _either(aligned & np.isfinite(blocked.pool[by.means.stratum[i]]), _sum(by, blocked, i, j), between)
     found = _either(several & np.isfinite(beside.variance[i] + beside.variance[j]), _sum(by, beside, i, j), found)
-    tested = both & np.isfinite(found[0]) & (found[1] > 0)
+    hosts = by.host_level.pairs(i, j, within | ~both)
+    on_hosts = hosts.adjusted & np.isfinite(by.without_hosts.variance[i] + by.without_hosts.variance[j])
+    variance, freedom = _sum(by, by.without_hosts, i, j)
+    found = _either(on_hosts, (variance * hosts.more, freedom), found)
+    value = np.where(on_hosts, value * np.exp(hosts.shift), value)
+    tested = both & np.isfinite(found[0]) & (found[1] > 0) & ~hosts.confounded
     alone_runs = welch((by.run_variance[i], by.run_freedom[i]), (by.run_variance[j], by.run_freedom[j]))
     runs_only = (by.run_variance[i] + by.run_variance[j], alone_runs)
-    found = _either(one | (both & ~tested), runs_only, found)
+    found = _either(one | (both & ~tested & ~hosts.confounded), runs_only, found)
     pairs, ratio, pair_variance, pair_freedom, blocks = _pairs(by, i, j, one)
     found = _either(blocks, (pair_variance, pair_freedom), found)
     value = np.where(blocks, ratio, value)
     tested = np.where(one, np.isfinite(found[0]), tested)
     value, variance = np.where(itself, 1.0, value), np.where(itself, 0.0, np.where(both, found[0], np.nan))
     freedom = np.where(both, found[1], np.nan)
+    confounded = hosts.confounded & np.isfinite(between[0])
     lone = by.variances.borrowed[i] | by.variances.borrowed[j]
     lent_by = np.where(by.lent_by[i] != "", by.lent_by[i], by.lent_by[j])
     lent = lone & (lent_by != "")
     conditions = [
         itself, ~against, ~there, ~np.isfinite(value), blocks, several & tested, one & tested, ~np.isfinite(variance),
-        ~tested, lent, lone, aligned,
+        confounded, ~tested, on_hosts, lent, lone, aligned,
     ]  # fmt: skip
     words = [
-        ITSELF, NO_REFERENCE, NO_RUN, NOT_POSITIVE, PAIRED, PAIRED_BY_LEASE, RUNS_OF_ONE, ONE_RUN, ONE_EACH, BORROWED_EARLIER,
+        ITSELF, NO_REFERENCE, NO_RUN, NOT_POSITIVE, PAIRED, PAIRED_BY_LEASE, RUNS_OF_ONE, ONE_RUN, CONFOUNDED,
+        ONE_EACH, ON_HOSTS, BORROWED_EARLIER,
         BORROWED, BLOCKED,
     ]  # fmt: skip
     method = np.select(conditions, words, BETWEEN).astype(object)

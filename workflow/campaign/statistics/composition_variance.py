@@ -37,8 +37,8 @@ _ENOUGH = 4
 class Means:
     """Means of the runs of each cell on each lease, relative to the cell's location, sorted by cell.
 
-    cell, lease, block: of each mean; runs: how many are in it. stratum, kind, campaign: of each cell; cells of one kind differ in
-    their configuration only.
+    cell, lease, block, host: of each mean; host: number of a set of hosts, -1 where it is not known; runs: how many are in it.
+    stratum, kind, campaign: of each cell; cells of one kind differ in their configuration only.
     """
 
     cell: Integers
@@ -50,6 +50,7 @@ class Means:
     strata: int
     kind: Integers
     campaign: Integers
+    host: Integers
 
     @property
     def cells(self) -> int:
@@ -124,6 +125,12 @@ def of_locations(
     beside, _ = _pooled(means, residual - common, freedom, share, run, shared=False)
     borrowed = (k == 1) & np.isfinite(alone.variance)
     return Variances(alone, blocked, beside, complete, borrowed, borrowed & earlier)
+
+
+def without_hosts(means: Means, run: tuple[Floats, Floats], residual: Floats, freedom: Floats) -> Pooled:
+    """As `Variances.alone`, with what hosts do taken out of the residuals, which have this much freedom by cell."""
+    share = _mean(1.0 / means.runs, means.cell, means.cells)
+    return _pooled(means, residual, freedom, share, run)[0]
 
 
 def _mean(values: Floats, of: Integers, count: int) -> Floats:

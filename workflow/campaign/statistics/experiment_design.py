@@ -19,8 +19,9 @@ from campaign.documents.metric import metric_of
 from campaign.documents.run_numbers import composition_of
 from campaign.statistics import composition_variance, drift, location
 from campaign.statistics.composition_variance import Means, Variances
+from campaign.statistics.host_level import HostLevel, host_level
 from campaign.statistics.intervals import BETWEEN, BORROWED, BORROWED_EARLIER, ONE_RUN, RUNS_OF_ONE, Floats, Integers
-from campaign.statistics.pooled_variance import pooled
+from campaign.statistics.pooled_variance import Pooled, pooled
 from campaign.statistics.ratios import LogRatios
 
 Marks = npt.NDArray[np.bool_]
@@ -54,6 +55,9 @@ class Design:
     run_variance: Floats
     run_freedom: Floats
     variances: Variances
+    host_level: HostLevel
+    without_hosts: Pooled
+    """Variances of locations with what hosts do taken out."""
     means: Means
     each: pd.DataFrame
     """One row a valid run: cell, lease, repetition, cost (outliers brought near)."""
@@ -166,12 +170,14 @@ def design(
     value = rows[column].to_numpy(dtype=np.float64)
     near, kept = location.near(1 / value if higher else value, cell, stratum)
     lease, block = _leases(rows, cell)
-    means, cost, within, freedom = _means(near, cell, lease, block, (stratum, kind, campaign))
+    host, hosts = _hosts(rows)
+    means, cost, within, freedom = _means(near, cell, (lease, block, host), (stratum, kind, campaign))
     pool = pooled(within, freedom, stratum, _sums(freedom, stratum, means.strata))
     run_variance = np.where(np.isfinite(pool.pool), pool.variance, np.nan)
     in_blocks = protocol is None or said.get("lease_order") == "blocks"
     lent = composition_variance.lent(earlier, [str(name) for name in workloads]) if earlier else None
     found = composition_variance.of_locations(means, (run_variance, np.maximum(pool.freedom, 1.0)), in_blocks, lent)
+    level = host_level(means, hosts, found.in_blocks)
     lent_by = np.where(found.earlier, lent.campaigns[stratum], "") if lent else np.full(len(cells), "", dtype=object)
     # Runs brought near count less, and the others know as much less.
     weights = 1 / np.clip(kept, 0.5, 1.0) ** 2
@@ -190,6 +196,10 @@ def design(
         run_variance=np.where(count > 1, total * weights, np.nan),
         run_freedom=np.where(runs_pool.freedom > 0, runs_pool.freedom, np.nan),
         variances=found,
+        host_level=level,
+        without_hosts=composition_variance.without_hosts(
+            means, (run_variance, np.maximum(pool.freedom, 1.0)), level.residual, level.freedom
+        ),
         means=means,
         each=pd.DataFrame({"cell": cell, "lease": lease, "repetition": rows["repetition"].to_numpy(), "cost": near}),
         higher=higher,
@@ -233,6 +243,14 @@ def _leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
     return lease, keys["block"].to_numpy(dtype=np.int64)[at]
 
 
+def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
+    """Of each run, the number of its set of hosts, -1 where it is not known; and the names of each set."""
+    if "host_names" not in rows:
+        return np.full(len(rows), -1, dtype=np.int64), ()
+    codes, names = pd.factorize(rows["host_names"].where(rows["host_names"] != ""))
+    return codes.astype(np.int64), tuple(frozenset(str(name).split(", ")) for name in names)
+
+
 def _sums(values: Floats, of: Integers, count: int) -> Floats:
     return np.asarray(np.bincount(of, values, count), dtype=np.float64)
 
@@ -243,10 +261,13 @@ def _mean_of(values: Floats, of: Integers, count: int) -> Floats:
 
 
 def _means(
-    cost: Floats, cell: Integers, lease: Integers, block: Integers, groups: tuple[Integers, Integers, Integers]
+    cost: Floats,
+    cell: Integers,
+    of_lease: tuple[Integers, Integers, Integers],
+    groups: tuple[Integers, Integers, Integers],
 ) -> tuple[Means, Floats, Floats, Floats]:
     """Means of each cell on each lease; locations of cells; variance of a run on a lease, relative, with its freedom."""
-    stratum, kind, campaign = groups
+    (lease, block, host), (stratum, kind, campaign) = of_lease, groups
     leases = int(lease.max(initial=-1)) + 1
     key, first, where = np.unique(cell * leases + lease, return_index=True, return_inverse=True)
     size = np.bincount(where, minlength=key.size)
@@ -257,5 +278,5 @@ def _means(
     freedom = _sums(np.asarray(size - 1.0, dtype=np.float64), of, stratum.size)
     within = np.asarray(np.where(freedom > 0, squares / np.where(freedom > 0, freedom, 1.0), np.nan), dtype=np.float64)
     strata = int(stratum.max(initial=-1)) + 1
-    means = Means(of, at, block[first], size, value / location_[of], stratum, strata, kind, campaign)
+    means = Means(of, at, block[first], size, value / location_[of], stratum, strata, kind, campaign, host[first])
     return means, location_, within, freedom

@@ -29,6 +29,7 @@ BCA = "BCa bootstrap, 95 %"
 # Of a ratio, or of a mean over compositions.
 BETWEEN = "t over compositions, 95 %"
 BLOCKED = "t over compositions in blocks of the campaign, 95 %"
+ON_HOSTS = "t over compositions on the same hosts, 95 %"
 PAIRED_BY_LEASE = "t over compositions, paired by lease, 95 %"
 BORROWED = "t, one composition, the spread of compositions borrowed, 95 %"
 BORROWED_EARLIER = "t, one composition, the spread of compositions borrowed from earlier campaigns, 95 %"
@@ -36,6 +37,7 @@ AMONG_CHANGES = "t, one composition each, the spread of the changes of other con
 PAIRED = "within one composition, t paired by block, 95 %"
 RUNS_OF_ONE = "within one composition, t over runs, 95 %"
 ONE_EACH = "one composition each, run-to-run variation only, no test, 95 %"
+CONFOUNDED = "each on hosts of its own, no test, 95 %"
 
 ONE_RUN = "none: one run"
 NO_RUN = "none: no run"

@@ -37,6 +37,7 @@ ADJUSTED = (
 )
 ONE_COMPOSITION = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
 ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
+OWN_HOSTS = "each ran on hosts of its own, which cannot be told from the configurations, so this is not tested"
 ONCE = "measured once on one composition each, so this is not tested"
 _BORROWED = "the spread of compositions is borrowed from other cells of the campaign"
 _EARLIER = "the spread of compositions is borrowed from earlier campaigns on this system ({})"
@@ -51,6 +52,17 @@ def differs(row: Mapping[Any, Any]) -> bool:
 def untested(row: Mapping[Any, Any]) -> bool:
     """Whether a comparison may not be tested, because its cells were measured on one composition each."""
     return not row.get("tested", True) and row.get("method") != statistics.ITSELF
+
+
+def not_tested(row: Mapping[Any, Any]) -> str:
+    """Why a comparison is not tested, for a bracket."""
+    return OWN_HOSTS if row["method"] == statistics.CONFOUNDED else ONE_EACH
+
+
+def why_not_tested(rows: pd.DataFrame) -> str:
+    """Of several comparisons that are not tested: why."""
+    own = rows["method"] == statistics.CONFOUNDED
+    return OWN_HOSTS.partition(", so")[0] if own.any() else ONE_COMPOSITION
 
 
 def no_larger_than(low_pct: float, high_pct: float) -> float:
@@ -110,7 +122,7 @@ def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float, together: str
     together: what is said of several comparisons instead (see there); what is not tested is no part of it.
     """
     if untested(row) and math.isfinite(low_pct):
-        return f" ({ONE_EACH})"
+        return f" ({not_tested(row)})"
     if together or differs(row) or not math.isfinite(row["p"]):
         return ""
     if row["p"] < SIGNIFICANT:
@@ -203,9 +215,9 @@ def detectable(row: Mapping[Any, Any]) -> str:
 def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> str:
     """For a caption: how many cells were compared with the reference (in words), how, and how many differ."""
     tested, in_order = rows[rows["p"].notna()], order(protocol)
-    alone = int((rows["method"] == statistics.ONE_EACH).sum()) if "method" in rows else 0
-    if tested.empty and alone:
-        return f"No comparison with {reference} is tested: {ONE_COMPOSITION}.{in_order}"
+    alone = rows[rows["method"].isin([statistics.ONE_EACH, statistics.CONFOUNDED])] if "method" in rows else rows[:0]
+    if tested.empty and len(alone):
+        return f"No comparison with {reference} is tested: {why_not_tested(alone)}.{in_order}"
     if tested.empty:
         return f"No comparison with {reference} has an interval.{in_order}"
     found = int((tested["p_holm"] < SIGNIFICANT).sum())
@@ -216,8 +228,8 @@ def counted(rows: pd.DataFrame, protocol: Mapping[str, Any], reference: str) -> 
         f" ({made}; 5\u202f% for all together, Holm)."
     )
     said += f" {rests_on(tested)}"
-    if alone:
-        said += f" {wording.plural(alone, 'further comparison')} not tested: {ONE_COMPOSITION}."
+    if len(alone):
+        said += f" {wording.plural(len(alone), 'further comparison')} not tested: {why_not_tested(alone)}."
     least = tested["least_detectable_pct"].replace(np.inf, np.nan).median()
     if math.isfinite(least):
         detected = wording.percent(least, _decimals(least))
@@ -252,8 +264,8 @@ def rests_on(rows: pd.DataFrame) -> str:
                 dict.fromkeys(wording.number(n, 2) for n in (lent["freedom"].min(), lent["freedom"].max()))
             )
             said += f" In {wording.plural(len(lent), 'comparison')}, {words} ({ends} degrees of freedom)."
-    if (rows["method"] == statistics.ONE_EACH).all():
-        said += f" Nothing is tested: {ONE_COMPOSITION}."
+    if rows["method"].isin([statistics.ONE_EACH, statistics.CONFOUNDED]).all():
+        said += f" Nothing is tested: {why_not_tested(rows)}."
     return said + unlike(rows)
 
 

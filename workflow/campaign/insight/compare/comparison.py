@@ -209,7 +209,7 @@ def _says(row: Mapping[Any, Any]) -> str:
     if not np.isfinite(row["low"]):
         return "one run, no interval"
     if not row["tested"]:
-        return "not tested: one composition each"
+        return f"not tested: {'each on hosts of its own' if row['method'] == statistics.CONFOUNDED else 'one composition each'}"
     if row["p_holm"] < SIGNIFICANT:
         return "faster" if row["ratio"] > 1 else "slower"
     most = max(abs(row["low"] - 1), abs(row["high"] - 1))

@@ -183,7 +183,7 @@ def _said(claim: Claim, value: Value) -> str:
         return number
     if math.isnan(value.low):
         return f"{number}, one run"
-    return f"{number} [{say(value.low)}, {say(value.high)}]{'' if value.tested else ', one composition each'}"
+    return f"{number} [{say(value.low)}, {say(value.high)}]{'' if value.tested else ', not tested'}"
 
 
 def _with_unit(claim: Claim, number: float) -> str:
