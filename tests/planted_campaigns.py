@@ -4,6 +4,7 @@
 as the report reads it. Deviations are of the logarithm of time: of a composition (`lease`), of a run (`run`), and a drift over the
 whole campaign, in which compositions come in random blocks. `effect`: time of each configuration. `host`: deviation of each of the
 `hosts`, on which compositions are placed at random, but for the first configuration ("one") or all ("own"), which stay on one.
+`noisy`: by how much more compositions of the last configuration deviate.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Truth:
     hosts: int = 0
     host: float = 0.0
     placed: str = "random"
+    noisy: float = 1.0
 
     def composed(self) -> list[int]:
         k = self.compositions
@@ -79,6 +81,7 @@ def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
         for position, i in enumerate(there):
             at = (block + (place[:, position] + 0.5) / len(there)) / blocks
             lease = truth.lease * noise(truth.of_leases, random, campaigns)
+            lease = lease * (truth.noisy if i == truth.configurations - 1 else 1.0)
             stays = truth.placed == "own" or (truth.placed == "one" and i == 0)
             anywhere = random.integers(max(truth.hosts, 1), size=campaigns) if truth.hosts else np.zeros(campaigns, int)
             host = anywhere * 0 + i % truth.hosts if truth.hosts and stays else anywhere

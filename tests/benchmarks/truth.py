@@ -41,6 +41,8 @@ def _between(campaigns: int) -> Iterator[Row]:
         "skew (exponential), runs and leases": Truth(noise="skew", of_leases="skew"),
         "two modes, runs and leases": Truth(noise="two", of_leases="two"),
         "6 cells a lease": Truth(cells=6, runs=3),
+        "one of 12 configurations ten times as noisy": Truth(configurations=12, noisy=10),
+        "5 % of runs 30 % slow, 45 configurations, 3 x 2": Truth(configurations=45, slow=0.05),
         "5 % in two of four, 3 compositions": Truth(runs=5, effect=(1, 1.05, 1, 1.05)),
     }
     for name, truth in others.items():

@@ -146,7 +146,9 @@ def test_runs_of_one_block_are_paired(before: Tables) -> None:
     rows = rows[rows["ratio"].notna()]
     assert rows["paired"].all()
     assert rows["ratio"].to_numpy() == pytest.approx(1.01)
-    assert (rows["high"] - rows["low"]).max() < 0.02  # what leases share cancels
+    width = rows["high"] - rows["low"]
+    assert width.median() < 0.02  # what leases share cancels
+    assert width.max() < 0.05  # a cell whose own differences are larger keeps them
 
 
 def test_states_that_changed_are_named_and_break_the_gate(before: Tables) -> None:

@@ -89,6 +89,22 @@ def test_cells_that_share_leases_are_compared_by_what_leases_leave(compositions:
     assert found.half < 2.0
 
 
+@pytest.mark.parametrize(
+    ("truth", "campaigns", "most"),
+    [
+        (Truth(configurations=12, noisy=10), 600, 7.5),
+        (Truth(configurations=45, slow=0.05), 120, 5.0),
+    ],
+    ids=["one configuration is ten times as noisy", "44 comparisons, slow runs"],
+)
+def test_cells_that_scatter_more_than_others_keep_their_own_spread(truth: Truth, campaigns: int, most: float) -> None:
+    found = said.measured(truth, campaigns, seed=7)
+    assert found.wrong <= most
+    assert found.cover >= 93
+    # What scatters more does not widen the intervals of the others.
+    assert found.half < 3.5
+
+
 def test_a_true_difference_is_found() -> None:
     found = said.measured(Truth(runs=5, effect=(1, 1.05, 1, 1.05)), campaigns=250)
     assert found.found >= 80

@@ -109,10 +109,8 @@ def lent(found: Sequence[EarlierSpread], workloads: Sequence[str]) -> Lent:
     return Lent(np.array(variance_), np.array(freedom_), np.array(per_run_), np.array(names_, dtype=object))
 
 
-def of_locations(
-    means: Means, run: tuple[Floats, Floats], in_blocks: bool = True, lent: Lent | None = None
-) -> Variances:
-    """Estimate all three. run: relative variance of a run of each cell, nan where nothing tells it, and its freedom."""
+def of_locations(means: Means, run: Pooled, in_blocks: bool = True, lent: Lent | None = None) -> Variances:
+    """Estimate all three. run: relative variance of a run of each cell, nan where nothing tells it."""
     k = means.compositions()
     again = np.asarray(k - 1.0, dtype=np.float64)
     residual = means.value - _mean(means.value, means.cell, means.cells)[means.cell]
@@ -127,7 +125,7 @@ def of_locations(
     return Variances(alone, blocked, beside, complete, borrowed, borrowed & earlier)
 
 
-def without_hosts(means: Means, run: tuple[Floats, Floats], residual: Floats, freedom: Floats) -> Pooled:
+def without_hosts(means: Means, run: Pooled, residual: Floats, freedom: Floats) -> Pooled:
     """As `Variances.alone`, with what hosts do taken out of the residuals, which have this much freedom by cell."""
     share = _mean(1.0 / means.runs, means.cell, means.cells)
     return _pooled(means, residual, freedom, share, run)[0]
@@ -143,13 +141,13 @@ def _pooled(
     residual: Floats,
     freedom: Floats,
     share: Floats,
-    run: tuple[Floats, Floats],
+    run: Pooled,
     shared: bool = True,
     lent: Lent | None = None,
 ) -> tuple[Pooled, npt.NDArray[np.bool_]]:
     """Variance of a location from residuals of its compositions' means, and where it is that of earlier campaigns."""
     cells, stratum, strata = means.cells, means.stratum, means.strata
-    run_variance, run_freedom = run
+    run_variance, run_freedom = run.variance, np.maximum(run.freedom, 1.0)
     k = means.compositions()
     known = freedom > 0
     squares = np.bincount(means.cell, residual**2, cells)
@@ -190,7 +188,12 @@ def _pooled(
     free = np.where(measured & (more > 0), np.nan_to_num(own), free)
     level = level + more
     one = np.where(k > 0, level / k, np.nan)
-    return Pooled(one, np.where(np.isfinite(one), free, 0.0), found.pool, found.pool_freedom), earlier
+    # Where runs scatter much more than those of other cells, compositions may agree by chance, and tell less than the runs.
+    least = np.where(run.outlying & (k > 0), run_variance * share / np.maximum(k, 1), 0.0)
+    free = np.where(least > one, run_freedom, free)
+    one = np.fmax(one, least) * np.where(np.isfinite(one), 1.0, np.nan)
+    free = np.where(np.isfinite(one), free, 0.0)
+    return Pooled(one, free, found.pool, found.pool_freedom, found.outlying), earlier
 
 
 def _weighted(values: Floats, weight: Floats, of: Integers, count: int) -> Floats:

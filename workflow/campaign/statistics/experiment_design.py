@@ -173,10 +173,12 @@ def design(
     host, hosts = _hosts(rows)
     means, cost, within, freedom = _means(near, cell, (lease, block, host), (stratum, kind, campaign))
     pool = pooled(within, freedom, stratum, _sums(freedom, stratum, means.strata))
-    run_variance = np.where(np.isfinite(pool.pool), pool.variance, np.nan)
+    # Runs that were brought near are no reason to doubt the compositions as well.
+    known = np.where(np.isfinite(pool.pool), pool.variance, np.nan)
+    pool = replace(pool, variance=known, outlying=pool.outlying & (kept == 1.0))
     in_blocks = protocol is None or said.get("lease_order") == "blocks"
     lent = composition_variance.lent(earlier, [str(name) for name in workloads]) if earlier else None
-    found = composition_variance.of_locations(means, (run_variance, np.maximum(pool.freedom, 1.0)), in_blocks, lent)
+    found = composition_variance.of_locations(means, pool, in_blocks, lent)
     level = host_level(means, hosts, found.in_blocks)
     lent_by = np.where(found.earlier, lent.campaigns[stratum], "") if lent else np.full(len(cells), "", dtype=object)
     # Runs brought near count less, and the others know as much less.
@@ -197,9 +199,7 @@ def design(
         run_freedom=np.where(runs_pool.freedom > 0, runs_pool.freedom, np.nan),
         variances=found,
         host_level=level,
-        without_hosts=composition_variance.without_hosts(
-            means, (run_variance, np.maximum(pool.freedom, 1.0)), level.residual, level.freedom
-        ),
+        without_hosts=composition_variance.without_hosts(means, pool, level.residual, level.freedom),
         means=means,
         each=pd.DataFrame({"cell": cell, "lease": lease, "repetition": rows["repetition"].to_numpy(), "cost": near}),
         higher=higher,

@@ -3,7 +3,11 @@
 Cells with three compositions each know little of their own variance. Where cells of a workload are alike, their variances are
 pooled. Where they are shown to differ (one-sided test on the logarithms of variances), each keeps its own and borrows as much as
 the spread of variances allows: Smyth (2004), "Linear models and empirical Bayes methods for assessing differential expression",
-Statistical Applications in Genetics and Molecular Biology 3(1), equations for the prior freedom. Cells measured on the same leases
+Statistical Applications in Genetics and Molecular Biology 3(1), equations for the prior freedom. A cell whose variance is larger
+than that of the others (F, 10 %) counts with its own. Where it stands out among all of them (Bonferroni, 15 %), it has its own
+freedom as well and is no part of the pool (after Cochran, 1941, "The distribution of the largest of a set of estimated variances as
+a fraction of their total", Annals of Eugenics 11). Otherwise one noisy cell is called different, and widens the intervals of all
+others. Cells measured on the same leases
 share those leases' deviations; the freedom of what is pooled over them is reduced by how much they do (Satterthwaite, 1946, with
 one intra-class correlation a workload).
 """
@@ -13,47 +17,85 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import chdtrc, polygamma, psi
+import numpy.typing as npt
+from scipy.special import chdtrc, fdtrc, polygamma, psi
 
 from campaign.statistics.intervals import Floats, Integers
 
 _HETEROGENEOUS = 0.3
-_MANY = 1e6
+_OUTLYING, _AMONG_ALL = 0.1, 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """variance, freedom: of each item after borrowing; pool, pool_freedom: of its stratum alone, nan where nothing is known."""
+    """variance, freedom: of each item after borrowing; pool, pool_freedom: of its stratum alone, nan where nothing is known.
+
+    outlying: items that keep their own variance, because it is larger than that of the others.
+    """
 
     variance: Floats
     freedom: Floats
     pool: Floats
     pool_freedom: Floats
+    outlying: npt.NDArray[np.bool_]
 
 
 def pooled(variance: Floats, freedom: Floats, stratum: Integers, effective: Floats) -> Pooled:
     """Pool items over their strata. freedom: of each item, 0 without a variance; effective: of a stratum's pool, [stratum]."""
-    count = effective.size
     known = freedom > 0
-    weight = np.where(known, freedom, 0.0)
-    total = np.bincount(stratum, weight, count)
-    squares = np.bincount(stratum, weight * np.where(known, variance, 0.0), count)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pool = np.where(total > 0, squares / total, np.nan)
-        share = np.where(total > 0, effective / total, np.nan)
-    prior = _prior_freedom(np.where(known, variance, 0.0), weight, stratum, pool, share)[stratum]
-    # Items that share leases hold less than their number says, and so does what they lend.
-    own = weight
-    borrowed = np.where(np.isfinite(prior), prior, 1.0)
-    mixed = (borrowed * pool[stratum] + own * np.where(known, variance, 0.0)) / (borrowed + own)
-    alone = ~np.isfinite(prior)
-    limit = effective[stratum]
+    own, weight = np.where(known, variance, 0.0), np.where(known, freedom, 0.0)
+    outlying, apart = _outlying(own, weight, stratum, effective)
+    # What has no variance may be like those that stand out: it gets what all are like.
+    whole = rest = _shared(own, weight, stratum, effective)
+    if apart.any():
+        total, left = (np.bincount(stratum, each, effective.size) for each in (weight, np.where(apart, 0.0, weight)))
+        part = np.where(total > 0, left / np.where(total > 0, total, 1.0), 0.0)
+        rest = _shared(own, np.where(apart, 0.0, weight), stratum, effective * part)
     return Pooled(
-        np.where(alone, pool[stratum], mixed),
-        np.where(alone, limit, np.minimum(borrowed + own, np.maximum(limit, own))),
-        pool[stratum],
-        limit,
+        np.select([outlying, known], [own, rest[0]], whole[0]),
+        np.select([apart, known], [weight, rest[1]], whole[1]),
+        whole[2],
+        effective[stratum],
+        outlying,
     )
+
+
+def _shared(variance: Floats, weight: Floats, stratum: Integers, effective: Floats) -> tuple[Floats, Floats, Floats]:
+    """Variance and freedom of each item after borrowing, and the pool of its stratum. weight: freedom of what takes part."""
+    total = np.bincount(stratum, weight, effective.size)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pool = np.where(total > 0, np.bincount(stratum, weight * variance, effective.size) / total, np.nan)
+        share = np.where(total > 0, effective / total, np.nan)
+    prior = _prior_freedom(variance, weight, stratum, pool, share)[stratum]
+    # Items that share leases hold less than their number says, and so does what they lend.
+    alone, limit = ~np.isfinite(prior), effective[stratum]
+    borrowed = np.where(alone, 1.0, prior)
+    mixed = (borrowed * pool[stratum] + weight * variance) / (borrowed + weight)
+    return (
+        np.where(alone, pool[stratum], mixed),
+        np.where(alone, limit, np.minimum(borrowed + weight, np.maximum(limit, weight))),
+        pool[stratum],
+    )
+
+
+def _outlying(
+    variance: Floats, freedom: Floats, stratum: Integers, effective: Floats
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Items whose variance is larger than that of the others of their stratum (F, one-sided): each by itself, and among all."""
+    count = effective.size
+    p, apart = np.ones(stratum.size), np.zeros(stratum.size, dtype=np.bool_)
+    total = np.bincount(stratum, freedom, count)
+    items = np.bincount(stratum, freedom > 0, count)[stratum]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(total > 0, effective / total, 0.0)
+        for _ in range(2):  # what was found takes no part in what others are held against
+            kept = np.where(apart, 0.0, freedom)
+            left = np.bincount(stratum, kept, count)[stratum] - kept
+            others = (np.bincount(stratum, kept * variance, count)[stratum] - kept * variance) / left
+            held = (freedom > 0) & (left > 0) & (others > 0)
+            p = np.where(held, fdtrc(freedom, left * share[stratum], variance / others), 1.0)
+            apart = p * items < _AMONG_ALL
+    return p < _OUTLYING, apart
 
 
 def _prior_freedom(variance: Floats, freedom: Floats, stratum: Integers, pool: Floats, share: Floats) -> Floats:
