@@ -151,6 +151,19 @@ def test_the_slurm_profile_launches_in_slurm_whatever_config_file_is_given(tmp_p
     (tmp_path / "slurm").symlink_to(ROOT / "slurm")
     arguments = ["-s", str(SNAKEFILE), "--profile", "slurm", "--configfile", "config/campaign.yaml"]
     assert " --launcher=slurm " in snakemake(tmp_path, *arguments, "-n", "-p", "--until", "plan")
+    (tmp_path / "local").symlink_to(ROOT / "local")
+    said = snakemake(tmp_path, *arguments[:2], "--profile", "local", "-n")
+    assert len(said) < 3000  # Snakemake's own list of jobs and reasons takes four times as much
+    assert re.search(r"Leases in order *\n.* 1x1-local .* without a record, in \d+ leases\n", said, re.DOTALL)
+
+
+def test_without_profile_and_cores_it_is_said_how_to_start(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+    command = [sys.executable, "-m", "snakemake", "-s", str(SNAKEFILE)]
+    plain_start = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert plain_start.returncode == 1
+    assert plain_start.stderr.count("note: no profile; 'snakemake --profile local' measures on this machine") == 1
 
 
 def test_an_archive_is_reported_by_its_command(tmp_path: Path) -> None:

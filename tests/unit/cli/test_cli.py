@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,9 +13,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from campaign.cli import practice_cluster
 from campaign.cli.main import main
+from campaign.config.resolve import load_campaign
+from campaign.files import acquire_lock
 from campaign.paths import PUBLISHED
 from tests import campaign_files
+from tests.campaign_records import fill
 
 Run = Callable[..., Result]
 
@@ -55,7 +60,8 @@ def test_help_of_a_command_loads_no_other_command() -> None:
         "print(sorted(name for name in sys.modules if name.startswith('campaign.cli.')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = ["campaign.cli.main", "campaign.cli.options", "campaign.cli.plan", "campaign.cli.terminal"]
+    loaded = ["campaign.cli.main", "campaign.cli.options", "campaign.cli.plan"]
+    loaded += ["campaign.cli.practice_cluster", "campaign.cli.terminal"]
     assert done.stdout.splitlines()[-1] == str(loaded)
 
 
@@ -197,6 +203,64 @@ def test_status_of_a_campaign_that_was_never_run(run: Run, campaign: Path) -> No
     result = run("status", str(campaign))
     assert result.exit_code == 0
     assert "0 of 32 runs have a record: none yet" in result.output
+
+
+def test_status_after_a_part_was_run_is_of_that_part(run: Run, campaign: Path, tmp_path: Path) -> None:
+    where = "configuration == '1x1-local' and batch == 1"
+    run("plan", str(campaign), "--write", "--where", where)
+    fill(load_campaign(campaign), tmp_path / "results" / "small")
+    for path in (tmp_path / "results" / "small" / "records").glob("*/*.json"):
+        cell = json.loads(path.read_bytes())["cell"]
+        if (cell["configuration"], cell["batch"]) != ("1x1-local", 1):
+            path.unlink()
+    of_part = run("status", str(campaign))
+    assert f"4 of 4 runs of the part that was asked for last (where {where}; --all shows the whole" in of_part.output
+    assert "to do" not in of_part.output
+    assert "4 of 32 runs have a record: 4 ok" in run("status", str(campaign), "--all").output
+    assert "0 of 8 runs of the part" in run("status", str(campaign), "--where", "configuration == '1x2-local'").output
+    # It ends by itself, since nothing is left to do.
+    watched = json.loads(run("status", str(campaign), "--watch", "1", "--format", "json").output)
+    assert (watched["runs"], watched["runs_done"], watched["where"], watched["outcomes"]) == (4, 4, where, {"ok": 4})
+    assert watched["leases"] == [
+        {"lease": "1x1-local", "runs": 4, "runs_done": 4, "state": "complete", "job": None, "last_run": None}
+    ]
+
+
+@pytest.mark.parametrize(
+    "listing", ["status", "inventory", "verify", "plan", "fabric reconcile", "workload list", "workload show steps"]
+)
+def test_every_listing_is_also_a_json_document(
+    run: Run, campaign: Path, monkeypatch: pytest.MonkeyPatch, listing: str
+) -> None:
+    monkeypatch.chdir(campaign.parent.parent)
+    words = listing.split()
+    if listing == "fabric reconcile":
+        words += ["config/systems/bench.yaml"]
+    if listing == "workload show steps":
+        words[-1:] = ["config/workloads/steps.yaml"]
+    assert run("compose", "1x1-fabric").exit_code == 0
+    result = CliRunner().invoke(main, [*words, "--format", "json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)
+
+
+def test_a_practice_cluster_is_found_without_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", "set, so that it is restored")
+    monkeypatch.delenv("SLURM_CONF")
+    monkeypatch.setattr(practice_cluster, "_OF_SITE", tmp_path / "none")
+    monkeypatch.setattr(practice_cluster, "default_directory", lambda: tmp_path / "cluster")
+    conf = tmp_path / "cluster" / "etc" / "slurm.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text("")
+    practice_cluster.use_practice_cluster()
+    assert "SLURM_CONF" not in os.environ  # it is down
+    lock = acquire_lock(tmp_path / "cluster" / "keeper.lock")
+    assert lock is not None
+    for there in (tmp_path, tmp_path / "none"):
+        monkeypatch.setattr(practice_cluster, "_OF_SITE", there)
+        practice_cluster.use_practice_cluster()
+        assert os.environ.get("SLURM_CONF") == (None if there == tmp_path else str(conf))
+    os.close(lock)
 
 
 def test_report_without_any_record_shows_everything_as_missing(run: Run, campaign: Path, tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from campaign.cli.options import PATH
+from campaign.cli.options import PATH, format_option
+from campaign.cli.practice_cluster import default_directory
+from campaign.cli.terminal import show_json
 from campaign.errors import ConfigError
 from campaign.launch.emulation.cluster_spec import Cluster, find_from_environment
 from campaign.testbed.slurm import cluster as clusters
@@ -18,11 +20,6 @@ from campaign.testbed.slurm.cluster_directory import granted, on_demand
 
 if TYPE_CHECKING:
     from campaign.config.system_file import SystemFile
-
-
-def default_directory() -> Path:
-    """Where a person's cluster is when nothing else is said."""
-    return Path(tempfile.gettempdir()) / f"campaign-cluster-{os.getuid()}"
 
 
 _directory_option = click.option(
@@ -56,7 +53,10 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
     started = clusters.up(directory or default_directory(), spec, click.echo)
     there = "" if directory is None else f" --directory {started.directory}"
     click.echo(f"\nexport SLURM_CONF={started.slurm_conf}\n")
-    click.echo("With that in your shell, Slurm's commands mean this cluster: sinfo, srun -N2 hostname, and")
+    click.echo(
+        "With that in your shell, Slurm's own commands mean this cluster: sinfo, srun -N2 hostname. Those of the campaign"
+    )
+    click.echo("find it in any terminal" + (":" if directory is None else ", with that variable:"))
     click.echo("  snakemake --profile slurm        measures a campaign on it")
     click.echo(f"  campaign cluster status{there}   shows daemons, hosts and jobs")
     click.echo(f"  campaign cluster down{there}     stops everything")
@@ -78,10 +78,17 @@ def down(directory: Path | None) -> None:
 
 @cluster.command()
 @_directory_option
-def status(directory: Path | None) -> None:
+@format_option("table", "json")
+def status(directory: Path | None, style: str) -> None:
     """Show daemons, hosts and jobs. Exits with 1 if no cluster is up or a daemon is missing."""
     where = _where(directory)
     found = clusters.status(where)
+    if style == "json":
+        show_json({
+            "directory": where, "slurm_conf": found.cluster and found.cluster.slurm_conf, "missing": found.missing,
+            **{part: [asdict(each) for each in getattr(found, part)] for part in ("running", "hosts", "jobs")},
+        })  # fmt: skip
+        raise SystemExit(int(found.cluster is None or bool(found.missing)))
     if (up := found.cluster) is None:
         click.echo(f"{where}: no cluster is running here; `campaign cluster up` starts one")
         raise SystemExit(1)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from campaign.cli.options import campaign_argument, campaign_option, dry_run_option, name_option, results_option
-from campaign.cli.terminal import Table, say, show
+from campaign.cli.options import (
+    campaign_argument,
+    campaign_option,
+    dry_run_option,
+    format_option,
+    name_option,
+    results_option,
+)
+from campaign.cli.terminal import Table, say, show, show_json
 from campaign.errors import ConfigError
 from campaign.lease import manual
 from campaign.wording import printable
@@ -70,9 +78,13 @@ def release(
 @click.command()
 @campaign_argument
 @results_option
-def inventory(campaign: Path, results: Path) -> None:
+@format_option("table", "json")
+def inventory(campaign: Path, results: Path, style: str) -> None:
     """Show the system's hosts and devices, and who holds them."""
     system, capabilities, found = manual.read_inventory(campaign, results)
+    if style == "json":
+        show_json({"system": system, "capabilities": asdict(capabilities), **asdict(found)})
+        return
     hosts = [(h.name, h.cores, h.memory_gib, ", ".join(h.ports), h.holder) for h in found.hosts]
     devices = [
         (d.fabric_id, d.kind, d.model, d.location, d.attached_to, d.state, d.health, d.holder) for d in found.devices
@@ -93,16 +105,23 @@ _SEEN = {True: "yes", False: "NO", None: "not looked at"}
 @click.command()
 @campaign_argument
 @results_option
-def verify(campaign: Path, results: Path) -> None:
+@format_option("table", "json")
+def verify(campaign: Path, results: Path, style: str) -> None:
     """Read back every composition that is held, from the fabric and from the hosts, device by device.
 
     Exits with 1 when a device is missing, broken, or not what was requested.
     """
     found = manual.verify(campaign, results)
-    if not found:
+    if style == "json":
+        show_json(found)
+    elif not found:
         say("no composition is held")
     well = True
     for lease in found:
+        seen = all(d["host_sees"] is not False and d["health"] != "critical" for d in lease["devices"])
+        well = well and seen and not lease["mismatches"] and lease["live"]
+        if style == "json":
+            continue
         owner = f"{lease['owner']}, campaign {lease['campaign']}, {'live' if lease['live'] else 'WITHOUT OWNER'}"
         rows = [
             (d["host"], d["device"], d["model"], d["location"], _SEEN[d["host_sees"]], d["health"])
@@ -112,7 +131,5 @@ def verify(campaign: Path, results: Path) -> None:
         show(Table(f"{lease['lease']} ({owner})", columns, rows))
         for mismatch in lease["mismatches"]:
             say(f"differs from the request: {mismatch}")
-        seen = all(d["host_sees"] is not False and d["health"] != "critical" for d in lease["devices"])
-        well = well and seen and not lease["mismatches"] and lease["live"]
     if not well:
         sys.exit(1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.options import FILE, PATH, format_option, output_option, results_option
-from campaign.cli.terminal import show_rows
+from campaign.cli.terminal import show_json, show_rows
 from campaign.errors import ConfigError
 from campaign.lease import check_site as sites
 from campaign.lease.campaign_leases import Site
@@ -82,7 +83,10 @@ def _tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
 @click.option(
     "--force", is_flag=True, help="Detach devices even if a process on their host uses them; that process will fail."
 )
-def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjournaled: bool, force: bool) -> None:
+@format_option("table", "json")
+def reconcile(
+    system: str, results: Path, releases: bool, grace_s: float, unjournaled: bool, force: bool, style: str
+) -> None:
     """List what a crash left behind on SYSTEM's fabric, and release it with --release.
 
     Leases of others are listed and never changed.
@@ -90,14 +94,16 @@ def reconcile(system: str, results: Path, releases: bool, grace_s: float, unjour
     orphans, foreign = sites.left_behind(
         _site(system, results), dry_run=not releases, grace_s=grace_s, unjournaled=unjournaled, force=force
     )
-    for orphan in orphans:
+    if style == "json":
+        show_json({"orphans": [asdict(orphan) for orphan in orphans], "not_changed": list(foreign)})
+    for orphan in orphans if style == "table" else ():
         held = ", ".join(orphan.devices) or "no device"
         click.echo(
             printable(f"{orphan.lease_id}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip())
         )
-    for line in foreign:
+    for line in foreign if style == "table" else ():
         click.echo(printable(f"not changed, held by {line}"))
-    if not orphans:
+    if not orphans and style == "table":
         click.echo("no lease was left behind")
     if any(orphan.outcome in ("leaked", "failed") for orphan in orphans):
         sys.exit(1)

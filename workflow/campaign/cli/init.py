@@ -58,9 +58,9 @@ def init(directory: Path) -> None:
 def project_files() -> dict[str, bytes]:
     """Content of every file of a new project, by its path."""
     starter = CONFIG / "starter"
-    profiles = [path for room in ("local", "slurm") for path in sorted((ROOT / room).glob("*.yaml"))]
+    profiles = [path for room in ("local", "slurm", "profiles") for path in sorted((ROOT / room).rglob("*.yaml"))]
     return {
         "workflow/Snakefile": _SNAKEFILE.encode(),
         **{f"config/{path.relative_to(starter)}": path.read_bytes() for path in sorted(starter.rglob("*.yaml"))},
-        **{f"{path.parent.name}/{path.name}": path.read_bytes() for path in profiles},
+        **{str(path.relative_to(ROOT)): path.read_bytes() for path in profiles},
     }

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from campaign import __version__
+from campaign.cli.practice_cluster import use_practice_cluster
 from campaign.errors import CampaignError, unwritable
 from campaign.wording import printable
 
@@ -68,6 +69,7 @@ class _Commands(click.Group):
         pass
 
     def invoke(self, context: click.Context) -> Any:
+        use_practice_cluster()
         try:
             return super().invoke(context)
         except CampaignError as error:

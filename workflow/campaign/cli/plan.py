@@ -105,21 +105,28 @@ def plan(
 
 
 def _show(plan: Plan) -> None:
-    """Print the plan: axes, what is left out, leases in order, what does not fit, totals."""
+    """Print the plan: axes, what is left out, and what `show_leases` prints."""
     per_axis = [
         (axis, value, counts["cells"], counts["runs"])
         for axis, values in counts_per_axis(plan).items()
         for value, counts in values.items()
     ]
     left_out = [(r.cells, r.rule, r.why) for r in plan.removed] + [("-", i.shape, i.why) for i in plan.impossible]
+    show(
+        Table("Cells and runs by axis", ["axis", "value", "cells", "runs"], per_axis, ["cells", "runs"]),
+        Table("Left out", ["cells", "rule", "why"], left_out, ["cells"]),
+    )
+    show_leases(plan)
+
+
+def show_leases(plan: Plan) -> None:
+    """Print the leases of a plan in order, what does not fit, and totals."""
     leases = [
         (order, lease.name, lease.devices(), lease.runs, _up_to(lease.missing_least, lease.missing),
          f"{duration(lease.expected_s)}{within(lease.expected)}", lease.basis)
         for order, lease in enumerate(plan.leases, 1)
     ]  # fmt: skip
     show(
-        Table("Cells and runs by axis", ["axis", "value", "cells", "runs"], per_axis, ["cells", "runs"]),
-        Table("Left out", ["cells", "rule", "why"], left_out, ["cells"]),
         Table("Leases in order",
               ["#", "lease", "composition", "runs", "without record", "expected", "estimate from"], leases,
               ["#", "runs", "without record", "expected"]),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import click
 
-from campaign.cli.options import request_options
-from campaign.cli.terminal import Table, say, show
+from campaign.cli.options import format_option, request_options
+from campaign.cli.terminal import Table, clear, say, show, show_json
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import runs_of
-from campaign.files import is_locked, read_json_lines
+from campaign.files import is_locked, read_json, read_json_lines
 from campaign.paths import Results
+from campaign.plan.cost.budget import parse_budget
 from campaign.plan.dag import Request, read_plan
 from campaign.plan.missing_runs import read_known
+from campaign.plan.plan import Plan
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
@@ -22,46 +28,113 @@ from campaign.slurm.poll import Poll
 
 @click.command()
 @request_options(costs=False)
-def status(asked: Request) -> None:
-    """Show what is done, what is running, and what failed so far."""
+@click.option(
+    "--all", "everything", is_flag=True, help="Of the whole campaign, also where only a part of it was run last."
+)
+@click.option("--watch", type=click.FloatRange(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
+              help="Show it again every so many seconds (10), until every run has a record.")  # fmt: skip
+@format_option("table", "json")
+def status(asked: Request, everything: bool, watch: float | None, style: str) -> None:
+    """Show what is done, what is running, and what failed so far.
+
+    Without --where, it is of the runs that the last 'campaign run' or 'snakemake' was asked for.
+    """
+    while True:
+        found = _status(asked if everything else _asked_last(asked), watch)
+        if style == "json":
+            show_json(found)
+        else:
+            if watch:
+                clear()
+            _show(found)
+        if not watch or found["runs_done"] == found["runs"]:
+            return
+        time.sleep(watch)
+
+
+def _asked_last(asked: Request) -> Request:
+    """The request with the selection and budget of the last run, where it has none of its own."""
+    if asked.where is not None or asked.budget is not None:
+        return asked
+    written = read_json(Results(asked.results, asked.load().name).plan_document)
+    budget = written.get("budget") or {}
+    return replace(
+        asked, where=written.get("where"), budget=parse_budget(budget["budget"]) if "budget" in budget else None
+    )
+
+
+def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
+    """JSON-able."""
     plan = read_plan(asked, allow_unfit=True)
     results = Results(asked.results, plan.campaign.name)
     queued = {lease.name: job.job_id for lease in plan.leases if (job := submitted_jobs.read(results, lease.name))}
-    in_slurm = _queue(results) if queued else {}
-    rows = []
+    in_slurm, problem = _queue(results, interval_s and plan.campaign.system.slurm.poll_s) if queued else ({}, "")
+    last = {line["lease"]: f"{line['what']}: {line['status']}" for line in read_json_lines(results.progress)[0]}
+    leases = []
     for lease in plan.leases:
-        if job_id := queued.get(lease.name):
-            said = f"job {job_id} {in_slurm.get(job_id, 'is no longer in the queue')}, {_last_run(results, lease.name)}"
+        job_id = queued.get(lease.name)
+        if job_id is not None:
+            state = in_slurm.get(job_id, "is no longer in the queue")
         elif is_locked(results.driver_lock(lease.name)):
-            said = f"measuring, {_last_run(results, lease.name)}"
+            state = "measuring"
         elif is_locked(results.measure_lock(lease.name)):
-            said = "composing, releasing or waiting"
+            state = "composing, releasing or waiting"
         else:
-            said = "to do" if lease.missing else "complete"
-        rows.append((lease.name, f"{lease.runs - lease.missing}/{lease.runs}", said))
-    show(Table(f"Campaign {plan.campaign.name}", ["lease", "runs done", "state"], rows))
-    wanted = {(cell.id, r) for lease in plan.leases for cell in lease.cells for r in runs_of(cell.settings)}
-    store = Store(results.directory)
-    measured = read_known(store, skip_implied=plan.campaign.protocol.skip_implied).measured
-    outcomes = Counter(store.read(*key).status for key in measured & wanted)
-    tally = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()) or "none yet"
-    say(f"{plan.runs - plan.missing} of {plan.runs} runs have a record: {tally}")
-    excluded = ExcludedHosts(results.slurm)
-    for host, why in excluded.read().items():
-        say(f"host {host} is excluded: {why} (to use it again: rm {excluded.path(host)})")
-
-
-def _queue(results: Results) -> dict[str, str]:
-    """State of this user's Slurm jobs by id, from one look at the queue."""
-    snapshot = Poll(results.slurm, Slurm(results.slurm_calls), interval_s=1.0).snapshot(fresh=True)
-    if not snapshot.reachable:
-        say(f"Slurm does not answer ({snapshot.problem}); the states are those of its last answer")
+            state = "to do" if lease.missing else "complete"
+        leases.append({
+            "lease": lease.name, "runs": lease.runs, "runs_done": lease.runs - lease.missing, "state": state, "job": job_id,
+            "last_run": last.get(lease.name),
+        })  # fmt: skip
     return {
-        job.job_id: f"{job.state.lower()} " + (f"on {', '.join(job.hosts)}" if job.hosts else f"({job.reason})")
-        for job in snapshot.jobs.values()
+        "campaign": plan.campaign.name,
+        "where": asked.where,
+        "budget": asked.budget and str(asked.budget),
+        "leases": leases,
+        "runs": plan.runs,
+        "runs_done": plan.runs - plan.missing,
+        "outcomes": _outcomes(plan, results),
+        "excluded_hosts": {
+            host: {"why": why, "file": str(ExcludedHosts(results.slurm).path(host))}
+            for host, why in ExcludedHosts(results.slurm).read().items()
+        },
+        "slurm_problem": problem,
     }
 
 
-def _last_run(results: Results, lease: str) -> str:
-    mine = [line for line in read_json_lines(results.progress)[0] if line["lease"] == lease]
-    return f"last: {mine[-1]['what']}: {mine[-1]['status']}" if mine else "no run finished yet"
+def _outcomes(plan: Plan, results: Results) -> dict[str, int]:
+    """How often the planned runs ended how."""
+    wanted = {(cell.id, r) for lease in plan.leases for cell in lease.cells for r in runs_of(cell.settings)}
+    store = Store(results.directory)
+    measured = read_known(store, skip_implied=plan.campaign.protocol.skip_implied).measured
+    return dict(Counter(str(store.read(*key).status) for key in measured & wanted).most_common())
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    if found["slurm_problem"]:
+        say(f"Slurm does not answer ({found['slurm_problem']}); the states are those of its last answer")
+    rows = [(each["lease"], f"{each['runs_done']}/{each['runs']}", _words(each)) for each in found["leases"]]
+    show(Table(f"Campaign {found['campaign']}", ["lease", "runs done", "state"], rows))
+    tally = ", ".join(f"{count} {outcome}" for outcome, count in found["outcomes"].items()) or "none yet"
+    said = [words for words in (found["where"] and f"where {found['where']}", found["budget"]) if words]
+    part = f" of the part that was asked for last ({', '.join(said)}; --all shows the whole campaign)" if said else ""
+    say(f"{found['runs_done']} of {found['runs']} runs{part} have a record: {tally}")
+    for host, excluded in found["excluded_hosts"].items():
+        say(f"host {host} is excluded: {excluded['why']} (to use it again: rm {excluded['file']})")
+
+
+def _words(lease: Mapping[str, Any]) -> str:
+    state = lease["state"] if lease["job"] is None else f"job {lease['job']} {lease['state']}"
+    if lease["job"] is None and state != "measuring":
+        return str(state)
+    return f"{state}, {'last: ' + lease['last_run'] if lease['last_run'] else 'no run finished yet'}"
+
+
+def _queue(results: Results, interval_s: float | None) -> tuple[dict[str, str], str]:
+    """State of this user's Slurm jobs by id, and why Slurm does not answer; interval_s: between two looks, None: look now."""
+    poll = Poll(results.slurm, Slurm(results.slurm_calls), interval_s or 1.0)
+    snapshot = poll.snapshot(fresh=interval_s is None)
+    states = {
+        job.job_id: f"{job.state.lower()} " + (f"on {', '.join(job.hosts)}" if job.hosts else f"({job.reason})")
+        for job in snapshot.jobs.values()
+    }
+    return states, "" if snapshot.reachable else snapshot.problem

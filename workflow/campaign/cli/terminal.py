@@ -64,10 +64,15 @@ def show(*tables: Table, most: int | None = MANY) -> None:
         _console.print(drawn, "")
 
 
+def show_json(document: object) -> None:
+    """Print a JSON document; what JSON has no word for is printed as its text."""
+    print(json.dumps(document, indent=1, default=str))
+
+
 def show_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "table") -> None:
     """Print rows that have equal keys as a table, or say that there are none; `json`: as a JSON document."""
     if style == "json":
-        print(json.dumps(rows, indent=1))
+        show_json(rows)
     elif rows:
         show(table_of(title, rows))
     else:
@@ -77,6 +82,11 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "table
 def say(text: str, style: str = "") -> None:
     """Print text as it is; long lines are wrapped by the terminal, so that they can be copied whole."""
     _console.print(Text(printable(text), style=style), soft_wrap=True)
+
+
+def clear() -> None:
+    """Empty the screen; nothing where output is no terminal."""
+    _console.clear()
 
 
 def warn(messages: Iterable[str]) -> None:

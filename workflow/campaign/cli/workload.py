@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import sys
@@ -13,7 +14,7 @@ import click
 import yaml
 
 from campaign.cli.cluster import read_system_file
-from campaign.cli.options import FILE, PATH
+from campaign.cli.options import FILE, PATH, Command, format_option
 from campaign.cli.terminal import Table, following, say, show, show_rows
 from campaign.config.load import Loaded
 from campaign.config.system_file import SystemFile
@@ -29,7 +30,17 @@ _COUNT = click.IntRange(1, 4096)
 _STEPS = click.IntRange(1, 1_000_000)
 _WARMUP = click.IntRange(0, 100_000)
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print a JSON document.")
+
+def _json_option(command: Command) -> Command:
+    """`--format json`, and `--json`, which is the same; a command gets `as_json`."""
+
+    @functools.wraps(command)
+    def called(style: str, as_json: bool, **others: Any) -> Any:
+        return command(as_json=as_json or style == "json", **others)
+
+    return format_option("table", "json")(
+        click.option("--json", "as_json", is_flag=True, help="As --format json.")(called)
+    )
 
 
 @click.group()
