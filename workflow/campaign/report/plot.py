@@ -22,6 +22,7 @@ import matplotlib.style
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
 
 from campaign import wording
@@ -274,8 +275,11 @@ def to_svg(figure: MplFigure) -> str:
             # Without a date, the same figure is the same file.
             metadata = {"Title": medium.title, **({"CreationDate": None} if kind == "pdf" else {"Date": None})}
             figure.savefig(medium.path.with_suffix(f".{kind}"), format=kind, metadata=metadata)
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set_facecolor("none")
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    # savefig would draw everything once before, for the same picture.
+    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 
