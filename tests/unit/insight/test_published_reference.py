@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -13,10 +14,12 @@ from campaign.config.published_file import load
 from campaign.config.resolve import Campaign, from_document
 from campaign.errors import ConfigError
 from campaign.insight.published.claims import held_against
+from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, load_figure
 from campaign.tables.io import Tables
 from campaign.tables.leases import leases_table
 from tests import reference_campaign as reference
+from tests.unit.report.figure_columns import UNPAINTED
 
 # What the campaigns that repeat the studies cannot decide, and why that is right.
 OPEN = {
@@ -40,7 +43,8 @@ def drawn(name: str, figure: str, cells: str) -> Drawing:
     kept, leases = of.cells.query(cells).reset_index(drop=True), leases_table(of.leases)
     protocol, links = campaign["protocol"], tuple(of.links)
     data = FigureData(of.runs, kept, leases, campaign["baseline"], protocol, links, context=of.context)
-    drawing: Drawing = load_figure(figure).draw(data)
+    with mock.patch.object(plot, "to_svg", return_value=UNPAINTED):
+        drawing: Drawing = load_figure(figure).draw(data)
     return drawing
 
 

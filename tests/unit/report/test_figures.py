@@ -29,7 +29,7 @@ from campaign.tables.runs import runs_table
 from campaign.tables.step_times import step_times_table
 from tests.unit.observe.links import links_data
 from tests.unit.report import report_data as synthetic
-from tests.unit.report.figure_columns import unnamed_axes, without_unit
+from tests.unit.report.figure_columns import UNPAINTED, unnamed_axes, without_unit
 
 FIGURES = all_figures()
 # Figures whose numbers are no throughput: they have no interval of one.
@@ -68,6 +68,12 @@ def drawn(campaign: FigureData) -> dict[str, Drawing]:
     return {name: FIGURES[name].draw(campaign) for name in SHOWN}
 
 
+@pytest.fixture
+def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of captions and tables."""
+    monkeypatch.setattr(plot, "to_svg", lambda _: UNPAINTED)
+
+
 def test_every_file_is_a_figure_with_a_place_of_its_own() -> None:
     files = {path.stem for path in (SCRIPTS / "figures").glob("*.py")} - {"__init__"}
     assert files == set(FIGURES)
@@ -95,6 +101,7 @@ def test_a_caption_states_runs_interval_and_protocol(name: str, drawn: dict[str,
     assert "5 warm-up and 20 measured steps a run in" in caption
 
 
+@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize("name", ["precision", "overhead", "scaling", "step_times"])
 def test_a_caption_and_a_table_show_what_measured_windows_suffer_from(name: str, campaign: FigureData) -> None:
     def drawn_with(mark: str) -> Drawing:
@@ -155,6 +162,7 @@ def test_every_number_of_a_csv_file_says_its_unit(name: str, drawn: dict[str, Dr
     assert without_unit(FIGURES[name], drawn[name]) == []
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_link_far_below_its_like_is_said_first() -> None:
     every = links_data.links()
     slow = copy.deepcopy(every)
@@ -260,6 +268,7 @@ def test_hostile_names_are_text(name: str) -> None:
     assert "<b>" not in drawing.svg
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_panels_beyond_what_is_readable_are_left_to_the_table() -> None:
     shapes = (synthetic.configuration(each=2), synthetic.configuration(hosts=2, each=1))
     plan = [PlannedCell(synthetic.cell(at, seed=n), 2, "l") for at in shapes for n in range(plot.MOST_PANELS + 3)]
@@ -327,6 +336,7 @@ def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
         outputs.draw_figures(tmp_path / "tables", tmp_path / "figures")
 
 
+@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead", "speedup_by_batch"])
 def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str) -> None:
     plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=2) if each.cell.workload == "bert"]

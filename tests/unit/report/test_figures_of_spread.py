@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from unittest import mock
 from xml.etree import ElementTree
 
 import numpy as np
@@ -10,6 +12,7 @@ import pandas as pd
 import pytest
 
 from campaign import wording
+from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, data_of, load_figure
 from campaign.statistics import variance_components
 from campaign.statistics.spread_sources import COULD, MAY, NOT, UNKNOWN, spread
@@ -19,6 +22,7 @@ from campaign.tables.runs import runs_table
 from tests import reference_campaign
 from tests.unit.report import report_data as synthetic
 from tests.unit.report import spread_data
+from tests.unit.report.figure_columns import UNPAINTED
 
 DRAW: dict[str, Callable[[FigureData], Drawing]] = {
     name: load_figure(name).draw for name in ("variance", "scaling", "node_spread", "part_of_host")
@@ -37,8 +41,10 @@ def data(plan: list[PlannedCell], records: list) -> FigureData:
     return FigureData(runs, cells_table(plan, runs), leases_table([]), synthetic.BASELINE, protocol)
 
 
-def drawn(name: str, plan: list[PlannedCell], records: list) -> Drawing:
-    drawing = DRAW[name](data(plan, records))
+def drawn(name: str, plan: list[PlannedCell], records: list, *, painted: bool = False) -> Drawing:
+    """painted: its picture is looked at, too."""
+    with nullcontext() if painted else mock.patch.object(plot, "to_svg", return_value=UNPAINTED):
+        drawing = DRAW[name](data(plan, records))
     if drawing.svg:
         root = ElementTree.fromstring(drawing.svg)
         assert (
@@ -106,7 +112,7 @@ def test_no_slow_host_is_said_too() -> None:
 
 def test_one_lease_a_cell_says_what_cannot_be_told() -> None:
     plan = [entry for entry in synthetic.planned() if entry.cell.workload == "resnet"]
-    drawing = drawn("variance", plan, list(synthetic.records(plan, compositions=1)))
+    drawing = drawn("variance", plan, list(synthetic.records(plan, compositions=1)), painted=True)
     assert "unknown" in drawing.svg
     assert any(
         "lease to lease spread is unknown: every cell was measured on one lease" in said for said in drawing.findings
@@ -139,7 +145,7 @@ def curve(dip: float = 0.0, noise: float = 0.005) -> tuple[list[PlannedCell], li
 
 
 def test_a_dip_is_marked_and_named_with_its_size() -> None:
-    drawing = drawn("scaling", *curve(0.1))
+    drawing = drawn("scaling", *curve(0.1), painted=True)
     (said,) = [finding for finding in drawing.findings if finding.startswith("Dip: ")]
     assert said.startswith("Dip: 14 devices give ")
     assert ">dip<" in drawing.svg
@@ -164,7 +170,7 @@ def test_of_the_published_study_only_the_published_dips_are_named() -> None:
 
 def test_lines_without_any_value_are_drawn_as_crosses_named_and_counted() -> None:
     plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert" and entry.cell.precision == "fp32"]
-    drawing = drawn("scaling", plan, list(synthetic.records(plan)))
+    drawing = drawn("scaling", plan, list(synthetic.records(plan)), painted=True)
     assert "No valid run for 2 lines: " in drawing.findings[-1]
     assert ">batch 32: out of memory" in drawing.svg
     assert ">no value<" in drawing.svg

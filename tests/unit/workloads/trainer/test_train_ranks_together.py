@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +13,11 @@ import pytest
 
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended
-from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.model_catalog import model_info
 from tests.campaign_files import one_cell, one_run
+from tests.unit.workloads.trainer.rank_driver import Driver
 
 Spec = Callable[..., dict[str, Any]]
 LONG = 10_000_000  # steps
@@ -85,16 +82,24 @@ def test_rank_0_decides_how_long_a_warm_up_is_and_the_other_follows(
 
 
 NEVER_STEADY = """
-import sys
+import os, sys
 from pathlib import Path
 from campaign.workloads import steady_warmup
-from campaign.workloads.trainer import rank
+from campaign.workloads.trainer import forkserver
 def has_trend(times_s):
-    Path(sys.argv[1]).touch()
+    Path(os.environ["CAMPAIGN_OUT"], f"lengthened{os.environ['RANK']}").touch()
     return True
 steady_warmup.has_trend = has_trend
-rank.main()
+sys.exit(forkserver.main())
 """
+
+
+@pytest.fixture(scope="module")
+def never_steady() -> Iterator[Driver]:
+    """A server whose ranks lengthen their warm-up for ever."""
+    driver = Driver(("-c", NEVER_STEADY))
+    yield driver
+    driver.close()
 
 
 @pytest.mark.slow
@@ -103,33 +108,19 @@ rank.main()
     [(0, signal.SIGKILL, "crashed"), (1, signal.SIGKILL, "crashed"), (0, signal.SIGSTOP, "comm_timeout")],
 )
 def test_a_rank_that_is_lost_in_a_lengthened_warm_up_ends_the_run(
-    tmp_path: Path, nano_spec: Spec, lost: int, sent: signal.Signals, status: str
+    never_steady: Driver, tmp_path: Path, nano_spec: Spec, lost: int, sent: signal.Signals, status: str
 ) -> None:
     run = one_run(tmp_path / "run", one_cell(devices=2, workload="nano"))
-    spec, log = run.directory / "spec.json", run.directory / "log"
-    spec.write_text(json.dumps(nano_spec(warmup_steps=4, warmup_steps_max=LONG, time_out_s=3.0)))
-    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    environment |= {"CAMPAIGN_SPEC": str(spec), "CAMPAIGN_OUT": str(run.directory)}
-    ranks = []
-    with log.open("wb") as output:
-        for rank in range(2):
-            command = [sys.executable, "-c", NEVER_STEADY, str(run.directory / f"lengthened{rank}")]
-            own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            ranks.append(subprocess.Popen(command, env=own, stdout=output, stderr=output))
-    try:
-        end_s = time.monotonic() + 90
-        while not all((run.directory / f"lengthened{rank}").exists() for rank in range(2)):
-            assert time.monotonic() < end_s, log.read_text()
-            time.sleep(0.05)
-        ranks[lost].send_signal(sent)
-        other = ranks[1 - lost].wait(30)
-        assert other != 0
-        ranks[lost].kill()
-        codes = tuple(rank.wait(30) for rank in ranks)
-    finally:
-        for process in ranks:
-            process.kill()
-    outcome = FILE.read(run, Ended(codes if sent == signal.SIGKILL else (None, other), 0.0, 1.0), Log(log))
+    spec = nano_spec(warmup_steps=4, warmup_steps_max=LONG, time_out_s=1.5)
+    pids = never_steady.start(run.directory, [spec] * 2)
+    end_s = time.monotonic() + 90
+    while not all((run.directory / f"lengthened{rank}").exists() for rank in range(2)):
+        assert time.monotonic() < end_s, (run.directory / "log").read_text()
+        time.sleep(0.02)
+    os.kill(pids[lost], sent)
+    codes = tuple(never_steady.finish(run.directory, 2, patience_s=30).codes)
+    assert codes[1 - lost] not in (0, None)
+    outcome = FILE.read(run, Ended(codes, 0.0, 1.0), Log(run.directory / "log"))
     assert outcome.status == status
     assert outcome.throughput_per_s is None
 
@@ -157,22 +148,13 @@ def test_data_parallel_replicas_are_one_rank(driver: Any, tmp_path: Path, nano_s
     assert outcome.log == ""
 
 
-@pytest.mark.slow
-def test_many_runs_in_a_row_and_none_hangs(driver: Any, tmp_path: Path, nano_spec: Spec) -> None:
-    count = int(os.environ.get("CAMPAIGN_MULTI_RANK_RUNS", "8"))
-    spec = nano_spec(batch=1, warmup_steps=1, measured_steps=1, options={"seq_len": 4})
-    for turn in range(count):
-        outcome = driver.run(tmp_path / str(turn), spec, world_size=2)
-        assert outcome.codes == [0, 0], f"run {turn}: {outcome.log}"
-
-
 LARGE = pytest.mark.skipif(
     "CAMPAIGN_TRUE_SIZE" not in os.environ, reason="a minute and 15 GB; asked for by CAMPAIGN_TRUE_SIZE=1"
 )
 TRUE_SIZES = [
-    ("mobilenetv2", 2, {}),
-    ("resnet50", 2, {}),
-    ("yolov5l", 1, {"image_px": 320}),
+    ("mobilenetv2", 2, {"image_px": 64}),
+    ("resnet50", 2, {"image_px": 64}),
+    ("yolov5l", 1, {"image_px": 64}),
     pytest.param("bert-base", 1, {"seq_len": 128}, marks=LARGE),
     pytest.param("bert-large", 1, {"seq_len": 128}, marks=LARGE),
     pytest.param("gpt2", 1, {"seq_len": 128}, marks=LARGE),

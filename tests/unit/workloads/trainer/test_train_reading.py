@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from campaign.workloads.trainer.model_catalog import MODELS
-from tests.unit.workloads.trainer.conftest import Driver
+from tests.unit.workloads.trainer.rank_driver import Driver
 
 
 @pytest.mark.parametrize("workers", [0, 1])
