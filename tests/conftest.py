@@ -18,26 +18,35 @@ from tests.fake_slurm import FakeSlurm
 _LONGEST_FIRST = (
     "test_slurm_faults",
     "test_demo",
-    "test_power",
-    "test_campaign",
     "test_examples",
     "test_training_campaign",
+    "test_power",
+    "test_campaign",
     "test_faults",
-    "test_growth",
     "test_strategies",
     "test_srun_steps",
-    "test_emulated_fabrics",
     "test_what_goes_wrong",
-    "test_train_ranks_together",
-    "test_as_module",
     "test_installed_wheel",
+    "test_growth",
+    "test_slurm",
+    "trainer",
+    "test_emulated_fabrics",
     "test_network",
-    "test_figures",
-    "test_train_parent",
     "test_concurrency",
-    "test_lease_plan_by_hand",
+    "test_as_module",
+    "test_fabric",
+    "test_figures",
     "test_local_launcher",
+    "test_lease_plan_by_hand",
+    "test_lengthened_warmup",
+    "test_cluster_commands",
+    "test_figures_under_truth",
+    "test_same_bytes",
+    "test_submission_local",
+    "test_drift",
+    "test_agents_detach",
 )
+"""Names of files, or of their directories."""
 _SPREAD = frozenset(
     {
         "test_emulated_fabrics",
@@ -48,7 +57,6 @@ _SPREAD = frozenset(
         "test_bad_input",
         "test_emulated_links",
         "test_lease_plan_by_hand",
-        "test_train_ranks_together",
     }
 )
 """Files whose tests share nothing that is costly to make: each of their tests may go to another worker."""
@@ -109,7 +117,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     any patience that a test can have; each time it was another test, and alone it passed. All other tests have one try.
     """
     order = {name: number for number, name in enumerate(_LONGEST_FIRST)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    items.sort(key=lambda item: min(order.get(name, len(order)) for name in (item.path.stem, item.path.parent.name)))
     for item in items:
         if item.path.stem in _SLOW_FILES or _SLOW_DIRECTORIES & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
@@ -120,12 +128,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file stays on one worker, because its tests share a cluster or a process; those of _SPREAD share nothing."""
+    """A file stays on one worker, because its tests share a cluster or a process; those of _SPREAD share nothing.
+
+    All files of trainer/ share one server, whose imports take seconds.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if "/trainer/" in file:
+                return "trainer"
             return nodeid if Path(file).stem in _SPREAD else file
 
     return Scheduling(config, log)

@@ -81,7 +81,7 @@ class FaultSite(ClusterProject):
             assert time.monotonic() < deadline_s, (
                 f"{self.said()}\n{self.slurm('squeue')}{self.slurm('sinfo', '-N', '-l')}"
             )
-            time.sleep(0.1)  # a condition may ask Slurm
+            time.sleep(0.25)  # a condition may ask Slurm
 
     def until_said(self, words: str, times: int = 1) -> None:
         self.until(lambda: self.said().count(words) >= times)

@@ -184,6 +184,9 @@ def test_editing_a_figure_draws_again_and_measures_nothing_and_nothing_is_writte
     make_project: Callable[..., Project],
 ) -> None:
     project = make_project(copied=("workflow", "scripts", "reports"))
+    for figure in (project.directory / "scripts" / "figures").glob("[a-z]*.py"):
+        if figure.stem not in ("scaling", "overhead"):
+            figure.unlink()  # two are enough to see which are drawn
     project.campaign(attach=["local", "fabric"], batch=[1, 2])
     project.run()
     assert project.results().report.stat().st_size > 10_000

@@ -47,7 +47,7 @@ def test_a_lost_rank_ends_the_run_within_its_time_out_and_is_named(
     driver: Any, tmp_path: Path, nano_spec: Spec, sent: signal.Signals, status: str, rank: int | None, said: str
 ) -> None:
     run = one_run(tmp_path / "run", one_cell(devices=2, workload="nano"))
-    pids = driver.start(run.directory, [nano_spec(measured_steps=LONG, time_out_s=1.5)] * 2)
+    pids = driver.start(run.directory, [nano_spec(measured_steps=LONG, time_out_s=3.0)] * 2)
     wait_until_training(pids)
     os.kill(pids[1], sent)
     codes = tuple(driver.finish(run.directory, 2, patience_s=30).codes)
@@ -111,7 +111,7 @@ def test_a_rank_that_is_lost_in_a_lengthened_warm_up_ends_the_run(
     never_steady: Driver, tmp_path: Path, nano_spec: Spec, lost: int, sent: signal.Signals, status: str
 ) -> None:
     run = one_run(tmp_path / "run", one_cell(devices=2, workload="nano"))
-    spec = nano_spec(warmup_steps=4, warmup_steps_max=LONG, time_out_s=1.5)
+    spec = nano_spec(warmup_steps=4, warmup_steps_max=LONG, time_out_s=3.0)
     pids = never_steady.start(run.directory, [spec] * 2)
     end_s = time.monotonic() + 90
     while not all((run.directory / f"lengthened{rank}").exists() for rank in range(2)):
