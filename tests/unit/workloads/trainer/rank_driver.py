@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from campaign.launch.disturbances import Disturbances
 from campaign.launch.local import _Forked, _wait
 from campaign.launch.protocol import Limits
 from campaign.processes.marked import adopt_orphans
@@ -28,6 +29,13 @@ class Outcome:
     codes: list[int | None]
     results: tuple[RankResult | None, ...]
     log: str
+
+
+class _Unwatched(Disturbances):
+    """What ranks say of a peer that somebody stops; a launcher would not wait for it."""
+
+    def look(self, children: Collection[int]) -> None:
+        pass
 
 
 class Driver:
@@ -78,7 +86,7 @@ class Driver:
 
     def finish(self, directory: Path, world_size: int, patience_s: float = 60) -> Outcome:
         ranks = [_Forked(pid) for pid in self.pids]
-        stopped = _wait(ranks, "none", time.time(), Limits(patience_s), ())
+        stopped = _wait(ranks, "none", _Unwatched(), Limits(patience_s), ())
         if stopped:
             os.killpg(self.pids[0], signal.SIGKILL)
         codes = [rank.wait() for rank in ranks]
