@@ -279,7 +279,7 @@ def to_svg(figure: MplFigure) -> str:
         patch.set_facecolor("none")
     buffer = io.StringIO()
     # savefig would draw everything once before, for the same picture.
-    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 
