@@ -146,17 +146,22 @@ CLASSES = ["oom_device", "oom_host", "time_limit", "nan", "crashed", "incomplete
 
 
 def test_failures_of_the_subject_are_data(project: Project) -> None:
-    """Each class is recorded once and is not tried again; limits end the run's processes."""
+    """Each class is recorded once and is not tried again; limits end the run's processes. What others do is tried again."""
     project.synthetic(
         "failing",
         failures=[{"when": f"batch == {number}", "status": status} for number, status in enumerate(CLASSES, 1)],
     )
     project.workload("hungry", body="python3 -c 'import time; b = bytearray(300 << 20); time.sleep(600)'")
     project.workload("stuck", body="sleep 600 & sleep 600")
+    project.workload("shot", body="kill -9 $$")
+    for name, number in (("shotonce", "KILL"), ("frozen", "STOP")):
+        flag = project.temporary / name
+        project.workload(name, body=f"test -e {flag} || {{ touch {flag}; kill -{number} $$; }}; echo rate: 10")
+    once = ["hungry", "stuck", "shot", "shotonce", "frozen"]
     project.campaign(
-        workload=["failing", "hungry", "stuck"],
+        workload=["failing", *once],
         batch=list(range(1, len(CLASSES) + 2)),
-        exclude=[{"when": "workload in ('hungry', 'stuck') and batch > 1", "why": "one is enough"}],
+        exclude=[{"when": "workload != 'failing' and batch > 1", "why": "one is enough"}],
         time_limit_s=2.5,
         memory_limit_mib=100,
         skip_implied=False,
@@ -166,8 +171,10 @@ def test_failures_of_the_subject_are_data(project: Project) -> None:
     assert [status["failing", number].status for number in range(1, len(CLASSES) + 2)] == [*CLASSES, "ok"]
     assert status["hungry", 1].status == "oom_host"
     assert status["stuck", 1].status == "time_limit"
+    assert [status[name, 1].status for name in once[2:]] == ["crashed", "ok", "ok"]
     assert all(record.failure for record in status.values() if record.status != "ok")
-    assert set(project.started().values()) == {1}
+    started, names = project.started(), {f"{record.cell_id}.1": record.cell.workload for record in status.values()}
+    assert {names[run]: count for run, count in started.items() if count > 1} == {"shot": 3, "shotonce": 2, "frozen": 2}
     project.await_quiet()
     assert "still running at its time limit" in (project.results().tables / "cells.csv").read_text()
     assert "Nothing to be done" in project.run("tables")

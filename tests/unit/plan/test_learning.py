@@ -88,6 +88,17 @@ def test_what_was_just_measured_is_told_apart_by_use_of_the_lease(tmp_path: Path
     assert [(each.lease_id, each.runs, each.start_s) for each in found.leases] == [("l.1", 1, 1.0), ("l.2", 2, 2.0)]
 
 
+def test_what_was_held_without_a_run_is_charged_to_the_lease(tmp_path: Path) -> None:
+    """Two uses whose jobs waited in the queue until their devices were given back, and one that began to run after 30 s there."""
+    cell = expand(load(tmp_path)).cells[0]
+    uses = [
+        {"lease_id": f"l.{n}", "requested": SHAPE, "requested_s": t, "ready_s": t + 1, "released_s": t + 301}
+        for n, t in ((1, 0.0), (2, 1000.0), (3, 5000.0))
+    ]
+    found = costs_measured("small", "bench", [cell], [Span(cell.id, 5031.0, 5033.0, True)], uses)
+    assert [(each.lease_id, each.start_s) for each in found.leases] == [("l.3", 300.0 + 300.0 + 30.0)]
+
+
 def test_every_cell_and_every_use_counts_once() -> None:
     told = merged([some(runs=2), some(runs=5), some("b", cell_id="c2")])
     assert [(costs.campaign, [cell.runs for cell in costs.cells], len(costs.leases)) for costs in told] == [

@@ -9,8 +9,8 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from campaign.documents.cell import Cell, Configuration, Scalar
@@ -170,8 +170,8 @@ def costs_of(campaign: str, system: str, records: Iterable[Record], leases: Iter
         cell = one[name].cell
         axes = cell.workload, cell.batch, cell.precision, cell.options
         cells.append(cell_cost(name, shape_of(cell), axes, steps_of(one[name].specification), spans))
-    found = (lease_cost(lease, by_lease.get(str(lease["lease_id"]), ())) for lease in leases)
-    return Costs(campaign, system, tuple(cells), tuple(each for each in found if each is not None))
+    uses = [(lease, by_lease.get(str(lease["lease_id"]), [])) for lease in leases]
+    return Costs(campaign, system, tuple(cells), tuple(_lease_costs(uses)))
 
 
 def costs_measured(
@@ -189,8 +189,25 @@ def costs_measured(
             steps = cell.settings.warmup_steps + cell.settings.measured_steps
             found.append(cell_cost(name, cell.configuration.shape(), axes, steps, mine))
     everything = [span for mine in by_cell.values() for span in mine]
-    used = (lease_cost(lease, [span for span in everything if _within(lease, span)]) for lease in leases if lease)
-    return Costs(campaign, system, tuple(found), tuple(each for each in used if each is not None))
+    uses = [(lease, [span for span in everything if _within(lease, span)]) for lease in leases if lease]
+    return Costs(campaign, system, tuple(found), tuple(_lease_costs(uses)))
+
+
+def _lease_costs(uses: Sequence[tuple[Mapping[str, Any], Sequence[Span]]]) -> Iterator[LeaseCost]:
+    """Of all uses with runs. What a lease was held for without any, such as in the queue, is charged to its next start."""
+    idle_s: defaultdict[str, float] = defaultdict(float)
+    for document, spans in uses:
+        ready, released = (_number(document.get(f"{name}_s")) for name in ("ready", "released"))
+        if not spans and ready is not None and released is not None:
+            idle_s[_lease_of(document)] += max(0.0, released - ready)
+    for document, spans in uses:
+        if (cost := lease_cost(document, spans)) is not None:
+            start_s = (cost.start_s or 0.0) + idle_s.pop(_lease_of(document), 0.0)
+            yield replace(cost, start_s=start_s)
+
+
+def _lease_of(use: Mapping[str, Any]) -> str:
+    return str(use["lease_id"]).rpartition(".")[0]
 
 
 def _within(lease: Mapping[str, Any], span: Span) -> bool:
