@@ -19,6 +19,7 @@ import yaml
 
 from campaign.documents.record import Record, Store
 from campaign.paths import Results
+from campaign.submit.local import NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("workflow", "scripts", "reports", "envs", "local", "slurm", "config")
@@ -225,10 +226,11 @@ class Project:
             try:
                 variables = Path(entry.path, "environ").read_bytes().split(b"\0")
                 arguments = Path(entry.path, "cmdline").read_bytes().decode()
+                name = Path(entry.path, "comm").read_text().strip()
             except OSError:
                 continue
             if mark in variables:
-                found.append(Process(int(entry.name), _kind(arguments, variables)))
+                found.append(Process(int(entry.name), "driver" if name == NAME else _kind(arguments, variables)))
         return found
 
     def pids(self, *kinds: str) -> list[int]:
@@ -255,7 +257,6 @@ def _kind(arguments: str, variables: list[bytes]) -> str:
     if any(variable.startswith(b"CAMPAIGN_RUN=") for variable in variables):
         return "run"
     for part, kind in (
-        ("submitit.local._local", "controller"),
         ("submitit.core._submit", "driver"),
         ("campaign.cli\0measure", "measure"),
         ("bin/campaign\0measure", "measure"),

@@ -130,8 +130,7 @@ MORE_KILLS = [
     ("composing", ("snakemake",)),
     ("driver starts", EVERYTHING),
     ("first run", ("snakemake",)),
-    ("first run", ("controller",)),
-    ("last run", ("snakemake", "measure", "controller")),
+    ("last run", ("snakemake", "measure")),
 ]
 
 
@@ -197,7 +196,7 @@ def test_a_run_that_outlives_its_driver_does_not_disturb_the_next(project: Proje
     project.campaign(repetitions=2)
     process = start_until(project, "first run")
     until((project.directory / "starts.log.hung").exists, TIME_OUT_S, project.said)
-    project.kill("snakemake", "measure", "controller", "driver")
+    project.kill("snakemake", "measure", "driver")
     wait(process)
     left = project.pids("run")
     assert left, "the run died with its driver"
@@ -209,7 +208,7 @@ def test_a_run_that_outlives_its_driver_does_not_disturb_the_next(project: Proje
 def test_eight_kills_at_random_moments(project: Project) -> None:
     runs = small(project, repetitions=8)
     moments = random.Random(20260730)
-    choices = [(), ("snakemake",), ("measure",), ("snakemake", "measure"), ("driver",), ("controller",)]
+    choices = [(), ("snakemake",), ("measure",), ("snakemake", "measure"), ("driver",)]
     finished: dict[Path, tuple[bytes, int]] = {}
     for _ in range(8):
         process = project.start("--until", "measure")

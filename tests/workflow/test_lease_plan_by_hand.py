@@ -111,6 +111,6 @@ def test_planning_without_write_writes_nothing(project: Project) -> None:
 def test_an_edited_one_is_refused(project: Project) -> None:
     project.campaign()
     path = planned(project)
-    path.write_text(path.read_text().replace('"batch": 1', '"batch": 2'))
+    path.write_text(path.read_text().replace('"batch":1', '"batch":2'))
     assert "was edited or is not complete" in campaign(project, "measure", str(path), expect=1)
     assert project.starts() == []

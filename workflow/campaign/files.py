@@ -23,8 +23,17 @@ from campaign.errors import RecordError
 
 def content_hash(document: object, length: int = 20) -> str:
     """Hex digest (SHA-256, first `length` digits) of a JSON-serialisable document, independent of key order."""
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:length]
+    return hash_of(canonical_json(document), length)
+
+
+def canonical_json(document: object) -> str:
+    """The one text of a document that its hash is taken of."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def hash_of(text: str, length: int = 20) -> str:
+    """Hex digest (SHA-256, first `length` digits) of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 @contextmanager

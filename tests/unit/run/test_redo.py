@@ -212,10 +212,7 @@ def test_run_moves_nothing_and_names_the_command_that_does(
 ) -> None:
     started: list[Any] = []
 
-    class Ended:
-        returncode = 0
-
-    monkeypatch.setattr(run_command.subprocess, "run", lambda command, check: started.append(command) or Ended())
+    monkeypatch.setattr(run_command.os, "execv", lambda path, command: started.append(command))
     call = ["run", str(campaign.path), "--results", str(tmp_path / "results"), "--where", ON_2]
     assert f"campaign redo {campaign.path} --where" in CliRunner().invoke(main, call).output
     # Snakemake takes quotes away from the ends of a value.

@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,9 @@ import pytest
 
 from campaign import files
 from campaign.documents.driver_messages import DriverResult
-from campaign.slurm import submitted_jobs
+from campaign.slurm import poll, submitted_jobs
 from campaign.slurm.parse import JOB_FORMAT
-from campaign.submit import batches, slurm
+from campaign.submit import batches, cancellations, slurm
 from tests.fake_slurm import FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, finish, login, request_in
 
@@ -413,14 +415,47 @@ def test_waiting_for_the_end_of_a_job_costs_few_calls(
     monkeypatch.setattr(slurm, "_ASK_S", 0.1)
     submitter = here.submitter()
     looks = []
-    answer = submitter.slurm("squeue", "--jobs=1", JOB_FORMAT)
+    answer = submitter.slurm("squeue", "--me", JOB_FORMAT)
 
     def never_ends(*argv: str) -> Any:
         looks.append(argv)
         return answer
 
-    monkeypatch.setattr(submitter, "slurm", never_ends)
+    for part in (submitter, submitter.poll, submitter.cancellations):
+        monkeypatch.setattr(part, "slurm", never_ends)
     submitter.stop(lease)
     assert now[0] > 90
     assert len([argv for argv in looks if argv[0] == "scancel"]) == 1
     assert len(looks) < 20
+
+
+def test_hundreds_of_pending_jobs_are_picked_up_by_one_look_and_cancelled_by_one_call(
+    tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll, "_FRESH_S", 5.0)
+    here = login(tmp_path, ALIKE, poll_s=30.0)
+    leases = [f"lease-{number}" for number in range(300)]
+    request = here.request(here.leases()[0])
+    with fake_slurm.memory() as memory:
+        memory["jobs"] = {
+            f"7_{number}": {"name": "c/x", "comment": "token=t", "state": "PENDING", "reason": "Priority", "hosts": ""}
+            for number in range(300)
+        }
+    for number, lease in enumerate(leases):
+        job = submitted_jobs.Submitted(
+            replace(request, lease=lease), f"7_{number}", str(tmp_path / "t"), time.time() - 60, "c/x"
+        )
+        submitted_jobs.write(here.results, job)
+    for lease in leases:
+        assert here.submitter().find(lease) is not None
+    # Whoever looks for what dead processes left asks for every other lease.
+    assert all(submitted_jobs.is_expected(here.results, lease, 30.0) for lease in leases)
+    assert len(fake_slurm.calls("squeue")) == 1
+
+    monkeypatch.setattr(cancellations, "_GATHER_S", 1.0)
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda lease: here.submitter().stop(lease), leases[:20]))
+    assert {fake_slurm.jobs()[f"7_{number}"]["state"] for number in range(20)} == {"CANCELLED"}
+    assert fake_slurm.jobs()["7_20"]["state"] == "PENDING"
+    assert len(fake_slurm.calls("scancel")) <= 3
+    assert len(fake_slurm.calls("squeue")) <= 6

@@ -1,4 +1,4 @@
-"""Drivers as processes of this machine: found by their command line, ended in good order, and none but their own."""
+"""Drivers as processes of this machine: found by their lock, ended in good order, and none but their own."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ def main(directory: str, lease: str) -> None:
         # The first one that is there counts.
         until(lambda of=submission, to=results: to.extend(filter(None, [of.result()])) or to)  # type: ignore[misc]
         until(lambda found=submitter.find: found(lease) is None)  # type: ignore[misc]
+        until(lambda of=submission, fate=submitter.fate: not fate(of).alive and not Path("/proc", of.job_id).exists())  # type: ignore[misc]
         told.append(Path(str(results[0].error).partition(":")[0]).name)
         numbers.append(submission.job_id)
     print("same" if len(set(numbers)) == 1 else "other", "number", *told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -59,7 +59,10 @@ class DriverRequest:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
         """ValueError: it is no such document."""
-        return TypeAdapter(cls).validate_python(document)
+        return cast(Self, _REQUEST.validate_python(document))
+
+
+_REQUEST = TypeAdapter(DriverRequest)
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,9 @@ class _Document:
     error: _Error | None
 
 
+_RESULT = TypeAdapter(_Document)
+
+
 @dataclass
 class DriverResult:
     """How a driver ended. measured: runs that got a record; use: of the lease; error: what stopped it before all runs had one."""
@@ -105,5 +111,5 @@ class DriverResult:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
         """ValueError: it is no such document."""
-        found = TypeAdapter(_Document).validate_python(document)
+        found = _RESULT.validate_python(document)
         return cls(found.measured, found.use, found.error.error() if found.error else None)

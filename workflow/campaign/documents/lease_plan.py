@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from campaign.documents.cell import Cell, Configuration, Scalar, Settings
 from campaign.errors import ConfigError, first_problem
-from campaign.files import content_hash
+from campaign.files import canonical_json, content_hash, hash_of
 
 SCHEMA: Literal["lease-plan/1"] = "lease-plan/1"
 HASHED_PARTS = ("system", "configuration", "workload")
@@ -135,11 +135,17 @@ class LeasePlan(_Closed):
     def memory_key(self, cell: Cell) -> str:
         return self._by_id[cell.id].memory_key
 
-    def text(self) -> str:
-        """The file's content, with its checksum."""
-        document = self.model_dump(mode="json")
-        document["checksum"] = _checksum(document)
-        return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+    def text(self, campaigns: dict[str, str] | None = None) -> str:
+        """The file's content, with its checksum: a line a part. campaigns: texts of campaigns by hash, kept from lease to lease."""
+        as_used = {} if campaigns is None else campaigns
+        if self.campaign_hash not in as_used:
+            as_used[self.campaign_hash] = canonical_json(self.campaign_as_used)
+        document = self.model_dump(mode="json", exclude={"campaign_as_used", "checksum"})
+        parts = {name: canonical_json(part) for name, part in document.items()}
+        parts["campaign_as_used"] = as_used[self.campaign_hash]
+        whole = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
+        parts["checksum"] = f'"{hash_of("{" + whole + "}")}"'
+        return "{\n" + ",\n".join(f'"{name}":{part}' for name, part in parts.items()) + "\n}\n"
 
 
 def document_digest(lease: str, run_set: str, slurm: dict[str, Any], campaign_hash: str) -> str:

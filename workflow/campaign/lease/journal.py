@@ -1,7 +1,7 @@
 """The journal of a lease: what was intended and what came of it, line by line, so that a dead process leaves no riddle.
 
-`<directory>/<lease id>.jsonl` grows by whole lines, each forced to disk before the next step is taken; the intent is
-written before the first mutating call, the ids right after. `<lease id>.lock` is locked for as long as the owner lives:
+`<directory>/<lease id>.jsonl` grows by whole lines; the intent is written, and forced to disk, before the first
+mutating call, the ids right after. `<lease id>.lock` is locked for as long as the owner lives:
 the kernel drops the lock of a killed process, so nobody has to trust a process number.
 """
 
@@ -36,6 +36,11 @@ LeaseState = Literal[
     "LEAKED",  # something could not be given back; tried again at every reconciliation
 ]
 
+# Forced to disk: what was intended before the fabric changes, and what it then holds. The states between, and that all is over, are
+# read back from the fabric where a power failure has taken them.
+_FORCED: frozenset[LeaseState] = frozenset(
+    {"PLANNED", "RESERVED", "COMPOSING", "FABRIC_OK", "PARTIAL", "UNKNOWN", "ABORTING", "DETACHING", "LEAKED"}
+)
 _END: frozenset[LeaseState] = frozenset({"FABRIC_FREE", "LEAKED", "UNKNOWN"})
 TRANSITIONS: dict[LeaseState | None, frozenset[LeaseState]] = {
     None: frozenset({"PLANNED"}),
@@ -119,12 +124,12 @@ class Journal:
         before = self.state
         if state not in TRANSITIONS[before]:
             raise FabricError(f"{self.path}: a lease that is {before or 'new'} cannot become {state}")
-        append_json(self.path, {"time_s": stamp_s(), "state": state, **facts}, durable=True)
+        append_json(self.path, {"time_s": stamp_s(), "state": state, **facts}, durable=state in _FORCED)
         self._state = state
 
     def note(self, **facts: Any) -> None:
         """Write down an operation, a wait or an adoption; the state stays."""
-        append_json(self.path, {"time_s": stamp_s(), **facts}, durable=True)
+        append_json(self.path, {"time_s": stamp_s(), **facts})
 
     def document(self) -> dict[str, Any]:
         """The last use as one JSON-able document: times (Unix s), counts, faults, requested against obtained."""

@@ -28,9 +28,10 @@ def write_plan(plan: Plan, results: Results) -> list[Path]:
         files.write_json(results.budget, plan.budget.document())
     keep(results.earlier_spread, plan.campaign.system.name, plan.earlier)
     paths, name = [], DocumentNames(plan.campaign)
+    campaigns: dict[str, str] = {}
     for lease, document in zip(plan.leases, lease_plans(plan), strict=True):
         path = results.lease_plans / name(lease)
-        text = document.text()
+        text = document.text(campaigns)
         if not path.exists() or path.read_text() != text:
             files.write_atomic(path, text)
         paths.append(path)

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,15 @@ def environment_document() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cpus_usable": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": package_versions(),
         **({"gpus": gpus} if gpus else {}),
     }
+
+
+@cache
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that are installed here."""
+    return {name: version for name in PACKAGES if (version := _version(name))}
 
 
 def _version(package: str) -> str | None:

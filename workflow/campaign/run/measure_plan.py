@@ -11,10 +11,12 @@ import gc
 import math
 import multiprocessing
 import os
+import pkgutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,12 +26,16 @@ from campaign.config.resolve import Campaign
 from campaign.documents.lease_plan import LeasePlan, read_lease_plan
 from campaign.documents.plan import LeaseCost, PlanDocument
 from campaign.documents.record import Store
+from campaign.fabrics.registry import fabric_kind
 from campaign.files import is_locked, read_json
+from campaign.launch import LAUNCHERS
 from campaign.paths import Results
 from campaign.plan.concurrency import NOTHING, Share, limit_of, share_of
 from campaign.plan.lease_plans import campaign_of
 from campaign.plan.missing_runs import Known, read_known
 from campaign.processes.signals import ENDING
+from campaign.run.environment import package_versions
+from campaign.submit import SUBMITTERS
 
 STARTS_WHILE = "CAMPAIGN_STARTS_WHILE"
 """Variable that names a file; leases are started as long as somebody holds its lock: Snakemake, until it is told to end."""
@@ -109,6 +115,7 @@ class _Queue:
 
     def run(self) -> Outcome:
         before = {number: signal.signal(number, self.end) for number in ENDING}
+        _load(self.campaign)
         gc.freeze()  # what is there is shared with the forked processes, as long as nobody writes to it
         try:
             while self.running or (self.waiting and self.may_start()):
@@ -172,3 +179,12 @@ class _Queue:
             process.join()
             if process.exitcode:
                 self.failed.append(lease.lease)
+
+
+def _load(campaign: Campaign) -> None:
+    """Load before forking what each lease would load or look up by itself, which takes longer than a short run."""
+    package_versions()
+    launcher = campaign.system.launcher
+    pkgutil.resolve_name(LAUNCHERS[launcher])
+    import_module(SUBMITTERS[launcher])
+    fabric_kind(campaign.system.fabric["kind"])

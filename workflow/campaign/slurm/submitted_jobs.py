@@ -47,6 +47,9 @@ class Submitted:
         return job.name == self.name
 
 
+_DOCUMENT = TypeAdapter(Submitted)
+
+
 def mark(comment: str, token: str) -> str:
     """A job's comment by which it is known."""
     return f"{comment} token={token}"
@@ -64,7 +67,7 @@ def _path(results: Results, lease: str) -> Path:
 def read(results: Results, lease: str) -> Submitted | None:
     """The job of a lease; None where none was submitted, or where its end was read."""
     try:
-        return TypeAdapter(Submitted).validate_json(_path(results, lease).read_bytes())
+        return _DOCUMENT.validate_json(_path(results, lease).read_bytes())
     except (OSError, ValueError):
         return None
 

@@ -47,6 +47,10 @@ class Requests:
     def is_open(self, lease: str) -> bool:
         return self._path(lease).exists()
 
+    def number(self) -> int:
+        """How many leases ask."""
+        return sum(1 for _ in self.directory.glob("*.json"))
+
     def open(self) -> Iterator[tuple[str, Asked | None]]:
         """All leases that ask, in the order of their names; None for a request that cannot be read."""
         for path in sorted(self.directory.glob("*.json")):

@@ -1,38 +1,42 @@
-"""Drivers as processes of this machine, started by submitit's local executor.
+"""Drivers as processes of this machine, forked from the one that submits them: a new interpreter takes longer than a short run.
 
-A driver has a session of its own, and SIGINT and SIGHUP are ignored while submitit starts it: it survives what ends Snakemake. A
-later process finds it by the token in its command line and lock, never by a process number: those are given again.
+A driver has a session of its own: it survives what ends Snakemake. It holds a lock in its folder from before it exists to its end.
+So a later process finds it, whatever its number, which may have been given to another process.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from campaign import files
-from campaign.config.resolve import Campaign
 from campaign.documents.driver_messages import DriverRequest
+from campaign.errors import LaunchError
 from campaign.paths import Results
-from campaign.processes.marked import kill_marked, live, send, words_of
+from campaign.processes.marked import kill_marked, send
+from campaign.processes.signals import ENDING
 from campaign.submit.protocol import Fate, MakeDriver, Reporting, Submission
 
 _STOP_S = 20.0  # from SIGTERM to the end of the driver
 _KILL_S = 10.0  # from SIGKILL to the end of what does not hang in the kernel
-_LOOKS = 3  # a process that is just being started has no command line for an instant
-_LOOK_S = 0.1
+_LOOK_S = 0.02
 _REQUEST = "request.json"
-_FOREVER_MIN = 60 * 24 * 365  # submitit's local executor ends a job after five minutes unless told otherwise
+_LOCK = "alive.lock"
+NAME = "campaign-driver"
+"""What `ps -o comm` and `top` show of a driver, whose command line is that of the process that submitted it."""
 
 
 class LocalSubmitter:
-    """See `protocol.Submitter`. A driver is a process of this machine, found by its command line."""
+    """See `protocol.Submitter`. A driver is a process of this machine, found by its lock."""
 
-    look_s = 0.05
+    look_s = 0.01
     outlives = False
     latency_s = 0.0
 
@@ -41,102 +45,115 @@ class LocalSubmitter:
         self.driver = driver
 
     def submit(self, request: DriverRequest) -> Submission:
-        import submitit
-
-        # Of this driver alone: submitit names its files by process numbers, and those of an earlier driver may be the same.
-        folder = _folders(self.results, request.lease) / request.token
+        # Of this driver alone: numbers of processes are given again.
+        folder = self._folders(request.lease) / request.token
         files.make_private(folder)
         files.write_json(folder / _REQUEST, request.document())
-        executor = submitit.LocalExecutor(folder=folder)
-        executor.update_parameters(timeout_min=_FOREVER_MIN, tasks_per_node=1)
-        with _deaf_to_terminal():
-            job = executor.submit(Reporting(self.driver(request), folder))
-        return Submission(request, str(job.job_id), folder)
+        lock = files.acquire_lock(folder / _LOCK, "")
+        if lock is None:
+            raise LaunchError(f"{folder / _LOCK}: is locked by another process; does its file system lock files?")
+        pid = _forked(Reporting(self.driver(request), folder), folder, lock)
+        os.pwrite(lock, str(pid).encode(), 0)
+        os.close(lock)  # the driver has it
+        return Submission(request, str(pid), folder)
 
     def find(self, lease: str) -> Submission | None:
-        for process in _starting_or_running(_folders(self.results, lease)):
+        for folder in self._alive(lease):
             try:
-                return Submission(
-                    DriverRequest.of(files.read_json(process.folder / _REQUEST)), process.job_id, process.folder
-                )
+                return Submission(DriverRequest.of(files.read_json(folder / _REQUEST)), str(_pid(folder)), folder)
             except ValueError:  # nobody can tell any more what it measures
                 self.stop(lease)
         return None
 
     def fate(self, submission: Submission) -> Fate:
-        lock = self.results.driver_lock(submission.lease)
-        if files.is_locked(lock) and files.lock_holder(lock) == submission.request.token:
-            return Fate(True)
-        return Fate(any(found.folder == submission.folder for found in _starting_or_running(submission.folder.parent)))
+        with suppress(ChildProcessError):
+            os.waitpid(int(submission.job_id), os.WNOHANG)
+        return Fate(files.is_locked(submission.folder / _LOCK))
 
     def stop(self, lease: str) -> None:
-        folders = _folders(self.results, lease)
         deadline = time.monotonic() + _STOP_S
         # Again and again: a driver that is just starting misses the first signals, and those after the first do nothing.
-        while (processes := _starting_or_running(folders)) and time.monotonic() < deadline + _KILL_S:
+        while (folders := list(self._alive(lease))) and time.monotonic() < deadline + _KILL_S:
             number = signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL
-            for process in processes:
-                send(process.pid, number, lambda pid: _process(pid, folders) is not None)
-            time.sleep(0.1)
+            for folder in folders:
+                if pid := _pid(folder):
+                    send(pid, number, lambda pid, lock=folder / _LOCK: _has_open(pid, lock))  # type: ignore[misc]
+            time.sleep(_LOOK_S)
         kill_marked(self.results.run_mark(lease))
 
     def forget(self, lease: str) -> None:
         """A process that has ended is not found again."""
 
+    def _folders(self, lease: str) -> Path:
+        """Where each driver of a lease has its folder, which has its token as name."""
+        return (self.results.work(lease) / "drivers").resolve()
 
-def open_submitter(
-    campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None]
-) -> LocalSubmitter:
+    def _alive(self, lease: str) -> Iterator[Path]:
+        """Folders of the lease's drivers that live."""
+        return (lock.parent for lock in sorted(self._folders(lease).glob(f"*/{_LOCK}")) if files.is_locked(lock))
+
+
+def open_submitter(campaign: object, results: Results, driver: MakeDriver, say: object) -> LocalSubmitter:
     return LocalSubmitter(results, driver)
 
 
-@dataclass(frozen=True)
-class _Process:
-    """A live process of a driver (submitit's controller, or the driver): the id of its job, and its folder."""
-
-    pid: int
-    job_id: str
-    folder: Path
+def _pid(folder: Path) -> int:
+    """Number of the driver with this folder; 0 while it is being forked."""
+    return int((folder / _LOCK).read_text().strip() or 0)
 
 
-def _folders(results: Results, lease: str) -> Path:
-    """Where each driver of a lease has its folder, which has its token as name; being in a command line, it tells whose it is."""
-    return (results.work(lease) / "submitit").resolve()
+def _has_open(pid: int, path: Path) -> bool:
+    """Whether a process has this file open: in another container its number is another process's."""
+    with suppress(OSError):
+        wanted = path.stat()
+        return any(os.path.samestat(wanted, each.stat()) for each in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
-def _starting_or_running(folders: Path) -> list[_Process]:
-    """Live processes with a folder in `folders`, believed to be none only after several looks."""
-    if not folders.exists():
-        return []
-    for _ in range(_LOOKS):
-        if found := [process for pid in live() if (process := _process(pid, folders))]:
-            return sorted(found, key=lambda process: process.pid)
-        time.sleep(_LOOK_S)
-    return []
-
-
-def _process(pid: int, folders: Path) -> _Process | None:
-    """The process of this number, where it is of a driver with a folder in `folders`."""
-    name = b"SUBMITIT_LOCAL_JOB_ID="
-    arguments = words_of(pid, "cmdline")
-    folder = next((Path(os.fsdecode(word)) for word in arguments if word.startswith(os.fsencode(folders) + b"/")), None)
-    if folder is None or folder.parent != folders or not (variables := words_of(pid, "environ")):
-        return None
-    if b"submitit.local._local" in arguments:
-        return _Process(pid, str(pid), folder)
-    if b"submitit.core._submit" in arguments:
-        return _Process(
-            pid, next((value[len(name) :].decode() for value in variables if value.startswith(name)), ""), folder
-        )
-    return None
-
-
-@contextmanager
-def _deaf_to_terminal() -> Iterator[None]:
-    """What is started inside ignores Ctrl-C and hang-up: a driver outlives the terminal, and is stopped by us alone."""
-    before = {name: signal.signal(name, signal.SIG_IGN) for name in (signal.SIGINT, signal.SIGHUP)}
+def _forked(work: Reporting, folder: Path, lock: int) -> int:
+    """Start the work in a process of its own; gives its number."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A signal to this process must not be taken for one to the driver.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
-        yield
+        pid = os.fork()
+        if not pid:
+            _work(work, folder, lock)
+        return pid
     finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(work: Reporting, folder: Path, lock: int) -> NoReturn:
+    """The driver's process, from its fork to its end."""
+    code = 1
+    try:
+        os.setsid()
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        _leave_files(folder / f"{os.getpid()}_0_log.err", lock)
+        with suppress(OSError):
+            Path("/proc/self/comm").write_text(NAME)
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(OSError):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _leave_files(log: Path, lock: int) -> None:
+    """Keep none of the files of the process that submits: neither its locks nor the terminal."""
+    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        if number > 2 and number != lock:
+            with suppress(OSError):  # the listing itself
+                os.close(number)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, source in enumerate((nothing, out, out)):
+        os.dup2(source, number)
+    sys.stdout = sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115

@@ -39,9 +39,11 @@ from campaign.slurm.refusal import Refusal
 from campaign.slurm.strategies import open_strategy
 from campaign.submit.allocation_requests import MANY, Asked, Requests
 from campaign.submit.batches import Batches, Unanswered
+from campaign.submit.cancellations import Cancellations
 from campaign.submit.protocol import Fate, MakeDriver, Submission
 
-_GATHER_S = 0.5  # for others that ask at the same time
+_GATHER_S = 0.5
+_GATHERS = 20
 _ASK_S = 0.1
 _STOP_S = 90.0  # KillWait, and a slow epilog
 _STOP_LOOK_S = 10.0
@@ -64,6 +66,7 @@ class SlurmSubmitter:
         self.slurm = Slurm(results.slurm_calls.resolve())
         self.poll = Poll(self.directory, self.slurm, self.settings.poll_s)
         self.batches = Batches(results, self.directory, self.slurm, self.poll)
+        self.cancellations = Cancellations(self.directory, self.slurm)
         self.requests = Requests(self.directory, self.settings.poll_s)
         self.look_s = min(_LOOK_S, self.settings.poll_s)
         self.latency_s = self.settings.latency_s
@@ -128,7 +131,7 @@ class SlurmSubmitter:
                 f"{lease}: its request is gone though it is still asking; does the file system of {self.directory} lock files "
                 "for all its hosts?"
             )
-        time.sleep(_GATHER_S)
+        self._gather()
         try:
             self.batches.recover()
         except Unanswered as error:
@@ -137,6 +140,15 @@ class SlurmSubmitter:
         for group in self._alike():
             if not self._submit_group(group):
                 return
+
+    def _gather(self) -> None:
+        """Wait for others that ask at the same time, as long as there come more."""
+        asked = 0
+        for _ in range(_GATHERS):
+            if (now := self.requests.number()) == asked:
+                return
+            asked = now
+            time.sleep(_GATHER_S)
 
     def _alike(self) -> list[list[Asked]]:
         """What is asked for, by what can be one array."""
@@ -324,18 +336,32 @@ class SlurmSubmitter:
 
     def _ended(self, submission: Submission) -> bool:
         """Cancel a job, if it still is the one of this number, and wait for its end. False: it could not be had."""
-        cancelled, pause_s, until = False, _ASK_S, time.monotonic() + _STOP_S
+        pause_s, since_s, until = _ASK_S, time.time(), time.monotonic() + _STOP_S
         job = submitted_jobs.read(self.results, submission.lease)
+        asked = False
         while job is not None and not submission.result_file.exists():
-            there = submitted_jobs.is_there(job, self.slurm)
+            there = self._is_there(job, since_s)
             if there is False:
                 return True
-            cancelled = cancelled or (there is True and self.slurm("scancel", submission.job_id).ok)
+            if there and not asked:
+                self.cancellations.ask(job.job_id)
+                asked = True
+            self.cancellations.send()
             if time.monotonic() > until:
                 return False
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _STOP_LOOK_S)
         return True
+
+    def _is_there(self, job: submitted_jobs.Submitted, since_s: float) -> bool | None:
+        """Whether a job is queued or runs, by a look that all who stop share; None: not known to a look from `since_s` on."""
+        look = self.poll.snapshot(fresh=True)
+        shown = look.jobs.get(job.job_id)
+        if shown is not None and shown.active and job.is_shown_by(shown):
+            return True
+        if not look.reachable or look.asked_s < since_s:
+            return None
+        return shown is None and submitted_jobs.is_there(job, self.slurm)  # not this user's, perhaps
 
     def forget(self, lease: str) -> None:
         found = self._submitted(lease)
