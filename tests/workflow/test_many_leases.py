@@ -17,7 +17,7 @@ from tests.workflow.checkout_twin import TIME_OUT_S, Project, until
 
 HOSTS = 100
 POLL_S = 5
-SECONDS = 20.0  # "in seconds", on a busy machine; with nothing else to do it takes two
+SECONDS = 60.0  # only spent where it does not end; Ctrl-C once takes five
 
 
 class SlurmProject:
@@ -55,9 +55,9 @@ def end(project: Project, process: subprocess.Popen[str], *numbers: int, pause_s
     assert "Traceback" not in project.said()
 
 
-@pytest.mark.parametrize(("leases", "cores"), [(20, 4), (90, 64)])
-def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project, leases: int, cores: int) -> None:
-    site = SlurmProject(project, leases)
+def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project) -> None:
+    cores = 12
+    site = SlurmProject(project, 90)
     process = site.start("--cores", str(cores))
     until(lambda: len(site.slurm.jobs()) >= cores, TIME_OUT_S, project.said)
     end(project, process, signal.SIGINT)

@@ -125,6 +125,19 @@ def test_an_ending_signal_starts_no_further_lease(tmp_path: Path, number: int) -
     assert len(here.lines("end")) == (number == signal.SIGINT)
 
 
+def test_of_two_thousand_leases_none_is_started_after_ctrl_c(tmp_path: Path) -> None:
+    here = Here(tmp_path, **{"campaign.protocol.compositions": 250, "campaign.protocol.repetitions": 250})
+    assert len(here.leases) == 2000
+
+    def measure(plan: LeasePlan, out: Path, reconcile: bool) -> None:
+        here.measured(plan, out, reconcile)
+        os.kill(os.getppid(), signal.SIGINT)
+
+    done = here.run(measure)
+    assert done.left == 1999
+    assert time.monotonic() - float(here.lines("time_s")[-1]) < 2
+
+
 def test_no_lease_is_started_once_nobody_holds_the_lock_of_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
