@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 
 from tests.benchmarks.project import COMMAND, Project
 from tests.benchmarks.timing import least
@@ -33,9 +34,9 @@ def snakemake_s(project: Project) -> float:
     return _least(project, "snakemake", "--version")
 
 
-def shell_loop_s(project: Project, runs: int) -> float:
+def shell_loop_s(project: Project, runs: int, command: Sequence[str] = COMMAND) -> float:
     """The runs' command as often, in a loop of the shell, each in a process of its own."""
-    loop = f"for run in $(seq {runs}); do {shlex.join(['/usr/bin/env', *COMMAND])} > log.txt; done"
+    loop = f"for run in $(seq {runs}); do {shlex.join(['/usr/bin/env', *command])} > log.txt; done"
     return _least(project, "bash", "-c", loop)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +28,6 @@ _SYSTEM = {
     "devices": {"cpu-rank": {"runs_on": "cpu"}},
 }
 COMMAND = ["echo", "rate: 12.5"]
-_WORKLOAD = {
-    "name": "nothing",
-    "kind": "command",
-    "command": COMMAND,
-    "precisions": _PRECISIONS,
-    "parsers": [{"metric": "throughput_per_s", "regex": r"rate: (\S+)"}],
-}
 
 
 @dataclass(frozen=True)
@@ -43,7 +36,16 @@ class Project:
 
     directory: Path
 
-    def campaign(self, name: str, cells: int, *, configurations: int = _CONFIGURATIONS, repetitions: int = 1) -> Path:
+    def campaign(
+        self,
+        name: str,
+        cells: int,
+        *,
+        configurations: int = _CONFIGURATIONS,
+        repetitions: int = 1,
+        lease_per: str = "configuration",
+        workload: str = "nothing",
+    ) -> Path:
         """Write a campaign; gives its file. `cells` is a multiple of the configurations times the four precisions."""
         batches = cells // (configurations * len(_PRECISIONS))
         if batches * configurations * len(_PRECISIONS) != cells:
@@ -58,10 +60,16 @@ class Project:
                     if configurations > 1
                     else {"devices_per_host": 1}
                 ],
-                "axes": {"workload": "nothing", "batch": list(range(1, batches + 1)), "precision": _PRECISIONS},
-                "protocol": {"repetitions": repetitions, "compositions": 1},
+                "axes": {"workload": workload, "batch": list(range(1, batches + 1)), "precision": _PRECISIONS},
+                "protocol": {"repetitions": repetitions, "compositions": 1, "lease_per": lease_per},
             },
         )
+
+    def command(self, name: str, command: Sequence[str]) -> None:
+        """Write a workload that runs a command."""
+        parsers = [{"metric": "throughput_per_s", "regex": r"rate: (\S+)"}]
+        document = {"name": name, "kind": "command", "command": list(command), "precisions": _PRECISIONS}
+        self._write(f"workloads/{name}.yaml", {**document, "parsers": parsers})
 
     def run(self, *command: str) -> Took:
         """Run one of the project's commands in the directory."""
@@ -96,7 +104,7 @@ class Project:
         (directory / "tmp").mkdir()
         project = cls(directory)
         project._write("systems/benchmark.yaml", _SYSTEM)
-        project._write("workloads/nothing.yaml", _WORKLOAD)
+        project.command("nothing", COMMAND)
         return project
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from campaign.documents.record import Record
 from campaign.errors import LaunchError
 from campaign.launch.emulation.cluster_spec import ClusterSpec
+from campaign.processes.marked import memory_mib
 from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.requirements import check
 from tests.benchmarks import floors
@@ -138,12 +139,12 @@ def _waiting(project: Project, here: ClusterProject) -> Iterator[Figure]:
     try:
         _until(lambda: len(here.pids("run")) >= _HOSTS, f"{_HOSTS} allocations run")
         pids = here.pids("measure")
-        if len(pids) != _HOSTS:
+        if len(pids) != _HOSTS + 1:  # and the one that started them
             raise RuntimeError(f"{len(pids)} processes measure {_HOSTS} leases: {here.said()}")
         before_s = {pid: _cpu_s(pid) for pid in pids}
         time.sleep(_WATCHED_S)
         cpu_s = [(_cpu_s(pid) - before_s[pid]) * _MINUTE_S / _WATCHED_S for pid in pids]
-        resident_mib = [_resident_mib(pid) for pid in pids]
+        own_mib = memory_mib(pids) / _HOSTS
         if running.wait(_PATIENCE_S):
             raise RuntimeError(here.said())
     finally:
@@ -154,7 +155,7 @@ def _waiting(project: Project, here: ClusterProject) -> Iterator[Figure]:
     imports = least(lambda: project.run(*program), _TIMES)
     floor = floors.import_pydantic_s(project)
     yield Figure("a waiting `measure`: start with its imports", imports.wall_s, "s", 1.0, floor, "import pydantic")
-    yield Figure("a waiting `measure`: resident memory", statistics.median(resident_mib), "MiB", 60)
+    yield Figure("a waiting lease: memory, what processes share counted once", own_mib, "MiB", 30)
     yield Figure("a waiting `measure`: processor time a minute", statistics.median(cpu_s), "s", 1.0)
     yield from _calls(here, "waiting", f"{_HOSTS} leases running")
 
@@ -232,11 +233,6 @@ def _idle_s(records: Iterable[Record]) -> list[float]:
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _resident_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) / 1024
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:

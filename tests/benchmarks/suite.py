@@ -10,6 +10,7 @@ from tests.benchmarks import floors
 from tests.benchmarks.fabric import fabric
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.knowledge import knowledge
+from tests.benchmarks.leases import leases
 from tests.benchmarks.measured import pretend_measured
 from tests.benchmarks.parsing import parsing
 from tests.benchmarks.project import Project
@@ -94,6 +95,7 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "plan": plan,
     "dag": dag,
     "runs": runs,
+    "leases": leases,
     "archive": archive,
     "knowledge": knowledge,
     "slurm": slurm,
