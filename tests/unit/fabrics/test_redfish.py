@@ -563,3 +563,23 @@ def test_an_address_that_was_given_anew_is_not_ours(tmp_path: Path) -> None:
         assert b.fabric.release("one") == ()
         assert list(machine.systems) == ["1"]
         assert b.attached() == {"gpu7": "host2"}
+
+
+def test_a_system_that_the_service_does_not_list_yet_is_deleted_by_its_address(tmp_path: Path) -> None:
+    with bench(tmp_path, names="own") as b:
+        b.compose()
+        b.server.faults.add(Fault("stale", "GET", SYSTEMS))
+        assert b.fabric.release("one") == ()
+        assert (b.attached(), b.dialect.machine.systems) == ({}, {})
+
+
+def test_a_block_of_two_physical_systems_is_no_lease_and_ours_is_given_back(tmp_path: Path) -> None:
+    with bench(tmp_path, hosts="physical") as b:
+        b.fabric.compose(b.selection())
+        assert b.attached() == {"gpu1": "host1", "gpu2": "host1"}
+        b.rack.devices["gpu1"].also = "host2"
+        composition = b.fabric.read_back("one")
+        assert composition is not None
+        assert "gpu1: also held by somebody, on host2" in composition.shortfall(wanted())
+        assert b.fabric.release("one") == ()
+        assert b.attached() == {}

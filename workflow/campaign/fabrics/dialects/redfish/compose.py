@@ -15,7 +15,7 @@ from campaign.fabrics.control_plane.lease_tag import encode
 from campaign.fabrics.control_plane.protocol import Change, Remember
 from campaign.fabrics.dialects.redfish import resources
 from campaign.fabrics.dialects.redfish.answers import Missing, Stale, local, uri
-from campaign.fabrics.dialects.redfish.leased_systems import ASKED, Seat, address_of, handle_of, made, name_of
+from campaign.fabrics.dialects.redfish.leased_systems import ASKED, Seat, address_of, handle_of, is_at, made, name_of
 from campaign.fabrics.dialects.redfish.options import Options
 from campaign.fabrics.dialects.redfish.ownership import ServiceView
 from campaign.fabrics.dialects.redfish.resources import Block, System
@@ -116,7 +116,7 @@ class Composing:
             self._expand(seat.system, names, attaches=False)
             return
         system = self._seen.system_of(self._change.tag.lease_id, host)
-        path = system.uri if system is not None else self._unlisted(host)
+        path = system.uri if system is not None else self._unlisted(host, seat, names)
         if path is None:
             return
         try:
@@ -125,14 +125,16 @@ class Composing:
         except Missing:
             return
 
-    def _unlisted(self, host: str) -> str | None:
-        """The address of a system that the service made and does not list; None where there is none any more."""
+    def _unlisted(self, host: str, seat: Seat | None, names: Sequence[str]) -> str | None:
+        """The address of a system that the service made and does not list; None where it has none, or somebody else's by now."""
         handle = self._change.handles.get(handle_of(host), "")
         path = address_of(handle)
-        if path is None or self._service.client.rehearses or path in self._seen.reading.systems:
-            return path if self._service.client.rehearses else None
-        found = self._service.find(path)
-        return path if found is not None and made(path, resources.system(found)).startswith(handle) else None
+        if path is None or self._service.client.rehearses:
+            return path
+        found = None if path in self._seen.reading.systems else self._service.find(path)
+        blocks = {self._seen.blocks[name].uri for name in names if name in self._seen.blocks}
+        wanted = blocks | ({seat.block.uri} if seat is not None and seat.block is not None else set())
+        return path if found is not None and is_at(resources.system(found), handle, wanted) else None
 
     def _compose(self, host: str, requested: dict[str, Any]) -> Answer:
         where, name = self._seen.reading.systems_at, name_of(self._change.tag.lease_id, host)

@@ -104,13 +104,13 @@ def leased_systems(
                     one for one in candidates if _is_made_of(one, seat.block.uri, wanted, constrained=constrained)
                 )
             else:
-                fitting = (one for one in candidates if _is_at(one, handle, wanted))
+                fitting = (one for one in candidates if is_at(one, handle, wanted))
             if (one := next(fitting, None)) is not None:
                 found[one.uri] = Leased(tags[lease_id], held.name)
     return found
 
 
-def _is_at(system: System, handle: str, wanted: set[str]) -> bool:
+def is_at(system: System, handle: str, wanted: set[str]) -> bool:
     """Whether it is the system that was remembered, not one that somebody else composed there later: addresses are given anew."""
     path, _, identity = handle.partition("\t")
     same = not identity or identity == _identity(system)

@@ -35,7 +35,7 @@ _Named = TypeVar("_Named", Block, System)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a block is used. host, holder: who has it first, a lease of ours before others; others: who has it too."""
+    """One use of a block. others: who has it too, and is no system that both ends name."""
 
     state: DeviceState
     host: str | None = None
@@ -99,8 +99,8 @@ def service_view(reading: Reading, hosts: Sequence[str], options: Options, state
         zones = (zone.id for zone in reading.zones if zone.uri in reading.zones_of(block))
         drawer = "+".join(sorted(zones, key=_natural)) or "pool"
         slots[drawer] = slots.get(drawer, 0) + 1
-        standing = _standing(reading, block, whose, leased)
-        devices.append(_device(name, block, part, standing, f"{drawer}/slot{slots[drawer]}"))
+        location = f"{drawer}/slot{slots[drawer]}"
+        devices += [_device(name, block, part, one, location) for one in _standings(reading, block, whose, leased)]
     tags = by_lease((one.tag for one in leased.values()), devices)
     holders, shared = _host_holders(reading, found, leased)
     return ServiceView(reading, found, View(tuple(devices), holders, tags, shared), blocks, leased)
@@ -177,24 +177,28 @@ def _device(name: str, block: Block, part: Part, standing: Standing, location: s
     )
 
 
-def _standing(reading: Reading, block: Block, whose: Mapping[str, str], leased: Mapping[str, Leased]) -> Standing:
-    """How a block is used, from both ends."""
+def _standings(
+    reading: Reading, block: Block, whose: Mapping[str, str], leased: Mapping[str, Leased]
+) -> Sequence[Standing]:
+    """How a block is used, from both ends: one for each system that has it, those of leases first."""
     listing, named = reading.listing(block), frozenset(block.systems)
     count = max(len(listing | named), block.compositions or 0)
     if not listing and not named:
-        return Standing(_unattached(block))
-    ours = [path for path in sorted(listing) if path in leased]
-    if listing == named and not ours and block.limit > count:
-        return Standing(_unattached(replace(block, state="Unused")))  # shared, with room for one more
-    first = [*ours, *sorted(listing), *sorted(named)][0]
-    holder = _holder(reading, first, leased) if listing else None
-    others = tuple(_holder(reading, path, leased) or whose[path] for path in sorted(listing | named) if path != first)
-    others += ("somebody that the service does not list",) * (count > max(1, len(listing | named)))
+        return [Standing(_unattached(block))]
+    ordered = sorted(listing, key=lambda path: (path not in leased, path))
+    holders = [_holder(reading, path, leased) for path in ordered]
     if listing != named:
-        return Standing("unknown", None, holder, others)
-    if block.state in _ATTACHED:
-        return Standing("in_use", whose.get(first), holder, others, shareable=1 < block.limit >= count)
-    return Standing("composing" if block.state == "Composing" else "unknown", None, holder, others)
+        return [Standing("unknown", holder=next(iter(holders), None), others=tuple(filter(None, holders[1:])))]
+    if not leased.keys() & listing and block.limit > count:
+        return [Standing(_unattached(replace(block, state="Unused")))]  # shared, with room for one more
+    if block.state not in _ATTACHED:
+        return [Standing("composing" if block.state == "Composing" else "unknown", holder=holders[0])]
+    unlisted = ("somebody that the service does not list",) * (count > len(listing))
+    shareable = 1 < block.limit >= count
+    return [
+        Standing("in_use", whose[path], holder, unlisted, shareable)
+        for path, holder in zip(ordered, holders, strict=True)
+    ]
 
 
 def _unattached(block: Block) -> DeviceState:
