@@ -94,6 +94,7 @@ RUNS = (
     Run("time", python(MANY), Limits(0.5)),
     Run("daemon", python(DAEMON), LIMITS),
     Run("escaped", python(ESCAPED), LIMITS),
+    Run("stopped", python("os.environ['RANK'] == '3' and os.kill(os.getpid(), 19)"), Limits(1.0)),
     Run("memory", python(GREEDY), Limits(60.0, 100)),
     Run("missing", Step(("no-such-program",), {}, BOTH), LIMITS),
     Run("too much memory", python(""), Limits(60.0, 10**7)),
@@ -196,6 +197,10 @@ def test_what_ranks_leave_behind_is_ended_and_delays_nothing(job: Job) -> None:
 def test_a_daemon_that_cleans_its_environment_is_ended_with_its_run(job: Job) -> None:
     assert ended(job.done(), "escaped").codes == (0,) * 4
     assert not [pid for pid in live() if words_of(pid, "cmdline")[:2] == [b"sleep", b"4711"]]
+
+
+def test_a_rank_that_is_stopped_disturbs_its_run(job: Job) -> None:
+    assert ended(job.done(), "stopped").disturbed == "rank 3 was stopped on host2"
 
 
 def test_a_step_over_its_memory_is_out_of_memory(job: Job) -> None:

@@ -165,7 +165,7 @@ def test_clocks_and_kills_are_compared_from_the_start_of_a_rank_to_its_end() -> 
     assert parse_end(looks.format(1010.5, 60.25)) == RankEnd(code=-9, memory_kills=1)
     assert parse_end(looks.format(-6189.5, 60.25)) == RankEnd(code=-9, memory_kills=1, clock_set_s=-7200.0)
     assert parse_end("before 1000.%N 50.25 2\nafter 1010.%N 60.25 3\n") == RankEnd()
-    assert parse_end("before 1000.5 50.25 2\n") == RankEnd()  # killed with its script
+    assert parse_end("before 1000.5 50.25 2\nstopped\nstopped\n") == RankEnd(stopped=True)  # killed with its script
 
 
 def test_a_program_that_is_not_there_is_told_from_one_that_fails(tmp_path: Path) -> None:
@@ -195,6 +195,12 @@ def test_a_daemon_that_cleans_its_environment_is_ended_with_its_rank(tmp_path: P
     Task(tmp_path, sh(daemon)).run("host1")
     assert read_ends(tmp_path, 1)[0].code == -signal.SIGKILL
     assert not [pid for pid in pid_file.read_text().split() if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_rank_that_is_stopped_for_a_while_says_so(tmp_path: Path) -> None:
+    code = "(sleep 0.2; kill -CONT $$) & kill -STOP $$; echo went on"
+    assert Task(tmp_path, sh(code)).run("host1").stdout == "went on\n"
+    assert read_ends(tmp_path, 1)[0] == RankEnd("host1", "7.3", 0, stopped=True)
 
 
 def test_one_program_for_all_sees_hosts_and_ranks_of_the_run(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ class _Running:
     def _understood(self, code: int, why: _Why | None, flags: tuple[str, ...]) -> Ended:
         ends = read_ends(self.directory, self.step.processes)
         tail = self._tail() if code else ""
-        disturbed = self.disturbances.found or _clock_set(ends)
+        disturbed = self.disturbances.found or _disturbed(ends)
         error = objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.program)
         if error is not None and (not disturbed or isinstance(error, HostFailed)):
             raise error
@@ -265,10 +265,11 @@ class _Running:
             return file.read().decode(errors="replace")
 
 
-def _clock_set(ends: Sequence[RankEnd]) -> str:
-    """Which host's clock was set during the run; empty for none."""
+def _disturbed(ends: Sequence[RankEnd]) -> str:
+    """What has disturbed the ranks, by what they left; empty for nothing."""
+    said = [f"rank {rank} was stopped on {end.host}" for rank, end in enumerate(ends) if end.stopped]
     set_s = {end.host: end.clock_set_s for end in ends if end.clock_set_s}
-    return "; ".join(f"the clock of {host} was set by {by_s:+.1f} s" for host, by_s in set_s.items())
+    return "; ".join([*said, *(f"the clock of {host} was set by {by_s:+.1f} s" for host, by_s in set_s.items())])
 
 
 def _follows_every_process() -> bool:

@@ -57,7 +57,7 @@ done
 """
 _FAILED_TASKS = re.compile(r"srun: error: [^\s:]+: tasks? ([\d,-]+): (?!Terminated)([^\n]+)")
 _LOST_HOST = re.compile(r"Node failure on (\S+)")
-_STARTED, _ENDED, _MISSING = "started", "ended", "missing"
+_STARTED, _ENDED, _MISSING, _STOPPED = "started", "ended", "missing", "stopped"
 _LOOKS = ("before", "after")
 _CLOCK_SET_S = 1.0  # the script reads one clock after the other
 _KILLS = (-signal.SIGKILL, -signal.SIGTERM)
@@ -97,8 +97,8 @@ def rank_script(
     """A POSIX shell script that srun starts for each task, with the program's argv as arguments.
 
     It leaves rank.N in `directory`: lines `started STEP HOST`, then `ended CODE` (or `missing`, for a program that is not there).
-    reaper: command that runs another and ends what it leaves behind, for a Slurm without control groups, which loses sight of
-    whatever leaves its parent, and then waits for it as long as it keeps the output open.
+    reaper: command that runs another, notes in that file when it is stopped, and ends what it leaves behind, for a Slurm without
+    control groups, which loses sight of whatever leaves its parent, and then waits for it as long as it keeps the output open.
     """
     what = "one rank a task" if step.per_rank else "one program for all ranks"
     text = f"#!/bin/sh\n# Made for one run: {what}.\n" + "".join(f"{line}\n" for line in _place(step, placement))
@@ -159,7 +159,7 @@ def _program(step: Step, placement: StepPlacement, marker: str, reaper: Sequence
     yield f"export {MARK}={shlex.quote(marker)} {RANK_MARK}={shlex.quote(f'{marker}#')}$rank#"
     yield from _by_rank(_before(placement.prefixes))
     if reaper:
-        yield f'! command -v {shlex.quote(reaper[0])} >/dev/null || set -- {shlex.join(reaper)} "$@"'
+        yield f'! command -v {shlex.quote(reaper[0])} >/dev/null || set -- {shlex.join(reaper)} "$here" "$@"'
     yield 'exec "$@"'
 
 
@@ -227,7 +227,8 @@ def too_much_memory(limits: Limits, environment: Mapping[str, str]) -> str:
 class RankEnd:
     """The file of a rank. host: where it started, None if it did not; code: None if it did not end by itself.
 
-    memory_kills: that the kernel counted meanwhile; clock_set_s: by how much the host's clock was set.
+    memory_kills: that the kernel counted meanwhile; clock_set_s: by how much the host's clock was set; stopped: whether it was,
+    for a while or for good.
     """
 
     host: str | None = None
@@ -236,6 +237,7 @@ class RankEnd:
     missing: bool = False
     memory_kills: int = 0
     clock_set_s: float = 0.0
+    stopped: bool = False
 
 
 def read_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
@@ -253,7 +255,7 @@ def read_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
 def parse_end(text: str) -> RankEnd:
     """From the text of one such file; a torn last line counts as not written."""
     host = step = code = None
-    missing = False
+    missing = stopped = False
     looks: list[tuple[float, float, int]] = []
     for line in text.splitlines(keepends=True):
         if not line.endswith("\n"):
@@ -265,14 +267,17 @@ def parse_end(text: str) -> RankEnd:
                 code = _signed(int(number))
             case [word] if word == _MISSING:
                 missing = True
+            case [word] if word == _STOPPED:
+                stopped = True
             case [word, wall, boot, kills] if word in _LOOKS:
                 with suppress(ValueError):  # a `date` without fractions of a second
                     looks.append((float(wall), float(boot), int(kills)))
     if len(looks) < len(_LOOKS):
-        return RankEnd(host, step, code, missing)
+        return RankEnd(host, step, code, missing, stopped=stopped)
     before, after = looks
     set_s = after[0] - before[0] - (after[1] - before[1])
-    return RankEnd(host, step, code, missing, after[2] - before[2], set_s if abs(set_s) > _CLOCK_SET_S else 0.0)
+    clock_set_s = set_s if abs(set_s) > _CLOCK_SET_S else 0.0
+    return RankEnd(host, step, code, missing, after[2] - before[2], clock_set_s, stopped)
 
 
 def _signed(code: int) -> int:

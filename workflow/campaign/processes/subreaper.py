@@ -1,7 +1,8 @@
-"""Runs a program, ends what it leaves behind, and ends as it did: `python -m campaign.processes.subreaper PROGRAM ARGUMENT ..`.
+"""Runs a program, ends what it leaves behind, and ends as it did.
 
-For a rank where nobody else follows every process: a daemon that has left its parent, its session and its environment behind
-becomes a child of this process. Standard library only, since every rank starts it.
+`python -m campaign.processes.subreaper FILE PROGRAM ARGUMENT ..` is for a rank where nobody else follows every process: a daemon
+that has left its parent, its session and its environment behind becomes a child of this process. FILE gets a line `stopped` when
+the program is stopped from outside. Standard library only, since every rank starts it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 from campaign.processes.marked import adopt_orphans, end_children
 
@@ -19,11 +22,16 @@ def main() -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            os.execvp(sys.argv[1], sys.argv[1:])
+            os.execvp(sys.argv[2], sys.argv[2:])
         except OSError as error:
-            print(f"{sys.argv[1]}: {error.strerror}", file=sys.stderr, flush=True)
+            print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr, flush=True)
             os._exit(126)
-    _, status = os.waitpid(pid, 0)
+    while True:
+        _, status = os.waitpid(pid, os.WUNTRACED | os.WCONTINUED)
+        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+            break
+        with suppress(OSError), Path(sys.argv[1]).open("a") as file:
+            file.write("stopped\n")
     end_children(set())
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
