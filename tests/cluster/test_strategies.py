@@ -398,7 +398,7 @@ def test_a_later_reservation_of_others_bounds_ours_and_one_that_has_begun_is_wai
         "scontrol",
         "create",
         "reservationname=course",
-        "users=nobody",
+        "users=daemon",
         "nodes=host2",
         "starttime=now+1hour",
         "duration=60",
@@ -409,7 +409,7 @@ def test_a_later_reservation_of_others_bounds_ours_and_one_that_has_begun_is_wai
     assert f"EndTime={start}" in mine
     case.open().end(case.hosts, LEASE)
     slurm("scontrol", "delete", "reservationname=course")
-    slurm("scontrol", "create", "reservationname=course", "users=nobody", "nodes=host2", "starttime=now", "duration=60")
+    slurm("scontrol", "create", "reservationname=course", "users=daemon", "nodes=host2", "starttime=now", "duration=60")
     begun = threading.Thread(target=case.open().begin, args=(case.hosts, LEASE))
     begun.start()
     until(lambda: "course" in " ".join(case.said), "it does not say whom it waits for")
