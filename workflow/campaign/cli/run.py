@@ -16,6 +16,7 @@ from campaign.paths import ROOT, SNAKEFILE, Results
 from campaign.plan.dag import Request
 from campaign.plan.selection import host_expression
 from campaign.run import redo as redoing
+from campaign.submit.own_job import submit_command
 from campaign.wording import plural
 
 
@@ -23,8 +24,13 @@ from campaign.wording import plural
 @request_options(costs=True)
 @click.option("--profile", help="Snakemake profile: local, slurm or a path. Default: the system's launcher.")
 @dry_run_option("Only print what would be done.")
+@click.option(
+    "--submit",
+    is_flag=True,
+    help="Submit the command itself as a Slurm job of one core, for sites that end what runs long on login nodes.",
+)
 @click.argument("snakemake", nargs=-1, type=click.UNPROCESSED)
-def run(asked: Request, profile: str | None, dry_run: bool, snakemake: tuple[str, ...]) -> None:
+def run(asked: Request, profile: str | None, dry_run: bool, submit: bool, snakemake: tuple[str, ...]) -> None:
     """Measure the runs that have no record, and write the report, through Snakemake.
 
     It is the same as 'snakemake --profile local --config campaign=CAMPAIGN'. Arguments after '--' go to Snakemake. With --budget,
@@ -38,7 +44,9 @@ def run(asked: Request, profile: str | None, dry_run: bool, snakemake: tuple[str
             f"--where only selects cells. To measure runs on a host again: campaign redo {asked.campaign} --where ..",
             err=True,
         )
-    name = profile or read_system(load_campaign_file(asked.campaign).model.system, asked.campaign).launcher
+    campaign = load_campaign_file(asked.campaign).model
+    system = read_system(campaign.system, asked.campaign)
+    name = profile or system.launcher
     directory = ROOT / name
     config = {
         "where": asked.where and _unquoted(asked.where),
@@ -51,6 +59,9 @@ def run(asked: Request, profile: str | None, dry_run: bool, snakemake: tuple[str
     command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
     command += [*(["-n"] if dry_run else []), *snakemake]
     command += ["--config", f"campaign={asked.campaign}", f"results={asked.results}", *given]
+    if submit:
+        click.echo(submit_command(command, Results(asked.results, campaign.name), system.slurm))
+        return
     sys.stdout.flush()
     os.execv(command[0], command)  # Ctrl-C is for Snakemake: a process that waits for it would kill it
 
