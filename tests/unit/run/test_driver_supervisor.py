@@ -8,8 +8,8 @@ import pytest
 from campaign.documents.driver_messages import DriverResult
 from campaign.documents.record import Store
 from campaign.paths import Results
-from campaign.run.driver_supervisor import HostsTaken, Supervisor
-from campaign.submit.protocol import Fate
+from campaign.run.driver_supervisor import Supervisor
+from campaign.submit.protocol import Fate, StillQueued
 
 
 class Queue:
@@ -37,7 +37,7 @@ def supervisor(directory: Path, queue: Any, **more: float) -> Supervisor:
 
 def test_devices_are_not_held_for_a_job_whose_hosts_were_taken(tmp_path: Path) -> None:
     queue: Any = Queue(queued=1000)
-    with pytest.raises(HostsTaken, match=r"job 7: waits in the queue \(Resources\)"):
+    with pytest.raises(StillQueued, match=r"job 7: waits in the queue \(Resources\)"):
         supervisor(tmp_path, queue, queue_s=0.1).wait(queue, 0, 1)
     assert 3 <= 1001 - len(queue.looks) < 20
 

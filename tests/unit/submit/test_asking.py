@@ -19,7 +19,7 @@ from campaign.run.driver import Driver
 from campaign.slurm import submitted_jobs
 from campaign.submit import slurm as module
 from campaign.submit.allocation_requests import Asked, Requests
-from campaign.submit.protocol import Submission
+from campaign.submit.protocol import StillQueued, Submission
 from tests.fake_slurm import ENDED, FakeSlurm
 from tests.unit.submit.login import ALIKE, Login, login, request_in
 
@@ -186,6 +186,18 @@ def test_a_thousand_cells_in_twenty_compositions_take_twenty_calls_at_most(
 
 
 WAITS = "max_jobs is 2, and so many jobs are queued; waiting until some have ended"
+
+
+def test_who_holds_devices_does_not_wait_for_room_in_the_queue(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    here = login(tmp_path, many(2), max_jobs=1, poll_s=5.0)
+    first, second = here.leases()
+    here.submit(first)
+    started_s = time.monotonic()
+    with here.measuring(second), pytest.raises(StillQueued, match="max_jobs is 1"):
+        here.submitter().submit(here.request(second), 0.5)
+    assert time.monotonic() - started_s < 4
+    assert len(fake_slurm.jobs()) == 1
+    assert not here.submitter().requests.is_open(second)
 
 
 def test_no_more_jobs_are_queued_than_the_site_wants(tmp_path: Path, fake_slurm: FakeSlurm) -> None:

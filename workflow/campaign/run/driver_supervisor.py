@@ -20,17 +20,13 @@ from campaign.paths import Results
 from campaign.plan.cost.costs import Span
 from campaign.processes.signals import Interrupted, asked_again
 from campaign.run.progress import Progress
-from campaign.submit import Submission, Submitter
+from campaign.submit import StillQueued, Submission, Submitter
 
 _ASK_S = 5.0  # for a second Ctrl-C
 
 
 class Left(Interrupted):
     """Told to go while the driver can go on alone: it, and its composition, are left as they are."""
-
-
-class HostsTaken(LaunchError):
-    """The driver waits in the queue for hosts that were free when devices were composed for it."""
 
 
 @dataclass
@@ -85,7 +81,7 @@ class Supervisor:
                     token=secrets.token_hex(16),
                     holding=holding,
                 )
-                submitted = found or self.submitter.submit(request)
+                submitted = found or self.submitter.submit(request, self.queue_s)
             result = self.wait(submitted, offset, runs)
         except Interrupted as interrupted:
             if self.submitter.outlives and self.submitter.find(self.lease) and not self.cancelled(interrupted):
@@ -124,7 +120,7 @@ class Supervisor:
                 self.tell(words)
             queued_until = min(queued_until, time.monotonic() + self.queue_s) if fate.queued else math.inf
             if time.monotonic() > queued_until:
-                raise HostsTaken(f"{fate.words}, for {self.queue_s:.0f} s: its devices are released meanwhile")
+                raise StillQueued(fate.words)
             if fate.alive:
                 self.exclude(fate.failed_hosts)
                 time.sleep(self.submitter.look_s)

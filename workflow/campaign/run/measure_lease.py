@@ -44,14 +44,14 @@ from campaign.plan.missing_runs import Known, read_known, record_implied
 from campaign.plan.plan import isolation
 from campaign.processes.signals import deferred, interruptible
 from campaign.run.driver import Driver
-from campaign.run.driver_supervisor import HostsTaken, Left, Supervisor
+from campaign.run.driver_supervisor import Left, Supervisor
 from campaign.run.preflight import not_emulated, preflight
 from campaign.run.progress import note
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ChangedHosts, ExcludedHosts
 from campaign.slurm.free_hosts import FreeHosts
 from campaign.slurm.strategies import Strategy, open_strategy
-from campaign.submit import open_submitter
+from campaign.submit import StillQueued, open_submitter
 
 MANIFEST = "manifest/1"
 _RETRY_S = 1.0
@@ -212,12 +212,12 @@ class _Measuring:
             before = len(self.missing())
             try:
                 self.attempt()
-            except HostsTaken as taken:
+            except StillQueued as queued:
                 # Nobody's failure. What keeps a job back while its hosts are free is given more time each time.
                 attempt -= 1
-                self.supervisor.queue_s *= 2
                 self.keep_last_use()
-                self.tell(str(taken))
+                self.tell(f"{queued}, for {self.supervisor.queue_s:.0f} s: its devices are released meanwhile")
+                self.supervisor.queue_s *= 2
                 continue
             except (FabricError, LaunchError) as error:
                 self.keep_last_use()

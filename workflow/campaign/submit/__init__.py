@@ -9,9 +9,9 @@ from typing import Protocol, cast
 from campaign.config.resolve import Campaign
 from campaign.errors import ConfigError
 from campaign.paths import Results
-from campaign.submit.protocol import Fate, MakeDriver, Submission, Submitter
+from campaign.submit.protocol import Fate, MakeDriver, StillQueued, Submission, Submitter
 
-__all__ = ["Fate", "Submission", "Submitter", "open_submitter"]
+__all__ = ["Fate", "StillQueued", "Submission", "Submitter", "open_submitter"]
 
 SUBMITTERS: dict[str, str] = {"local": "campaign.submit.local", "slurm": "campaign.submit.slurm"}
 

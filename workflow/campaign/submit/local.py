@@ -6,6 +6,7 @@ So a later process finds it, whatever its number, which may have been given to a
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -44,7 +45,7 @@ class LocalSubmitter:
         self.results = results
         self.driver = driver
 
-    def submit(self, request: DriverRequest) -> Submission:
+    def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
         # Of this driver alone: numbers of processes are given again.
         folder = self._folders(request.lease) / request.token
         files.make_private(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -116,6 +117,10 @@ class Fate:
     queued: bool = False
 
 
+class StillQueued(LaunchError):
+    """The driver waits, in the queue or for room there, while devices are held for it."""
+
+
 class Submitter(Protocol):
     """Starts the drivers of one campaign's leases."""
 
@@ -126,8 +131,11 @@ class Submitter(Protocol):
     latency_s: float
     """How late the records of a driver may be seen here."""
 
-    def submit(self, request: DriverRequest) -> Submission:
-        """Start a driver; returns once it is certain to be found again. LaunchError, ConfigError: it was refused."""
+    def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
+        """Start a driver; returns once it is certain to be found again. LaunchError, ConfigError: it was refused.
+
+        StillQueued: for `queue_s`, no more jobs were taken.
+        """
 
     def find(self, lease: str) -> Submission | None:
         """The driver of this lease that is still alive, or that ended without anybody to read its result."""

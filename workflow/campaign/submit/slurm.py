@@ -7,6 +7,7 @@ takes no more jobs, all of them wait together, and one of them tries again after
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections import defaultdict
@@ -40,7 +41,7 @@ from campaign.slurm.strategies import open_strategy
 from campaign.submit.allocation_requests import MANY, Asked, Requests
 from campaign.submit.batches import Batches, Unanswered
 from campaign.submit.cancellations import Cancellations
-from campaign.submit.protocol import Fate, MakeDriver, Submission
+from campaign.submit.protocol import Fate, MakeDriver, StillQueued, Submission
 
 _GATHER_S = 0.5
 _GATHERS = 20
@@ -77,8 +78,8 @@ class SlurmSubmitter:
 
     # -- asking ------------------------------------------------------------------------------------------------------------
 
-    def submit(self, request: DriverRequest) -> Submission:
-        lease = request.lease
+    def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
+        lease, until = request.lease, time.monotonic() + queue_s
         if (there := self._submitted(lease)) is not None:
             raise LaunchError(
                 f"job {there.job_id} of an earlier driver is still there; 'scancel {there.job_id}' ends it"
@@ -92,7 +93,9 @@ class SlurmSubmitter:
                         self._lead(lease)
                 words, left_s = self.requests.waiting()
                 self._say_once(words)
-                time.sleep(max(_ASK_S, left_s))
+                if time.monotonic() > until:
+                    raise StillQueued(words or "Slurm takes no more jobs")
+                time.sleep(max(_ASK_S, min(left_s, until - time.monotonic())))
             return found
         finally:
             self.requests.withdraw(lease)
