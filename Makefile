@@ -58,8 +58,8 @@ clean:  ## Remove the virtual environment and caches; results stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/pip:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
+	"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	"$(PYTHON)" -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
 	"$(BIN)/pip" install --quiet --disable-pip-version-check --editable '.[train]'

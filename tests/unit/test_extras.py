@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
+from campaign import errors
 from campaign.cli.main import main
 from campaign.errors import ConfigError, needs_extra
 from campaign.paths import ROOT
@@ -39,10 +42,14 @@ def test_a_missing_extra_is_reported_with_its_pip_command(
     extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package, use = MISSING[extra]
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]
+    monkeypatch.setattr(errors, "requires", lambda _: [f"{each}; extra == '{extra}'" for each in declared])
+    monkeypatch.setattr(sys, "executable", "/a place/python")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError) as caught:
         use(tmp_path)
-    assert f"pip install 'composable-campaign[{extra}]'" in str(caught.value)
+    (command,) = re.findall(r"run: (.*)$", str(caught.value).strip())
+    assert shlex.split(command) == ["/a place/python", "-m", "pip", "install", *declared]
     assert len(str(caught.value).strip().splitlines()) == 1
 
 

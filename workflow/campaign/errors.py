@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, requires
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -68,7 +72,18 @@ def needs_extra(extra: str) -> Iterator[None]:
 
 def missing_extra(extra: str, problem: str) -> ConfigError:
     """The error for a package that only the optional dependencies `extra` bring."""
-    return ConfigError(f"{problem}; run: pip install 'composable-campaign[{extra}]'")
+    return ConfigError(f"{problem}; run: {install_command(extra)}")
+
+
+def install_command(extra: str, *options: str) -> str:
+    """The shell command that installs the optional dependencies `extra` for the running Python, wherever this package is from."""
+    try:
+        known = requires("composable-campaign") or []
+    except PackageNotFoundError:
+        known = []
+    ending = re.compile(rf"\s*;\s*extra == ['\"]{extra}['\"]$")
+    packages = [ending.sub("", line) for line in known if ending.search(line)] or [f"composable-campaign[{extra}]"]
+    return shlex.join([sys.executable, "-m", "pip", "install", *options, *packages])
 
 
 def first_problem(error: ValidationError, whole: str = "") -> str:

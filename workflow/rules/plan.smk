@@ -10,7 +10,7 @@ import atexit
 
 from snakemake.settings.enums import Quietness
 
-from campaign.cli.plan import show_leases
+from campaign.cli.plan import end_dry_run
 from campaign.plan.dag import open_dag
 
 CAMPAIGN_DAG = or_exit(open_dag, ASKED)
@@ -26,7 +26,7 @@ def end_in_the_leases():
     if isinstance(settings.quiet, set) and not settings.printshellcmds:
         settings.quiet.update({Quietness.RULES, Quietness.PROGRESS})
     if Quietness.ALL not in (settings.quiet or ()):
-        atexit.register(show_leases, CAMPAIGN_DAG.plan)
+        atexit.register(end_dry_run, CAMPAIGN_DAG.plan)
 
 
 if workflow.output_settings.dryrun:

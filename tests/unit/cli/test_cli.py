@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -126,6 +127,29 @@ def test_a_system_workload_or_claims_file_is_validated_alone(run: Run, campaign:
     file = PUBLISHED / "falcon.yaml" if noun == "claims" else campaign.parent / noun
     result = run("validate", str(file), results=False)
     assert (result.exit_code, result.output) == (0, f"{file}: valid; a {noun.split('s/')[0]} file\n")
+
+
+def test_without_a_campaign_a_project_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("plan", "status", "run", "report", "inventory"):
+        result = CliRunner().invoke(main, [command])
+        assert result.exit_code == 1
+        assert "config/campaign.yaml: no such file; name a campaign file, or run 'campaign init'" in result.output
+
+
+def test_a_plan_says_that_torch_is_missing_with_a_command(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = campaign_files.write_files(tmp_path / "train", {"campaign.axes.workload": "nano"})
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
+    monkeypatch.setattr(sys, "executable", "/a place/python")
+    result = run("plan", str(campaign))
+    assert result.exit_code == 0
+    assert (
+        "workloads/nano.yaml:1: PyTorch is not installed; run: '/a place/python' -m pip install --index-url "
+        "https://download.pytorch.org/whl/cpu torch=="
+    ) in result.stderr
 
 
 def test_what_contradicts_itself_in_a_file_alone_is_told(run: Run, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from campaign.documents.cell import Cell
 from campaign.errors import ConfigError
 from campaign.insight.compare import Comparison, compare, document, parse_rule
 from campaign.insight.compare.comparison import _both
+from campaign.insight.published import NOT_HERE
 from campaign.insight.published.claims import held_against
 from campaign.report.compare_page import claims_page, compare_page
 from campaign.tables import io
@@ -124,6 +125,17 @@ def test_names_are_the_last_resort_and_it_is_said(before: Tables) -> None:
     assert "matched by names alone" in compare_page(found)
 
 
+def test_equal_shapes_match_whatever_sites_call_configurations_and_devices(before: Tables) -> None:
+    names = {name: f"c{number}" for number, name in enumerate(before.cells["configuration"].unique())}
+    renamed = before.cells.assign(configuration=before.cells["configuration"].map(names))
+    assert set(compare(before, replace(before, cells=renamed)).rows["by"]) == {"content"}
+    found = compare(before, replace(before, cells=renamed.assign(device="H100")))
+    assert len(found.rows) == len(before.cells)
+    assert set(found.rows["by"]) == {"shape"}
+    assert set(found.rows["differs"]) == {"device A100 / H100"}
+    assert "matched by shape alone" in compare_page(found)
+
+
 def test_an_option_is_part_of_what_a_cell_is(before: Tables) -> None:
     ddp = replace(before, cells=before.cells.assign(option_parallel="ddp"))
     dp = replace(before, cells=before.cells.assign(option_parallel="dp"))
@@ -133,7 +145,9 @@ def test_an_option_is_part_of_what_a_cell_is(before: Tables) -> None:
 
 
 def test_a_cell_of_several_under_one_name_is_not_guessed(before: Tables) -> None:
-    cells = before.cells.assign(configuration="same")
+    alike = {"hosts": 1, "attach": "local", "storage": "local"}
+    alike |= dict.fromkeys(("devices_per_host", "local_devices_per_host", "devices_used"), 4)
+    cells = before.cells.assign(configuration="same", **alike)
     found = compare(replace(before, cells=cells), replace(before, cells=cells.assign(device="H100")))
     assert found.rows.empty
     assert len(found.only_base) == len(cells)
@@ -327,7 +341,7 @@ def test_the_command_holds_a_campaign_against_published_claims(directories: tupl
     both = run("falcon", "faster")
     assert both.exit_code == 1
     assert "one of the two has to be measured" in both.stderr
-    assert run("faster", directories[0], "--fail-on", "throughput < 1%").exit_code == 1
+    assert run("faster", directories[0], "--fail-on", "throughput < 1%").exit_code == 2
     shown = run(directories[0], "falcon").stdout
     assert "claims were not measured here (the page, --output, says why)" in shown
     assert "a figure of the hardware there" not in shown
@@ -352,8 +366,24 @@ def test_a_gate_that_compares_nothing_does_not_pass(
     nothing = before.cells.assign(workload="another")
     io.write(replace(before, cells=nothing), tmp_path / "tables")
     empty = run(directories[0], str(tmp_path), "--fail-on", "throughput < -5%")
-    assert empty.exit_code == 1
+    assert empty.exit_code == 2
     assert "nothing that could pass" in empty.stderr
+    assert run(directories[0], "falcon.zip", "--fail-on", "state").exit_code == 2
+    assert run(directories[0], "falcon.zip").exit_code == 1
+
+
+def test_a_campaign_that_was_never_run_agrees_with_nothing(
+    before: Tables, directories: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "tables").mkdir()
+    never = before.cells.assign(n_ok=0, state="missing", n_missing=before.cells["n_planned"], mean=np.nan)
+    io.write(replace(before, runs=before.runs.head(0), cells=never), tmp_path / "tables")
+    for claims in ("faster", "falcon", "bitfusion"):
+        said = json.loads(run(str(tmp_path), claims, "--format", "json").stdout)
+        assert {claim["verdict"] for claim in said["claims"]} == {NOT_HERE}
+    gate = run(str(tmp_path), "faster", "--fail-on", "differs")
+    assert gate.exit_code == 2
+    assert "nothing that could pass" in gate.stderr
 
 
 def test_the_page_of_claims_says_them(before: Tables) -> None:

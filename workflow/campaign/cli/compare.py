@@ -11,7 +11,7 @@ import click
 
 from campaign import wording
 from campaign.archive.open_results import tables_from
-from campaign.cli.options import format_option, output_option, results_option
+from campaign.cli.options import ERROR_CODE, format_option, output_option, results_option
 from campaign.cli.terminal import show, show_rows, table_of
 from campaign.config import published_file
 from campaign.config.published_file import ReferenceSet
@@ -41,9 +41,9 @@ _SHOWN = 20  # changes, and what breaks a rule, on the terminal
     "rules",
     metavar="RULE",
     multiple=True,
-    help="Exit with 1 if a cell matches: 'throughput < -5%', any metric such as 'energy_per_sample_j > 10%', or 'state' (no longer "
-    "measured). With published claims: 'differs' (differences under other conditions or with another program do not count). May be "
-    "repeated.",
+    help="Exit with 1 if a cell matches, and with 2 for an error or if nothing could be compared: 'throughput < -5%', any "
+    "metric such as 'energy_per_sample_j > 10%', or 'state' (no longer measured). With published claims: 'differs' (differences under other "
+    "conditions or with another program do not count). May be repeated.",
 )
 @output_option("Also write a page (HTML).", dir_okay=False)
 @format_option("table", "json")
@@ -59,14 +59,17 @@ def compare(
     """Compare campaign B with campaign A, or a campaign with published claims.
 
     A and B are campaign files, archives, or results directories. One of them may be a set of published claims: falcon, faster,
-    bitfusion, or the path of such a file. Cells are matched by shape, workload, batch, precision and options; remaining cells are
-    matched by name, which the output states. Changes have 95 % intervals with the spread of compositions. P-values are adjusted
-    over all cells (Holm). What was composed once on each side may not be testable; rules list it and do not fail.
+    bitfusion, or the path of such a file. Cells are matched by shape, workload, batch, precision and options; remaining cells by
+    name, then by shape without the device's model, which the output states. Changes have 95 % intervals with the spread of
+    compositions. P-values are adjusted over all cells (Holm). What was composed once on each side may not be testable; rules list
+    it and do not fail.
 
     \b
     campaign compare before.zip after.zip --fail-on "throughput < -5%" --fail-on state --output changes.html
     campaign compare demo.zip falcon
     """
+    if rules:
+        click.get_current_context().meta[ERROR_CODE] = 2  # 1 says that a rule is broken
     one, two = _compared(first, results), _compared(second, results)
     if isinstance(one, ReferenceSet):
         one, two, first, second = two, one, second, first
@@ -111,13 +114,13 @@ def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | No
     broken = [f"{each.rule}: {each.where}: {each.change}" for each in comparison.broken[:_SHOWN]]
     if len(comparison.broken) > _SHOWN:
         broken.append(f"{len(comparison.broken) - _SHOWN} more times")
-    if not comparison.compared and not broken:
-        broken = ["no cell was measured in both, so there is nothing that could pass"]
     _fail(broken)
+    if not comparison.compared:
+        raise ConfigError("no cell was measured in both, so there is nothing that could pass")
 
 
 def _fail(broken: Sequence[str]) -> None:
-    """Exit with 1 where a rule is broken, or nothing could be compared."""
+    """Exit with 1 where a rule is broken."""
     for words in broken:
         click.secho(f"fails: {words}", err=True, fg="red")
     if broken:
@@ -142,6 +145,8 @@ def _beside_published(
 
 def _gate_of_claims(claims: Sequence[Mapping[str, Any]]) -> None:
     """Exit with 1 where a claim differs under the document's own conditions; say what differs under others and does not count."""
+    if all(claim["verdict"] == NOT_HERE for claim in claims):
+        raise ConfigError("no claim was measured here, so there is nothing that could pass")
     differing = [claim for claim in claims if claim["verdict"] == "differs"]
     broken = [claim for claim in differing if not claim["other"]]
     if elsewhere := len(differing) - len(broken):

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from campaign import __version__
+from campaign.cli.options import ERROR_CODE
 from campaign.cli.practice_cluster import use_practice_cluster
 from campaign.errors import CampaignError, unwritable
 from campaign.wording import printable
@@ -79,7 +80,7 @@ class _Commands(click.Group):
                 raise  # whoever reads the output has seen enough; click ends quietly
             problem = unwritable(error, "a file")
         click.secho(f"error: {printable(str(problem))}", err=True, fg="red")
-        context.exit(1)
+        context.exit(context.meta.get(ERROR_CODE, 1))
 
 
 @click.group(

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 Command = Callable[..., Any]
+ERROR_CODE = "campaign.error_code"
+"""Key of click's `meta` under which a command says the exit code of an error, where that is not 1."""
 CAMPAIGN_FILE = Path("config/campaign.yaml")
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)

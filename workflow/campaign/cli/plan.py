@@ -21,6 +21,7 @@ from campaign.plan.plan import Plan, isolation, within
 from campaign.plan.plan_table import counts_per_axis, plan_document, plan_rows
 from campaign.plan.repetitions import said
 from campaign.plan.write import write_plan, write_tables
+from campaign.run.preflight import missing_software
 from campaign.wording import duration, plural
 from campaign.workloads.steady_warmup import least_of
 
@@ -86,7 +87,7 @@ def plan(
     except ValueError as error:
         raise ConfigError(f"--slurm: '{slurm}' is not JSON ({error})") from error
     planned = read_plan(replace(asked, launcher=launcher, slurm=options), allow_unfit=not write)
-    warn(planned.warnings)
+    warn([*planned.warnings, *missing_software(planned.campaign)])
     if write or output:
         written = write_plan(planned, Results(asked.results, planned.campaign.name)) if write else []
         click.echo("\n".join(map(str, [*written, *(write_tables(planned, output) if output else [])])))
@@ -117,6 +118,12 @@ def _show(plan: Plan) -> None:
         Table("Left out", ["cells", "rule", "why"], left_out, ["cells"]),
     )
     show_leases(plan)
+
+
+def end_dry_run(plan: Plan) -> None:
+    """Print at the end of a dry run what would be measured, and what may be wrong."""
+    show_leases(plan)
+    warn([*plan.warnings, *missing_software(plan.campaign)])
 
 
 def show_leases(plan: Plan) -> None:

@@ -51,6 +51,10 @@ class Loaded(Generic[_M]):
 
 def load_campaign_file(path: Path) -> Loaded[CampaignFile]:
     """Read and validate a campaign file."""
+    if not path.exists():
+        raise ConfigError(
+            f"{path}: no such file; name a campaign file, or run 'campaign init', which makes a project with one"
+        )
     source = read_yaml(path)
     return Loaded(validate(source, CampaignFile), source)
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from campaign import wording
 from campaign.insight.compare.comparison import Comparison
-from campaign.insight.compare.matching import NAMES
+from campaign.insight.compare.matching import CONTENT, NAMES, SHAPES
 from campaign.paths import REPORTS
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.sections.published import published
@@ -113,6 +113,10 @@ def findings(comparison: Comparison) -> list[str]:
     named = int((comparison.rows["by"] == NAMES).sum())
     if named:
         told.append(f"{wording.plural(named, 'cell')} matched by names alone: the hardware or the options differ.")
+    if shaped := int((comparison.rows["by"] == SHAPES).sum()):
+        told.append(
+            f"{wording.plural(shaped, 'cell')} matched by shape alone: configurations and devices have other names."
+        )
     return told
 
 
@@ -144,7 +148,7 @@ def _row(row: Mapping[Any, Any]) -> tuple[str, ...]:
         verdict.p_value(row["p_holm"]),
         *(verdict.COLUMNS[name](row) for name in _BASIS),
         f"{row['n']} / {row['base_n']}",
-        f"{row['says']}{'; by names: ' + row['differs'] if row['by'] == NAMES else ''}",
+        row["says"] + (f"; by {row['by']}: {row['differs']}" if row["by"] != CONTENT else ""),
     )
 
 

@@ -39,13 +39,19 @@ def preflight(campaign: Campaign) -> None:
     if campaign.system.launcher == "slurm":
         _preflight_slurm(campaign)
         return
-    problems = [
+    if problems := missing_software(campaign):
+        raise ConfigError("\n".join(problems))
+
+
+def missing_software(campaign: Campaign) -> list[str]:
+    """What workloads lack on this machine to be run here, with the remedy; nothing where Slurm starts the runs."""
+    if campaign.system.launcher == "slurm" or campaign.file.imported:
+        return []
+    return [
         f"{source.place() if source.lines else f'workload {name}'}: {missing}"
         for name, workload in campaign.workloads.items()
         if (missing := workload.missing()) and (source := campaign.sources.workload(name))
     ]
-    if problems:
-        raise ConfigError("\n".join(problems))
 
 
 def not_emulated(campaign: Campaign) -> str:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
-from campaign.errors import ConfigError, missing_extra, nearest
+from campaign.errors import ConfigError, install_command, nearest
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Table, Workload
 from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options
@@ -145,7 +145,10 @@ class TrainWorkload(Workload):
 
     def missing(self) -> str | None:
         if importlib.util.find_spec("torch") is None:
-            return str(missing_extra("train", "PyTorch is not installed"))
+            cpu = install_command("train", "--index-url", "https://download.pytorch.org/whl/cpu")
+            return (
+                f"PyTorch is not installed; run: {cpu} (for GPUs, without --index-url: it brings 20 packages of CUDA)"
+            )
         return None
 
     def objection(self, cell: Cell, runs_on: str) -> str | None:

@@ -160,4 +160,4 @@ def test_without_torch_the_server_says_what_to_install(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "campaign.workloads.trainer.forkserver"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, input="", check=False, timeout=60)
     assert done.returncode == 1
-    assert "composable-campaign[train]" in json.loads(done.stdout)["problem"]
+    assert "-m pip install torch==" in json.loads(done.stdout)["problem"]

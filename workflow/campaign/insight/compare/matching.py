@@ -1,7 +1,8 @@
 """Which cell of one campaign is which of the other.
 
 By content: shape of the configuration, workload, batch, precision and options are equal. Only what is left is matched by names
-(of configuration and workload, with batch, precision and the options that both campaigns have), and then says in what it differs.
+(of configuration and workload, with batch, precision and the options that both campaigns have), and what is still left by shape
+without the device's model, since sites give hardware different names; both say in what the cells differ.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import pandas as pd
 
 from campaign.statistics.comparable_cells import SHAPE, option_columns
 
-CONTENT, NAMES = "content", "names"
+CONTENT, NAMES, SHAPES = "content", "names", "shape"
 _AXES = ("workload", "batch", "precision")
 
 
 @dataclass(frozen=True)
 class Matched:
-    """base and other: rows in the same order, one pair in each place. by: CONTENT or NAMES, differs: in what, of each pair."""
+    """base and other: rows in the same order, one pair in each place. by: CONTENT, NAMES or SHAPES; differs: in what, of each."""
 
     base: pd.DataFrame
     other: pd.DataFrame
@@ -39,7 +40,11 @@ def match(base: pd.DataFrame, other: pd.DataFrame) -> Matched:
     names = _pairs(left_a, left_b, ["configuration", *_AXES, *shared])
     # Of several cells under one name nobody knows which is which.
     names = names[(names["nth"] == 0) & names["alone"]]
-    both = pd.concat([content.assign(by=CONTENT), names.assign(by=NAMES)]).sort_values("base", kind="stable")
+    left_a, left_b = _left(left_a, names["base"]), _left(left_b, names["other"])
+    shapes = _pairs(left_a, left_b, [*(name for name in SHAPE if name != "device"), *_AXES, *shared])
+    shapes = shapes[(shapes["nth"] == 0) & shapes["alone"]]
+    found = [content.assign(by=CONTENT), names.assign(by=NAMES), shapes.assign(by=SHAPES)]
+    both = pd.concat(found).sort_values("base", kind="stable")
     one, two = first.loc[both["base"]], second.loc[both["other"]]
     return Matched(
         one.reset_index(drop=True),
@@ -85,9 +90,9 @@ def _left(cells: pd.DataFrame, taken: pd.Series[int]) -> pd.DataFrame:
 
 
 def _differences(one: pd.DataFrame, two: pd.DataFrame, columns: list[str], by: list[str]) -> list[str]:
-    """Of pairs by names: 'device a100 / h100'; '' for pairs that are equal."""
+    """Of pairs that are not by content: 'device a100 / h100'; '' for pairs that are equal."""
     told = [""] * len(by)
-    for place in np.flatnonzero(np.array(by) == NAMES):
+    for place in np.flatnonzero(np.array(by) != CONTENT):
         a, b = one.iloc[place], two.iloc[place]
         parts = [
             f"{name.removeprefix('option_')} {a[name] or 'none'} / {b[name] or 'none'}"

@@ -238,12 +238,12 @@ def _cv(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
 
 def _of_cells(here: Here, names: ReferenceSet, cells: pd.DataFrame) -> Found:
     rows = chosen(cells, names, here)
-    if here.compute == "planned_runs":
-        least = float(rows["n_planned"].min())
-        return Found((Value(least, least, least, "fewest of any cell", exact=True),))
     rows = rows[rows["state"] != "missing"].reset_index(drop=True)
     if rows.empty:
         raise NotHere("none of these cells was run")
+    if here.compute == "planned_runs":
+        least = float(rows["n_planned"].min())
+        return Found((Value(least, least, least, "fewest of any cell", exact=True),))
     missed = said_missed(rows, names, here)
     if here.compute == "outcome":
         told = [(_outcome(row), _words(row, rows), str(row["cell_id"])) for row in rows.to_dict("records")]
