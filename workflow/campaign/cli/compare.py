@@ -41,9 +41,9 @@ _SHOWN = 20  # changes, and what breaks a rule, on the terminal
     "rules",
     metavar="RULE",
     multiple=True,
-    help="Exit with 1 if a cell matches, and with 2 for an error or if nothing could be compared: 'throughput < -5%', any "
-    "metric such as 'energy_per_sample_j > 10%', or 'state' (no longer measured). With published claims: 'differs' (differences under other "
-    "conditions or with another program do not count). May be repeated.",
+    help="Exit with 1 if a cell matches, and with 2 for an error or if nothing could be compared: 'throughput < -5%', any metric "
+    "such as 'energy_per_sample_j > 10%', or 'state' (no longer measured). With published claims: 'differs' (differences under "
+    "other conditions or with another program do not count). May be repeated.",
 )
 @output_option("Also write a page (HTML).", dir_okay=False)
 @format_option("table", "json")
