@@ -36,7 +36,7 @@ _MOST_VALUES = 24  # bars; words beside more would cover each other
 
 
 def draw(data: FigureData) -> Drawing:
-    found = spread(data.runs)
+    found = spread(data.runs, data.metric.higher)
     parts = _parts(found)
     if not parts["value_pct"].notna().any():
         return nothing("no cell has two valid runs on one lease, so the run-to-run spread is unknown")

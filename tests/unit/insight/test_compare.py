@@ -27,7 +27,7 @@ from campaign.insight.compare import Comparison, compare, document, parse_rule
 from campaign.insight.compare.comparison import _both
 from campaign.insight.published import NOT_HERE
 from campaign.insight.published.claims import held_against
-from campaign.report.compare_page import claims_page, compare_page
+from campaign.report.compare_page import claims_page, compare_page, findings
 from campaign.tables import io
 from campaign.tables.cells import cells_table
 from campaign.tables.io import Tables
@@ -151,6 +151,36 @@ def test_a_cell_of_several_under_one_name_is_not_guessed(before: Tables) -> None
     found = compare(replace(before, cells=cells), replace(before, cells=cells.assign(device="H100")))
     assert found.rows.empty
     assert len(found.only_base) == len(cells)
+
+
+def adjusted_by_a_reference(tables: Tables, speed: float, hardware: str = "x") -> Tables:
+    """The tables with runs of a reference in every lease, as a campaign has them that is adjusted by it."""
+    leases = tables.runs.drop_duplicates("lease_id")[["lease_id", "configuration", "started"]]
+    noise = np.random.default_rng(1).normal(1, 0.001, len(leases))
+    reference = leases.assign(attach="fabric", hardware=hardware, status="ok", repetition=1, value=speed * noise)
+    about = dict(tables.context["campaign"])
+    context = {
+        **tables.context,
+        "campaign": {**about, "protocol": {**about["protocol"], "reference": {"adjust": True}}},
+    }
+    return replace(tables, reference=reference, context=context)
+
+
+def test_what_changed_the_reference_of_both_campaigns_as_well_is_no_change(before: Tables) -> None:
+    """A system that became 10 % slower altogether, on leases of their own."""
+    runs = before.runs.assign(value=0.9 * before.runs["value"], started=before.runs["started"] + 1e6)
+    after = replace(before, runs=runs)
+    one = adjusted_by_a_reference(before, 1.0)
+    found = compare(one, adjusted_by_a_reference(after, 0.9))
+    known = found.rows[found.rows["ratio"].notna()]
+    assert known["ratio"].to_numpy() == pytest.approx(1.0, abs=0.01)
+    assert known["adjusted"].all()
+    assert any("relative to the reference" in said for said in findings(found))
+    # A reference on another kind of device, or one in a single campaign, says nothing of both.
+    for other in (adjusted_by_a_reference(after, 0.9, "y"), after):
+        plain = compare(one, other).rows
+        assert "adjusted" not in plain
+        assert plain["ratio"].dropna().to_numpy() == pytest.approx(0.9, abs=0.01)
 
 
 def test_runs_of_one_block_are_paired(before: Tables) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from campaign.plan.cost.budget import (
     parse_budget,
 )
 from campaign.plan.cost.forecast import Prices, Work
-from campaign.plan.cost.ranking import Offer
+from campaign.plan.cost.ranking import Design, Offer
 from campaign.plan.dag import Dag, Request, read_plan, request
 from campaign.plan.matrix import expand
 from campaign.plan.write import write_plan
@@ -63,6 +64,17 @@ def offer(unit: str = "device-hours") -> Offer:
         return sum(w * s for w, s in zip(weights, seconds, strict=True))
 
     return Offer(cells, AXES, {}, missing, works, prices, value, weights)
+
+
+def test_runs_on_several_compositions_tell_more_than_runs_on_one() -> None:
+    def bits(compositions: int, runs: int) -> float:
+        cells = [replace(c, settings=replace(c.settings, compositions=compositions)) for c in offer().cells]
+        return Design(replace(offer(), cells=cells)).bits({cell.id: runs for cell in cells})
+
+    assert bits(3, 1) == bits(1, 1)
+    assert bits(1, 3) < bits(2, 3) < bits(3, 3)
+    # A fourth run has no composition of its own.
+    assert bits(3, 4) - bits(3, 3) < bits(3, 3) - bits(3, 2)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,17 @@ def test_in_the_summary_alarms_come_first() -> None:
     assert drawn("scaling", *curve(0.1)).findings[0].startswith("Dip: 14 devices")
 
 
+def test_spread_and_slow_hosts_are_those_of_the_primary_metric() -> None:
+    """Here a latency: the slow host takes longer, and throughput tells nothing."""
+    plan = spread_data.plan(repetitions=16)
+    runs = runs_table(spread_data.records(plan, slow=0.06, seed=0))
+    by_rate = spread(runs)
+    latency = runs.assign(value=1e6 / runs["throughput_per_s"], throughput_per_s=float("nan"))
+    found = spread(latency, higher=False)
+    assert [host.host for host in found.slow] == ["host2"] == [host.host for host in by_rate.slow]
+    assert found.by_workload["bert"].lease.sd_pct == pytest.approx(by_rate.by_workload["bert"].lease.sd_pct)
+
+
 def test_hosts_are_named_by_chance_as_seldom_as_the_caption_says() -> None:
     plan = spread_data.plan(repetitions=12)
     draws = 24

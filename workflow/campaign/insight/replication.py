@@ -107,11 +107,7 @@ def measured_spread(tables: Sequence[tuple[str, pd.DataFrame]]) -> Spread | None
     """Of the first campaigns that say all of it; None where no cell was run twice in one composition."""
     for name, runs in tables:
         rows = valid_runs(runs)
-        found = (
-            components(rows["throughput_per_s"], rows["cell_id"], rows["lease_id"], rows["host_names"])
-            if len(rows)
-            else None
-        )
+        found = components(rows["rate"], rows["cell_id"], rows["lease_id"], rows["host_names"]) if len(rows) else None
         if found is None or not found.run.known:
             continue
         steps = rows["step_error_pct"].dropna() if "step_error_pct" in rows else pd.Series(dtype="float64")

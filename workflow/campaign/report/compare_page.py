@@ -107,6 +107,11 @@ def findings(comparison: Comparison) -> list[str]:
     alone = comparison.rows[comparison.rows["ratio"].notna() & ~comparison.rows["tested"]]
     if len(alone):
         told.append(f"{wording.plural(len(alone), 'cell')} not tested: {verdict.why_not_tested(alone)}.")
+    if "adjusted" in comparison.rows:
+        told.append(
+            "Changes are relative to the reference that both campaigns measured in every composition: what changed the reference "
+            "as well is no change here."
+        )
     known = comparison.rows[comparison.rows["ratio"].notna()]
     if unlike := verdict.unlike(known):
         told.append(unlike.strip())

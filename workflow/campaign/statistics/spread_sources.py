@@ -1,4 +1,4 @@
-"""Where the spread of a campaign's throughput comes from, by workload, and which hosts are slow: from its runs. Pure.
+"""Where the spread of a campaign's primary metric comes from, by workload, and which hosts are slow: from its runs. Pure.
 
 What the numbers are, `campaign.statistics.variance_components` and `campaign.statistics.slow_hosts` say.
 """
@@ -50,15 +50,20 @@ class Spread:
         return COULD if 100.0 * size <= part.sd_pct else MAY if 100.0 * size <= part.high_pct else NOT
 
 
-def valid_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that can be compared: ok, with a throughput and a lease."""
-    positive = (runs["status"] == "ok") & (runs["throughput_per_s"] > 0)
-    return runs[positive & (runs["lease_id"] != "")]
+def valid_runs(runs: pd.DataFrame, higher: bool = True) -> pd.DataFrame:
+    """The runs that can be compared: ok, with a lease and a positive primary metric; `rate` is the larger the better a run is.
+
+    higher: whether more of the metric is better.
+    """
+    value = runs["value"] if "value" in runs else runs["throughput_per_s"]
+    positive = (runs["status"] == "ok") & (value > 0) & (runs["lease_id"] != "")
+    kept = value[positive].astype("float64")
+    return runs[positive].assign(rate=kept if higher else 1.0 / kept)
 
 
-def spread(runs: pd.DataFrame) -> Spread:
-    """Components of each workload's runs, and all hosts against each other over all workloads."""
-    rows = valid_runs(runs)
+def spread(runs: pd.DataFrame, higher: bool = True) -> Spread:
+    """Components of each workload's runs, and all hosts against each other over all workloads; higher: as for `valid_runs`."""
+    rows = valid_runs(runs, higher)
     of = _Numbered(rows)
     workloads = rows["workload"].to_numpy(dtype=str)
     parts = {str(name): of.components(workloads == name) for name in np.unique(workloads)}
@@ -74,7 +79,7 @@ class _Numbered:
     """Runs with their labels as numbers: texts are ten times as slow to sort."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
-        self.rate = rows["throughput_per_s"].to_numpy(dtype=np.float64)
+        self.rate = rows["rate"].to_numpy(dtype=np.float64)
         self.cell, names = pd.factorize(rows["cell_id"], sort=True)
         self.lease, _ = pd.factorize(rows["lease_id"], sort=True)
         self.hosts, _ = pd.factorize(rows["host_names"], sort=True)

@@ -19,6 +19,7 @@ from campaign.insight.compare.matching import NAMES, Matched, match
 from campaign.statistics import SIGNIFICANT, changes, comparisons
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.statistics.comparisons import Ratios
+from campaign.statistics.drift import is_adjusted
 from campaign.tables import measured_protocol
 from campaign.tables.columns import MEASURED, RUNS
 from campaign.tables.io import Tables
@@ -106,7 +107,7 @@ def _rows(matched: Matched, base: Tables, other: Tables) -> pd.DataFrame:
     # The same cell in two campaigns is two cells here, or it would be held against itself.
     a = two.assign(cell_id="other " + two["cell_id"].astype("str"))
     b = one.assign(cell_id="base " + one["cell_id"].astype("str"))
-    by = comparisons.of_campaign(_both(base.runs, other.runs), _protocol(base, other))
+    by = comparisons.of_campaign(_both(base.runs, other.runs), _protocol(base, other), _both_references(base, other))
     found = comparisons.ratios(a["cell_id"], b["cell_id"], by)
     found = changes.among_each_other(found, one["configuration"])
     ratio, low, high = found.of.bounds()
@@ -149,35 +150,57 @@ def _measured(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...
 
 
 def _both(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Runs of both campaigns; a cell is one of the base or of the other.
-
-    A lease of both is one lease where both hold the same run of it. Its name alone says nothing: a campaign that is measured again
-    from the start names its leases as before.
-    """
-    one_run = ["lease_id", "cell_id", "repetition", "started"]
-    shared = set(base[one_run].merge(other[one_run])["lease_id"])
-    sides = []
-    for name, runs in (("base", base), ("other", other)):
-        own = (runs["lease_id"] != "") & ~runs["lease_id"].isin(list(shared))
-        sides.append(
-            runs.assign(
-                cell_id=f"{name} " + runs["cell_id"].astype("str"),
-                campaign=name,
-                lease_id=runs["lease_id"].where(~own, f"{name} " + runs["lease_id"].astype("str")),
-                configuration=f"{name} " + runs["configuration"].astype("str"),
-            )
+    """Runs of both campaigns; a cell is one of the base or of the other."""
+    shared = _shared_leases(base, other)
+    sides = [
+        runs.assign(
+            cell_id=f"{name} " + runs["cell_id"].astype("str"),
+            campaign=name,
+            lease_id=_leases(name, runs, shared),
+            configuration=f"{name} " + runs["configuration"].astype("str"),
         )
+        for name, runs in (("base", base), ("other", other))
+    ]
     return pd.concat(sides, ignore_index=True)
 
 
+def _shared_leases(base: pd.DataFrame, other: pd.DataFrame) -> list[str]:
+    """A lease of both is one lease where both hold the same run of it. Its name alone says nothing: a campaign that is measured
+    again from the start names its leases as before."""
+    one_run = ["lease_id", "cell_id", "repetition", "started"]
+    return list(set(base[one_run].merge(other[one_run])["lease_id"]))
+
+
+def _leases(side: str, runs: pd.DataFrame, shared: Sequence[str]) -> pd.Series[str]:
+    own = (runs["lease_id"] != "") & ~runs["lease_id"].isin(shared)
+    return runs["lease_id"].where(~own, f"{side} " + runs["lease_id"].astype("str"))
+
+
+def _both_references(base: Tables, other: Tables) -> pd.DataFrame | None:
+    """Runs of the reference of both, where both ask to be adjusted by it and it ran on devices of the same kinds."""
+    if not all(is_adjusted(each.context["campaign"]) and len(each.reference) for each in (base, other)):
+        return None
+    kinds = [set(each.reference.loc[each.reference["status"] == "ok", "hardware"]) for each in (base, other)]
+    if not kinds[0] or kinds[0] != kinds[1]:
+        return None
+    shared = _shared_leases(base.runs, other.runs)
+    sides = (("base", base.reference), ("other", other.reference))
+    return pd.concat(
+        [runs.assign(lease_id=_leases(name, runs, shared)) for name, runs in sides], ignore_index=True
+    ).drop_duplicates(["lease_id", "repetition", "started"], ignore_index=True)
+
+
 def _protocol(base: Tables, other: Tables) -> dict[str, Any]:
-    """Of both: runs stand in blocks where they do in each."""
+    """Of both: runs stand in blocks where they do in each, and are adjusted where both are."""
     one, two = (dict(tables.context["campaign"]) for tables in (base, other))
     sequential = any(dict(each.get("protocol") or {}).get("order") == "sequential" for each in (one, two))
     lent = {repr(each): each for campaign in (one, two) for each in campaign.get("earlier_spread") or ()}
     return {
         **one,
-        "protocol": {"order": "sequential" if sequential else "blocks"},
+        "protocol": {
+            "order": "sequential" if sequential else "blocks",
+            "reference": {"adjust": _both_references(base, other) is not None},
+        },
         "earlier_spread": list(lent.values()),
     }
 

@@ -23,8 +23,10 @@ EFFECT_SD = 1.0
 """Of a level of an axis, in ln(throughput), before anything is measured."""
 CELL_SD = 0.1
 """By how much cells depart from the main effects."""
+LEASE_SD = 0.02
+"""By how much compositions of a configuration differ."""
 RUN_SD = 0.03
-"""By how much repetitions of a cell differ."""
+"""By how much repetitions of a cell differ on one composition."""
 
 # Of the best gain for its cost: what is as good as that is taken in one go (decreasing thresholds; Badanidiyuru & Vondrak 2014).
 _GOOD_ENOUGH = 0.9
@@ -97,7 +99,7 @@ class Design:
         import numpy as np
 
         count = np.array([repetitions.get(cell.id, 0) for cell in self.cells], dtype=float)
-        weight = np.where(count > 0, count / (count * CELL_SD**2 + RUN_SD**2), 0.0)
+        weight = _known(count, np.array([cell.settings.compositions for cell in self.cells], dtype=float))
         matrix = np.diag(self.prior)
         for one in self.of_cell.T:
             for other in self.of_cell.T:
@@ -166,6 +168,7 @@ class Ranking:
         for number, name in enumerate(ids):
             self.places_of.setdefault(name, []).append(number)
         self.done: Ints = np.array([offer.recorded.get(name, 0) for name in ids], dtype=np.int64)
+        self.composed: Ints = np.array([offer.cells[row].settings.compositions for row in rows], dtype=np.int64)
         self.lease: Ints = np.array([lease for lease, _ in self.places], dtype=np.int64)
         self.name: Ints = np.argsort(np.argsort(np.array(ids))) if ids else np.zeros(0, np.int64)
         weight = np.array(offer.weights, dtype=float)[self.lease]
@@ -232,19 +235,21 @@ class Ranking:
             variance += self.cov[one, one]
             for other in self.levels.T[number + 1 :]:
                 variance += 2 * self.cov[one, other]
-        gains: Floats = np.log1p(_added(self.done) * variance)
+        gains: Floats = np.log1p(_added(self.done, self.composed) * variance)
         return gains
 
     def _gain(self, number: int) -> float:
         levels = self.levels[number]
-        return math.log1p(_added(int(self.done[number])) * float(self.cov[levels[:, None], levels].sum()))
+        return math.log1p(
+            _added(self.done[number], self.composed[number]) * float(self.cov[levels[:, None], levels].sum())
+        )
 
     def _take(self, number: int) -> None:
         import numpy as np
 
         levels = self.levels[number]
         moved = self.cov[:, levels].sum(axis=1)
-        weight = _added(int(self.done[number]))
+        weight = float(_added(self.done[number], self.composed[number]))
         self.cov -= np.outer(moved, moved * (weight / (1 + weight * moved[levels].sum())))
         queue = self.queues[self.ids[number]]
         queue.popleft()
@@ -256,6 +261,16 @@ class Ranking:
         self.price[here] = self.run_price[here]
 
 
-def _added(done: Any) -> Any:
+def _known(runs: Any, compositions: Any) -> Any:
+    """What so many runs of a cell tell of it, one over their variance. They take turns over its compositions, so that the first run
+    on another composition tells more than one more on the same."""
+    import numpy as np
+
+    some = np.maximum(runs, 1)
+    variance = CELL_SD**2 + LEASE_SD**2 / np.minimum(some, compositions) + RUN_SD**2 / some
+    return np.where(runs > 0, 1 / variance, 0.0)
+
+
+def _added(done: Any, compositions: Any) -> Any:
     """What one more run adds to what a cell counts that had so many."""
-    return (done + 1) / ((done + 1) * CELL_SD**2 + RUN_SD**2) - done / (done * CELL_SD**2 + RUN_SD**2)
+    return _known(done + 1, compositions) - _known(done, compositions)
