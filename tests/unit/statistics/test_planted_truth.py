@@ -57,6 +57,14 @@ def test_hosts_that_several_compositions_shared_are_taken_out(placed: str, hosts
     assert found.half < 4.2
 
 
+@pytest.mark.parametrize("hosts", [3, 8])
+def test_hosts_do_not_make_intervals_useless(hosts: int) -> None:
+    """With many hosts little is left of what compositions tell, and hosts that changed by chance stay in their spread."""
+    found = said.measured(Truth(configurations=11, cells=4, runs=3, hosts=hosts, host=0.005), campaigns=40)
+    assert found.half < 3.3
+    assert found.cover >= 92
+
+
 def test_what_stayed_on_hosts_of_its_own_is_not_told_from_them() -> None:
     own = Truth(hosts=4, host=0.03, placed="own")
     assert said.measured(own, campaigns=20).tested == 0

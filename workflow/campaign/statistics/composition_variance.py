@@ -125,10 +125,23 @@ def of_locations(means: Means, run: Pooled, in_blocks: bool = True, lent: Lent |
     return Variances(alone, blocked, beside, complete, borrowed, borrowed & earlier)
 
 
-def without_hosts(means: Means, run: Pooled, residual: Floats, freedom: Floats) -> Pooled:
-    """As `Variances.alone`, with what hosts do taken out of the residuals, which have this much freedom by cell."""
-    share = _mean(1.0 / means.runs, means.cell, means.cells)
-    return _pooled(means, residual, freedom, share, run)[0]
+def without_hosts(means: Means, alone: Pooled, residual: Floats, freedom: Floats) -> Pooled:
+    """As `Variances.alone`, with what hosts do taken out of the residuals, which have this much freedom by cell.
+
+    Hosts leave too little of each cell to tell cells apart: all of a workload have one variance, but for those that keep their own.
+    """
+    k, stratum = means.compositions(), means.stratum
+    kept = (freedom > 0)[means.cell]
+    total = np.bincount(stratum, freedom, means.strata)
+    squares = np.bincount(stratum[means.cell[kept]], residual[kept] ** 2, means.strata)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pool = (squares / total)[stratum]
+    limit = effective_freedom(residual[kept], means.lease[kept], means.cell[kept], freedom, stratum, means.strata)[
+        stratum
+    ]
+    own = alone.outlying & (alone.variance > pool / k)
+    variance = np.where(own, alone.variance, np.where(total[stratum] > 0, pool / k, np.nan))
+    return Pooled(variance, np.where(own, alone.freedom, limit), pool, limit, own)
 
 
 def _mean(values: Floats, of: Integers, count: int) -> Floats:

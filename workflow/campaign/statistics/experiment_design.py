@@ -199,7 +199,7 @@ def design(
         run_freedom=np.where(runs_pool.freedom > 0, runs_pool.freedom, np.nan),
         variances=found,
         host_level=level,
-        without_hosts=composition_variance.without_hosts(means, pool, level.residual, level.freedom),
+        without_hosts=composition_variance.without_hosts(means, found.alone, level.residual, level.freedom),
         means=means,
         each=pd.DataFrame({"cell": cell, "lease": lease, "repetition": rows["repetition"].to_numpy(), "cost": near}),
         higher=higher,

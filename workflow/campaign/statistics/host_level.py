@@ -21,20 +21,22 @@ from campaign.statistics.intervals import Floats, Integers
 
 Marks = npt.NDArray[np.bool_]
 _ROUNDING = 1e-8
-# With less, hosts that changed by chance stay in the spread of compositions; a cell that stayed on one host has no such choice.
+# With less, or less than half of what compositions had, hosts that changed by chance stay in the spread of compositions; a cell
+# that stayed on its hosts has no such choice.
 _LEAST_FREEDOM = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
     """share: [cell, column] which part of a cell's compositions was on each set of hosts; inverse: of the normal equations of
-    columns; estimable: projection on what they tell; effect: of the logarithm of cost."""
+    columns; estimable: projection on what they tell; effect: of the logarithm of cost; affordable: whether they leave enough."""
 
     share: Floats
     inverse: Floats
     estimable: Floats
     effect: Floats
     freedom: int
+    affordable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class HostLevel:
             apart = group.share[self.place[i[at]]] - group.share[self.place[j[at]]]
             told = np.abs(apart - apart @ group.estimable).max(axis=1) < _ROUNDING
             needed = (np.abs(apart) > _ROUNDING).any(axis=1)
-            enough = (group.freedom >= _LEAST_FREEDOM) | stayed[i[at]] | stayed[j[at]]
+            enough = group.affordable | stayed[i[at]] | stayed[j[at]]
             adjusted[at] = told & needed & enough & (group.freedom > 0)
             shift[at] = apart @ group.effect
             of_both = 1 / k[i[at]] + 1 / k[j[at]]
@@ -148,4 +150,5 @@ def _fit(residual: Floats, cell: Integers, cells: int, columns: Floats) -> tuple
     estimable = normal @ inverse
     effect = inverse @ (inside.T @ residual)
     freedom = residual.size - cells - round(float(np.trace(estimable)))
-    return _Group(share, inverse, estimable, effect, freedom), residual - inside @ effect
+    affordable = freedom >= max(_LEAST_FREEDOM, (residual.size - cells) / 2)
+    return _Group(share, inverse, estimable, effect, freedom, affordable), residual - inside @ effect

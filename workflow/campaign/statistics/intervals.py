@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import fdtr, ncfdtrinc, ndtr, ndtri, stdtrit
 
 CONFIDENCE = 0.95
 SIGNIFICANT = 0.05
@@ -53,6 +53,32 @@ Words = npt.NDArray[np.object_]
 def student_quantile(freedom: npt.ArrayLike, confidence: float = CONFIDENCE) -> Floats:
     """How many standard errors an interval reaches to each side, element-wise; nan where the degrees of freedom are."""
     return np.asarray(stdtrit(freedom, 0.5 + confidence / 2.0), dtype=np.float64)
+
+
+# Of the noncentrality parameter, as far as SciPy inverts it.
+_LARGE_F = 500.0
+
+
+def spread_bounds(
+    cv: float, count: int, variance: float, freedom: float, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Bounds of the coefficient of variation of `count` true means, of which each was measured with an error of this variance.
+
+    cv: of the measured means, as a part of one, like the variance. What is measured varies by its errors as well: the ratio of both
+    variances has a noncentral F distribution (Steiger, 2004, "Beyond the F test", Psychological Methods 9(2)).
+    """
+    if not (variance > 0 and freedom > 0):
+        return (cv, cv) if variance == 0 else (float("nan"), float("nan"))
+    tail, f = (1 - confidence) / 2, cv**2 / variance
+    if f > _LARGE_F:
+        half = float(student_quantile(freedom, confidence)) * float(np.sqrt(variance / (count - 1)))
+        return cv - half, cv + half
+    # At no spread at all, a ratio as large as this one may be usual: then the bound is 0.
+    ends = [
+        float(ncfdtrinc(count - 1, freedom, p, f)) if fdtr(count - 1, freedom, f) > p else 0.0 for p in (1 - tail, tail)
+    ]
+    low, high = (float(np.sqrt(nc * variance / (count - 1))) for nc in ends)
+    return low, high
 
 
 RESAMPLES = 2000

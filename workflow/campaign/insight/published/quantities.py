@@ -4,8 +4,9 @@ Intervals of several values of one claim hold together at 95 % (Bonferroni), so 
 throughput_drop_pct, throughput_gain_pct, throughput_ratio: throughput of a cell over that of the cell it is held against, as
 `campaign.statistics.comparisons` compares them.
 time_ratio, time_increase_pct: the inverse, as equal work takes that much longer. metric, metric_ratio: mean over valid runs.
-spread_cv_pct: sd over mean of the cells' mean throughputs; with `against_models`, minus theirs. near_linear_up_to: the smallest
-efficiency up to the claim's number of devices. link_..: medians over pairs of devices, with their range in place of an interval.
+spread_cv_pct: sd over mean of the cells' mean throughputs, with an interval by their errors; with `against_models`, minus theirs.
+near_linear_up_to: the smallest efficiency up to the claim's number of devices. link_..: medians over pairs of devices, with their
+range in place of an interval.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from campaign.insight.published.selection import NotHere, chosen, column, equal_
 from campaign.statistics import CONFIDENCE, Floats, comparisons
 from campaign.statistics.comparable_cells import naming_columns
 from campaign.statistics.comparisons import Design, Ratios
+from campaign.statistics.intervals import spread_bounds
 from campaign.tables.io import Tables
 
 _MATRIX = {
@@ -213,27 +215,41 @@ def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) 
 def _spread(here: Here, names: ReferenceSet, tables: Tables) -> Found:
     measured = tables.cells[tables.cells["n_ok"] > 0]
     rows = chosen(measured, names, here)
-    spread = _cv(rows, here)
+    by = _throughput(tables)
+    spread = _cv(rows, here, by)
     if here.against_models:
         other = here.model_copy(update={"models": here.against_models})
         beside = chosen(measured, names, other)
         if set(beside["workload"]) & set(rows["workload"]):
             raise NotHere("one workload stands for both models")
-        less = _cv(beside, other)["_value"].median()
-        one = float(spread["_value"].median() - less)
-        return Found((Value(one, one, one, "medians", exact=True),), said_missed(rows, names, here))
-    return Found(_values(spread, exact=True), said_missed(rows, names, here))
+        return Found((_less(spread, _cv(beside, other, by)),), said_missed(rows, names, here))
+    return Found(_values(spread), said_missed(rows, names, here))
 
 
-def _cv(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
-    """One row for each group of otherwise equal cells, with the CV of their means in percent."""
+def _less(spread: pd.DataFrame, other: pd.DataFrame) -> Value:
+    """The difference of two medians, with bounds from those of both (Zou & Donner, 2008, Statistics in Medicine 27(10))."""
+    ours, theirs = (each[["_value", "_low", "_high"]].median() for each in (spread, other))
+    one = float(ours["_value"] - theirs["_value"])
+    low = one - float(np.hypot(ours["_value"] - ours["_low"], theirs["_high"] - theirs["_value"]))
+    high = one + float(np.hypot(ours["_high"] - ours["_value"], theirs["_value"] - theirs["_low"]))
+    return Value(one, low, high, "medians", tested=bool(spread["_tested"].all() and other["_tested"].all()))
+
+
+def _cv(rows: pd.DataFrame, here: Here, by: Design) -> pd.DataFrame:
+    """One row for each group of otherwise equal cells, with the CV of their means in percent and its interval."""
     keys = equal_columns(rows, here)
-    groups = rows.groupby(keys, sort=False)["mean"]
-    cv = 100 * groups.transform("std") / groups.transform("mean")
-    rows = rows.assign(_value=cv, _low=cv, _high=cv)[cv.notna()].drop_duplicates(keys).reset_index(drop=True)
-    if rows.empty:
+    groups = rows.groupby(keys, sort=False)
+    cv = groups["mean"].transform("std") / groups["mean"].transform("mean")
+    errors = by.errors(rows["cell_id"], np.asarray(groups.ngroup(), dtype=np.int64))
+    rows = rows.assign(_value=100 * cv, _variance=errors.variance, _freedom=errors.freedom, _tested=errors.known)
+    groups = rows[cv.notna()].groupby(keys, sort=False)
+    found = groups.first().reset_index()
+    if found.empty:
         raise NotHere("no two otherwise equal compositions were measured")
-    return rows
+    of = zip(found["_value"] / 100, groups.size(), groups["_variance"].mean(), groups["_freedom"].min(), strict=True)
+    bounds = np.array([spread_bounds(*each, _confidence(found)) for each in of]) * 100
+    tested = groups["_tested"].all().to_numpy()
+    return found.assign(_low=bounds[:, 0], _high=bounds[:, 1], _tested=tested)[[*rows.columns, "_low", "_high"]]
 
 
 def _of_cells(here: Here, names: ReferenceSet, cells: pd.DataFrame) -> Found:
