@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from campaign.fabrics.control_plane import lease_tag
+from campaign.fabrics.control_plane.ownership import distinct
 from campaign.fabrics.control_plane.protocol import Change
 from campaign.fabrics.dialects.liqid import parse
 from campaign.fabrics.dialects.liqid.attach import plan
@@ -16,6 +17,7 @@ from campaign.fabrics.dialects.liqid.control_plane import shown
 from campaign.fabrics.dialects.liqid.snapshot import Snapshot, assemble
 from campaign.fabrics.errors import Conflict, NoMatch, ProtocolViolation
 from campaign.fabrics.protocol import Tag
+from campaign.fabrics.state_file import State
 from tests.unit.fabrics import liqid_sdk
 
 DATA = Path(__file__).parents[2] / "data" / "fabrics" / "liqid"
@@ -167,6 +169,20 @@ def test_a_device_that_names_a_machine_otherwise_than_the_machine_is_unknown(cha
     gpu2 = view.device("gpu2")
     assert gpu2 is not None
     assert (gpu2.state, gpu2.attached_to) == ("unknown", None)
+
+
+def test_a_machine_of_two_hosts_is_shown_at_both() -> None:
+    listed = [dict(each) for each in sample("predevice").data]
+    next(each for each in listed if each["name"] == "pcpu1").update(grp_id=1, mach_id="1", mname=listed[0]["mname"])
+    machines = {raw["mach_id"]: raw for raw in sample("machine").data}
+    infos = {path: sample(f"device_info_{parse.INFO[path]}").data for path in ("compute", "gpu", "storage")}
+    view = shown(assemble(sample("group").data, machines, listed, infos, {}, HOSTS))
+    assert [(d.attached_to, d.holder) for d in view.devices if d.fabric_id == "gpu1"] == [
+        ("host1", LEASE),
+        ("host2", LEASE),
+    ]
+    (gpu1,) = (device for device in distinct(view, State()).devices if device.fabric_id == "gpu1")
+    assert gpu1.others == ("somebody, on host2",)
 
 
 def test_a_device_that_only_one_list_has_is_unknown() -> None:

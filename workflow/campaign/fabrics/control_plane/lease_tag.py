@@ -35,5 +35,5 @@ def by_lease(tags: Iterable[Tag | None], devices: Sequence[Device]) -> dict[str,
     for tag in tags:
         if tag is not None and (tag.lease_id not in found or not found[tag.lease_id].owner):
             found[tag.lease_id] = tag
-    ids = {lease: tuple(device.fabric_id for device in devices if device.holder == lease) for lease in found}
-    return {lease: replace(tag, devices=ids[lease]) for lease, tag in found.items()}
+    ids = {lease: dict.fromkeys(device.fabric_id for device in devices if device.holder == lease) for lease in found}
+    return {lease: replace(tag, devices=tuple(ids[lease])) for lease, tag in found.items()}

@@ -156,7 +156,11 @@ def distinct(view: View, state: State) -> View:
 
 def _merged(ends: Sequence[Device], claimed: Slot | None) -> Device:
     first = next((end for end in ends if claimed is not None and end.attached_to == claimed.host), ends[0])
-    others = (end.holder or f"somebody, on {end.attached_to}" for end in ends if end is not first)
+    others = (
+        f"somebody, on {end.attached_to}" if end.holder in (None, first.holder) else str(end.holder)
+        for end in ends
+        if end is not first
+    )
     return replace(first, others=(*first.others, *others))
 
 

@@ -105,17 +105,22 @@ def shown(snapshot: Snapshot) -> View:
         if not seen.computes:
             shelf = (seen.rack, seen.shelf)
             slots[shelf] = slots.get(shelf, 0) + 1
-            devices.append(_device(seen, snapshot, f"rack{seen.rack}-shelf{seen.shelf}/slot{slots[shelf]}"))
+            location = f"rack{seen.rack}-shelf{seen.shelf}/slot{slots[shelf]}"
+            devices += [_device(seen, snapshot, location, attached) for attached in _ends(seen, snapshot)]
     # Also leases whose marks are on what somebody took from them meanwhile, so that those can be taken away.
     tags = lease_tag.by_lease((seen.tag for seen in snapshot.devices.values()), devices)
     return View(tuple(devices), _host_holders(snapshot), tags)
 
 
-def _device(seen: Seen, snapshot: Snapshot, location: str) -> Device:
+def _ends(seen: Seen, snapshot: Snapshot) -> Sequence[str | None]:
+    """What a device is attached to: every host in its machine."""
+    if seen.machine is None or seen.name in snapshot.odd:
+        return [None]
+    return snapshot.hosts_in(seen.machine) or [f"machine {snapshot.name_of(seen.machine)}"]
+
+
+def _device(seen: Seen, snapshot: Snapshot, location: str, attached: str | None) -> Device:
     odd = seen.name in snapshot.odd
-    attached = None
-    if seen.machine is not None and not odd:
-        attached = snapshot.host_in(seen.machine) or f"machine {snapshot.name_of(seen.machine)}"
     holder = snapshot.holder(seen)
     return Device(
         seen.name,

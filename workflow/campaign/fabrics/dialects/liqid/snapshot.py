@@ -53,10 +53,9 @@ class Snapshot:
     def inside(self, machine: int) -> tuple[Seen, ...]:
         return tuple(self._inside.get(machine, ()))
 
-    def host_in(self, machine: int) -> str | None:
-        """The host (system file's name; the Matrix's where that has none) whose compute device is in a machine."""
-        compute = next((device for device in self.inside(machine) if device.computes), None)
-        return None if compute is None else self.hosts.get(compute.name, compute.name)
+    def hosts_in(self, machine: int) -> list[str]:
+        """Hosts (system file's names; the Matrix's where that has none) in a machine; one, if all is well."""
+        return [self.hosts.get(device.name, device.name) for device in self.inside(machine) if device.computes]
 
     def lease_of(self, machine: int) -> str | None:
         """The lease that a machine was made for: one that marks something in it, and would name it so. None: foreign."""
@@ -66,10 +65,10 @@ class Snapshot:
     def _leases(self) -> dict[int, str]:
         found: dict[int, str] = {}
         for machine in self._inside:
-            host, name = self.host_in(machine), self.name_of(machine)
+            hosts, name = self.hosts_in(machine), self.name_of(machine)
             for device in self.inside(machine):
                 tag = device.tag
-                if tag is not None and host is not None and machine_name(tag.lease_id, host) == name:
+                if tag is not None and name in {machine_name(tag.lease_id, host) for host in hosts}:
                     found.setdefault(machine, tag.lease_id)
         return found
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from campaign.fabrics.banks import Mode
 from campaign.fabrics.dialects.redfish.answers import uri, uris
+from campaign.fabrics.dialects.redfish.resources import link
 from campaign.fabrics.hardware import DeviceState, Health, Link
 from campaign.fabrics.http.json_values import Json, at, mapping, mappings, number, text
 
@@ -191,11 +192,7 @@ def generation(speed_gb_per_s: float, lanes: float) -> int:
 
 
 def card(found: Json) -> Card:
-    bus = mapping(found, "PCIeInterface")
-    width, most = _number(bus, "LanesInUse"), _number(bus, "MaxLanes")
-    gen, best = (re.sub(r"\D", "", str(bus.get(name) or "")) for name in ("PCIeType", "MaxPCIeType"))
-    link = Link(int(width), int(gen), int(most), int(best or gen)) if width and most and gen else None
-    return Card(text(found, "Model"), text(found, "SerialNumber"), _place(found), link)
+    return Card(text(found, "Model"), text(found, "SerialNumber"), _place(found), link(found))
 
 
 def _place(found: Json) -> Place:
