@@ -19,7 +19,7 @@ FABRIC = FabricKind(
     Options,
     open_fabric,
     unverified="any vendor's service; it was run against emulators and judged by foreign Redfish clients",
-    tested="its emulator, also with the oddities of DMTF's emulator and mockup server, foreign Redfish clients and foreign servers of "
+    tested="its emulator, also as odd as DMTF's emulator and mockup server, foreign Redfish clients and foreign servers of "
     "Redfish trees",
     emulator="campaign.testbed.control_planes.redfish",
 )
