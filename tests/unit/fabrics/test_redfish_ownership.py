@@ -15,7 +15,7 @@ from campaign.fabrics.dialects.redfish.ownership import ServiceView, banks, obje
 from campaign.fabrics.dialects.redfish.read_service import Reading
 from campaign.fabrics.dialects.redfish.resources import Block, Part, System, Zone
 from campaign.fabrics.protocol import Tag
-from campaign.fabrics.state_file import State
+from campaign.fabrics.state_file import HeldHost, Holding, Slot, State
 
 GPU = Part("gpu", "a100", None, None, "ok")
 OURS, THEIRS = name_of("one", "host1"), "theirs"
@@ -166,3 +166,37 @@ def test_a_host_is_held_by_whoever_composed_or_reserved_it() -> None:
     assert dict(shown.view.holders) == {"host1": "one", "host2": "another client that reserved it"}
     broken = seen(block("host1", kind="Compute", state="Failed"), block("host2", kind="Compute", systems=("/s/9",)))
     assert dict(broken.view.holders) == {"host1": "the fabric, which says that it is Failed", "host2": "system 9"}
+
+
+@pytest.mark.parametrize(
+    ("handle", "blocks", "kind", "ours"),
+    [
+        ("/s/1\tComposed/", ("host1", "gpu1"), "Composed", True),
+        ("/s/1", ("host1", "gpu1"), "Composed", True),  # as earlier releases remembered it
+        ("/s/1\tComposed/", ("host1",), "Composed", True),
+        ("/s/1\tComposed/", (), "Composed", True),
+        ("/s/1\tComposed/", ("host2", "gpu2"), "Composed", False),
+        ("/s/1\tComposed/u1", ("host1", "gpu1"), "Composed", False),
+        ("/s/1\tComposed/", ("host1", "gpu1"), "Virtual", False),
+        ("/s/2\tComposed/", ("host1", "gpu1"), "Composed", False),
+        ("?", ("host1", "gpu1"), "Composed", True),
+        ("?", ("host1", "gpu1", "gpu2"), "Composed", True),
+        ("?", ("host1", "gpu2"), "Composed", False),
+        ("?", ("host1",), "Composed", False),
+        ("", ("host1", "gpu1"), "Composed", False),
+    ],
+)
+def test_an_address_is_ours_while_the_same_system_is_there(
+    handle: str, blocks: tuple[str, ...], kind: str, ours: bool
+) -> None:
+    held = Holding(
+        campaign="c",
+        owner="o",
+        since_s=1.0,
+        hosts=(HeldHost(name="host1", devices=("gpu1",)),),
+        handles={"system:host1": handle},
+    )
+    state = State(leases={"one": held}, devices={"gpu1": Slot(lease="one", host="host1")})
+    shown = seen(block("gpu1"), block("gpu2"), systems=(system(1, "My System", *blocks, kind=kind),), state=state)
+    assert [leased.tag.owner for leased in shown.leased.values()] == ["o"] * ours
+    assert ("one" in shown.view.tags) == ours

@@ -1,7 +1,7 @@
 """Which systems of a service are our leases': by the address that the service answered, by their blocks, or by name. Pure.
 
-The address is the evidence: services rename what they are asked to name, or cut it. Where the answer was lost, a system of exactly
-the blocks that were asked for is ours. Names tell where nothing was remembered, such as when the state file was lost.
+The address is the evidence: services rename what they are asked to name, or cut it. Where the answer was lost, a system of the
+blocks that were asked for is ours. Names tell where nothing was remembered, such as when the state file was lost.
 """
 
 from __future__ import annotations
@@ -118,5 +118,6 @@ def is_at(system: System, handle: str, wanted: set[str]) -> bool:
 
 
 def _is_made_of(system: System, host: str, wanted: set[str], *, constrained: bool) -> bool:
+    """Whether it has everything that was asked for; somebody may have added to it since."""
     blocks = set(system.blocks or ())
-    return blocks == wanted or (constrained and host in blocks and len(blocks) == len(wanted))
+    return wanted <= blocks or (constrained and host in blocks and len(blocks) >= len(wanted))
