@@ -135,6 +135,13 @@ def test_a_picture_follows_the_page(name: str, drawn: dict[str, Drawing]) -> Non
     assert used <= set(ids)
 
 
+def test_hosts_that_nobody_looks_at_are_said_not_to_be_looked_at(campaign: FigureData) -> None:
+    leases = campaign.leases.assign(visible_s=float("nan"))
+    drawing = FIGURES["composition_times"].draw(replace(campaign, leases=leases))
+    assert {row[3] for row in drawing.rows} == {"not looked at"}
+    assert "host sees devices" not in drawing.svg
+
+
 @pytest.mark.parametrize("name", ["node_spread", "composition_times", "overhead"])
 def test_the_same_input_gives_the_same_bytes(name: str, campaign: FigureData, drawn: dict[str, Drawing]) -> None:
     again = FIGURES[name].draw(campaign)

@@ -205,9 +205,13 @@ def test_leases_are_taken_apart_into_phases() -> None:
                 "operations": ["x", "y"], "retries": 1, "mismatches": ["m"], "faults": [],
             },
             {"lease_id": "b", "configuration": "c", "state": "failed", "requested_s": 100.0, "released_s": None},
+            # Nobody looked on its hosts.
+            {"lease_id": "d", "configuration": "c", "requested_s": 0.0, "fabric_done_s": 3.0, "ready_s": 5.0, "state": "released"},
         ]
     )  # fmt: skip
-    first, second = leases.to_dict("records")
+    first, second, third = leases.to_dict("records")
+    assert np.isnan(third["visible_s"])
+    assert [third[name] for name in ("fabric_s", "readying_s", "compose_s")] == [3.0, 2.0, 5.0]
     assert [first[name] for name in ("fabric_s", "visible_s", "readying_s", "compose_s")] == [3.0, 4.0, 1.0, 8.0]
     assert (first["held_s"], first["release_s"], first["operations"], first["retries"]) == (92.0, 2.0, 2, 1)
     assert np.isnan([second["compose_s"], second["release_s"]]).all()

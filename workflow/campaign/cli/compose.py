@@ -128,7 +128,10 @@ def verify(campaign: Path, results: Path, style: str) -> None:
             for d in lease["devices"]
         ]
         columns = ["host", "device", "model", "where", "visible to host", "health"]
-        show(Table(f"{lease['lease']} ({owner})", columns, rows))
+        title = f"{lease['lease']} ({owner})"
+        if not rows:
+            say(f"{title}: no device")
+        show(Table(title, columns, rows))
         for mismatch in lease["mismatches"]:
             say(f"differs from the request: {mismatch}")
     if not well:
