@@ -151,6 +151,16 @@ def test_the_slurm_profile_launches_in_slurm_whatever_config_file_is_given(tmp_p
     (tmp_path / "slurm").symlink_to(ROOT / "slurm")
     arguments = ["-s", str(SNAKEFILE), "--profile", "slurm", "--configfile", "config/campaign.yaml"]
     assert " --launcher=slurm " in snakemake(tmp_path, *arguments, "-n", "-p", "--until", "plan")
+    habits = [
+        "--default-resources",
+        "slurm_account=abc",
+        "runtime=90",
+        "--set-resources",
+        "measure:slurm_partition=wide",
+    ]
+    said = snakemake(tmp_path, *arguments, *habits, "-n", "-p", "--until", "plan")
+    assert " --launcher=slurm " in said
+    assert """'--slurm={"partition":"wide","account":"abc","time_min":90}'""" in said
     (tmp_path / "local").symlink_to(ROOT / "local")
     said = snakemake(tmp_path, *arguments[:2], "--profile", "local", "-n")
     assert len(said) < 3000  # Snakemake's own list of jobs and reasons takes four times as much

@@ -11,6 +11,7 @@ import shutil
 import sys
 
 from campaign.config.snakemake_configfile import with_campaign_path
+from campaign.config.snakemake_resources import with_resources
 from campaign.errors import CampaignError
 from campaign.paths import REPORTS, ROOT, SCRIPTS
 from campaign.plan.dag import request
@@ -73,15 +74,11 @@ if lacks_profile() and workflow.modifier.is_main_snakefile():
     )
 
 
-def launcher_of_profile():
-    # A profile's configfile gives way to --configfile on the command line; its default resources do not.
-    defaults = workflow.resource_settings.default_resources or {}
-    return {"launcher": defaults["launcher"].raw} if "launcher" in defaults else {}
-
-
 def asked():
-    files = [Path(file) for file in workflow.configfiles]
-    return request({**launcher_of_profile(), **with_campaign_path(config, files)})
+    given = with_resources(workflow.resource_settings, sys.argv, os.environ, config)
+    return request(
+        with_campaign_path(given, [Path(file) for file in workflow.configfiles])
+    )
 
 
 ASKED = or_exit(asked)
