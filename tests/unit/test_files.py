@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 
 from campaign.errors import ConfigError, RecordError
 from campaign.files import (
+    acquire_lock,
     append_json,
+    directory_lock,
     is_foreign,
     is_locked,
     lock,
@@ -261,3 +264,44 @@ def test_a_directory_that_somebody_else_took_first_is_refused(
         machine_lock()
     assert not (theirs / "machine.lock").exists()
     assert not is_foreign(tmp_path / "nothing", ())
+
+
+def test_users_of_one_machine_wait_for_each_other(tmp_path: Path) -> None:
+    waits, held = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with directory_lock(tmp_path, waits.set):
+            held.set()
+
+    with directory_lock(tmp_path, lambda: pytest.fail("nobody else holds it")):
+        other = threading.Thread(target=second)
+        other.start()
+        assert waits.wait(10)
+        assert not held.is_set()
+    other.join(10)
+    assert held.is_set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_locks_of_another_user_can_be_looked_at_and_those_of_a_group_be_taken() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "of-root.lock"
+        Path(made).chmod(0o755)
+        umask = os.umask(0o002)
+        try:
+            lock = acquire_lock(path)
+        finally:
+            os.umask(umask)
+        assert lock is not None
+        assert path.stat().st_mode & 0o777 == 0o664
+        seen = []
+        for _ in range(2):
+            if (child := os.fork()) == 0:
+                os.seteuid(65534)
+                os._exit(int(is_locked(path)))
+            seen.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            if len(seen) == 1:
+                os.close(lock)
+        assert seen == [1, 0]

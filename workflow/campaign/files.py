@@ -101,7 +101,7 @@ def append_json(path: Path, document: object, *, durable: bool = False) -> None:
     line = json.dumps(document).encode() + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     new = durable and not path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
@@ -212,10 +212,23 @@ def try_lock(path: Path, holder: str | None = None) -> Iterator[bool]:
             os.close(descriptor)
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a live process holds the lock."""
+@contextmanager
+def directory_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of a directory that all users can read, waiting for it; nothing is written. on_wait: called before waiting."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if not _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            on_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds the lock; also of another user, whose file can only be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:
@@ -233,7 +246,8 @@ def lock_holder(path: Path) -> str:
 def _open_lock(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Children must not inherit the descriptor: a run that outlives its driver would keep the lock.
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    # Who shares the directory with a group (umask 002) shares its locks, too.
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
 
 def _flock(descriptor: int, operation: int) -> bool:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from campaign.cli import practice_cluster
 from campaign.cli.main import main
 from campaign.config.resolve import load_campaign
 from campaign.files import acquire_lock
-from campaign.paths import PUBLISHED
+from campaign.paths import PUBLISHED, Results
 from tests import campaign_files
 from tests.campaign_records import fill
 
@@ -299,3 +300,34 @@ def test_archive_of_nothing_and_report_of_no_file(run: Run, campaign: Path, tmp_
     result = run("report", str(tmp_path / "none.zip"))
     assert result.exit_code == 1
     assert "no such file" in result.output
+
+
+def test_the_campaign_of_another_user_is_shown() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        campaign, results = campaign_files.write_files(Path(made) / "config"), Path(made) / "results"
+        fill(load_campaign(campaign), results / "small", 0.5)
+        options = [str(campaign), "--results", str(results)]
+        assert CliRunner().invoke(main, ["compose", "1x1-fabric", "--campaign", *options]).exit_code == 0
+        directories = Results(results, "small")
+        lock = acquire_lock(directories.driver_lock("1x1-local"))
+        assert lock is not None
+        for command, says in (
+            ("status", "measuring, no run finished yet"),
+            ("verify", "kept-1x1-fabric"),
+            ("plan", "32 runs"),
+        ):
+            CliRunner().invoke(main, [command, *options])  # imports what it needs while that can be read
+            reading, writing = os.pipe()
+            if (child := os.fork()) == 0:
+                os.seteuid(65534)
+                result = CliRunner().invoke(main, [command, *options])
+                os.write(writing, result.output.encode()[:4000])
+                os._exit(result.exit_code)
+            os.close(writing)
+            with os.fdopen(reading) as said:
+                assert says in said.read()
+            assert os.waitpid(child, 0)[1] == 0
+        os.close(lock)

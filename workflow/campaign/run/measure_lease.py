@@ -7,10 +7,12 @@ the lease and the driver, and measures nothing twice.
 from __future__ import annotations
 
 import json
+import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from campaign import files
@@ -198,11 +200,20 @@ class _Measuring:
                 "('--config skip_implied=no' starts them)"
             )
 
-    def isolated(self) -> AbstractContextManager[None]:
-        """Alone on the machine where leases would disturb each other, also against other campaigns."""
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Alone on the machine where leases would disturb each other, also against campaigns of other users."""
         if isolation(self.campaign) != "machine":
-            return nullcontext()
-        return files.lock(machine_lock(), lambda who: self.tell(f"waiting for {who}, which measures on this machine"))
+            yield
+            return
+        with (
+            files.lock(machine_lock(), lambda who: self.tell(f"waiting for {who}, which measures on this machine")),
+            files.directory_lock(
+                Path(tempfile.gettempdir()),
+                lambda: self.tell("waiting for another user, who measures on this machine"),
+            ),
+        ):
+            yield
 
     def persist(self) -> None:
         """Try until nothing is missing, or the apparatus has failed too often."""
