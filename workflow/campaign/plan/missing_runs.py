@@ -14,6 +14,8 @@ from campaign.documents.run_numbers import runs_of
 from campaign.plan.oom_frontier import Frontier, implied_record
 from campaign.plan.repetitions import CellIn, Key, Reached, Repetitions, Stops, planned
 
+_FEW = 200  # runs that are looked up one by one; of more, the names of all records are listed
+
 
 @dataclass(frozen=True)
 class Known:
@@ -31,8 +33,14 @@ class Known:
         return missing_runs(cells, self.measured, self.stops)
 
 
-def read_known(store: Store, *, skip_implied: bool) -> Known:
-    """What is known; without what is implied where the runs themselves are asked for."""
+def read_known(store: Store, *, skip_implied: bool, cells: Sequence[Cell] | None = None) -> Known:
+    """What is known, of all cells or of some; without what is implied where the runs themselves are asked for."""
+    keys = [(cell.id, run) for cell in cells or () for run in runs_of(replace(cell.settings, composition=None))]
+    if cells is not None and len(keys) <= _FEW:
+        stops = Stops(store.results)
+        ended = [stops.of(cell.id) for cell in cells if cell.settings.target_half_width_pct is not None]
+        measured = {key for key in keys if store.has(*key, implied=skip_implied)}
+        return Known(measured, {key: stop for found in ended for key, stop in found.items()})
     return Known(store.index(implied=skip_implied), Stops(store.results).index())
 
 

@@ -177,7 +177,7 @@ class _Measuring:
         self.say(f"{self.plan.lease}: {message}")
 
     def known(self) -> Known:
-        return read_known(self.store, skip_implied=self.campaign.protocol.skip_implied)
+        return read_known(self.store, skip_implied=self.campaign.protocol.skip_implied, cells=self.plan.work)
 
     def missing(self) -> list[tuple[Cell, int]]:
         return self.known().missing(self.plan.work)

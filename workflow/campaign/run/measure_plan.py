@@ -35,6 +35,7 @@ from campaign.plan.lease_plans import campaign_of
 from campaign.plan.missing_runs import Known, read_known
 from campaign.processes.signals import ENDING
 from campaign.run.environment import package_versions
+from campaign.run.progress import totals
 from campaign.submit import SUBMITTERS
 
 STARTS_WHILE = "CAMPAIGN_STARTS_WHILE"
@@ -160,6 +161,7 @@ class _Queue:
         if reconcile:
             self.reconciled_s = time.monotonic()
         process = multiprocessing.get_context("fork").Process(target=self.child, args=(lease, reconcile))
+        totals(self.results)  # for the forked process, which reads on from there
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             process.start()

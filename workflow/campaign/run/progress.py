@@ -7,6 +7,8 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from campaign.documents.cell import Cell
@@ -30,7 +32,7 @@ class Progress:
         self.done_here = 0
         self.started = time.monotonic()
         self.shown = -math.inf
-        self.totals = _totals(results)
+        self.totals = totals(results)
 
     def show(self, line: Mapping[str, Any]) -> None:
         """Take in one line of the driver's progress."""
@@ -84,19 +86,40 @@ def note(
         append_json(results.progress, line)
 
 
-def _totals(results: Results) -> dict[str, int] | None:
-    """Totals of the plan, with what has been done since it was written; None where there is no plan."""
+@dataclass
+class _Read:
+    """What was read of a plan that was written at `since`, and of the progress up to `offset`; lines: those since then."""
+
+    since: float
+    totals: Mapping[str, int]
+    offset: int = 0
+    lines: int = 0
+    left_out: int = 0
+    cells: int = 0
+
+
+_read: dict[Path, _Read] = {}  # a process that is forked has what its parent has read
+
+
+def totals(results: Results) -> dict[str, int] | None:
+    """Totals of the plan, with what has been done since it was written; None where there is no plan. Reads what is new."""
     path = results.plan_document
     try:
-        totals = json.loads(path.read_bytes())["totals"]
         since = path.stat().st_mtime
-        lines, _ = read_json_lines(results.progress)
+        if (read := _read.get(path)) is None or read.since != since:
+            read = _read[path] = _Read(since, json.loads(path.read_bytes())["totals"])
+        lines, read.offset = read_json_lines(results.progress, read.offset)
     except (OSError, ValueError, KeyError):
         return None
-    done = [line for line in lines if line["time_s"] >= since]
+    for line in lines:
+        if line["time_s"] >= since:
+            read.lines += 1
+            read.left_out += line.get("left_out", 0)
+            read.cells += bool(line["cell_done"])
+    plan = read.totals
     return {
-        "runs": totals["runs"] - sum(line.get("left_out", 0) for line in done),
-        "cells": totals["cells"],
-        "runs_done": totals["runs"] - totals["runs_without_record"] + len(done),
-        "cells_done": totals["cells"] - totals["cells_without_record"] + sum(line["cell_done"] for line in done),
+        "runs": plan["runs"] - read.left_out,
+        "cells": plan["cells"],
+        "runs_done": plan["runs"] - plan["runs_without_record"] + read.lines,
+        "cells_done": plan["cells"] - plan["cells_without_record"] + read.cells,
     }

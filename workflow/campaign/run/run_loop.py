@@ -65,7 +65,7 @@ class Session:
     def run(self) -> None:
         # A killed driver may have left processes that would disturb what is measured now.
         kill_marked(self.mark)
-        known = read_known(self.store, skip_implied=self.frontier.skip)
+        known = read_known(self.store, skip_implied=self.frontier.skip, cells=self.plan.work)
         todo = ordered(known.missing(self.plan.work), self.campaign.protocol, self.lease)
         left = Counter(cell.id for cell, _ in todo)
         self.obtained = self.arrive()
