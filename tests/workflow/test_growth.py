@@ -101,10 +101,10 @@ def test_a_later_invocation_does_what_has_changed_and_measures_nothing_twice(pro
     # A plan whose documents are gone, or that is another, also where Snakemake remembers nothing.
     assert "Nothing to be done" in project.run("-n", "tables")
     shutil.rmtree(project.results().lease_plans)
-    assert jobs(project.run("-n", "tables")) == {"plan": 1, "tables": 1}
+    assert jobs(project.run("-n", "-p", "tables")) == {"plan": 1, "tables": 1}
     shutil.rmtree(project.directory / ".snakemake")
     project.campaign(batch=[1, 2, 4])
-    assert jobs(project.run("-n", "tables")) == {"plan": 1, "measure": 1, "tables": 1}
+    assert jobs(project.run("-n", "-p", "tables")) == {"plan": 1, "measure": 1, "tables": 1}
 
 
 def test_operations_are_not_identity_and_records_alone_are_enough(
@@ -173,7 +173,7 @@ def test_lease_per_cell_composes_for_each_cell(project: Project) -> None:
 
 def test_the_slurm_profile_resolves(project: Project) -> None:
     project.campaign(attach=["local", "fabric"], batch=[1, 2])
-    said = project.run("-n", profile="slurm")
+    said = project.run("-n", "-p", profile="slurm")
     assert jobs(said)["measure"] == 1
     assert "1x1-fabric: measure 2 of 2 runs of 2 cells" in said
     assert project.starts() == []
@@ -200,10 +200,10 @@ def test_editing_a_figure_draws_again_and_measures_nothing_and_nothing_is_writte
     # What would be done is enough to know of the others.
     style = project.directory / "reports" / "report.css"
     style.write_text(style.read_text() + "\n/* a changed style */\n")
-    assert jobs(project.run("-n")) == {"report": 1, "summary": 1, "all": 1}
+    assert jobs(project.run("-n", "-p")) == {"report": 1, "summary": 1, "all": 1}
 
     room = project.directory / "workflow" / "campaign" / "report" / "plot.py"
     room.write_text(room.read_text() + "\n# code that a figure calls\n")
-    assert jobs(project.run("-n")) == {"tables": 1, "figures": 1, "recommend": 1, "report": 1, "summary": 1, "all": 1}
+    assert jobs(project.run("-n", "-p")) == {"tables": 1, "figures": 1, "recommend": 1, "report": 1, "summary": 1, "all": 1}
     assert list(project.home.rglob("*")) == []
     assert len(project.starts()) == 4

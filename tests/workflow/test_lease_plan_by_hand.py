@@ -94,7 +94,7 @@ def test_a_program_that_other_leases_need_may_be_missing(project: Project) -> No
 def test_snakemake_goes_on_where_a_lease_was_measured_by_hand(project: Project) -> None:
     project.campaign(batch=[1, 2])
     campaign(project, "measure", str(planned(project)))
-    said = project.run("-n", "--until", "measure")
+    said = project.run("-n", "-p", "--until", "measure")
     assert "measure" not in said.partition("Job stats:")[2].partition("total")[0]
     project.run("tables")
     assert set(project.started().values()) == {1}
