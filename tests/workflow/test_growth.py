@@ -204,6 +204,13 @@ def test_editing_a_figure_draws_again_and_measures_nothing_and_nothing_is_writte
 
     room = project.directory / "workflow" / "campaign" / "report" / "plot.py"
     room.write_text(room.read_text() + "\n# code that a figure calls\n")
-    assert jobs(project.run("-n", "-p")) == {"tables": 1, "figures": 1, "recommend": 1, "report": 1, "summary": 1, "all": 1}
+    assert jobs(project.run("-n", "-p")) == {
+        "tables": 1,
+        "figures": 1,
+        "recommend": 1,
+        "report": 1,
+        "summary": 1,
+        "all": 1,
+    }
     assert list(project.home.rglob("*")) == []
     assert len(project.starts()) == 4
