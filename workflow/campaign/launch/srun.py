@@ -64,6 +64,10 @@ class SrunLauncher:
         self._hosts = SlurmPlacement(system, composition, find_from_environment() if system.emulation else None)
         self._reaper = () if _follows_every_process() else _REAPER
 
+    @staticmethod
+    def load(*, torch: bool) -> None:
+        """Ranks start on other hosts, with interpreters of their own."""
+
     @property
     def links(self) -> Mapping[str, Any] | None:
         return self._hosts.links

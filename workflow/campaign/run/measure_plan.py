@@ -187,6 +187,6 @@ def _load(campaign: Campaign) -> None:
     """Load before forking what each lease would load or look up by itself, which takes longer than a short run."""
     package_versions()
     launcher = campaign.system.launcher
-    pkgutil.resolve_name(LAUNCHERS[launcher])
+    pkgutil.resolve_name(LAUNCHERS[launcher]).load(torch=any(each.needs_torch for each in campaign.workloads.values()))
     import_module(SUBMITTERS[launcher])
     fabric_kind(campaign.system.fabric["kind"])
