@@ -10,7 +10,11 @@ import pytest
 
 from campaign.errors import FabricError
 from campaign.fabrics.control_plane.protocol import Change
-from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure
+from campaign.fabrics.dialects.redfish.answers import Missing
+from campaign.fabrics.dialects.redfish.options import Options
+from campaign.fabrics.dialects.redfish.service import Service
+from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, PartialFailure
+from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Request, Tag
 from campaign.lease.lifecycle import acquire, check, release
 from campaign.lease.reconcile import reconcile
@@ -583,3 +587,21 @@ def test_a_block_of_two_physical_systems_is_no_lease_and_ours_is_given_back(tmp_
         assert "gpu1: also held by somebody, on host2" in composition.shortfall(wanted())
         assert b.fabric.release("one") == ()
         assert b.attached() == {}
+
+
+def test_a_body_that_is_an_error_is_no_resource_whatever_its_status(tmp_path: Path) -> None:
+    with bench(tmp_path, **PEERS["interface emulator 1.0.5"]) as b:
+        service, absent = Service(Client(Options(url=b.server.url))), f"{SYSTEMS}/none"
+        assert service.find(absent) is None
+        assert service.collection({"ResourceZones": {"@odata.id": absent}}, "ResourceZones") == []
+        with pytest.raises(Missing):
+            service.change("DELETE", absent)
+        with pytest.raises(OutcomeUnknown, match="HTTP 500"):
+            service.change("POST", SYSTEMS, {"Name": "x"})
+        for body in ('{"error": "no such thing"}', '[{"Id": "none"}, 409]', '[{"Id": "none"}, 404]'):
+            b.server.faults.add(Fault("lie", "GET", absent, body=body))
+        assert service.find(absent) is None
+        with pytest.raises(Busy):
+            service.find(absent)
+        assert service.find(absent) is None
+        service.client.close()
