@@ -21,6 +21,7 @@ from campaign.observe.links.alpha_beta_model import with_models
 from campaign.observe.links.document import LinksDocument
 from campaign.observe.links.lease_links import measure_links
 from campaign.processes.marked import children
+from campaign.workloads.protocol import Ended
 from campaign.workloads.trainer import forkserver
 from tests.unit.launch.compositions import composition, system
 
@@ -66,6 +67,21 @@ def test_every_pair_is_measured_in_every_way(three: LinksDocument) -> None:
     # One measurement stands for both directions.
     both = three.matrices.bidirectional_gb_per_s
     assert both[0][1] == both[1][0]
+
+
+def test_a_measurement_that_is_disturbed_is_repeated_and_then_discarded(tmp_path: Path) -> None:
+    class Suspended:
+        runs = 0
+
+        def run(self, *_: Any) -> Ended:
+            self.runs += 1
+            return Ended((0, 0, 0), 0.0, 1.0, disturbed="the run was suspended, and went on")
+
+    suspended: Any = Suspended()
+    found = measure(suspended, THREE, tmp_path)
+    assert suspended.runs == 3
+    assert found.problems == ("links: the run was suspended, and went on, 3 times in a row; results were discarded",)
+    assert found.matrices is None
 
 
 def test_devices_and_ways_are_named(three: LinksDocument) -> None:
