@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.config.resolve import Campaign
-from campaign.documents.record import Record, RecordedCell, Store
+from campaign.documents.record import Record, RecordedCell, Store, read_record
 from campaign.documents.run_numbers import composition_of, runs_of
 from campaign.plan.matrix import expand, specification
 
@@ -34,6 +34,13 @@ def fill(campaign: Campaign, results: Path, share: float = 1.0) -> Store:
             requested_s = float(number + (composition - 1) * len(campaign.configurations))
             write(results / "leases" / f"{name}.1.json", lease_document(name, requested_s))
     return store
+
+
+def change(path: Path) -> None:
+    """Have a record say that its run started later, as another measurement of the run would."""
+    record = read_record(path)
+    path.unlink()
+    Store(path.parent.parent.parent).write(record.model_copy(update={"started": record.started + 1.0}))
 
 
 def _lease(configuration: str, composition: int) -> str:

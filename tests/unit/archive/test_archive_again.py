@@ -14,6 +14,7 @@ from campaign.archive import Wishes, opened, write_archive
 from campaign.config.resolve import Campaign
 from campaign.documents.record import Store
 from campaign.errors import ArchiveError
+from tests import campaign_records
 from tests.unit.archive import archive_data
 
 
@@ -80,7 +81,7 @@ def test_a_record_that_was_measured_again_replaces_the_old_one_and_keeps_it(
 ) -> None:
     path = first_record(results)
     old, name = path.read_bytes(), path.relative_to(results).as_posix()
-    path.write_bytes(old.replace(b'"started":17', b'"started":18'))
+    campaign_records.change(path)
     written = write_archive(campaign, results, there)
     assert (written.kept, written.superseded) == ((), (name,))
     members = contents(there)

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from campaign.cli.main import main
+from tests.campaign_records import change
 from tests.unit.archive import archive_data
 
 
@@ -37,7 +38,7 @@ def test_writing_again_says_what_it_kept(place: Path) -> None:
     run()
     paths = sorted((place / "results" / "small" / "records").rglob("*.1.json"))
     paths[0].unlink()
-    paths[1].write_bytes(paths[1].read_bytes().replace(b'"started":17', b'"started":18'))
+    change(paths[1])
     output = run().output
     assert (
         f"1 files that only the existing archive had were kept: records/{paths[0].parent.name}/{paths[0].name}"
@@ -71,7 +72,7 @@ def test_extract_says_how_to_go_on(place: Path) -> None:
 def test_merge_says_what_became_of_it(place: Path) -> None:
     run("--output", "a.zip")
     path = min((place / "results" / "small" / "records").rglob("*.1.json"))
-    path.write_bytes(path.read_bytes().replace(b'"started":17', b'"started":18'))
+    change(path)
     run("--output", "b.zip")
     result = run("merge", "m.zip", "a.zip", "b.zip")
     assert result.exit_code == 1

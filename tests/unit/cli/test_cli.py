@@ -85,6 +85,8 @@ def test_plan_as_a_table_json_and_tsv_without_side_effects(run: Run, campaign: P
     assert "other cell" not in table.output
     (tmp_path / "results" / "small" / "records" / "ff").mkdir(parents=True)
     (tmp_path / "results" / "small" / "records" / "ff" / f"{'f' * 20}.1.json").touch()
+    (tmp_path / "results" / "small" / "tables").mkdir()
+    (tmp_path / "results" / "small" / "tables" / "runs.parquet").touch()  # which were made of this record, too
     assert "1 other cell with records in these results" in run("plan", str(campaign)).output
 
 

@@ -19,7 +19,11 @@ from campaign.cli.options import (
 from campaign.cli.terminal import Table, say, show, show_json
 from campaign.errors import ConfigError
 from campaign.lease import manual
-from campaign.wording import printable
+from campaign.paths import Results
+from campaign.run import check_results
+from campaign.wording import plural, printable
+
+_SHOWN = 20
 
 
 @click.command()
@@ -109,8 +113,12 @@ _SEEN = {True: "yes", False: "NO", None: "not looked at"}
 def verify(campaign: Path, results: Path, style: str) -> None:
     """Read back every composition that is held, from the fabric and from the hosts, device by device.
 
-    Exits with 1 when a device is missing, broken, or not what was requested.
+    Of the results directory of a campaign, such as results/first: read every record, lease, journal and plan instead. Exits with 1
+    when a device is missing, broken, or not what was requested, or a file is damaged.
     """
+    if campaign.is_dir():
+        _verify_results(Results.at(campaign.absolute()))
+        return
     found = manual.verify(campaign, results)
     if style == "json":
         show_json(found)
@@ -136,3 +144,14 @@ def verify(campaign: Path, results: Path, style: str) -> None:
             say(f"differs from the request: {mismatch}")
     if not well:
         sys.exit(1)
+
+
+def _verify_results(results: Results) -> None:
+    found = list(check_results.problems(results))
+    for problem in found[:_SHOWN]:
+        click.secho(problem, fg="red", err=True)
+    if found:
+        more = f", {len(found) - _SHOWN} more are not shown" if len(found) > _SHOWN else ""
+        click.echo(f"{results.directory}: {plural(len(found), 'problem')}{more}", err=True)
+        sys.exit(1)
+    say(f"{results.directory}: every record, lease, journal and plan is whole")

@@ -23,6 +23,7 @@ from campaign.plan.plan import Plan
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
+from campaign.slurm.parse import Job
 from campaign.slurm.poll import Poll
 
 
@@ -65,16 +66,17 @@ def _asked_last(asked: Request) -> Request:
 
 def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
     """JSON-able."""
-    plan = read_plan(asked, allow_unfit=True)
+    plan = read_plan(asked, allow_unfit=True, checked=False)
     results = Results(asked.results, plan.campaign.name)
-    queued = {lease.name: job.job_id for lease in plan.leases if (job := submitted_jobs.read(results, lease.name))}
+    queued = {lease.name: job for lease in plan.leases if (job := submitted_jobs.read(results, lease.name))}
     in_slurm, problem = _queue(results, interval_s and plan.campaign.system.slurm.poll_s) if queued else ({}, "")
     last = {line["lease"]: f"{line['what']}: {line['status']}" for line in read_json_lines(results.progress)[0]}
     leases = []
     for lease in plan.leases:
-        job_id = queued.get(lease.name)
-        if job_id is not None:
-            state = in_slurm.get(job_id, "is no longer in the queue")
+        job = queued.get(lease.name)
+        if job is not None:
+            shown = in_slurm.get(job.job_id)
+            state = _where(shown) if shown and job.is_shown_by(shown) else "is no longer in the queue"
         elif is_locked(results.driver_lock(lease.name)):
             state = "measuring"
         elif is_locked(results.measure_lock(lease.name)):
@@ -82,8 +84,8 @@ def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
         else:
             state = "to do" if lease.missing else "complete"
         leases.append({
-            "lease": lease.name, "runs": lease.runs, "runs_done": lease.runs - lease.missing, "state": state, "job": job_id,
-            "last_run": last.get(lease.name),
+            "lease": lease.name, "runs": lease.runs, "runs_done": lease.runs - lease.missing, "state": state,
+            "job": job and job.job_id, "last_run": last.get(lease.name),
         })  # fmt: skip
     return {
         "campaign": plan.campaign.name,
@@ -129,12 +131,12 @@ def _words(lease: Mapping[str, Any]) -> str:
     return f"{state}, {'last: ' + lease['last_run'] if lease['last_run'] else 'no run finished yet'}"
 
 
-def _queue(results: Results, interval_s: float | None) -> tuple[dict[str, str], str]:
-    """State of this user's Slurm jobs by id, and why Slurm does not answer; interval_s: between two looks, None: look now."""
+def _where(job: Job) -> str:
+    return f"{job.state.lower()} " + (f"on {', '.join(job.hosts)}" if job.hosts else f"({job.reason})")
+
+
+def _queue(results: Results, interval_s: float | None) -> tuple[Mapping[str, Job], str]:
+    """This user's Slurm jobs by id, and why Slurm does not answer; interval_s: between two looks, None: look now."""
     poll = Poll(results.slurm, Slurm(results.slurm_calls), interval_s or 1.0)
     snapshot = poll.snapshot(fresh=interval_s is None)
-    states = {
-        job.job_id: f"{job.state.lower()} " + (f"on {', '.join(job.hosts)}" if job.hosts else f"({job.reason})")
-        for job in snapshot.jobs.values()
-    }
-    return states, "" if snapshot.reachable else snapshot.problem
+    return snapshot.jobs, "" if snapshot.reachable else snapshot.problem

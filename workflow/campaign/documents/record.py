@@ -8,12 +8,13 @@ way to a record of the run itself.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +48,7 @@ Status = Literal[
 ]
 
 _KEY = r"([0-9a-f]{20})\.(\d{1,6})"
+_CHECKSUM = re.compile(rb',"checksum":"([0-9a-f]{20})"\}\s*\Z')
 _NAME = re.compile(rf"{_KEY}(?:\.implied-by\.{_KEY})?\.json")
 
 
@@ -135,6 +137,10 @@ class Record(_Closed):
     flags: tuple[str, ...] = Field(default=(), description="what a reader of this number should know")
     log: str = Field(default="", description="path of the log, relative to the results directory")
     source: Source | None = Field(default=None, description="where an imported record was read from")
+    checksum: str = Field(
+        default="",
+        description="SHA-256 (20 digits) of the file's bytes before this key and its comma; last in the file",
+    )
 
     @property
     def key(self) -> tuple[str, int]:
@@ -210,12 +216,23 @@ class Store:
 
     def write(self, record: Record) -> None:
         path = self.path(*record.key).with_name(_file_name(record))
-        write_once(path, record.model_dump_json(exclude_defaults=False).encode() + b"\n")
+        body = record.model_dump_json(exclude={"checksum"}).encode().removesuffix(b"}")
+        write_once(path, body + b',"checksum":"%s"}\n' % _checksum(body))
 
     def read(self, cell_id: str, repetition: int) -> Record:
         """The record of a run, or the one that says what implies how it ends."""
         path = self.path(cell_id, repetition)
         return read_record(path if path.exists() else self._implied(cell_id, repetition) or path)
+
+    def damaged(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+        """Those of these records that cannot be read, and why."""
+        found = {}
+        for key in keys:
+            try:
+                self.read(*key)
+            except RecordError as error:
+                found[key] = str(error)
+        return found
 
     def forget_implied_by(self, cell_id: str, repetition: int) -> None:
         """Remove what rests on a record that says something else now."""
@@ -228,8 +245,12 @@ class Store:
             yield self.read(*key)
 
     def share(self, document: object) -> str:
-        """Store what many records have in common once; gives the hash to refer to it by."""
+        """Store what many records have in common once; gives the hash to refer to it by. A damaged file is replaced."""
         name = content_hash(document)
+        try:
+            self.shared_document(name)
+        except RecordError:
+            (self.shared / f"{name}.json").unlink(missing_ok=True)
         write_once(self.shared / f"{name}.json", (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
         return name
 
@@ -247,6 +268,12 @@ def read_record(path: Path) -> Record:
         content = path.read_bytes()
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
+    if found := _CHECKSUM.search(content):
+        if _checksum(content[: found.start()]) != found[1]:
+            raise RecordError(
+                f"{path}: was changed since it was written (checksum); move it away and the run is measured again"
+            )
+        content = content[: found.start()] + b"}"
     try:
         record = Record.model_validate_json(content)
     except ValidationError as error:
@@ -257,6 +284,10 @@ def read_record(path: Path) -> Record:
     if path.name != _file_name(record):
         raise RecordError(f"{path}: holds the record of {record.cell_id}.{record.repetition}; move it away")
     return record
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest()[:20].encode()
 
 
 def _file_name(record: Record) -> str:

@@ -27,7 +27,7 @@ from campaign.plan.cost.history import document_of, earlier_spread, read_costs
 from campaign.plan.cost.ranking import Offer
 from campaign.plan.lease_plans import DocumentNames, plan_digest
 from campaign.plan.matrix import Matrix, Removed, expand
-from campaign.plan.missing_runs import Known, implied_cells, read_known
+from campaign.plan.missing_runs import Known, implied_cells, read_known, without_damaged
 from campaign.plan.oom_frontier import campaign_frontier
 from campaign.plan.plan import Plan, PlannedLease, build_plan, host_count, isolation, wall_s
 from campaign.plan.reference import without_references
@@ -128,13 +128,17 @@ def _is_no(value: object) -> bool:
     raise ConfigError(f"--config skip_implied: '{value}' is not one of yes, no")
 
 
-def read_plan(asked: Request, *, allow_unfit: bool = False) -> Plan:
-    """The plan against the records that are there; ConfigError when a configuration can never fit the pool."""
+def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True) -> Plan:
+    """The plan against the records that are there; ConfigError when a configuration can never fit the pool.
+
+    checked: whether damaged records count as none (`without_damaged`).
+    """
     campaign = asked.load()
     results = Results(asked.results, campaign.name)
     store = Store(results.directory)
     matrix = expand(campaign, asked.where, hosts=RecordedHosts(store))
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
+    known = without_damaged(known, store) if checked else known
     implied = implied_cells(campaign_frontier(campaign, store), matrix.cells, known)
     costs = read_costs(results, asked.learn_from)
     forecaster = Forecaster(costs, campaign.system.name)

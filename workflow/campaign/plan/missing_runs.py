@@ -3,7 +3,8 @@ makes needless."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from campaign.documents.cell import Cell
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.record import Record, Store
 from campaign.documents.run_numbers import runs_of
+from campaign.paths import Results
 from campaign.plan.oom_frontier import Frontier, implied_record
 from campaign.plan.repetitions import CellIn, Key, Reached, Repetitions, Stops, planned
 
@@ -42,6 +44,20 @@ def read_known(store: Store, *, skip_implied: bool, cells: Sequence[Cell] | None
         measured = {key for key in keys if store.has(*key, implied=skip_implied)}
         return Known(measured, {key: stop for found in ended for key, stop in found.items()})
     return Known(store.index(implied=skip_implied), Stops(store.results).index())
+
+
+def without_damaged(known: Known, store: Store) -> Known:
+    """What is known without damaged records. Those are read that were changed since tables were made of all of them."""
+    return replace(known, measured=known.measured - store.damaged(_changed(store, known.measured)).keys())
+
+
+def _changed(store: Store, keys: Iterable[Key]) -> Iterator[Key]:
+    tables = Results.at(store.results).tables / "runs.parquet"
+    since = tables.stat().st_ctime_ns if tables.exists() else 0
+    for key in keys:
+        with suppress(FileNotFoundError):  # it is implied by another one
+            if store.path(*key).stat().st_ctime_ns > since:  # the time that nobody can set
+                yield key
 
 
 def missing_runs(

@@ -54,6 +54,7 @@ from campaign.slurm.excluded_hosts import ChangedHosts, ExcludedHosts
 from campaign.slurm.free_hosts import FreeHosts
 from campaign.slurm.strategies import Strategy, open_strategy
 from campaign.submit import StillQueued, open_submitter
+from campaign.wording import plural
 
 MANIFEST = "manifest/1"
 _RETRY_S = 1.0
@@ -115,6 +116,7 @@ class _Measuring:
     def run(self) -> dict[str, Any]:
         self.store.share(self.plan.campaign_as_used)
         self.keep_last_use()
+        self.set_damaged_aside()
         self.record_implied()
         if self.missing():
             preflight(self.of_lease())
@@ -172,6 +174,14 @@ class _Measuring:
         journal = self.journal(lease_id(self.results, self.plan.lease))
         if journal.state in ("RELEASED", "LEAKED"):
             self.keep(self.plan.lease, journal)
+
+    def set_damaged_aside(self) -> None:
+        """Have runs measured again of which the record cannot be read."""
+        keys = [(cell.id, run) for cell in self.plan.work for run in runs_of(cell.settings)]
+        keys = [key for key in keys if self.store.path(*key).exists()]
+        if damaged := self.store.damaged(keys):
+            aside = set_aside(self.store, list(damaged), why=f"damaged: {next(iter(damaged.values()))}")
+            self.tell(f"{plural(len(damaged), 'record')} cannot be read and went to {aside.directory}; measured again")
 
     def tell(self, message: str) -> None:
         self.say(f"{self.plan.lease}: {message}")

@@ -32,7 +32,7 @@ from campaign.launch import LAUNCHERS
 from campaign.paths import Results
 from campaign.plan.concurrency import NOTHING, Share, limit_of, share_of
 from campaign.plan.lease_plans import campaign_of
-from campaign.plan.missing_runs import Known, read_known
+from campaign.plan.missing_runs import Known, read_known, without_damaged
 from campaign.processes.signals import ENDING
 from campaign.run.environment import package_versions
 from campaign.run.progress import totals
@@ -99,7 +99,8 @@ class _Queue:
 
     def unmeasured(self, planned: PlanDocument) -> Iterator[LeaseCost]:
         skip = self.campaign.protocol.skip_implied
-        known = read_known(Store(self.results.directory), skip_implied=skip)
+        store = Store(self.results.directory)
+        known = without_damaged(read_known(store, skip_implied=skip), store)
         for lease in planned.leases:
             last, path = _manifests(self.results, lease.lease, lease.run_set)
             if last and read_json(last).get("missing") == [] and self.is_whole(lease, known):

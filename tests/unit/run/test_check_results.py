@@ -1,0 +1,207 @@
+"""What `campaign verify` finds in a results directory, and what the next run does about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from campaign.cli.main import main
+from campaign.documents.record import Store
+from campaign.documents.superseded import all_set_aside
+from campaign.errors import ConfigError
+from campaign.lease.campaign_leases import lease_id
+from campaign.lease.journal import Journal
+from campaign.paths import Results
+from campaign.plan.dag import Request, read_plan
+from campaign.plan.lease_plans import lease_plans
+from campaign.plan.missing_runs import read_known, without_damaged
+from campaign.plan.write import write_plan
+from campaign.run.check_results import problems
+from campaign.run.measure_lease import _Measuring
+from tests import measured_campaign
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("finished")
+    results = measured_campaign.write(directory)
+    asked = Request(directory / "campaign.yaml", directory / "results")
+    write_plan(read_plan(asked), Results.at(results))
+    return directory
+
+
+@pytest.fixture
+def directory(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "finished", copy_function=shutil.copy))
+
+
+@pytest.fixture
+def results(directory: Path) -> Results:
+    return Results(
+        directory / "results", next(path.name for path in (directory / "results").iterdir() if path.name[0] != ".")
+    )
+
+
+def record_of(results: Results) -> Path:
+    return min(results.records.glob("*/*.json"))
+
+
+def cut(results: Results) -> str:
+    path = record_of(results)
+    path.write_bytes(path.read_bytes()[:100])
+    return f"{path.name}: not a whole record"
+
+
+def emptied(results: Results) -> str:
+    record_of(results).write_bytes(b"")
+    return "not a whole record"
+
+
+def another_digit(results: Results) -> str:
+    """It is still a record, and says something else."""
+    path = record_of(results)
+    text = path.read_text()
+    rate = text.partition('"throughput_per_s":')[2][:3]
+    path.write_text(text.replace(f'"throughput_per_s":{rate}', f'"throughput_per_s":{(int(rate) + 1) % 1000}', 1))
+    return "was changed since it was written"
+
+
+def renamed(results: Results) -> str:
+    path = record_of(results)
+    path.rename(path.with_name(f"{path.name.split('.')[0]}.999.json"))
+    return "holds the record of"
+
+
+def of_another_time(results: Results) -> str:
+    """The run of a driver whose lease had been given back."""
+    store = Store(results.directory)
+    path = record_of(results)
+    record = store.read(*path.name.split(".")[:1], int(path.name.split(".")[1]))
+    path.unlink()
+    store.write(record.model_copy(update={"started": record.started + 5000.0, "ended": record.ended + 5000.0}))
+    return "was not within its lease"
+
+
+def unshared(results: Results) -> str:
+    min(results.shared.glob("*.json")).unlink()
+    return "is missing ("
+
+
+def shared_changed(results: Results) -> str:
+    path = min(results.shared.glob("*.json"))
+    path.write_text(path.read_text().replace("{", '{"more": 1,', 1))
+    return "does not match its name"
+
+
+def lease_lost(results: Results) -> str:
+    path = min(results.leases.glob("*.json"))
+    path.write_text("{")
+    return f"{path.name}: cannot be read"
+
+
+def manifest_lost(results: Results) -> str:
+    path = min(results.manifests.glob("*/*.json"))
+    path.write_text("[]")
+    return "not a JSON object"
+
+
+def plan_changed(results: Results) -> str:
+    path = min(results.lease_plans.glob("*.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "run_set": "another"}))
+    return "its checksum does not match"
+
+
+def journal_of(results: Results) -> Journal:
+    journal = Journal(results.journals("testbed"), lease_id(results, "1x1-local"))
+    for state in ("PLANNED", "RESERVED", "COMPOSING"):
+        journal.advance(state)  # type: ignore[arg-type]
+    return journal
+
+
+def journal_torn(results: Results) -> str:
+    path = journal_of(results).path
+    path.write_bytes(path.read_bytes().replace(b"RESERVED", b'RESER\0"'))
+    return ".jsonl:2: is no line of a journal"
+
+
+def journal_short(results: Results) -> str:
+    path = journal_of(results).path
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "RESERVED" not in line))
+    return ".jsonl:2: a lease that is PLANNED cannot become COMPOSING"
+
+
+def test_a_whole_campaign_has_no_problem(results: Results) -> None:
+    journal_of(results)
+    assert list(problems(results)) == []
+    said = CliRunner().invoke(main, ["verify", str(results.directory)])
+    assert (said.exit_code, "is whole" in said.output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut, emptied, another_digit, renamed, of_another_time, unshared, shared_changed, lease_lost, manifest_lost, plan_changed,
+     journal_torn, journal_short],
+)  # fmt: skip
+def test_what_is_damaged_is_named(results: Results, damage: Callable[[Results], str]) -> None:
+    words = damage(results)
+    assert any(words in problem for problem in problems(results)), list(problems(results))
+    said = CliRunner().invoke(main, ["verify", str(results.directory)])
+    assert said.exit_code == 1
+    assert words in said.output
+
+
+def test_a_directory_without_results_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds neither records nor a plan"):
+        list(problems(Results.at(tmp_path)))
+
+
+@pytest.mark.parametrize("damage", [cut, emptied, another_digit])
+def test_a_damaged_record_of_a_finished_campaign_is_measured_again(
+    directory: Path, results: Results, damage: Callable[[Results], str]
+) -> None:
+    (results.tables).mkdir()
+    (results.tables / "runs.parquet").touch()  # all records were read
+    time.sleep(0.02)  # times of files are those of the kernel's ticks
+    asked = Request(directory / "campaign.yaml", directory / "results")
+    assert read_plan(asked).missing == 0
+    path = record_of(results)
+    before = path.stat()
+    damage(results)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a copy or a bad disk leaves it
+    plan = read_plan(asked)
+    assert plan.missing == 1
+    (lease,) = (
+        each for each in lease_plans(plan) if any(lease.missing and lease.name == each.lease for lease in plan.leases)
+    )
+    said: list[str] = []
+    measuring = _Measuring(lease, results, said.append, False)
+    assert measuring.missing() == []
+    measuring.set_damaged_aside()
+    assert len(measuring.missing()) == 1
+    assert "1 record cannot be read and went to" in said[0]
+    (aside,) = all_set_aside(results.directory)
+    assert aside.why.startswith("damaged: ")
+
+
+def test_records_that_tables_were_made_of_are_not_read_again(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    (results.tables).mkdir()
+    (results.tables / "runs.parquet").touch()
+    monkeypatch.setattr(Store, "read", lambda *_: pytest.fail("a record was read"))
+    store = Store(results.directory)
+    assert without_damaged(read_known(store, skip_implied=True), store).measured == store.index()
+
+
+def test_what_records_share_is_written_again_when_it_is_damaged(results: Results) -> None:
+    store = Store(results.directory)
+    path = min(results.shared.glob("*.json"))
+    document = json.loads(path.read_text())
+    path.write_text("{}")
+    assert store.share(document) == path.stem
+    assert store.shared_document(path.stem) == document

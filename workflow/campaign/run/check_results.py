@@ -1,0 +1,108 @@
+"""What is wrong with the files of a results directory: records, what they refer to, leases, journals and the plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from campaign.documents.lease_plan import read_lease_plan
+from campaign.documents.record import IMPORTED, Record, Store
+from campaign.errors import CampaignError, ConfigError
+from campaign.files import require_json
+from campaign.lease.campaign_leases import lease_of
+from campaign.lease.journal import TRANSITIONS
+from campaign.paths import Results
+from campaign.plan.matrix import cell_id
+
+_CLOCKS_S = 5.0  # by which the clocks of hosts may differ
+_AGAIN = "'campaign run' measures it again"
+_RESTORE = "restore it from an archive"
+
+
+def problems(results: Results) -> Iterator[str]:
+    """A sentence for each file that is damaged, with its path and what to do. ConfigError: the directory holds no results."""
+    store = Store(results.directory)
+    keys = sorted(store.index())
+    if not keys and not results.plan_document.exists():
+        raise ConfigError(
+            f"{results.directory}: holds neither records nor a plan; give the results directory of a campaign"
+        )
+    leases: dict[str, dict[str, Any]] = {}
+    for path in sorted(results.leases.glob("*.json")):
+        try:
+            leases[path.stem] = require_json(path, _RESTORE)
+        except CampaignError as error:
+            yield str(error)
+    for key in keys:
+        try:
+            record = store.read(*key)
+        except CampaignError as error:
+            yield str(error)
+            continue
+        yield from _of_record(record, store.path(*key), results, leases.get(record.lease_id))
+    yield from _of_shared(store)
+    for path in sorted(results.lease_plans.glob("*.json")):
+        try:
+            read_lease_plan(path)
+        except CampaignError as error:
+            yield str(error)
+    others = [results.plan_document, *sorted(results.manifests.glob("*/*.json"))]
+    for path in others:
+        try:
+            if path.exists():
+                require_json(path, "remove it; 'campaign run' writes it again")
+        except CampaignError as error:
+            yield str(error)
+    yield from _of_journals(results)
+
+
+def _of_record(record: Record, path: Path, results: Results, lease: dict[str, Any] | None) -> Iterator[str]:
+    where = path.relative_to(results.directory)
+    if cell_id(record.specification) != record.cell_id:
+        yield f"{where}: its specification is not that of cell {record.cell_id}; move it away, and {_AGAIN}"
+    named = ("composition", "environment", "campaign", "links", "software")
+    for name in named:
+        shared = getattr(record, name)
+        if shared and not (results.shared / f"{shared}.json").exists():
+            yield f"{where}: shared/{shared}.json is missing ({name}); {_RESTORE}"
+    if record.telemetry and not (results.directory / record.telemetry).exists():
+        yield f"{where}: {record.telemetry} is missing; {_RESTORE}"
+    if record.implied_by or IMPORTED in record.flags or lease is None:
+        return
+    ready, released = lease.get("ready_s"), lease.get("release_started_s")
+    if (ready and record.started < ready - _CLOCKS_S) or (released and record.ended > released + _CLOCKS_S):
+        yield (
+            f"{where}: its run was not within its lease {record.lease_id} (leases/{record.lease_id}.json): what it ran on may have "
+            f"been somebody else's; move it away, and {_AGAIN}"
+        )
+
+
+def _of_shared(store: Store) -> Iterator[str]:
+    for path in sorted(store.shared.glob("*.json")):
+        try:
+            store.shared_document(path.stem)
+        except CampaignError as error:
+            yield str(error)
+
+
+def _of_journals(results: Results) -> Iterator[str]:
+    """Journals of this campaign's leases, on whatever system they are."""
+    for path in sorted((results.root / ".systems").glob("*/leases/*.jsonl")):
+        if lease_of(results, path.stem) is None:
+            continue
+        state = None
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            try:
+                entry = json.loads(line)
+                after = entry.get("state")
+            except (ValueError, AttributeError):
+                yield f"{path}:{number}: is no line of a journal; 'campaign release --orphans' ends what the lease still holds"
+                break
+            if after is not None:
+                if after not in TRANSITIONS.get(state, ()):
+                    before = state or "new"
+                    yield f"{path}:{number}: a lease that is {before} cannot become {after}; lines of it are lost or changed"
+                    break
+                state = after
