@@ -156,7 +156,7 @@ def test_failures_of_the_subject_are_data(project: Project) -> None:
     project.workload("shot", body="kill -9 $$")
     for name, number in (("shotonce", "KILL"), ("frozen", "STOP")):
         flag = project.temporary / name
-        project.workload(name, body=f"test -e {flag} || {{ touch {flag}; kill -{number} $$; }}; echo rate: 10")
+        project.workload(name, body=f"if ! test -e {flag}; then touch {flag}; kill -{number} $$; fi; echo rate: 10")
     once = ["hungry", "stuck", "shot", "shotonce", "frozen"]
     project.campaign(
         workload=["failing", *once],
