@@ -27,7 +27,7 @@ def leases(project: Project) -> Iterable[Figure]:
         loop = "shell loop, snakemake --version"
         yield Figure(f"{count} leases of 0.1 s", took.wall_s, "s", _TWICE * floor_s, floor_s, loop, took.cpu_s)
         yield Figure(f"{count} leases: memory of the largest process", took.peak_mib, "MiB", 250)
-        yield Figure(f"{count} leases: files a lease", files, "", 16)
+        yield Figure(f"{count} leases: files a lease", files, "", 11)
     path = project.campaign("many", 10_000, configurations=_CONFIGURATIONS, lease_per="cell")
     planned = least(lambda: project.run("campaign", "plan", str(path), "--format", "tsv"), _TIMES)
     yield Figure("campaign plan, 10,000 leases", planned.wall_s, "s", 5, cpu_s=planned.cpu_s)

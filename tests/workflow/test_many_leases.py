@@ -61,6 +61,9 @@ def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project
     process = site.start("--cores", str(cores))
     until(lambda: len(site.slurm.jobs()) >= cores, TIME_OUT_S, project.said)
     end(project, process, signal.SIGINT)
+    # Leases that ask while others come share an array; Slurm is asked for its limits, and looked at once an interval.
+    calls = site.calls()
+    assert (calls["sbatch"] <= 4, calls["scontrol"] <= 1, calls["squeue"] <= 4, calls["sinfo"]) == (True, True, True, 0)
     submitted = len(site.slurm.jobs())
     assert (submitted, site.states()) == (cores, {"PENDING"})
 
@@ -73,6 +76,7 @@ def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project
     assert asked == {}
     end(project, process, signal.SIGINT, signal.SIGINT)
     assert (len(site.slurm.jobs()), site.states()) == (submitted, {"CANCELLED"})
+    assert len(site.slurm.calls("scancel")) <= 3
 
 
 @pytest.mark.parametrize(

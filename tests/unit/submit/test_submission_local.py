@@ -112,8 +112,11 @@ def test_a_driver_that_has_ended_is_not_alive(here: Login) -> None:
     until(submission.result_file.exists)
     until(lambda: not submitter.fate(submission).alive)
     submitter.stop(lease)
+    said = submission.log_file.stat().st_size
     submitter.forget(lease)
     assert submitter.find(lease) is None
+    # Of hundreds of leases, only logs that say something are kept.
+    assert submission.folder.exists() == bool(said)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import sys
 import time
@@ -83,7 +84,10 @@ class LocalSubmitter:
         kill_marked(self.results.run_mark(lease))
 
     def forget(self, lease: str) -> None:
-        """A process that has ended is not found again."""
+        """A process that has ended is not found again. Of drivers that had nothing to say, no files are kept."""
+        for result in self._folders(lease).glob("*/*.result.json"):
+            if not any(log.stat().st_size for log in result.parent.glob("*_log.err")):
+                shutil.rmtree(result.parent, ignore_errors=True)
 
     def _folders(self, lease: str) -> Path:
         """Where each driver of a lease has its folder, which has its token as name."""
