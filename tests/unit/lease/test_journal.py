@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from campaign.errors import FabricError
 from campaign.fabrics.errors import Conflict
+from campaign.files import write_json
+from campaign.lease.campaign_leases import lease_document, use_of
 from campaign.lease.journal import TRANSITIONS, Journal, Ownership, is_owned, journaled
+from campaign.paths import Results
 
 
 def begun(directory: Path) -> Journal:
@@ -131,3 +134,35 @@ def test_faults_are_those_of_the_fabric_and_of_the_use_in_their_order(tmp_path: 
     assert [fault["error"] for fault in document["faults"]] == ["Busy", "DevicesDiffer"]
     assert document["faults"][1].keys() == {"time_s", "operation", "error", "message"}
     assert (document["operations"], document["retries"]) == (2, 1)
+
+
+def test_a_use_has_a_number_that_no_other_use_had_though_its_journal_is_lost(tmp_path: Path) -> None:
+    results = Results(tmp_path, "demo")
+
+    def used() -> str:
+        journal = Journal(tmp_path / "journals", "one")
+        journal.advance("PLANNED", campaign="demo", owner="me")
+        use = use_of(results, journal)
+        document = lease_document(journal.document(), "lease", use)
+        write_json(results.leases / f"{use}.json", document)
+        assert use_of(results, journal) == use
+        journal.advance("RELEASED")
+        return use
+
+    assert [used(), used()] == ["one.1", "one.2"]
+    (tmp_path / "journals" / "one.jsonl").unlink()
+    assert [used(), used()] == ["one.3", "one.4"]
+
+
+def test_what_is_held_has_a_token_of_its_own_until_it_is_given_back(tmp_path: Path) -> None:
+    journal = begun(tmp_path)
+    first = journal.holding
+    assert first
+    for state in ("COMPOSING", "FABRIC_OK", "HOST_VISIBLE", "READY", "UNKNOWN", "FABRIC_OK", "HOST_VISIBLE", "READY"):
+        journal.advance(state)  # type: ignore[arg-type]
+        assert Journal(tmp_path, "one").holding == first
+    for state in ("UNKNOWN", "ABORTING", "FABRIC_FREE"):
+        journal.advance(state)  # type: ignore[arg-type]
+    assert journal.holding == ""
+    journal.advance("RESERVED", token="another")
+    assert journal.holding == "another"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign import files
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, RecordError
 from campaign.processes.command import Finished
 from campaign.slurm.commands import Slurm
 from campaign.slurm.poll import Poll, Snapshot
@@ -337,6 +338,28 @@ def test_a_directory_that_cannot_be_used_leaves_what_was_known(site: Site, monke
         snapshot = poll.snapshot()
     assert (snapshot.reachable, set(snapshot.jobs)) == (False, {"1"})
     assert "poll.lock: Read-only file system" in snapshot.problem
+    assert poll.snapshot().reachable
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EROFS])
+def test_a_directory_that_may_not_be_written_to_is_not_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As after `chattr +i`, which would else be waited for as if Slurm did not answer."""
+    poll = site.process(interval_s=5.0)
+    poll.snapshot()
+
+    def refuse(path: Path, *_: object) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(files, "try_lock", refuse)
+    for _ in range(6):
+        site.wait(11.0)
+        assert not poll.snapshot().reachable
+    site.wait(11.0)
+    with pytest.raises(RecordError, match=r"poll\.lock: could not be written"):
+        poll.snapshot()
+    monkeypatch.undo()
     assert poll.snapshot().reachable
 
 

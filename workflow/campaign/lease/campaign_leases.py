@@ -41,9 +41,18 @@ def request(
     return request_of(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
 
 
-def use_number(journal: Journal) -> int:
-    """How often the lease has been asked for, this time included: tells the uses of one lease id apart."""
-    return sum(entry.get("state") == "PLANNED" for entry in journal.entries())
+def use_of(results: Results, journal: Journal) -> str:
+    """Id of the lease's last use: its number is how often the lease was asked for, or the next one that no other use has.
+
+    The journal of other uses may be lost, or be on another machine from which the results came.
+    """
+    asked = [entry["time_s"] for entry in journal.entries() if entry.get("state") == "PLANNED"]
+    number = len(asked)
+    while (other := files.read_json(results.leases / f"{journal.lease_id}.{number}.json")) and asked:
+        if other.get("requested_s") == asked[-1]:
+            break
+        number += 1
+    return f"{journal.lease_id}.{number}"
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,7 @@ def obtained_on_demand(results: Results, system: str, job_id: str) -> Obtained:
         )
     document = journal.document()
     return Obtained(
-        f"{journal.lease_id}.{use_number(journal)}",
+        use_of(results, journal),
         Composition.from_document(document["obtained"]),
         tuple(document["mismatches"]),
         journal.holding,

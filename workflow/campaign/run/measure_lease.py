@@ -33,7 +33,7 @@ from campaign.lease.campaign_leases import (
     lease_of,
     reconcile_orphans,
     request,
-    use_number,
+    use_of,
 )
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
@@ -165,7 +165,7 @@ class _Measuring:
 
     def keep(self, lease: str, journal: Journal) -> None:
         """The lease's document beside the records that refer to it, written once it is over."""
-        use = f"{journal.lease_id}.{use_number(journal)}"
+        use = use_of(self.results, journal)
         document = lease_document(journal.document(), lease, use)
         write_once(self.results.leases / f"{use}.json", (json.dumps(document, indent=1) + "\n").encode())
 
@@ -324,7 +324,7 @@ class _Measuring:
 
     def use(self, fabric: Fabric, lease: Lease) -> None:
         """Measure on a composition, and release it; left as it is for the next invocation when the driver goes on alone."""
-        use = f"{lease.id}.{use_number(lease.journal)}"
+        use = use_of(self.results, lease.journal)
         hosts = [host.name for host in lease.composition.hosts]
         self.uses.append(use)
         try:

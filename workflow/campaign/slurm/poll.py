@@ -7,6 +7,7 @@ poll is one squeue, and one sacct when a watched job has left the queue and is n
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import secrets
@@ -16,11 +17,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from campaign import files
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, unwritable
 from campaign.slurm.commands import Slurm
 from campaign.slurm.parse import ACCOUNTING_FORMAT, JOB_FORMAT, Job, parse_sacct, parse_squeue
 
 _FRESH_S = 1.0
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_DENIED_S = 60.0  # in which a server of files may come back from a fault
 _DISABLED = "accounting storage is disabled"
 
 
@@ -63,6 +66,7 @@ class Poll:
         self._known = ""
         self._known_ticks_s = -math.inf
         self._last_ticks_s: float | None = None
+        self._denied_ticks_s: float | None = None  # since when the lock may not be opened
         self._read_last: tuple[tuple[int, int], Snapshot] | None = None  # by the file's inode and time
         # A look that could not be shared, and what was shared then.
         self._unshared: tuple[Snapshot, str] | None = None
@@ -87,7 +91,8 @@ class Poll:
         """The last look; a new one when that is older than the interval, or with `fresh` when it is older than a second.
 
         Without `fresh`, does not wait for another process that is looking. A directory that cannot be used just now gives the last
-        known jobs as of a controller that does not answer. ConfigError: there is no squeue here.
+        known jobs as of a controller that does not answer. ConfigError: there is no squeue here. RecordError: the directory may not
+        be written to, and this does not pass.
         """
         limit_s = min(_FRESH_S, self.interval_s) if fresh else self.interval_s
         look = self._read()
@@ -95,6 +100,7 @@ class Poll:
             return look
         try:
             with files.try_lock(self._lock) as mine:
+                self._denied_ticks_s = None
                 if mine:
                     return self._look(limit_s)
             if look is not None and not fresh:
@@ -102,6 +108,10 @@ class Poll:
             with files.lock(self._lock):
                 return self._look(limit_s)
         except OSError as error:
+            if error.errno in _DENIED:
+                self._denied_ticks_s = self.ticks() if self._denied_ticks_s is None else self._denied_ticks_s
+                if self.ticks() - self._denied_ticks_s >= _DENIED_S:
+                    raise unwritable(error, self._lock) from error
             last = look or Snapshot(0.0, False)
             return replace(last, reachable=False, problem=f"{error.filename or self._lock}: {error.strerror or error}")
 
