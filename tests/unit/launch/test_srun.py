@@ -5,6 +5,7 @@ Refresh the golden files after a wanted change: `python -m tests.unit.launch.tes
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import signal
@@ -30,13 +31,13 @@ from campaign.launch.srun_step import (
     RankEnd,
     StepPlacement,
     codes_of,
+    memory_of_host_mib,
     objection,
     parse_end,
     rank_script,
     read_ends,
     some_rank_failed,
     step_argv,
-    too_much_memory,
 )
 from campaign.processes.marked import marked
 from campaign.workloads.protocol import Step
@@ -418,19 +419,14 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("limit", "environment", "said"),
+    ("job", "mib"),
     [
-        (2048, {"SLURM_MEM_PER_NODE": "1024"}, "memory_limit_mib is 2,048, and the job has 1,024 MiB on a host"),
-        (2048, {"SLURM_MEM_PER_CPU": "512", "SLURM_JOB_CPUS_PER_NODE": "2(x3),3"}, "the job has 1,536 MiB"),
-        (1536, {"SLURM_MEM_PER_CPU": "512", "SLURM_JOB_CPUS_PER_NODE": "2(x3),3"}, ""),
-        (2048, {"SLURM_MEM_PER_NODE": "0"}, ""),
-        (None, {"SLURM_MEM_PER_NODE": "1024"}, ""),
-        (2048, {}, ""),
+        ("NumNodes=2 NumCPUs=32 TRES=cpu=32,mem=32G,node=2,billing=32,gres/gpu=8 Socks/Node=*", 16384),
+        ("ReqTRES=cpu=1,mem=1M,node=1 AllocTRES=cpu=4,mem=1536M,node=1", 1536),
+        ("TRES=cpu=1,mem=0.5T,node=4", 131072),
+        ("TRES=cpu=1,node=1", math.inf),
+        ("", math.inf),
     ],
 )
-def test_more_memory_than_the_job_has_is_refused_before_slurm_lets_it_wait(
-    limit: int | None, environment: dict[str, str], said: str
-) -> None:
-    found = too_much_memory(Limits(1.0, limit), environment)
-    assert bool(found) == bool(said)
-    assert said in found
+def test_the_memory_of_a_job_on_each_host(job: str, mib: float) -> None:
+    assert memory_of_host_mib(job) == mib

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,13 +29,13 @@ from campaign.launch.sidecar import slurm_sidecar
 from campaign.launch.srun_step import (
     RankEnd,
     codes_of,
+    memory_of_host_mib,
     objection,
     rank_script,
     read_ends,
     some_rank_failed,
     step_argv,
     sweep_script,
-    too_much_memory,
 )
 from campaign.slurm.run_on_hosts import Answers, Patience, ask_hosts, call, launch_failures, step_environment
 from campaign.workloads.failures import MEMORY_ENDED
@@ -68,13 +69,21 @@ class SrunLauncher:
     def load(*, torch: bool) -> None:
         """Ranks start on other hosts, with interpreters of their own."""
 
+    @cached_property
+    def _memory_of_host_mib(self) -> float:
+        return memory_of_host_mib(call(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"], "--oneliner"], 60.0)[1])
+
     @property
     def links(self) -> Mapping[str, Any] | None:
         return self._hosts.links
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
-        if why := too_much_memory(limits, os.environ):
-            raise LaunchError(why)
+        if limits.memory_limit_mib and limits.memory_limit_mib > self._memory_of_host_mib:
+            # Newer Slurm would let it wait for ever.
+            raise LaunchError(
+                f"memory_limit_mib is {limits.memory_limit_mib:,}, and the job has {self._memory_of_host_mib:,.0f} MiB on a host: "
+                "lower it, or ask Slurm for more memory"
+            )
         placement = self._hosts.of(step, free_port())
         script, asked = directory / "rank.sh", os.environ.get("SLURM_CPUS_PER_TASK", "")
         argv = step_argv(

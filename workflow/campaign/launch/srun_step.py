@@ -5,6 +5,7 @@ Pure but for reading the files that the script leaves.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import signal
@@ -211,16 +212,10 @@ def step_argv(
     return [*argv, *step.srun, "/bin/sh", str(script), *step.argv]
 
 
-def too_much_memory(limits: Limits, environment: Mapping[str, str]) -> str:
-    """Why a step of these limits can never start in a job of this environment, or ''. Newer Slurm would let it wait for ever."""
-    wanted, whole = limits.memory_limit_mib, environment.get("SLURM_MEM_PER_NODE", "")
-    per_cpu, cpus = environment.get("SLURM_MEM_PER_CPU", ""), environment.get("SLURM_JOB_CPUS_PER_NODE", "")
-    if not whole and per_cpu.isdigit() and cpus:
-        whole = str(int(per_cpu) * max(int(count) for count in re.findall(r"(?:^|,)(\d+)", cpus)))
-    # 0: all memory of a host, whose amount the job is not told.
-    if wanted is None or not whole.isdigit() or not 0 < int(whole) < wanted:
-        return ""
-    return f"memory_limit_mib is {wanted:,}, and the job has {int(whole):,} MiB on a host: lower it, or ask Slurm for more memory"
+def memory_of_host_mib(job: str) -> float:
+    """Memory that a job has on each of its hosts, from `scontrol show job --oneliner`; infinite where that does not say it."""
+    found = re.search(r"\b(?:AllocTRES|TRES)=\S*?mem=([\d.]+)([MGT])\S*?node=(\d+)", job)
+    return float(found[1]) * {"M": 1, "G": 1024, "T": 1024**2}[found[2]] / int(found[3]) if found else math.inf
 
 
 @dataclass(frozen=True, slots=True)
