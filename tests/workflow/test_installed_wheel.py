@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,7 @@ def test_a_project_of_ones_own_is_measured_and_goes_on(installed: Path, tmp_path
     assert (project / "results" / "first" / "report.html").stat().st_size > 10_000
 
     more.write_text(more.read_text().replace("repetitions: 3", "repetitions: 4"))
-    assert "1x1-local: measure 2 of 4 runs" in run(installed, project, "campaign.cli", "run", "--dry-run")
+    planned = run(installed, project, "campaign.cli", "run", "--dry-run")
+    assert re.search(r"^ *\d+  1x1-local +1 host with 1 local cpu-rank +4 +2 ", planned, re.MULTILINE)
     run(installed, project, "campaign.cli", "run", "--", "--until", "measure")
     assert len(list(project.glob("results/first/records/*/*.json"))) == 16

@@ -24,7 +24,7 @@ def end_in_the_leases():
     # Snakemake would list one job for all of them, with reasons of thousands of characters.
     settings = workflow.output_settings
     if isinstance(settings.quiet, set) and not settings.printshellcmds:
-        settings.quiet.update({Quietness.RULES, Quietness.PROGRESS})
+        settings.quiet.add(Quietness.RULES)
     if Quietness.ALL not in (settings.quiet or ()):
         atexit.register(end_dry_run, CAMPAIGN_DAG.plan)
 
