@@ -6,46 +6,14 @@ output, which lists the manifests: what was measured is not Snakemake's to delet
 {runs} is a digest of the runs: so the job runs exactly when a record is missing, whatever Snakemake remembers.
 """
 
-import atexit
-import signal
-
-from campaign.files import acquire_lock
-from campaign.run.measure_plan import STARTS_WHILE
-
-
-def prepare_for_signals():
-    """Make `campaign measure` the one that Ctrl-C and SIGTERM are for: to Snakemake all leases are one job, which it lets finish.
-
-    Leases are started while this process holds a lock: until it dies, or SIGTERM tells it to finish what runs. Ctrl-C has it wait for
-    its job; a second one is for the job alone, and would only interrupt the waiting.
-    """
-    path = Path(".snakemake", f"starts.{os.getpid()}.lock").resolve()
-    atexit.register(path.unlink, missing_ok=True)
-    os.environ[STARTS_WHILE] = str(path)
-    lock, of_snakemake = [acquire_lock(path)], signal.getsignal(signal.SIGTERM)
-
-    def finish(*given):
-        while lock:
-            os.close(lock.pop())
-        of_snakemake(*given)
-
-    def interrupt(*given):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.default_int_handler(*given)
-
-    signal.signal(signal.SIGTERM, finish)
-    signal.signal(signal.SIGINT, interrupt)
-
-
-onstart:
-    prepare_for_signals()
-
 
 rule measure:
     input:
         PLAN,
     output:
         f"{RESULTS}/work/measured/{{manifests}}.json",
+    log:
+        f"{RESULTS}/logs/measure.{{manifests}}.log",
     wildcard_constraints:
         manifests="(?!)" if CAMPAIGN_DAG.is_measured else "[0-9a-f]+",
     conda:

@@ -1,16 +1,11 @@
 """Plan: writes down what will be measured, in which order and at what cost.
 
 REQUIRES: ASKED
-PROVIDES: CAMPAIGN_DAG (the plan, and the path of the listing of its manifests), NAME, RESULTS (directory), PLAN (file), CORES; plan/plan.{digest}.{n}.json, its only declared
-output, so that it is written when there is none of what is planned now; plan/plan.json and plan/plan.tsv for people; plan/leases/, with
-one document a lease; plan/budget.json where a budget is given
+PROVIDES: CAMPAIGN_DAG (the plan, and the path of the listing of its manifests), NAME, RESULTS (directory), PLAN (file), CORES;
+plan/plan.{digest}.{n}.json, its only declared output, so that it is written when there is none of what is planned now;
+plan/plan.json and plan/plan.tsv for people; plan/leases/, with one document a lease; plan/budget.json where a budget is given
 """
 
-import atexit
-
-from snakemake.settings.enums import Quietness
-
-from campaign.cli.plan import end_dry_run
 from campaign.plan.dag import open_dag
 
 CAMPAIGN_DAG = or_exit(open_dag, ASKED)
@@ -18,20 +13,6 @@ NAME = CAMPAIGN_DAG.campaign.name
 RESULTS = str(CAMPAIGN_DAG.results.directory)
 # Rules name files by variables, not by `rules.x.output`, which another workflow's `use rule ... with` cannot follow.
 PLAN = CAMPAIGN_DAG.plan_file
-
-
-def end_in_the_leases():
-    # Snakemake would list one job for all of them, with reasons of thousands of characters.
-    settings = workflow.output_settings
-    if isinstance(settings.quiet, set) and not settings.printshellcmds:
-        settings.quiet.add(Quietness.RULES)
-    if Quietness.ALL not in (settings.quiet or ()):
-        atexit.register(end_dry_run, CAMPAIGN_DAG.plan)
-
-
-if workflow.output_settings.dryrun:
-    end_in_the_leases()
-
 # Not given where nothing is executed, as with --dag.
 CORES = workflow.resource_settings.cores or 1
 

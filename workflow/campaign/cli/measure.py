@@ -13,12 +13,12 @@ from campaign.cli.options import PATH
 from campaign.documents.lease_plan import LeasePlan, read_lease_plan
 from campaign.documents.plan import PLAN_SCHEMA, parse_plan, plan_json
 from campaign.errors import CampaignError, unwritable
-from campaign.files import read_json, write_json
+from campaign.files import read_json, write_atomic, write_json
 from campaign.paths import Results
 from campaign.processes.signals import Interrupted
 from campaign.run import measure_lease
 from campaign.run.driver_supervisor import Left
-from campaign.run.measure_plan import measure_plan, next_manifest
+from campaign.run.measure_plan import Outcome, measure_plan, next_manifest
 from campaign.wording import plural
 
 _NAMED = 8
@@ -66,10 +66,19 @@ def _plan(path: Path, root: Path | None, listing: Path | None, cores: int) -> st
     planned = parse_plan(path, plan_json(path))
     results = Results(root or path.absolute().parent.parent.parent, planned.campaign)
     done = measure_plan(planned, path.parent, results, lambda *lease: _lease(results, *lease), cores)
+    said = _outcome(done)
+    if listing and not said:
+        write_json(listing, {"manifests": [str(each.relative_to(results.directory)) for each in done.manifests]})
+    if listing:
+        with suppress(OSError):  # each lease has a log of its own, too
+            write_atomic(results.logs / f"measure.{listing.stem}.log", f"{said or 'all leases are measured'}\n")
+    return said or None
+
+
+def _outcome(done: Outcome) -> str:
+    """Leases without a manifest; empty where there is none."""
     if not done.failed and not done.left:
-        if listing:
-            write_json(listing, {"manifests": [str(each.relative_to(results.directory)) for each in done.manifests]})
-        return None
+        return ""
     named = f": {', '.join(done.failed)}" if len(done.failed) <= _NAMED else ""
     said = [f"{plural(len(done.failed), 'lease')} without a manifest{named}"] if done.failed else []
     said += [f"{plural(done.left, 'lease')} not started"] if done.left else []
