@@ -66,7 +66,7 @@ def test_death_before_sbatch_is_forgotten(tmp_path: Path, fake_slurm: FakeSlurm)
     fake_slurm.answer(taken=False, kill=True)
     killed(here, lease)
     assert here.submitter().find(lease) is None
-    assert list((here.results.slurm / "batches").iterdir()) == []
+    assert left_undone(here) == []
     assert here.submit(lease).job_id == "1"
     assert len(fake_slurm.jobs()) == 1
 
@@ -354,6 +354,30 @@ def test_a_job_that_got_the_number_later_is_neither_found_nor_cancelled(
     assert fake_slurm.jobs()["1"]["state"] == "RUNNING"
     assert here.submitter().find(lease) is None
     assert here.submit(lease).job_id == "2"
+
+
+def test_a_job_that_was_given_up_is_cancelled_at_the_end_and_no_other(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    """As when a controller that was killed remembers a job again, or a batch that it had said nothing of."""
+    here = login(tmp_path, {**ALIKE, "campaign.axes.batch": [1, 2, 3]})
+    given_up, waited_for, over, unheard = here.leases()[:4]
+    here.submit(given_up)
+    here.submitter().forget(given_up)
+    here.submit(waited_for)
+    finish(here.submit(over))
+    here.submitter().forget(over)
+    fake_slurm.answer(taken=False, kill=True)
+    killed(here, unheard)
+    (token,) = (
+        path.stem for path in here.results.batches.glob("*.json") if "written" not in json.loads(path.read_text())
+    )
+    assert here.submitter().find(unheard) is None
+    late = fake_slurm.add("small/late", comment=f"python=x token={token}")
+    fake_slurm.add("theirs", comment="python=x token=0123456789abcdef")
+    here.said.clear()
+    here.submitter().end_left_behind()
+    ended = {job_id for job_id, job in fake_slurm.jobs().items() if job["state"] == "CANCELLED"}
+    assert ended == {"1", late}
+    assert here.said == [f"job {each} was given up earlier and is still there; it is cancelled" for each in ("1", late)]
 
 
 def test_stopping_ends_what_was_submitted_by_a_process_that_was_killed(tmp_path: Path, fake_slurm: FakeSlurm) -> None:

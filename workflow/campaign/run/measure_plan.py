@@ -26,6 +26,7 @@ from campaign.config.resolve import Campaign
 from campaign.documents.lease_plan import LeasePlan, read_lease_plan
 from campaign.documents.plan import LeaseCost, PlanDocument
 from campaign.documents.record import Store
+from campaign.errors import CampaignError
 from campaign.fabrics.registry import fabric_kind
 from campaign.files import is_locked, read_json
 from campaign.launch import LAUNCHERS
@@ -34,9 +35,10 @@ from campaign.plan.concurrency import NOTHING, Share, limit_of, share_of
 from campaign.plan.lease_plans import campaign_of
 from campaign.plan.missing_runs import Known, read_known, without_damaged
 from campaign.processes.signals import ENDING
+from campaign.run.driver import Driver
 from campaign.run.environment import package_versions
 from campaign.run.progress import totals
-from campaign.submit import SUBMITTERS
+from campaign.submit import SUBMITTERS, open_submitter
 
 STARTS_WHILE = "CAMPAIGN_STARTS_WHILE"
 """Variable that names a file; leases are started as long as somebody holds its lock: Snakemake, until it is told to end."""
@@ -128,6 +130,11 @@ class _Queue:
             for number, handler in before.items():
                 signal.signal(number, handler)
         left = sum(map(len, self.waiting.values()))
+        if not self.told:
+            try:
+                open_submitter(self.campaign, self.results, Driver).end_left_behind()
+            except (CampaignError, OSError) as error:
+                print(f"it was not looked whether jobs are left: {error}", flush=True)
         return Outcome(tuple(self.manifests.values()), tuple(self.failed), left)
 
     def end(self, number: int, _: object) -> None:

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,8 @@ class Batches:
             job_id = self._job_of(folder)
             if job_id is None:
                 _discard(folder)
+                # A controller may remember later what it was killed over.
+                files.write_json(intent, {"leases": {}, "written": []})
                 continue
             try:
                 leases = {lease: DriverRequest.of(request) for lease, request in document["leases"].items()}
@@ -101,6 +103,24 @@ class Batches:
             if document.get("written_s", 0.0) >= snapshot.asked_s
             for job_id in document.get("written", ())
         )
+
+    def left_behind(self, snapshot: Snapshot) -> Iterator[str]:
+        """Jobs of these batches that are queued or run, have left no result, and are waited for by no lease."""
+        waited_for = {path.parent.name for path in self.results.work("").glob("*/job.json")}
+        known = {found.job_id for lease in waited_for if (found := submitted_jobs.read(self.results, lease))}
+        tokens = set()
+        for path in self.directory.glob("*.json"):
+            document = read_json(path)
+            if "written" not in document:  # it may be on its way
+                continue
+            tokens.add(path.stem)
+            for request, job_id in zip(document["leases"].values(), document["written"], strict=True):
+                if (path.with_suffix("") / f"{request['token']}.result.json").exists():
+                    known.add(job_id)
+        for job in snapshot.jobs.values():
+            ends = not job.active or job.state == "COMPLETING"
+            if not ends and submitted_jobs.token_in(job.comment) in tokens and job.job_id not in known:
+                yield job.job_id
 
     def _job_of(self, folder: Path) -> str | None:
         """The job (or the array) that was submitted from a folder, if any."""

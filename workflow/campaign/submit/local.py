@@ -89,6 +89,9 @@ class LocalSubmitter:
             if not any(log.stat().st_size for log in result.parent.glob("*_log.err")):
                 shutil.rmtree(result.parent, ignore_errors=True)
 
+    def end_left_behind(self) -> None:
+        """There are none: each lease ends its drivers."""
+
     def _folders(self, lease: str) -> Path:
         """Where each driver of a lease has its folder, which has its token as name."""
         return (self.results.work(lease) / "drivers").resolve()

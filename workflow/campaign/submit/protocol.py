@@ -148,3 +148,6 @@ class Submitter(Protocol):
 
     def forget(self, lease: str) -> None:
         """Its result was read; nothing will look for this driver again."""
+
+    def end_left_behind(self) -> None:
+        """End drivers of this campaign that no lease waits for any more."""

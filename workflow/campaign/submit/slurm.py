@@ -366,6 +366,12 @@ class SlurmSubmitter:
             return None
         return shown is None and submitted_jobs.is_there(job, self.slurm)  # not this user's, perhaps
 
+    def end_left_behind(self) -> None:
+        """Cancel jobs that no lease waits for, such as one that a controller that was killed remembers again."""
+        for job_id in self.batches.left_behind(self.poll.snapshot(fresh=True)):
+            self.say(f"job {job_id} was given up earlier and is still there; it is cancelled")
+            self.slurm("scancel", job_id)
+
     def forget(self, lease: str) -> None:
         found = self._submitted(lease)
         if found is not None:
