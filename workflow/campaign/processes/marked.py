@@ -130,6 +130,14 @@ def send(pid: int, number: int, is_meant: Callable[[int], bool]) -> None:
         os.close(process)
 
 
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process has this file open: in another container its number is another process's."""
+    with suppress(OSError):
+        wanted = path.stat()
+        return any(os.path.samestat(wanted, each.stat()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.exists())
+    return False
+
+
 def memory_mib(pids: list[int]) -> float:
     """Proportional set size of processes in MiB: pages shared by forked ranks count once."""
     total = 0

@@ -22,7 +22,7 @@ from campaign import files
 from campaign.documents.driver_messages import DriverRequest
 from campaign.errors import LaunchError
 from campaign.paths import Results
-from campaign.processes.marked import kill_marked, send
+from campaign.processes.marked import has_open, kill_marked, send
 from campaign.processes.signals import ENDING
 from campaign.submit.protocol import Fate, MakeDriver, Reporting, Submission
 
@@ -45,6 +45,7 @@ class LocalSubmitter:
     def __init__(self, results: Results, driver: MakeDriver) -> None:
         self.results = results
         self.driver = driver
+        self._children: set[str] = set()
 
     def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
         # Of this driver alone: numbers of processes are given again.
@@ -57,6 +58,7 @@ class LocalSubmitter:
         pid = _forked(Reporting(self.driver(request), folder), folder, lock)
         os.pwrite(lock, str(pid).encode(), 0)
         os.close(lock)  # the driver has it
+        self._children.add(str(pid))
         return Submission(request, str(pid), folder)
 
     def find(self, lease: str) -> Submission | None:
@@ -68,8 +70,9 @@ class LocalSubmitter:
         return None
 
     def fate(self, submission: Submission) -> Fate:
-        with suppress(ChildProcessError):
-            os.waitpid(int(submission.job_id), os.WNOHANG)
+        if submission.job_id in self._children:  # a driver of an earlier process may have the number of another child
+            with suppress(ChildProcessError):
+                os.waitpid(int(submission.job_id), os.WNOHANG)
         return Fate(files.is_locked(submission.folder / _LOCK))
 
     def stop(self, lease: str) -> None:
@@ -79,7 +82,7 @@ class LocalSubmitter:
             number = signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL
             for folder in folders:
                 if pid := _pid(folder):
-                    send(pid, number, lambda pid, lock=folder / _LOCK: _has_open(pid, lock))  # type: ignore[misc]
+                    send(pid, number, lambda pid, lock=folder / _LOCK: has_open(pid, lock))  # type: ignore[misc]
             time.sleep(_LOOK_S)
         kill_marked(self.results.run_mark(lease))
 
@@ -108,14 +111,6 @@ def open_submitter(campaign: object, results: Results, driver: MakeDriver, say: 
 def _pid(folder: Path) -> int:
     """Number of the driver with this folder; 0 while it is being forked."""
     return int((folder / _LOCK).read_text().strip() or 0)
-
-
-def _has_open(pid: int, path: Path) -> bool:
-    """Whether a process has this file open: in another container its number is another process's."""
-    with suppress(OSError):
-        wanted = path.stat()
-        return any(os.path.samestat(wanted, each.stat()) for each in Path(f"/proc/{pid}/fd").iterdir())
-    return False
 
 
 def _forked(work: Reporting, folder: Path, lock: int) -> int:

@@ -22,6 +22,7 @@ from campaign.files import acquire_lock, is_foreign, is_locked
 from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster
 from campaign.paths import ROOT
 from campaign.processes.command import run_command
+from campaign.processes.marked import has_open
 
 _LOCK = "keeper.lock"
 _MADE = ("etc", "run", "state", "spool", "database", "devices", "bin")
@@ -102,11 +103,10 @@ def keeper(directory: Path) -> int | None:
 
 def require_keeper(directory: Path, pid: int) -> None:
     """LaunchError: the process of this number does not hold the lock; in another container it may be anything."""
-    lock = (directory / _LOCK).stat()
-    with suppress(OSError):
-        if any(os.path.samestat(file.stat(), lock) for file in Path(f"/proc/{pid}/fd").iterdir() if file.exists()):
-            return
-    raise LaunchError(f"{directory}: its cluster was started in another container, or by another user; stop it there")
+    if not has_open(pid, directory / _LOCK):
+        raise LaunchError(
+            f"{directory}: its cluster was started in another container, or by another user; stop it there"
+        )
 
 
 def _require_own(directory: Path) -> None:
