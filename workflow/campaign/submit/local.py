@@ -28,6 +28,7 @@ from campaign.submit.protocol import Fate, MakeDriver, Reporting, Submission
 
 _STOP_S = 20.0  # from SIGTERM to the end of the driver
 _KILL_S = 10.0  # from SIGKILL to the end of what does not hang in the kernel
+_END_S = 5.0  # from a driver's result to its end
 _LOOK_S = 0.02
 _REQUEST = "request.json"
 _LOCK = "alive.lock"
@@ -45,7 +46,7 @@ class LocalSubmitter:
     def __init__(self, results: Results, driver: MakeDriver) -> None:
         self.results = results
         self.driver = driver
-        self._children: set[str] = set()
+        self._forked: set[int] = set()
 
     def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
         # Of this driver alone: numbers of processes are given again.
@@ -56,9 +57,9 @@ class LocalSubmitter:
         if lock is None:
             raise LaunchError(f"{folder / _LOCK}: is locked by another process; does its file system lock files?")
         pid = _forked(Reporting(self.driver(request), folder), folder, lock)
+        self._forked.add(pid)
         os.pwrite(lock, str(pid).encode(), 0)
         os.close(lock)  # the driver has it
-        self._children.add(str(pid))
         return Submission(request, str(pid), folder)
 
     def find(self, lease: str) -> Submission | None:
@@ -70,9 +71,7 @@ class LocalSubmitter:
         return None
 
     def fate(self, submission: Submission) -> Fate:
-        if submission.job_id in self._children:  # a driver of an earlier process may have the number of another child
-            with suppress(ChildProcessError):
-                os.waitpid(int(submission.job_id), os.WNOHANG)
+        self._unreaped()
         return Fate(files.is_locked(submission.folder / _LOCK))
 
     def stop(self, lease: str) -> None:
@@ -88,12 +87,29 @@ class LocalSubmitter:
 
     def forget(self, lease: str) -> None:
         """A process that has ended is not found again. Of drivers that had nothing to say, no files are kept."""
+        until = time.monotonic() + _END_S
+        while self._unreaped() and time.monotonic() < until:
+            time.sleep(self.look_s)
         for result in self._folders(lease).glob("*/*.result.json"):
             if not any(log.stat().st_size for log in result.parent.glob("*_log.err")):
                 shutil.rmtree(result.parent, ignore_errors=True)
 
     def end_left_behind(self) -> None:
         """There are none: each lease ends its drivers."""
+
+    def _unreaped(self) -> set[int]:
+        """Drivers that this process has forked and that have not ended. In a container, nobody else may wait for them.
+
+        No other child is waited for: a driver of an earlier process may have its number.
+        """
+        for pid in list(self._forked):
+            try:
+                ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+            except ChildProcessError:
+                ended = True
+            if ended:
+                self._forked.discard(pid)
+        return self._forked
 
     def _folders(self, lease: str) -> Path:
         """Where each driver of a lease has its folder, which has its token as name."""
