@@ -60,8 +60,8 @@ def test_a_run_takes_one_process_one_forced_file_and_the_same_opens_however_many
     assert more["processes"] == 40 - 8
     assert more["forced"] == 40 - 8
     # The log, written and read; the record's temporary file; a line of progress; /dev/null; the lease's journal; children, before
-    # and after.
-    assert more["opened"] <= 10 * (40 - 8)
+    # and after; the kernel's count of processes killed for want of memory, before and after; whether the run was stopped.
+    assert more["opened"] <= 20 * (40 - 8)
     assert len(list((project.directory / "results/many/records").glob("*/*.json"))) == 40
 
 
