@@ -255,7 +255,7 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
             return self.driven
 
     submitter = "campaign.submit.local.LocalSubmitter"
-    monkeypatch.setattr(f"{submitter}.submit", lambda _, driver: InThisProcess(driver))
+    monkeypatch.setattr(f"{submitter}.submit", lambda _, driver, queue_s: InThisProcess(driver))
     monkeypatch.setattr(f"{submitter}.fate", lambda *_: Fate(False))
     with pytest.raises(RecordError, match=r"records/\S+\.json: .*No space left on device.*free space"):
         measure_here(project, "1x1-local")

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign.cli.main import main
+from campaign.paths import ROOT
 
 CORPUS = Path(__file__).parents[2] / "data" / "broken"
 FILES = ("campaign.yaml", "systems/site.yaml", "workloads/steps.yaml", "workloads/program.yaml")
@@ -56,6 +57,7 @@ def validated(directory: Path, files: Mapping[str, str]) -> Result:
 
 def messages(directory: Path, result: Result) -> list[str]:
     said = result.output.replace(f"{directory}/", "").replace(str(directory), ".").replace(str(directory.parent), "..")
+    said = said.replace(str(ROOT), "/checkout")
     return [line for line in said.splitlines() if not line.startswith("campaign.yaml: valid")]
 
 

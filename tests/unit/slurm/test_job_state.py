@@ -75,7 +75,8 @@ def test_nothing_is_given_up_before_it_was_missing_for_the_latency(
     assert told.words
     if not told.alive:
         assert told.missing_since_s is not None
-        assert situation["now"] - told.missing_since_s >= situation["latency_s"]
+        cancelled_in_the_queue = known is not None and known.state == "CANCELLED" and not known.hosts
+        assert cancelled_in_the_queue or situation["now"] - told.missing_since_s >= situation["latency_s"]
         assert not told.stuck
         if told.state == LOST:
             assert situation["reachable"]
@@ -113,11 +114,17 @@ def test_an_end_without_a_result_counts_after_the_latency(state: str) -> None:
     first = verdict(job(state, hosts=("host1",)), now=3000.0)
     assert (first.alive, first.state, first.missing_since_s) == (True, state, 3000.0)
     assert "not there yet" in first.words
-    assert verdict(job(state), now=3059.0, missing=3000.0).alive
+    assert verdict(job(state, hosts=("host1",)), now=3059.0, missing=3000.0).alive
     last = verdict(job(state, hosts=("host1",)), now=3060.0, missing=3000.0)
     assert (last.alive, last.done, last.hosts) == (False, False, ("host1",))
     assert "on host1" in last.words
     assert "left no result" in last.words
+
+
+def test_a_job_that_was_cancelled_in_the_queue_is_not_waited_for() -> None:
+    told = verdict(job("CANCELLED"), now=3000.0)
+    assert (told.alive, told.state) == (False, "CANCELLED")
+    assert "left no result" in told.words
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_what_a_person_says_wins_and_what_they_leave_out_stays(site: SlurmOption
 
 
 def test_an_override_that_means_nothing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"slurm: overrides.*hots"):
+    with pytest.raises(ConfigError, match=r"slurm\.overrides\.0\.when.*hots"):
         options_of(
             load(tmp_path, {"system.slurm": {"overrides": [{"when": "hots > 1"}]}}).system, LOCAL, SlurmOptions()
         )

@@ -105,7 +105,9 @@ def judge(
         return _active(job, snapshot)
     since_s = now if first_missing_s is None or first_missing_s > now else first_missing_s
     if job is not None and not job.active:
-        return _ended(job, since_s, alive=now - since_s < latency_s)
+        # One that was cancelled in the queue has written nothing that could be late.
+        never_started = job.state == "CANCELLED" and not job.hosts
+        return _ended(job, since_s, alive=not never_started and now - since_s < latency_s)
     if not snapshot.reachable:
         words = f"has an unknown state: Slurm does not answer ({snapshot.problem or 'no message'})"
         return Verdict(True, SUBMITTED, words, job.hosts if job else ())
