@@ -69,7 +69,8 @@ class FabricKind:
     raises ConfigError when options, hosts or pool do not fit, and asks no control plane anything yet.
     unverified: what has not been tried on the real product; empty where there is nothing of the kind. tested: what it was run
     against. emulator: module that emulates its control plane (`open_dialect`, `COMPOSES`). offers: what its control plane can
-    tell or do beside composing.
+    tell or do beside composing. times: recordings of this kind that come with the package (`published_times`). serial: which
+    operations run one after another: all of the fabric, those of one box, or none.
     """
 
     summary: str
@@ -79,6 +80,8 @@ class FabricKind:
     tested: str = "the contract suite"
     emulator: str = ""
     offers: frozenset[Offer] = frozenset()
+    times: str = ""
+    serial: Literal["all", "box", "none"] = "all"
     example: Example = field(default_factory=Example)
 
 
