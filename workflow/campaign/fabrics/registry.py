@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
 from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.moves import Steps
 from campaign.fabrics.protocol import Fabric
 
 ENTRY_POINTS = "composable_campaign.fabrics"
@@ -70,7 +71,8 @@ class FabricKind:
     unverified: what has not been tried on the real product; empty where there is nothing of the kind. tested: what it was run
     against. emulator: module that emulates its control plane (`open_dialect`, `COMPOSES`). offers: what its control plane can
     tell or do beside composing. times: recordings of this kind that come with the package (`published_times`). serial: which
-    operations run one after another: all of the fabric, those of one box, or none.
+    operations run one after another: all of the fabric, those of one box, or none. steps: operations that attaching takes; None
+    where composing is not one operation a device.
     """
 
     summary: str
@@ -82,6 +84,7 @@ class FabricKind:
     offers: frozenset[Offer] = frozenset()
     times: str = ""
     serial: Literal["all", "box", "none"] = "all"
+    steps: Steps | None = None
     example: Example = field(default_factory=Example)
 
 

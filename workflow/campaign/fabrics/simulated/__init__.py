@@ -20,6 +20,7 @@ from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.banks import violation
 from campaign.fabrics.errors import Busy, Conflict, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import Composition, Device, HostSpec, PoolSpec
+from campaign.fabrics.moves import Steps
 from campaign.fabrics.placement.devices import own_devices
 from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
@@ -250,5 +251,8 @@ class SimulatedFabric(SimpleFabric):
 
 
 FABRIC = FabricKind(
-    "a Falcon-4016-like chassis and its pool, simulated with latencies and faults", Options, SimulatedFabric
+    "a Falcon-4016-like chassis and its pool, simulated with latencies and faults",
+    Options,
+    SimulatedFabric,
+    steps=Steps(),
 )
