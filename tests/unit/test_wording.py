@@ -70,6 +70,8 @@ def test_shape_names_part_of_a_host_and_several_hosts() -> None:
     assert wording.shape(row) == "2 hosts × 2 of 4 devices"
     assert wording.shape({**row, "hosts": 1, "devices_used": 4}) == "4 devices"
     assert wording.attached(row) == "hybrid (1 of 4 local)"
+    assert wording.attached({**row, "attach": "hybrid-p2p"}) == "hybrid, peer-to-peer (1 of 4 local)"
+    assert wording.attached({**row, "attach": "fabric-p2p"}) == "fabric, peer-to-peer"
 
 
 def test_runs_behind_and_protocol() -> None:

@@ -134,10 +134,10 @@ def shape(row: Mapping[Any, Any]) -> str:
 
 
 def attached(row: Mapping[Any, Any]) -> str:
-    """How the devices are attached: 'local', 'fabric', 'hybrid (2 of 4 local)'."""
-    if row["attach"] != "hybrid":
-        return str(row["attach"])
-    return f"hybrid ({row['local_devices_per_host']} of {row['devices_per_host']} local)"
+    """How the devices are attached: 'local', 'fabric', 'fabric, peer-to-peer', 'hybrid (2 of 4 local)'."""
+    kind, _, p2p = str(row["attach"]).partition("-")
+    local = f" ({row['local_devices_per_host']} of {row['devices_per_host']} local)" if kind == "hybrid" else ""
+    return f"{kind}{', peer-to-peer' if p2p else ''}{local}"
 
 
 def describe(row: Mapping[str, Any] | Any, columns: Iterable[str]) -> str:

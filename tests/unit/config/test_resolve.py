@@ -275,6 +275,9 @@ def test_shapes_expand_by_product_or_zip(tmp_path: Path) -> None:
     [
         ({"devices_per_host": 4, "attach": "hybrid"}, "1x4-hybrid", 2, 4),
         ({"devices_per_host": 4, "attach": "hybrid", "local_devices_per_host": 1}, "1x4-hybrid1", 1, 4),
+        ({"devices_per_host": 4, "attach": "fabric-p2p"}, "1x4-fabric-p2p", 0, 4),
+        ({"devices_per_host": 4, "attach": "hybrid-p2p"}, "1x4-hybrid-p2p", 2, 4),
+        ({"devices_per_host": 4, "attach": "hybrid-p2p", "local_devices_per_host": 1}, "1x4-hybrid-p2p1", 1, 4),
         ({"devices_per_host": 4, "attach": "fabric"}, "1x4-fabric", 0, 4),
         ({"devices_per_host": 4, "devices_used": 1}, "1x1of4-local", 4, 1),
         ({"devices_per_host": 2, "storage": "nvme"}, "1x2-local-nvme", 2, 2),
@@ -303,6 +306,18 @@ def test_impossible_shapes_of_a_product_are_told_not_dropped(tmp_path: Path) -> 
         ("1x2of1-hybrid0", "hybrid needs local and fabric devices, but 0 of 1 devices would be local"),
         ("1x2of1-local", "a run cannot use 2 of 1 devices of a host"),
     }
+
+
+def test_peer_to_peer_is_between_pooled_devices_of_a_host(tmp_path: Path) -> None:
+    shape = {"devices_per_host": [1, 2], "attach": ["fabric-p2p", "hybrid-p2p"]}
+    campaign = load(tmp_path, {"campaign.configurations": [shape]})
+    assert [c.words() for c in campaign.configurations] == [
+        "1 host with 2 fabric cpu-rank, peer-to-peer through the fabric"
+    ]
+    assert [i.why for i in campaign.impossible][1:] == [
+        "hybrid needs local and fabric devices, but 0 of 1 devices would be local",
+        "peer-to-peer is between pooled devices of a host, and it would have 1",
+    ]
 
 
 def test_only_the_chosen_configurations_are_measured(tmp_path: Path) -> None:

@@ -216,6 +216,59 @@ def test_every_request_is_one_of_the_vendors_client(serve: Callable[..., Site]) 
                 liqid_sdk.read(asked.body, body, path)
 
 
+def test_peer_to_peer_is_set_once_and_read_back(serve: Callable[..., Site]) -> None:
+    """After the devices are connected, since a machine needs two of them; a retry finds it set."""
+    site = serve()
+    fabric = site.open()
+    selection = selected(fabric, attach="fabric-p2p")
+    composing, _ = fabric.rehearse(selection)
+    site.server.log.clear()
+    fabric.compose(selection)
+    sent = [f"{asked.method} {asked.path.removeprefix(BASE)}" for asked in site.changes()]
+    assert sent[-2:] == ["POST fabric/reprogram", "POST machine/p2p"]
+    assert [f"{each.method} {each.url.partition(BASE)[2]}" for each in composing] == sent
+    told = site.changes()[-1]
+    liqid_sdk.read(told.body, liqid_sdk.shapes_of("POST", "machine/p2p")[0], "machine/p2p")
+    assert told.body["p2p"] == "on"
+    composition = fabric.read_back(LEASE)
+    assert composition is not None
+    assert composition.mismatches(selection.request.configuration) == ()
+    assert composition.document()["hosts"][0]["p2p"] is True
+    fabric.compose(selection)
+    assert site.changes()[-1] is told
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
+def test_peer_to_peer_that_is_not_as_asked_for_is_told(serve: Callable[..., Site]) -> None:
+    """A Matrix that says yes and does nothing gives no lease; where somebody else has set it, runs are flagged."""
+    site = serve()
+    fabric = site.open()
+    asked, plain = configuration(attach="fabric-p2p"), configuration()
+    fabric.compose(selected(fabric, attach="fabric-p2p"))
+    site.dialect.matrix.machine(1).p2p = "off"
+    composition = fabric.read_back(LEASE)
+    assert composition is not None
+    assert composition.shortfall(asked) == ("host1: peer-to-peer through the fabric is not on",)
+    site.dialect.matrix.machine(1).p2p = "on"
+    composition = fabric.read_back(LEASE)
+    assert composition is not None
+    assert composition.shortfall(plain) == ()
+    assert composition.mismatches(plain) == ("host1: peer-to-peer is on, not requested",)
+    assert fabric.release(LEASE) == ()
+
+
+def test_a_refusal_of_peer_to_peer_is_no_lease(serve: Callable[..., Site]) -> None:
+    site = serve()
+    fabric = site.open()
+    selection = selected(fabric, attach="fabric-p2p")
+    site.server.faults.add(Fault("status", "POST", "*/machine/p2p", status=422))
+    with pytest.raises(PartialFailure, match="machine/p2p"):
+        fabric.compose(selection)
+    assert fabric.release(LEASE) == ()
+    assert site.clean()
+
+
 def test_objects_are_echoed_whole_and_a_new_machine_is_as_the_sdk_makes_it(site: Site) -> None:
     site.open().compose(selected(site.open()))
     sent = {(asked.method, asked.path.removeprefix(BASE)): asked.body for asked in site.server.log}

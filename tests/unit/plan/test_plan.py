@@ -269,6 +269,13 @@ def test_a_configuration_larger_than_the_pool_is_refused_before_anything_runs(tm
     assert not (tmp_path / "results").exists()
 
 
+def test_peer_to_peer_is_refused_where_no_control_plane_sets_it(tmp_path: Path) -> None:
+    path = write_files(tmp_path, {"campaign.configurations": [{"devices_per_host": 2, "attach": "fabric-p2p"}]})
+    why = r"nothing sets peer-to-peer on a fabric of kind simulated; use attach: fabric, or one of kind liqid"
+    with pytest.raises(ConfigError, match=f"configurations.0.*: configuration 1x2-fabric-p2p does not fit: {why}"):
+        read_plan(Request(path, tmp_path / "results"))
+
+
 def test_a_manifest_that_misses_runs_or_is_damaged_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
     asked = Request(write_files(tmp_path), tmp_path / "results")
     dag = Dag(asked, read_plan(asked))

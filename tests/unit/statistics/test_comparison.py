@@ -142,6 +142,15 @@ def test_overhead_finds_the_cost_of_attachment(
     assert (here["overhead_pct"] <= here["overhead_high"]).all()
 
 
+def test_peer_to_peer_is_an_attachment_like_any_other(cells: pd.DataFrame, design: Design) -> None:
+    """Compared with the baseline as the others are."""
+    joined = cells.assign(attach=cells["attach"].replace("hybrid", "fabric-p2p"))
+    before, after = (comparable_cells.overhead(each, synthetic.BASELINE, design) for each in (cells, joined))
+    key = ["cell_id", "overhead_pct"]
+    assert after[after["attach"] == "fabric-p2p"][key].equals(before[before["attach"] == "hybrid"][key])
+    assert (after["attach"] == "fabric-p2p").any()
+
+
 def test_overhead_of_storage_is_apart_from_that_of_devices(cells: pd.DataFrame, design: Design) -> None:
     rows = comparable_cells.overhead(cells, synthetic.BASELINE, design)
     storage = rows[(rows["storage"] == "fabric-nvme") & rows["overhead_pct"].notna()]

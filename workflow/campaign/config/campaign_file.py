@@ -26,9 +26,10 @@ class Shape(Model):
     device: Many[Name] | None = None
     """Device model. Default: the only model of the system."""
     attach: Many[Attach] = ("local",)
-    """`local`: devices built into the hosts; `fabric`: devices from the pool; `hybrid`: both."""
+    """`local`: devices built into the hosts; `fabric`: devices from the pool; `hybrid`: both. `fabric-p2p` and `hybrid-p2p`: pooled
+    devices of a host also reach each other through the fabric, where its control plane can set that; without, it is off there."""
     local_devices_per_host: Many[Annotated[int, Field(ge=0, le=4096)]] | None = None
-    """With `hybrid`: how many of `devices_per_host` are built into the host. Default: half."""
+    """With `hybrid` or `hybrid-p2p`: how many of `devices_per_host` are built into the host. Default: half."""
     storage: Many[Storage] = ("local",)
     """`local`: the host's disk; `nvme`: its own NVMe drive; `fabric-nvme`: a drive attached from the pool."""
     zip: tuple[tuple[str, ...], ...] = ()

@@ -163,19 +163,23 @@ def _expand(shape: Shape, devices: Sequence[str], where: str) -> Iterator[Config
 
 def _local_devices(attach: Attach, count: int, asked: int | None) -> int | str:
     """How many devices are the host's own, or why that cannot be."""
-    if attach != "hybrid":
-        return count if attach == "local" else 0
-    local = count // 2 if asked is None else asked
-    if not 0 < local < count:
-        return f"hybrid needs local and fabric devices, but {local} of {count} devices would be local"
+    kind, _, p2p = attach.partition("-")
+    local = count if kind == "local" else 0
+    if kind == "hybrid":
+        local = count // 2 if asked is None else asked
+        if not 0 < local < count:
+            return f"hybrid needs local and fabric devices, but {local} of {count} devices would be local"
+    if p2p and count - local < 2:
+        return f"peer-to-peer is between pooled devices of a host, and it would have {count - local}"
     return local
 
 
 def _name(configuration: Configuration, with_device: bool) -> str:
     used = f"{configuration.devices_used}of" if configuration.devices_used != configuration.devices_per_host else ""
     parts = [f"{configuration.hosts}x{used}{configuration.devices_per_host}", configuration.attach]
-    if configuration.attach == "hybrid" and configuration.local_devices_per_host * 2 != configuration.devices_per_host:
-        parts[-1] += str(configuration.local_devices_per_host)
+    local = configuration.local_devices_per_host
+    if configuration.attach.startswith("hybrid") and local * 2 != configuration.devices_per_host:
+        parts[-1] += str(local)
     if configuration.storage != "local":
         parts.append(configuration.storage)
     if with_device:

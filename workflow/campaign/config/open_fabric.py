@@ -12,9 +12,11 @@ from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
+from campaign.fabrics.errors import Incompatible
 from campaign.fabrics.hardware import DeviceSpec, HostSpec, PoolSpec
 from campaign.fabrics.placement.tenancy import Tenant, admitted
 from campaign.fabrics.protocol import Fabric, Request
+from campaign.fabrics.registry import fabric_kind, offering
 
 
 @contextmanager
@@ -50,6 +52,10 @@ def owner() -> str:
 def request_of(
     system: SystemFile, name: str, campaign: str, configuration: Configuration, allowed_hosts: tuple[str, ...] = ()
 ) -> Request:
+    kind = system.fabric["kind"]
+    if configuration.p2p and "p2p" not in fabric_kind(kind).offers:
+        rule = f"nothing sets peer-to-peer on a fabric of kind {kind}; use attach: {configuration.attach.partition('-')[0]}"
+        raise Incompatible(f"{name}: {rule}, or one of kind {', '.join(offering('p2p'))}", rule)
     links = {model: (device.pcie.width, device.pcie.gen) for model, device in system.devices.items() if device.pcie}
     asked = Request(name, campaign, system.tenancy.owner or owner(), configuration, allowed_hosts, links)
     return admitted(asked, system.tenancy.quota, system.allowed_hosts())

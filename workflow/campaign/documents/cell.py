@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-Attach = Literal["local", "hybrid", "fabric"]
+Attach = Literal["local", "hybrid", "fabric", "hybrid-p2p", "fabric-p2p"]
 Storage = Literal["local", "nvme", "fabric-nvme"]
 Scalar = str | int | float | bool
 
@@ -17,7 +17,7 @@ SHAPE_AXES: Mapping[str, str] = {
     "devices": "devices composed over all hosts",
     "ranks": "devices that a run uses over all hosts, one rank each",
     "device": "device model",
-    "attach": "`local`, `hybrid` or `fabric`",
+    "attach": "`local`, `hybrid` or `fabric`; with `-p2p`: peer-to-peer through the fabric is on",
     "storage": "`local`, `nvme` or `fabric-nvme`",
 }
 """What an expression can name of a configuration."""
@@ -55,6 +55,11 @@ class Configuration:
         return self.devices_per_host - self.local_devices_per_host
 
     @property
+    def p2p(self) -> bool:
+        """Whether pooled devices of a host reach each other through the fabric, and not by way of the host."""
+        return self.attach.endswith("-p2p")
+
+    @property
     def devices(self) -> int:
         """Devices composed over all hosts."""
         return self.hosts * self.devices_per_host
@@ -71,7 +76,8 @@ class Configuration:
         storage = "" if self.storage == "local" else f", {self.storage}"
         used = "" if self.devices_used == self.devices_per_host else f", {self.devices_used} used"
         host, each = ("1 host", "") if self.hosts == 1 else (f"{self.hosts} hosts", " each")
-        return f"{host} with {parts} {self.device}{each}{used}{storage}"
+        p2p = ", peer-to-peer through the fabric" if self.p2p else ""
+        return f"{host} with {parts} {self.device}{each}{used}{p2p}{storage}"
 
     def first_device(self) -> Configuration:
         """Its first device alone, under the same name."""

@@ -176,11 +176,20 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class ComposedHost:
+    """One host of a composition. p2p: whether its devices reach each other through the fabric; None: the fabric does not tell."""
+
     name: str
     cores: int
     memory_gib: float
     devices: tuple[Device, ...] = ()
     storage: tuple[Device, ...] = ()
+    p2p: bool | None = None
+
+    def document(self) -> dict[str, Any]:
+        """See `Composition.document`; without what the fabric does not tell."""
+        own = {"name": self.name, "cores": self.cores, "memory_gib": self.memory_gib}
+        parts = {"devices": [d.document() for d in self.devices], "storage": [d.document() for d in self.storage]}
+        return {**own, **parts, **({} if self.p2p is None else {"p2p": self.p2p})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +206,7 @@ class Composition:
 
     def document(self) -> dict[str, Any]:
         """JSON-able; the same for two leases of the same hardware."""
-
-        def listed(devices: tuple[Device, ...]) -> list[dict[str, Any]]:
-            return [device.document() for device in devices]
-
-        return {
-            "hosts": [
-                {**asdict(host), "devices": listed(host.devices), "storage": listed(host.storage)}
-                for host in self.hosts
-            ]
-        }
+        return {"hosts": [host.document() for host in self.hosts]}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Composition:
@@ -233,6 +233,8 @@ class Composition:
                 found.append(f"{host.name}: {len(host.devices)} devices obtained, {wanted} requested")
             if configuration.storage != "local" and not host.storage:
                 found.append(f"{host.name}: no {configuration.storage} storage obtained")
+            if configuration.p2p and not host.p2p:
+                found.append(f"{host.name}: peer-to-peer through the fabric is not on")
         return (*found, *(f"{name}: {words}" for name, words in self.doubts))
 
     def mismatches(
@@ -260,6 +262,8 @@ class Composition:
                 for device in host.storage
                 if device.local != (configuration.storage == "nvme")
             )
+        if not configuration.p2p:
+            found.extend(f"{host.name}: peer-to-peer is on, not requested" for host in self.hosts if host.p2p)
         found.extend(f"{device.fabric_id}: health {device.health}" for device in self.devices if device.health != "ok")
         found.extend(f"{d.fabric_id}: shared with {', '.join(d.others)}" for d in self.devices if d.others)
         linked = [(device, device.link) for device in self.devices if device.link is not None]

@@ -37,7 +37,7 @@ FABRICS: dict[str, str] = {
 }
 """Module of each kind."""
 
-Offer = Literal["readings", "events", "allocation"]
+Offer = Literal["readings", "events", "allocation", "p2p"]
 
 
 class NoOptions(BaseModel):

@@ -19,7 +19,7 @@ _CELL: Columns = {
     "ranks": (COUNT, "devices that a run uses over all hosts, one rank each"),
     "devices": (COUNT, "devices composed over all hosts"),
     "device": (TEXT, "device model"),
-    "attach": (TEXT, "local, hybrid or fabric"),
+    "attach": (TEXT, "local, hybrid or fabric; ending in -p2p where peer-to-peer through the fabric is on"),
     "storage": (TEXT, "local, nvme or fabric-nvme"),
     "workload": (TEXT, "name of the workload"),
     "batch": (COUNT, "samples a device takes in one step"),

@@ -178,6 +178,7 @@ class ControlledFabric(Fabric):
                             slot.state = "composing" if view.device(name) else "in_use"
                     state.leases[lease_id].seen_before = before
                 change = look.change(state.leases[lease_id], _tag(selection.request, state))
+                change = replace(change, p2p=selection.request.configuration.p2p)
             try:
                 self.plane.attach(change, lambda name, handle: self._remember(lease_id, name, handle))
             except (Busy, Conflict):
@@ -221,7 +222,7 @@ class ControlledFabric(Fabric):
             holding = Holding(
                 campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=wanted(selection)
             )
-            change = look.change(holding, _tag(selection.request))
+            change = replace(look.change(holding, _tag(selection.request)), p2p=request.configuration.p2p)
             handles: dict[str, str] = {}
             with self.plane.client.rehearsal() as composing:
                 self.plane.attach(change, handles.__setitem__)

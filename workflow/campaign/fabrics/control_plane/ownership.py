@@ -89,7 +89,8 @@ class ClaimedView:
             if name in self.hosts and name not in {host.name for host in hosts}:
                 hosts.append(_as_attached(HeldHost(name=str(name)), pooled))
         found = composed(self.hosts, (host for host in hosts if host.name in self.hosts), own | pooled)
-        return replace(found, doubts=self._doubts(lease_id, {host.name for host in hosts}))
+        told = tuple(replace(host, p2p=self.view.p2p.get(host.name)) for host in found.hosts)
+        return replace(found, hosts=told, doubts=self._doubts(lease_id, {host.name for host in hosts}))
 
     def _doubts(self, lease_id: str, hosts: set[str]) -> tuple[tuple[str, str], ...]:
         """Hosts and devices of a lease that others have too, although the fabric lets nobody share them."""

@@ -27,6 +27,7 @@ class View:
     unless it is `shareable`.
     holders: hosts (system file's names) that somebody holds according to the fabric -> lease id, or whoever it is.
     shared_hosts: hosts that several hold -> whoever has them beside their holder; no lease has them.
+    p2p: hosts whose devices the fabric lets reach each other (True) or not (False); without those of which it does not say.
     tags: our leases that the fabric itself carries a mark of; their `devices` are what the fabric shows for them.
     """
 
@@ -34,6 +35,7 @@ class View:
     holders: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, Tag] = field(default_factory=dict)
     shared_hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    p2p: Mapping[str, bool] = field(default_factory=dict)
 
     def device(self, fabric_id: str) -> Device | None:
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
@@ -48,12 +50,14 @@ class Change:
     """What one lease changes. hosts: fabric ids by host name (system file's), in the order of the selection.
 
     handles: what `Remember` was told for this lease before, by any process. A host may have no devices: dialects that hold hosts
-    on the fabric hold it all the same, others pass over it.
+    on the fabric hold it all the same, others pass over it. p2p: whether devices of a host shall reach each other through the
+    fabric; a dialect that does not offer it is never asked.
     """
 
     tag: Tag
     hosts: Mapping[str, tuple[str, ...]]
     handles: Mapping[str, str] = field(default_factory=dict)
+    p2p: bool = False
 
 
 class ControlPlane(Protocol):

@@ -80,7 +80,8 @@ def way_of(hosts: int, attach: str, ranks: int) -> str:
     """The longest kind of way in a ring over the ranks, as `campaign.observe.links.link_kinds` names it; '' for one rank."""
     if ranks < 2:
         return ""
-    crossed = [*([FABRIC] if attach != LOCAL else []), *([NETWORK] if hosts > 1 else [])]
+    through = f"{FABRIC}-p2p" if attach.endswith("-p2p") else FABRIC
+    crossed = [*([through] if attach != LOCAL else []), *([NETWORK] if hosts > 1 else [])]
     return " + ".join(crossed) or LOCAL
 
 

@@ -65,25 +65,31 @@ def possible(pool: Pool, device: str, measured: pd.DataFrame, storages: Sequence
     most = max(pool.own, default=0) + pool.pooled
     hosts = _counts(len(pool.own), measured["hosts"])
     each = _counts(most, measured["devices_per_host"])
-    hybrids = sorted({int(n) for n in measured.loc[measured["attach"] == "hybrid", "local_devices_per_host"]})
+    mixed = measured["attach"].str.startswith("hybrid")
+    hybrids = sorted({int(n) for n in measured.loc[mixed, "local_devices_per_host"]})
+    p2p = bool(measured["attach"].str.endswith("-p2p").any())
     rows = [
         dict(zip(COLUMNS, (h, d, local, d, device, attach, storage), strict=True))
         for h in hosts
         for d in each
-        for attach, local in _splits(d, hybrids)
+        for attach, local in _splits(d, hybrids, p2p)
         if pool.allows(h, local, d - local)
         for storage in storages
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _splits(devices: int, hybrids: Sequence[int]) -> Iterator[tuple[Attach, int]]:
-    """Ways to attach so many devices of a host, and how many of them are its own."""
+def _splits(devices: int, hybrids: Sequence[int], p2p: bool) -> Iterator[tuple[Attach, int]]:
+    """Ways to attach so many devices of a host, and how many of them are its own. p2p: whether peer-to-peer was measured at all."""
     yield "local", devices
     yield "fabric", 0
+    if p2p and devices > 1:
+        yield "fabric-p2p", 0
     for local in sorted({devices // 2, *hybrids}):
         if 0 < local < devices:
             yield "hybrid", local
+            if p2p and devices - local > 1:
+                yield "hybrid-p2p", local
 
 
 def _counts(most: int, measured: pd.Series[int]) -> list[int]:
@@ -97,6 +103,6 @@ def name(row: Mapping[Any, Any]) -> str:
     """What a shape without a name is called, as `campaign plan` would call it: '2x4-fabric'."""
     used = "" if row["devices_used"] == row["devices_per_host"] else f"{row['devices_used']}of"
     parts = [f"{row['hosts']}x{used}{row['devices_per_host']}", str(row["attach"])]
-    if row["attach"] == "hybrid" and row["local_devices_per_host"] * 2 != row["devices_per_host"]:
+    if row["attach"].startswith("hybrid") and row["local_devices_per_host"] * 2 != row["devices_per_host"]:
         parts[-1] += str(row["local_devices_per_host"])
     return "-".join([*parts, *([str(row["storage"])] if row["storage"] != "local" else [])])

@@ -18,8 +18,9 @@ FABRIC = FabricKind(
     Options,
     open_fabric,
     unverified="a real Liqid director: its error numbers, the words of its device states, whether one sees the machine of a device "
-    "before it is reprogrammed. Memory devices are not composed",
+    "before it is reprogrammed, and what peer-to-peer does there. Memory devices are not composed",
     tested="its emulator. Recorded shapes of Liqid's public SDKs (Java 3.4, Python) confirm the addresses, words and bodies of "
     "the adapter, and the answers of the emulator; no registry has the SDKs themselves",
     emulator="campaign.testbed.control_planes.liqid",
+    offers=frozenset({"p2p"}),
 )

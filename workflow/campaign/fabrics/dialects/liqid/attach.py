@@ -93,7 +93,7 @@ class Attachment:
         try:
             for device in (device for part in self.parts for device in part.devices if device.tag is None):
                 self.api.describe(device, marked(device.text, self.change.tag))
-            if any(part.missing for part in self.parts):
+            if self.change.p2p or any(part.missing for part in self.parts):
                 self._compose()
         except Refused as error:
             if error.busy and not self.done:
@@ -186,7 +186,15 @@ class Attachment:
             if (what := {"reboot": "reboot", "powered_off": "start"}.get(self.options.attach_mode)) is not None:
                 ids = f"{member(group, 'grp_id')}/{member(machine, 'mach_id')}"
                 self.api.change("PUT", f"power/{what}/{ids}")
+        if self.change.p2p:
+            self._join(part, group)
         self.done.extend(part.ids)
+
+    def _join(self, part: Part, group: Raw) -> None:
+        """Let the machine's devices reach each other; a Matrix refuses to set what is set."""
+        machine = self._whole(part)
+        if str(member(machine, "p2p")).lower() != "on":
+            self.api.change("POST", "machine/p2p", {**machine, "p2p": "on"})
 
     def _whole(self, part: Part) -> Raw:
         """The machine as the Matrix has it, with everything that this program does not know."""

@@ -17,7 +17,7 @@ from campaign.fabrics.dialects.liqid.api import Api
 from campaign.fabrics.dialects.liqid.attach import Attachment, assumed
 from campaign.fabrics.dialects.liqid.detach import Detachment
 from campaign.fabrics.dialects.liqid.options import Options
-from campaign.fabrics.dialects.liqid.parse import KINDS, Raw, Seen, number
+from campaign.fabrics.dialects.liqid.parse import KINDS, Raw, Seen, member, number
 from campaign.fabrics.dialects.liqid.snapshot import Snapshot, read
 from campaign.fabrics.errors import Busy, PartialFailure
 from campaign.fabrics.hardware import STORAGE_KIND, Device, DeviceState, HostSpec, PoolSpec
@@ -109,7 +109,14 @@ def shown(snapshot: Snapshot) -> View:
             devices += [_device(seen, snapshot, location, attached) for attached in _ends(seen, snapshot)]
     # Also leases whose marks are on what somebody took from them meanwhile, so that those can be taken away.
     tags = lease_tag.by_lease((seen.tag for seen in snapshot.devices.values()), devices)
-    return View(tuple(devices), _host_holders(snapshot), tags)
+    return View(tuple(devices), _host_holders(snapshot), tags, p2p=_p2p(snapshot))
+
+
+def _p2p(snapshot: Snapshot) -> dict[str, bool]:
+    """Whether devices of a machine reach each other, by the host in it."""
+    words = {"on": True, "off": False}
+    told = {number: words.get(str(member(raw, "p2p")).lower()) for number, raw in snapshot.machines.items()}
+    return {host: p2p for number, p2p in told.items() if p2p is not None for host in snapshot.hosts_in(number)}
 
 
 def _ends(seen: Seen, snapshot: Snapshot) -> Sequence[str | None]:

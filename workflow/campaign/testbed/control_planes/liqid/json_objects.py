@@ -43,7 +43,7 @@ def machine_json(machine: MatrixMachine) -> dict[str, Any]:
         "swit_gid": "0x3001",
         "comp_name": machine.comp_name,
         "mach_name": machine.name,
-        "p2p": "off",
+        "p2p": machine.p2p,
         "mtime": machine.mtime,
         "connection_history": [],
         _NOTE: f"made for {machine.name}",

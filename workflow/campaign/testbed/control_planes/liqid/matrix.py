@@ -61,6 +61,7 @@ class MatrixMachine:
     name: str
     comp_name: str
     mtime: int
+    p2p: str = "off"
     pending: dict[str, bool] = field(default_factory=dict)
 
 
@@ -220,6 +221,18 @@ class Matrix:
         machine.comp_name = computes[0] if computes else machine.name
         machine.pending.clear()
         self.editing = None
+
+    def join(self, number: object, p2p: object) -> MatrixMachine:
+        """Let the GPUs of a machine reach each other, or not; nothing is set twice, and two are needed."""
+        machine = self.machine(number)
+        self._not_edited(machine.number)
+        gpus = [device for device in self.devices.values() if device.machine == number and device.dev_type == "gpu"]
+        if p2p not in ("on", "off") or p2p == machine.p2p:
+            raise Refusal(f"P2P of machine 0x{machine.number:04x} is {machine.p2p} already")
+        if len(gpus) < 2:
+            raise Refusal(f"Machine 0x{machine.number:04x} has {len(gpus)} GPUs")
+        machine.p2p = str(p2p)
+        return machine
 
     def _cabled(self, inside: set[str], host: str | None) -> None:
         for name in sorted(inside):

@@ -192,6 +192,10 @@ class LiqidDialect:
                 machine = matrix.add_machine(*(member(body, name) for name in names))
                 machine.name = machine.name[: self.behaviour.name_max]
                 return [machine_json(machine)]
+            case ["POST", "machine", "p2p"]:
+                machine = matrix.machine(member(body, "mach_id"))
+                echoed({**body, "p2p": machine.p2p}, machine_json(machine), "Machine")
+                return [machine_json(matrix.join(machine.number, member(body, "p2p")))]
             case ["DELETE", "machine", number]:
                 return self._commit(lambda: matrix.remove_machine(_number(number)))
             case ["POST", "pool", "edit" | "done" | "cancel" as what]:
