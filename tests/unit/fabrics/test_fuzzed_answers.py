@@ -114,9 +114,9 @@ def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """Serves whatever dialect is put into it; its clients do not really wait, though the time of their operations goes by."""
 
     def sleep(client: Client, seconds: float) -> None:
-        if client.left_s() <= seconds or client._until is None:
+        if client.left_s() <= seconds or client._shared.until is None:
             raise FabricError("not done in time")
-        client._until -= seconds
+        client._shared.until -= seconds
 
     monkeypatch.setattr(Client, "sleep", sleep)
     monkeypatch.setattr(http_client, "RETRY_S", ())

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
@@ -54,24 +54,45 @@ class Traced:
     seconds: float
 
 
+@dataclass
+class _Shared:
+    """What the clients of one control plane have in common."""
+
+    requests: int = 0
+    retries: int = 0
+    trace: deque[Traced] = field(default_factory=lambda: deque(maxlen=TRACE_MAX))
+    hidden: Hidden = field(default_factory=Hidden)
+    rehearsed: list[Sent] | None = None
+    until: float | None = None
+
+
 class Client:
-    """One control plane. `authorization`: headers that authenticate, set by the dialect after it has logged in.
+    """One control plane. `authorization`: headers that authenticate, set by the dialect after it has logged in."""
 
-    requests: put on the wire, `retries` of them because one before had failed. trace: the last ones, without secrets.
-    """
+    def __init__(self, connection: Connection, beside: Client | None = None) -> None:
+        """Opens no connection, and reads no file: a plan is made where the site's certificates are not.
 
-    def __init__(self, connection: Connection) -> None:
-        """Opens no connection, and reads no file: a plan is made where the site's certificates are not."""
+        beside: the client of another address of the same control plane, whose time limit, rehearsal and secrets count here too.
+        """
         self.connection = connection
         self._address = Address(connection.url)
         self.base = self._address.text
         self.authorization: dict[str, str] = {}
-        self.requests = 0
-        self.retries = 0
-        self.trace: deque[Traced] = deque(maxlen=TRACE_MAX)
-        self._hidden = Hidden()
-        self._rehearsed: list[Sent] | None = None
-        self._until: float | None = None
+        self._shared: _Shared = _Shared() if beside is None else beside._shared
+
+    @property
+    def requests(self) -> int:
+        """Requests put on the wire, `retries` of them because one before had failed."""
+        return self._shared.requests
+
+    @property
+    def retries(self) -> int:
+        return self._shared.retries
+
+    @property
+    def trace(self) -> deque[Traced]:
+        """The last requests, without secrets."""
+        return self._shared.trace
 
     @cached_property
     def _wire(self) -> HttpConnection:
@@ -85,20 +106,20 @@ class Client:
 
         The messages of errors that leave it have neither secrets in them nor what a terminal would obey, whoever wrote them.
         """
-        outer = self._until
+        outer = self._shared.until
         if outer is None:
-            self._until = time.monotonic() + (seconds or self.connection.operation_s)
+            self._shared.until = time.monotonic() + (seconds or self.connection.operation_s)
         try:
             yield
         except CampaignError as error:
             error.args = tuple(printable(self.scrub(one)) if isinstance(one, str) else one for one in error.args)
             raise
         finally:
-            self._until = outer
+            self._shared.until = outer
 
     def left_s(self) -> float:
         """Seconds left of the operation; of one request outside any."""
-        return self.connection.operation_s if self._until is None else self._until - time.monotonic()
+        return self.connection.operation_s if self._shared.until is None else self._shared.until - time.monotonic()
 
     def sleep(self, seconds: float) -> None:
         """Wait before asking again. Raises FabricError when the operation's time is over before that."""
@@ -108,27 +129,40 @@ class Client:
 
     def hide(self, secret: str) -> None:
         """Never show this text (a password, a token) in a message, trace or rehearsal: servers echo what they are told."""
-        self._hidden.add(secret)
+        self._shared.hidden.add(secret)
 
     def scrub(self, text: str) -> str:
         """The text without what is hidden."""
-        return self._hidden.scrub(text)
+        return self._shared.hidden.scrub(text)
 
-    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Answer:
+    def get(
+        self,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        method: str = "GET",
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
         """Ask; tried again when nobody answers, or the service says that it is unavailable for now (then its last answer is given).
 
         path: below the connection's url; of an address with a host, which some services give, only the path is used. Redirections
         within the control plane are followed. Raises FabricError, ProtocolViolation for what is no HTTP or no end of it.
+        method, body, headers: of services that are asked otherwise than by a plain GET.
         """
         with self.operation():
+
+            def ask(target: str) -> Answer:
+                return self._ask(method, target, path, body, headers)
+
             target = self._address.target(path, params)
-            answer = self._ask(target, path)
+            answer = ask(target)
             for _ in range(REDIRECTS_MAX):
                 location = answer.header("Location") if answer.status in REDIRECTED else None
                 onward = self._address.onward(target, location) if location else None
                 if onward is None:
                     break
-                target, answer = onward, self._ask(onward, path)
+                target, answer = onward, ask(onward)
             return answer
 
     def change(
@@ -146,53 +180,53 @@ class Client:
         """Send a change, once, whatever the answer. Raises OutcomeUnknown when it was sent and no whole answer came; FabricError
         when nothing of it was sent.
 
-        secret: it logs in; its body is never shown, nor the tokens in its answer. In a rehearsal nothing is sent: the request is
+        body: JSON, or bytes that are sent as they are; `headers` then say what they are. secret: it logs in; its body is never shown, nor the tokens in its answer. In a rehearsal nothing is sent: the request is
         written down, and the answer is a 200 with `assumed` as its body.
         """
         with self.operation():
             target = self._address.target(path, params)
             content, kind = _content(body, form)
-            self._hidden.add_from(form or body)
-            if self._rehearsed is not None:
-                shown = MASK if secret else self._hidden.masked(form or body)
+            self._shared.hidden.add_from(form or body)
+            if self._shared.rehearsed is not None:
+                shown = MASK if secret else self._shared.hidden.masked(form or _shown(body))
                 secrets = AUTHENTICATING | {name.lower() for name in self.authorization}
                 told = {
                     name: self.scrub(value) for name, value in (headers or {}).items() if name.lower() not in secrets
                 }
-                self._rehearsed.append(Sent(method, self._address.url(target), shown, told))
+                self._shared.rehearsed.append(Sent(method, self._address.url(target), shown, told))
                 return Answer(200, {}, assumed, json.dumps(assumed), path, self.scrub)
             try:
                 answer = self._exchange(method, target, path, content, kind, headers)
             except Unanswered as error:
-                raise self._failure(method, target, error) from None
+                raise self._failure(method, target, error, changes=True) from None
             if secret:
-                self._hidden.add_from(answer.body, shortest=8)
-                self._hidden.add(answer.header("X-Auth-Token"))
+                self._shared.hidden.add_from(answer.body, shortest=8)
+                self._shared.hidden.add(answer.header("X-Auth-Token"))
             return answer
 
     @property
     def rehearses(self) -> bool:
-        return self._rehearsed is not None
+        return self._shared.rehearsed is not None
 
     @contextmanager
     def rehearsal(self) -> Iterator[list[Sent]]:
         """Within, changes are written down and not sent; reads are sent."""
-        self._rehearsed = []
+        self._shared.rehearsed = []
         try:
-            yield self._rehearsed
+            yield self._shared.rehearsed
         finally:
-            self._rehearsed = None
+            self._shared.rehearsed = None
 
     def close(self) -> None:
         if "_wire" in self.__dict__:  # nothing is opened for being closed
             self._wire.close()
 
-    def _ask(self, target: str, path: str) -> Answer:
+    def _ask(self, method: str, target: str, path: str, body: bytes, headers: Mapping[str, str] | None) -> Answer:
         """One read, tried again where that can help; a service that does not answer in time gets one more chance only."""
         give_up = time.monotonic() + 2 * self.connection.request_s
         for wait_s in (*RETRY_S, None):
             try:
-                got: Answer | Unanswered = self._exchange("GET", target, path)
+                got: Answer | Unanswered = self._exchange(method, target, path, body, headers=headers, reads=True)
             except Unanswered as error:
                 got = error
             pause_s = (wait_s or 0.0) * random.uniform(0.5, 1.0)
@@ -205,16 +239,16 @@ class Client:
             if wait_s is None or pause_s >= self.left_s():
                 break
             time.sleep(pause_s)
-            self.retries += 1
+            self._shared.retries += 1
         if isinstance(got, Answer):
             return got
-        raise self._failure("GET", target, got)
+        raise self._failure(method, target, got)
 
-    def _failure(self, method: str, target: str, error: Unanswered) -> FabricError:
+    def _failure(self, method: str, target: str, error: Unanswered, *, changes: bool = False) -> FabricError:
         where = f"{method} {self._address.url(target)}"
         if isinstance(error, Unsent):
             return FabricError(self.scrub(f"{self.base}: cannot be reached ({error})"))
-        if method != "GET":
+        if changes:
             words = f"{where}: sent, and not answered ({error}); reading back tells its outcome"
             return OutcomeUnknown(self.scrub(words))
         return (ProtocolViolation if error.garbled else FabricError)(self.scrub(f"{where}: {error}"))
@@ -227,20 +261,22 @@ class Client:
         content: bytes = b"",
         kind: str | None = None,
         headers: Mapping[str, str] | None = None,
+        *,
+        reads: bool = False,
     ) -> Answer:
         request = self._request(method, target, content, kind, headers or {})
         left_s = min(self.connection.request_s, self.left_s())
         if left_s <= 0:
             raise Unsent(f"{self.connection.operation_s:g} s (operation_s) have passed", permanent=True)
-        self.requests += 1
+        self._shared.requests += 1
         wire = self._wire  # made at the first request, and not within its time
         start, status = time.monotonic(), None
         try:
-            idle_max_s = IDLE_READ_S if method == "GET" else IDLE_CHANGE_S
+            idle_max_s = IDLE_READ_S if reads else IDLE_CHANGE_S
             received = wire.exchange(request, content, start + left_s, idle_max_s=idle_max_s)
             status = received.status
         finally:
-            self.trace.append(Traced(method, self.scrub(self._address.url(target)), status, time.monotonic() - start))
+            self._shared.trace.append(Traced(method, self.scrub(self._address.url(target)), status, time.monotonic() - start))
         return Answer(status, joined(received.headers), *parsed(received.content), path, self.scrub)
 
     def _request(
@@ -248,7 +284,7 @@ class Client:
     ) -> h11.Request:
         for name, value in (*self.authorization.items(), *headers.items()):
             if name in self.authorization or name.lower() in AUTHENTICATING:
-                self._hidden.add_header(value)
+                self._shared.hidden.add_header(value)
         own = {
             "Host": self._address.host_header,
             "User-Agent": "composable-campaign",
@@ -268,12 +304,16 @@ class Client:
             ) from None
 
 
+def _shown(body: Any) -> Any:
+    return body.decode(errors="replace") if isinstance(body, bytes) else body
+
+
 def _content(body: Any, form: Mapping[str, str] | None) -> tuple[bytes, str | None]:
     """(bytes, content type). Raises ProtocolViolation for what JSON cannot say: it came from the service in the first place."""
     if form:
         return urlencode(form).encode(), "application/x-www-form-urlencoded"
-    if body is None:
-        return b"", None
+    if body is None or isinstance(body, bytes):
+        return body or b"", None
     if not shallow(body):
         raise ProtocolViolation("a request's body is nested too deeply for JSON")
     try:

@@ -31,7 +31,7 @@ class Plane(ControlPlane):
     def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
         apart = options.layout_apply_url
         self.client = Client(options if apart is None else options.model_copy(update={"url": apart}))
-        self._lists = self.client if apart is None else Client(options)
+        self._lists = self.client if apart is None else Client(options, beside=self.client)
         prefix = options.prefix if options.layout_apply_prefix is None else options.layout_apply_prefix
         self._applies = f"{prefix}/layout-apply"
         self._tokens = None if options.login is None else self._login(options, options.login)
@@ -41,7 +41,8 @@ class Plane(ControlPlane):
         self._layout = Layout(())
 
     def _login(self, options: Options, login: LoginService) -> Tokens:
-        self._service = Client(options if login.url is None else options.model_copy(update={"url": login.url}))
+        at = options if login.url is None else options.model_copy(update={"url": login.url})
+        self._service = Client(at, beside=self.client)
         realm, clients = f"/realms/{login.realm}", dict.fromkeys((self.client, self._lists))
         return Tokens(self._service, realm, login.client_id, login.client_secret_env, *clients)
 
@@ -59,8 +60,7 @@ class Plane(ControlPlane):
         return View(self._layout.devices)
 
     def _read(self, client: Client, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        with client.operation(max(0.001, self.client.left_s())):
-            answer = self._asked(lambda: client.get(path, params))
+        answer = self._asked(lambda: client.get(path, params))
         if not answer.ok:
             why = " (see `login`)" if answer.status in (401, 403) else " (see `prefix`)" if answer.status == 404 else ""
             raise FabricError(f"GET {client.base}{path}: {answer.words()}{why}")
