@@ -276,7 +276,9 @@ class Client:
             received = wire.exchange(request, content, start + left_s, idle_max_s=idle_max_s)
             status = received.status
         finally:
-            self._shared.trace.append(Traced(method, self.scrub(self._address.url(target)), status, time.monotonic() - start))
+            self._shared.trace.append(
+                Traced(method, self.scrub(self._address.url(target)), status, time.monotonic() - start)
+            )
         return Answer(status, joined(received.headers), *parsed(received.content), path, self.scrub)
 
     def _request(
