@@ -180,8 +180,9 @@ class Client:
         """Send a change, once, whatever the answer. Raises OutcomeUnknown when it was sent and no whole answer came; FabricError
         when nothing of it was sent.
 
-        body: JSON, or bytes that are sent as they are; `headers` then say what they are. secret: it logs in; its body is never shown, nor the tokens in its answer. In a rehearsal nothing is sent: the request is
-        written down, and the answer is a 200 with `assumed` as its body.
+        body: JSON, or bytes that are sent as they are; `headers` then say what they are. secret: it logs in; its body is never
+        shown, nor the tokens in its answer. In a rehearsal nothing is sent: the request is written down, and the answer is a 200
+        with `assumed` as its body.
         """
         with self.operation():
             target = self._address.target(path, params)
