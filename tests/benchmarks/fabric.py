@@ -19,7 +19,7 @@ from campaign.fabrics.protocol import Request
 from campaign.lease.lifecycle import acquire, release
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.server import Server
-from campaign.testbed.emulators import open_dialect
+from campaign.testbed.emulators import open_dialect, reached
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
 from tests.contract.fabric_fixtures import options_of
@@ -69,8 +69,8 @@ def emulated(kind: str, directory: Path, gpus: int) -> Iterator[tuple[Controlled
     drawers = max(2, -(-gpus // 8)) if kind == "redfish-zones" else 2
     hardware = rack(hosts, [("gpu", "a100", gpus)], drawers=drawers)
     with Server(open_dialect(kind, hardware), directory / "tls") as server:
-        options = {"url": server.url, "ca_file": str(server.ca_file)}
-        options |= options_of(kind)
+        options = {**options_of(kind), **reached(kind, server)}
+        del options["agent"]
         if kind == "redfish-zones":
             options["telemetry"] = False
         specs = tuple(HostSpec(name, 8, 32.0) for name in hosts)

@@ -21,9 +21,9 @@ from campaign.fabrics.errors import Busy, Conflict
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.lease.lifecycle import acquire
+from campaign.testbed import emulators
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Server
-from campaign.testbed.emulators import open_dialect
 
 SERVERS: dict[Path, Server] = {}
 """The emulated control planes of this process, by the directory of the state that is with them."""
@@ -78,10 +78,9 @@ def reached(system: System, state_dir: Path) -> dict[str, Any]:
     if not note.exists():
         state_dir.mkdir(parents=True, exist_ok=True)
         server = SERVERS[state_dir] = Server(
-            open_dialect(system.fabric, system.rack(), **system.variant), state_dir / "tls"
+            emulators.open_dialect(system.fabric, system.rack(), **system.variant), state_dir / "tls"
         )
-        agent = {"kind": "http", "url": f"{server.url}/_hosts/{{host}}/devices", "ca_file": str(server.ca_file)}
-        note.write_text(json.dumps({"url": server.url, "ca_file": str(server.ca_file), "agent": agent}))
+        note.write_text(json.dumps(emulators.reached(system.fabric, server)))
     found: dict[str, Any] = json.loads(note.read_text())
     return found
 

@@ -25,7 +25,7 @@ from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Fabric, Request, Selection
 from campaign.testbed.control_planes.hardware import Rack, rack
 from campaign.testbed.control_planes.server import Asked, Dialect, Reply, Server
-from campaign.testbed.emulators import emulated_kinds, open_dialect
+from campaign.testbed.emulators import emulated_kinds, open_dialect, reached
 from tests.contract.fabric_fixtures import SYSTEMS, configuration
 
 POOL = (PoolSpec("gpu", "a100", 4), PoolSpec("nvme", "ssd", 1))
@@ -131,12 +131,7 @@ def _honest(kind: str) -> Dialect:
 
 
 def _open(kind: str, server: Server, state_dir: Path) -> Fabric:
-    own = {
-        "url": server.url,
-        "operation_s": 60.0,
-        "request_s": 20.0,
-        "agent": {"kind": "http", "url": server.url + "/_hosts/{host}/devices"},
-    }
+    own = {**reached(kind, server), "operation_s": 60.0, "request_s": 20.0}
     system = SYSTEMS[kind]
     return open_fabric(kind, {**system.options, **own}, system.hosts, POOL, state_dir)
 

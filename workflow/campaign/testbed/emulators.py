@@ -8,7 +8,7 @@ from typing import Any, cast
 from campaign.errors import ConfigError
 from campaign.fabrics.registry import fabric_kinds
 from campaign.testbed.control_planes.hardware import Rack
-from campaign.testbed.control_planes.server import Dialect
+from campaign.testbed.control_planes.server import HOSTS_PATH, Dialect, Server
 
 
 def emulated_kinds() -> tuple[str, ...]:
@@ -17,7 +17,7 @@ def emulated_kinds() -> tuple[str, ...]:
 
 
 def emulator(kind: str) -> Any:
-    """The module that emulates a kind: `open_dialect(rack, **options)`, and `COMPOSES`, the request that composes (method, path).
+    """The module that emulates a kind: see `campaign.testbed.control_planes`.
 
     Raises ConfigError for a kind that has none.
     """
@@ -30,3 +30,10 @@ def emulator(kind: str) -> Any:
 def open_dialect(kind: str, rack: Rack, **options: Any) -> Dialect:
     """The emulated control plane of a kind, over a rack of hardware."""
     return cast(Dialect, emulator(kind).open_dialect(rack, **options))
+
+
+def reached(kind: str, server: Server) -> dict[str, Any]:
+    """What a system file says under `fabric` of where an emulated control plane and its hosts' agents are."""
+    ca = {"ca_file": str(server.ca_file.resolve())} if server.ca_file else {}
+    address = getattr(emulator(kind), "address", lambda served: {"url": served.url} | ca)
+    return {**address(server), "agent": {"kind": "http", "url": f"{server.url}{HOSTS_PATH}{{host}}/devices", **ca}}

@@ -14,8 +14,8 @@ from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
 from campaign.testbed.control_planes.faults import Fault, FaultKind
 from campaign.testbed.control_planes.hardware import Rack, rack
-from campaign.testbed.control_planes.server import HOSTS_PATH, Server
-from campaign.testbed.emulators import emulator
+from campaign.testbed.control_planes.server import Server
+from campaign.testbed.emulators import emulator, reached
 
 USER, PASSWORD = "campaign", "learn-2-compose"
 _DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")
@@ -33,14 +33,15 @@ def serve(
     until: threading.Event | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until `until` is set. Raises ConfigError for what is no kind, host, device or fault."""
-    opened = emulator(kind).open_dialect
-    parsed = [_device(text) for text in devices or _DEVICES]
+    module = emulator(kind)
+    parsed = [_device(text) for text in devices or getattr(module, "DEVICES", _DEVICES)]
+    options = getattr(module, "OPTIONS", {})
     try:
         hardware = rack(HostGroup(name=hosts).names(), parsed)
     except ValueError as error:
         raise ConfigError(f"--host {hosts}: {error}") from error
     planned = [_fault(text) for text in faults]
-    with Server(opened(hardware), directory, port=port) as server:
+    with Server(module.open_dialect(hardware, **options), directory, port=port) as server:
         for fault in planned:
             server.faults.add(fault)
         system, campaign = write_files(directory, kind, server, hardware, hosts)
@@ -78,7 +79,6 @@ def write_files(directory: Path, kind: str, server: Server, hardware: Rack, host
 
 def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts: str) -> dict[str, object]:
     """A system file for an emulated control plane; its credentials are in a file beside it."""
-    ca_file = (server.ca_file or Path()).resolve()
     pool: dict[tuple[str, str], int] = {}
     for device in hardware.devices.values():
         pool[device.kind, device.model] = pool.get((device.kind, device.model), 0) + 1
@@ -88,15 +88,13 @@ def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts:
         "launcher": "local",
         "fabric": {
             "kind": kind,
-            "url": server.url,
-            "ca_file": str(ca_file),
             **fabric_kind(kind).example.options,
-            "credentials": {"file": str(ca_file.parent / "credentials")},
-            "agent": {
-                "kind": "http",
-                "url": f"{server.url}{HOSTS_PATH}{{host}}/devices",
-                "ca_file": str(server.ca_file),
-            },
+            **reached(kind, server),
+            **(
+                {"credentials": {"file": str(server.ca_file.resolve().parent / "credentials")}}
+                if server.ca_file
+                else {}
+            ),
         },
         "hosts": [{"name": hosts, "cores": 8, "memory_gib": 64}],
         "pool": [{"kind": k, "model": model, "count": count} for (k, model), count in pool.items()],

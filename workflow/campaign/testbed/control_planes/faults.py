@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -40,6 +41,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
+        self._lock = threading.Lock()
 
     def add(self, fault: Fault) -> None:
         self._faults.append(fault)
@@ -49,12 +51,13 @@ class Faults:
 
     def strike(self, method: str, path: str) -> Fault | None:
         """The fault that happens to this request; None when all goes well."""
-        for fault in list(self._faults):
-            if fault.times == 0 or not (fnmatchcase(method, fault.method) and fnmatchcase(path, fault.path)):
-                continue
-            if fault.after > 0:
-                fault.after -= 1
-                continue
-            fault.times -= 1
-            return fault
-        return None
+        with self._lock:
+            for fault in list(self._faults):
+                if fault.times == 0 or not (fnmatchcase(method, fault.method) and fnmatchcase(path, fault.path)):
+                    continue
+                if fault.after > 0:
+                    fault.after -= 1
+                    continue
+                fault.times -= 1
+                return fault
+            return None

@@ -8,7 +8,7 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,7 +29,7 @@ HOSTS_PATH = "/_hosts/"
 @dataclass(frozen=True)
 class Asked:
     """One request. body: parsed JSON, None where there is none; text: as it came; query: the last value of each name;
-    scheme: how it came."""
+    scheme: how it came; part: at which of the dialect's addresses (`Wire.parts`)."""
 
     method: str
     path: str
@@ -39,6 +39,7 @@ class Asked:
     text: str
     time_s: float = field(default_factory=time.time)
     scheme: str = "http"
+    part: str = ""
 
     def header(self, name: str) -> str | None:
         """Whatever the case of its name."""
@@ -57,15 +58,27 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reply:
-    """body: dict or list is sent as JSON, str as it is (with `headers`' content type), None as nothing."""
+    """body: dict or list is sent as JSON, str as it is (with `headers`' content type), None as nothing. raw: sent in place of all
+    of this, no HTTP around it, before the connection ends."""
 
     status: int = 200
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    raw: str = ""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How a dialect is served. parts: names of what has an address of its own. concurrent: it answers several requests at once, and
+    locks what it must itself, such as one that takes its time."""
+
+    parts: tuple[str, ...] = ("",)
+    tls: bool = True
+    concurrent: bool = False
 
 
 class Dialect(Protocol):
-    """One emulated protocol over a rack; called by one thread at a time."""
+    """One emulated protocol over a rack; called by one thread at a time. `wire: Wire` where it is not served as most are."""
 
     rack: Rack
 
@@ -74,24 +87,35 @@ class Dialect(Protocol):
 
 
 class Server:
-    """A dialect, served until closed. `log`: every request in its order; `url`, `ca_file`: what a client needs."""
+    """A dialect, served until closed. `log`: every request in its order; `url`, `ca_file`: what a client needs; `urls`: by part."""
 
     def __init__(self, dialect: Dialect, directory: Path | None = None, *, port: int = 0, tls: bool = True) -> None:
-        """directory: where the certificate of the server's own authority is written (`ca.pem`); needed for TLS."""
+        """directory: where the certificate of the server's own authority is written (`ca.pem`); needed for TLS. port: the first
+        part's; the others have those after it."""
         self.dialect = dialect
+        self.wire: Wire = getattr(dialect, "wire", Wire())
         self.faults = Faults()
         self.log: list[Asked] = []
         self._lock = threading.Lock()
-        self._last: dict[str, Reply] = {}
-        self._http = _Http((_HOST, port), _handler(self))
+        self._last: dict[tuple[str, str], Reply] = {}
+        ports = (port + number if port else 0 for number in range(len(self.wire.parts)))
+        self._http = {
+            part: _Http((_HOST, at), _handler(self, part)) for part, at in zip(self.wire.parts, ports, strict=True)
+        }
         self.ca_file: Path | None = None
-        if tls:
+        if tls and self.wire.tls:
             if directory is None:
                 raise ValueError("a directory for the certificate is needed")
             self.ca_file = self._secure(directory)
-        self.url = f"{'https' if tls else 'http'}://{_HOST}:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        self._thread.start()
+        scheme = "https" if self.ca_file else "http"
+        self.urls = {part: f"{scheme}://{_HOST}:{http.server_address[1]}" for part, http in self._http.items()}
+        self.url = next(iter(self.urls.values()))
+        self._threads = [
+            threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+            for http in self._http.values()
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _secure(self, directory: Path) -> Path:
         with needs_extra("testbed"):
@@ -104,13 +128,16 @@ class Server:
         path = directory / "ca.pem"
         authority.cert_pem.write_to_path(str(path))
         # The handshake is the handler thread's: a client that does not shake hands must not stop the others.
-        self._http.tls = context
+        for http in self._http.values():
+            http.tls = context
         return path
 
     def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        for http in self._http.values():
+            http.shutdown()
+            http.server_close()
+        for thread in self._threads:
+            thread.join()
 
     def __enter__(self) -> Server:
         return self
@@ -124,10 +151,14 @@ class Server:
 
     def respond(self, asked: Asked) -> tuple[Reply | None, Fault | None]:
         """The answer, None for a connection that just ends, and the fault that is still to be committed while it is sent."""
-        with self._lock, self.dialect.rack.lock:
-            self.log.append(asked)
-            if asked.path.startswith(HOSTS_PATH):
+        self.log.append(asked)
+        if asked.path.startswith(HOSTS_PATH):
+            with self.dialect.rack.lock:
                 return self._host(asked), None
+        with ExitStack() as stack:
+            if not self.wire.concurrent:
+                stack.enter_context(self._lock)
+                stack.enter_context(self.dialect.rack.lock)
             fault = self.faults.strike(asked.method, asked.path)
             told = Reply(fault.status, fault.body) if fault else None
             match fault and fault.kind:
@@ -139,11 +170,11 @@ class Server:
                     return Reply(fault.status if fault.status != 500 else 200, fault.body or None), None
                 case "html":
                     return Reply(500, _PAGE, {"Content-Type": "text/html"}), None
-                case "stale" if (old := self._last.get(asked.path)) is not None:
+                case "stale" if (old := self._last.get((asked.part, asked.path))) is not None:
                     return old, None
             reply = self.dialect.answer(asked)
             if asked.method == "GET" and reply is not None:
-                self._last[asked.path] = reply
+                self._last[asked.part, asked.path] = reply
             match fault and fault.kind:
                 case "drop_after":
                     return None, None
@@ -181,7 +212,7 @@ class _Http(ThreadingHTTPServer):
         """A client that goes away is nothing to report."""
 
 
-def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
+def _handler(server: Server, part: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         server_version = "campaign-emulator"
@@ -202,10 +233,13 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 body = None
             query = dict(parse_qsl(split.query, keep_blank_values=True))
             scheme = "https" if server.ca_file else "http"
-            asked = Asked(self.command, split.path, query, dict(self.headers.items()), body, text, scheme=scheme)
+            asked = Asked(
+                self.command, split.path, query, dict(self.headers.items()), body, text, scheme=scheme, part=part
+            )
             reply, fault = server.respond(asked)
-            if reply is None:
+            if reply is None or reply.raw:
                 self.close_connection = True
+                self.wfile.write((reply.raw if reply else "").encode())
                 return
             self._send(reply, fault)
 
