@@ -109,6 +109,27 @@ def test_planning_loads_nothing_that_makes_tables_or_figures(project: Project, c
     assert python(project, "-c", program).splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize(
+    ("command", "dispensable"),
+    [
+        (["summary"], ("pandas", "numpy", "matplotlib", "campaign.config", "campaign.archive")),
+        (["report"], ("scipy.special", "matplotlib", "campaign.config.resolve", "campaign.archive")),
+        (["figures", "--for", "report"], ("scipy.stats", "campaign.config.resolve", "campaign.archive")),
+    ],
+)
+def test_what_the_workflow_starts_at_the_end_loads_only_what_it_needs(
+    project: Project, command: list[str], dispensable: tuple[str, ...]
+) -> None:
+    """Of results without tables: each says so, with all imports done."""
+    (project.directory / "tables").mkdir()
+    program = (
+        f"import sys\nfrom campaign.cli.main import main\ntry:\n    main({[*command, '.']!r})\n"
+        f"except SystemExit as ended:\n    assert ended.code == 1\n"
+        f"print([name for name in {dispensable!r} if name in sys.modules])"
+    )
+    assert python(project, "-c", program).splitlines()[-1] == "[]"
+
+
 def test_snakemake_loads_no_pandas_to_compare_what_measures_and_collects(project: Project) -> None:
     path = project.campaign("small", 4, configurations=1)
     pretend_measured(path, project.directory / "results")

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from campaign.archive.open_results import tables_from
 from campaign.cli.options import cells_option, output_option, results_option, tables_argument
 from campaign.errors import ConfigError
-from campaign.report.paper import draw
 from campaign.report.write import draw_figures
 
 
@@ -44,6 +42,9 @@ def figures(source: Path, results: Path, where: str | None, medium: str, only: s
             )
         draw_figures(source / "tables", output or source / "figures")
         return
+    from campaign.archive.open_results import tables_from  # a report needs no campaign file
+    from campaign.report.paper import draw
+
     out = output or Path("paper" if medium == "paper" else "figures")
     names = only.split(",") if only else None
     drawn, left_out = draw(tables_from(source, results, where), out, medium == "paper", names)

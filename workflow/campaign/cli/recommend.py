@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from campaign import wording
-from campaign.archive.open_results import tables_from
 from campaign.cli.options import cells_option, format_option, output_option, results_option, tables_argument
 from campaign.cli.terminal import Table, say, show
 from campaign.errors import ConfigError
@@ -62,6 +61,8 @@ def recommend(
             )
         write_recommendation(source / "tables", output)
         return
+    from campaign.archive.open_results import tables_from  # a report needs no campaign file
+
     tables = tables_from(source, results, where)
     measured = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
     options = [name.removeprefix("option_") for name in option_columns(tables.cells)]

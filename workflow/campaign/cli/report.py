@@ -1,4 +1,7 @@
-"""From records to a page: `campaign collect`, `report` and `summary`. The rules of the workflow call these."""
+"""From records to a page: `campaign collect`, `report` and `summary`.
+
+The rules of the workflow call these, each in a process of its own, so each imports only what it needs.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,9 @@ from pathlib import Path
 
 import click
 
-from campaign.archive import as_planned, report_from, report_from_archive
 from campaign.cli.options import PATH, output_option, results_option, tables_argument, where_option
-from campaign.config.resolve import load_campaign
 from campaign.errors import ConfigError, unwritable
 from campaign.paths import Results
-from campaign.report import campaign_summary
-from campaign.report.write import render_report
-from campaign.tables import collect as collecting
 
 
 @click.command()
@@ -23,6 +21,8 @@ def collect(plan: Path) -> None:
 
     PLAN.json is plan/plan.json of the results, which 'campaign plan --write' makes.
     """
+    from campaign.tables import collect as collecting
+
     tables = plan.parent.parent / "tables"
     gathered = collecting.gather_planned(plan)
     try:
@@ -45,15 +45,22 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
     are.
     """
     if source.is_dir():
+        from campaign.report.write import render_report
+
         if where:
             raise ConfigError(f"{source}: --where needs a campaign file or an archive, not a directory of results")
         paths = Results.at(source)
         out = output or paths.report
         render_report(paths.tables, paths.figures, out)
     elif source.suffix == ".zip":
+        from campaign.archive import report_from_archive
+
         out = output or source.with_suffix(".report.html")
         report_from_archive(source, out, where)
     else:
+        from campaign.archive import as_planned, report_from
+        from campaign.config.resolve import load_campaign
+
         loaded = load_campaign(source)
         paths = Results(results, loaded.name)
         out = output or paths.report
@@ -69,6 +76,8 @@ def summary(directory: Path, output: Path | None) -> None:
 
     Exits with 1 when planned runs have no record, and says why.
     """
+    from campaign.report import campaign_summary
+
     text = campaign_summary.summary(directory)
     click.echo(text)
     if missing := campaign_summary.missing_reasons(directory):

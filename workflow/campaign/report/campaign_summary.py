@@ -12,7 +12,7 @@ from typing import Any
 from campaign import wording
 from campaign.errors import RecordError
 from campaign.paths import Results
-from campaign.report.figure import in_page_order
+from campaign.report.page_order import in_page_order
 
 ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"
 

@@ -42,6 +42,7 @@ from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import RecordError
 from campaign.paths import REPORTS, SCRIPTS
 from campaign.report import svg
+from campaign.report.page_order import LAST
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
 from campaign.statistics.step_times import MARKS
@@ -52,8 +53,6 @@ from campaign.tables.leases import leases_table
 
 # A table in the page is for reading; beyond this many rows a reader wants the CSV.
 ROWS_ON_PAGE = 150
-LAST = 1_000_000
-"""The place of a figure that declares none."""
 
 _SUMMARY = ("mean", "sd", "ci_low", "ci_high")
 """Numbers of the primary metric, unless a column `unit` says otherwise."""
@@ -174,11 +173,6 @@ def all_figures(scripts: Path = SCRIPTS) -> dict[str, Figure]:
     """The figures of scripts/figures/ by name, in the order of the page."""
     found = [load_figure(name, scripts) for name in figure_names(scripts)]
     return {figure.name: figure for figure in sorted(found, key=lambda figure: (figure.place, figure.name))}
-
-
-def in_page_order(drawings: Mapping[str, Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Documents of figures (`page_document`) by name, as a list in the order of the page."""
-    return [drawings[name] for name in sorted(drawings, key=lambda name: (drawings[name].get("place", LAST), name))]
 
 
 def nothing(reason: str) -> Drawing:

@@ -19,7 +19,7 @@ from campaign.documents.metric import metric_of
 from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
 from campaign.report.context_schema import ContextDocument, Excluded, HostLeftOut
-from campaign.report.figure import in_page_order
+from campaign.report.page_order import in_page_order
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
 from campaign.report.sections.published import beside, published

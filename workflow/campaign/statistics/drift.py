@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.special import stdtr
+import scipy
 
 from campaign.statistics import location
 from campaign.statistics.intervals import SIGNIFICANT, Floats, student_quantile
@@ -45,7 +45,9 @@ class Drift:
     @property
     def p(self) -> float:
         """Two-sided, of no drift; nan where too few compositions were measured."""
-        return float(2 * stdtr(self.freedom, -abs(self.slope) / self.error)) if self.known else float("nan")
+        return (
+            float(2 * scipy.special.stdtr(self.freedom, -abs(self.slope) / self.error)) if self.known else float("nan")
+        )
 
     @property
     def found(self) -> bool:

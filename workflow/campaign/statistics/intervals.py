@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import fdtr, ncfdtrinc, ndtr, ndtri, stdtrit
+import scipy
 
 CONFIDENCE = 0.95
 SIGNIFICANT = 0.05
@@ -52,7 +52,7 @@ Words = npt.NDArray[np.object_]
 
 def student_quantile(freedom: npt.ArrayLike, confidence: float = CONFIDENCE) -> Floats:
     """How many standard errors an interval reaches to each side, element-wise; nan where the degrees of freedom are."""
-    return np.asarray(stdtrit(freedom, 0.5 + confidence / 2.0), dtype=np.float64)
+    return np.asarray(scipy.special.stdtrit(freedom, 0.5 + confidence / 2.0), dtype=np.float64)
 
 
 # Of the noncentrality parameter, as far as SciPy inverts it.
@@ -75,7 +75,10 @@ def spread_bounds(
         return cv - half, cv + half
     # At no spread at all, a ratio as large as this one may be usual: then the bound is 0.
     ends = [
-        float(ncfdtrinc(count - 1, freedom, p, f)) if fdtr(count - 1, freedom, f) > p else 0.0 for p in (1 - tail, tail)
+        float(scipy.special.ncfdtrinc(count - 1, freedom, p, f))
+        if scipy.special.fdtr(count - 1, freedom, f) > p
+        else 0.0
+        for p in (1 - tail, tail)
     ]
     low, high = (float(np.sqrt(nc * variance / (count - 1))) for nc in ends)
     return low, high
@@ -114,14 +117,14 @@ def _bounds(ordered: Floats, drawn: Integers, of: str) -> tuple[Floats, Floats]:
         found, left_out = np.median(ordered, axis=1), medians_without_one(ordered)
         replicas = (ordered[:, drawn[:, (n - 1) // 2]] + ordered[:, drawn[:, n // 2]]) / 2
     below = (replicas < found[:, None]).mean(axis=1) + (replicas <= found[:, None]).mean(axis=1)
-    bias = ndtri(np.clip(below / 2, 0.5 / RESAMPLES, 1 - 0.5 / RESAMPLES))
+    bias = scipy.special.ndtri(np.clip(below / 2, 0.5 / RESAMPLES, 1 - 0.5 / RESAMPLES))
     influence = left_out.mean(axis=1, keepdims=True) - left_out
     squares = (influence**2).sum(axis=1)
     cubes = (influence**3).sum(axis=1)
     skew = np.where(squares > 0, cubes / (6 * np.where(squares > 0, squares, 1.0) ** 1.5), 0.0)
     expanded = np.sqrt(n / (n - 1)) * student_quantile(n - 1)
     replicas.sort(axis=1)
-    low, high = (_quantiles(replicas, ndtr(_adjusted(bias, skew, end))) for end in (-expanded, expanded))
+    low, high = (_quantiles(replicas, scipy.special.ndtr(_adjusted(bias, skew, end))) for end in (-expanded, expanded))
     return low, high
 
 

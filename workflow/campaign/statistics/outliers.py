@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+import scipy
 
 from campaign.statistics.intervals import Floats
 
@@ -41,7 +41,7 @@ def limit(n: int) -> float:
     if n < 3:
         return float("inf")
     if n < _MANY:
-        return float(stdtrit(n - 2, 1 - LEVEL / (2 * n)) * np.sqrt(n / (n - 1)))
+        return float(scipy.special.stdtrit(n - 2, 1 - LEVEL / (2 * n)) * np.sqrt(n / (n - 1)))
     sizes = np.array(sorted(_LIMITS))
     return float(np.interp(n, sizes, [_LIMITS[size] for size in sizes.tolist()]))
 

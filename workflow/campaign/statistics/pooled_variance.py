@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import chdtrc, fdtrc, polygamma, psi
+import scipy
 
 from campaign.statistics.intervals import Floats, Integers
 
@@ -93,7 +93,7 @@ def _outlying(
             left = np.bincount(stratum, kept, count)[stratum] - kept
             others = (np.bincount(stratum, kept * variance, count)[stratum] - kept * variance) / left
             held = (freedom > 0) & (left > 0) & (others > 0)
-            p = np.where(held, fdtrc(freedom, left * share[stratum], variance / others), 1.0)
+            p = np.where(held, scipy.special.fdtrc(freedom, left * share[stratum], variance / others), 1.0)
             apart = p * items < _AMONG_ALL
     return p < _OUTLYING, apart
 
@@ -104,8 +104,8 @@ def _prior_freedom(variance: Floats, freedom: Floats, stratum: Integers, pool: F
     known = freedom > 0
     floor = 1e-8 * np.where(pool[stratum] > 0, pool[stratum], 1.0)
     half = np.where(known, freedom, 2.0) / 2
-    log = np.log(np.maximum(variance, floor)) - psi(half) + np.log(half)
-    noise = polygamma(1, half)
+    log = np.log(np.maximum(variance, floor)) - scipy.special.psi(half) + np.log(half)
+    noise = scipy.special.polygamma(1, half)
     n = np.bincount(stratum[known], minlength=count).astype(np.float64)
     some = np.maximum(n, 1)
     mean = np.bincount(stratum, np.where(known, log, 0.0), count) / some
@@ -119,7 +119,7 @@ def _prior_freedom(variance: Floats, freedom: Floats, stratum: Integers, pool: F
         )
         inverse = np.bincount(stratum, np.where(known, 1 / np.where(known, freedom, 1.0), 0.0), count)
         correction = 1 + (inverse - 1 / total) / (3 * np.maximum(n - 1, 1))
-        p = chdtrc(np.maximum(n - 1, 1), np.maximum(bartlett / correction, 0.0))
+        p = scipy.special.chdtrc(np.maximum(n - 1, 1), np.maximum(bartlett / correction, 0.0))
         excess = squares / np.maximum(n - 1, 1) - expected
     differ = (n >= 3) & (p < _HETEROGENEOUS) & (excess > 0) & (pool > 0)
     return np.where(differ, 2 * _trigamma_inverse(np.where(differ, excess, 1.0)), np.inf)
@@ -129,8 +129,8 @@ def _trigamma_inverse(value: Floats) -> Floats:
     """Newton's method of Smyth (2004), appendix."""
     y = 0.5 + 1 / value
     for _ in range(20):
-        tri = polygamma(1, y)
-        y = y + tri * (1 - tri / value) / polygamma(2, y)
+        tri = scipy.special.polygamma(1, y)
+        y = y + tri * (1 - tri / value) / scipy.special.polygamma(2, y)
     return np.asarray(y, dtype=np.float64)
 
 

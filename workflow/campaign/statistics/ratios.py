@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import nctdtrinc, stdtr
+import scipy
 
 from campaign.statistics.intervals import CONFIDENCE, Floats, Integers, student_quantile
 
@@ -59,7 +59,7 @@ class LogRatios:
         certain = np.where(np.isnan(away + self.variance + self.freedom), np.nan, np.where(away > _ROUNDING, 0.0, 1.0))
         varies = (self.variance > 0) & ~(away <= _ROUNDING)
         spread = np.where(varies, self.variance, np.nan)
-        return np.where(varies, 2.0 * stdtr(self.freedom, -away / np.sqrt(spread)), certain)
+        return np.where(varies, 2.0 * scipy.special.stdtr(self.freedom, -away / np.sqrt(spread)), certain)
 
     def least_detectable_pct(self) -> Floats:
         """How large a difference had to be to be found in 80 of 100 campaigns like this one, in percent of the reference.
@@ -68,7 +68,7 @@ class LogRatios:
         """
         # Rounding may leave Welch's degrees of freedom a trifle under one.
         freedom = np.maximum(self.freedom, 1.0)
-        shift = nctdtrinc(freedom, 1.0 - POWER, student_quantile(freedom))
+        shift = scipy.special.nctdtrinc(freedom, 1.0 - POWER, student_quantile(freedom))
         with np.errstate(over="ignore"):
             return np.asarray(100.0 * np.expm1(shift * np.sqrt(self.variance)), dtype=np.float64)
 

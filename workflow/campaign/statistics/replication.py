@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import nctdtrinc, stdtrit
+import scipy
 
 from campaign.statistics.intervals import CONFIDENCE, SIGNIFICANT
 
@@ -60,9 +60,9 @@ def design(
     if freedom < 1:
         return Design(compositions, runs, steps, np.inf, np.inf, device_hours)
     error = np.sqrt(2.0 * spread.variance(compositions, runs, steps))
-    half = 100.0 * np.expm1(stdtrit(freedom, 0.5 + CONFIDENCE / 2.0) * error)
-    tested = stdtrit(freedom, 1.0 - SIGNIFICANT / (compared - 1) / 2.0)
-    detectable = 100.0 * np.expm1(nctdtrinc(freedom, 1.0 - POWER, tested) * error)
+    half = 100.0 * np.expm1(scipy.special.stdtrit(freedom, 0.5 + CONFIDENCE / 2.0) * error)
+    tested = scipy.special.stdtrit(freedom, 1.0 - SIGNIFICANT / (compared - 1) / 2.0)
+    detectable = 100.0 * np.expm1(scipy.special.nctdtrinc(freedom, 1.0 - POWER, tested) * error)
     return Design(compositions, runs, steps, float(half), float(detectable), device_hours)
 
 

@@ -27,7 +27,7 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import fdtrc, stdtr
+import scipy
 
 from campaign.statistics.intervals import SIGNIFICANT, Floats, student_quantile
 from campaign.statistics.multiple_testing import holm
@@ -186,7 +186,9 @@ def _noise(about_curve: Floats, left: Floats, about_mean: Floats, freedom: Float
         of_runs = about_mean / freedom
         ratio = of_points / of_runs
     repeated = (freedom > 0) & (of_runs > 0)
-    misses = repeated & (fdtrc(left, np.maximum(freedom, 1), np.where(repeated, ratio, 0.0)) < SIGNIFICANT)
+    misses = repeated & (
+        scipy.special.fdtrc(left, np.maximum(freedom, 1), np.where(repeated, ratio, 0.0)) < SIGNIFICANT
+    )
     pooled = (about_curve + about_mean) / (left + freedom)
     alone = misses | ~repeated
     return np.asarray(misses), np.where(alone, of_points, pooled), np.where(alone, left, left + freedom)
@@ -289,7 +291,7 @@ def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
     free = np.maximum(freedom, 1.0)[:, None]
     tested = np.isfinite(slower) & np.isfinite(error) & (freedom[:, None] > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = np.where(error > 0, stdtr(free, -slower / error), np.where(slower > 1e-9, 0.0, 1.0))
+        p = np.where(error > 0, scipy.special.stdtr(free, -slower / error), np.where(slower > 1e-9, 0.0, 1.0))
     half = student_quantile(free) * error
     p = np.where(tested, p, np.nan)
     under, low, high = (np.where(tested, 100 * (1 - np.exp(-(slower + side))), np.nan) for side in (0.0, -half, half))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.special import stdtr
+import scipy
 
 from campaign.statistics.intervals import SIGNIFICANT, Floats, student_quantile
 from campaign.statistics.location import near
@@ -75,7 +75,7 @@ class _Size:
         # Less than a hundredth of a percent is one of digits, however little the runs differ.
         if abs(self.value) <= _DIGITS or self.error == 0.0:
             return float(self.value >= -_DIGITS)
-        return float(stdtr(freedom, self.value / self.error))
+        return float(scipy.special.stdtr(freedom, self.value / self.error))
 
 
 @dataclass(frozen=True, slots=True)

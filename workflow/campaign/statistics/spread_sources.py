@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.special import ndtri
+import scipy
 
 from campaign.statistics.intervals import CONFIDENCE
 from campaign.statistics.slow_hosts import HostResult, compare_hosts
@@ -46,7 +46,7 @@ class Spread:
         if part is None or not ratio > 0:
             return UNKNOWN
         # Two means on hosts of their own: both deviate, and 95 % of such differences are smaller.
-        size = abs(float(np.log(ratio))) / float(ndtri(0.5 + CONFIDENCE / 2.0) * np.sqrt(2.0))
+        size = abs(float(np.log(ratio))) / float(scipy.special.ndtri(0.5 + CONFIDENCE / 2.0) * np.sqrt(2.0))
         return COULD if 100.0 * size <= part.sd_pct else MAY if 100.0 * size <= part.high_pct else NOT
 
 

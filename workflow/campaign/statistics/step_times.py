@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
+import scipy
 
 from campaign.statistics.intervals import CONFIDENCE, Floats, student_quantile
 
@@ -62,7 +62,7 @@ def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) ->
         residual = (below - reached[cell_of_cluster] * in_cluster) ** 2
         enough = np.where(clusters >= 2, clusters, np.nan)
         between = enough / (enough - 1) * np.bincount(cell_of_cluster, residual, len(ids)) / sizes**2
-        independent = ndtri(0.5 + CONFIDENCE / 2.0) * np.sqrt(share * (1 - share) / sizes)
+        independent = scipy.special.ndtri(0.5 + CONFIDENCE / 2.0) * np.sqrt(share * (1 - share) / sizes)
         half = np.fmax(student_quantile(enough - 1) * np.sqrt(between), np.where(clusters >= 2, independent, np.nan))
         low, high = np.clip(share - half, 0.0, 1.0), share + half
         known = ~np.isnan(half) & (sizes * (1 - share) >= 1)

@@ -20,9 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
-from scipy.special import chdtri, ndtri
+import scipy
 
 from campaign.statistics.intervals import CONFIDENCE, Floats
 
@@ -185,8 +183,8 @@ def links(levels: Codes, groups: Codes) -> int:
     left, right = codes(pairs[1][several]), codes(pairs[0][several])
     count = int(left.max()) + 1
     size = count + int(right.max()) + 1
-    graph = coo_matrix((np.ones(left.size), (left, count + right)), shape=(size, size))
-    return count - int(connected_components(graph, directed=False, return_labels=False))
+    graph = scipy.sparse.coo_matrix((np.ones(left.size), (left, count + right)), shape=(size, size))
+    return count - int(scipy.sparse.csgraph.connected_components(graph, directed=False, return_labels=False))
 
 
 def _share(levels: Codes, within: Codes) -> float:
@@ -211,8 +209,8 @@ def _component(name: str, variances: dict[str, float], runs: _Runs) -> Component
     noise = np.sqrt(sum(4.0 * variance**2 / count for variance, _, count in under))
     tail = 0.5 * (1.0 - CONFIDENCE)
     square = freedom * (variances[name] + below)
-    low, high = (square / chdtri(freedom, at) - below for at in (tail, 1.0 - tail))
-    low = min(low, variances[name] - ndtri(1.0 - tail) * noise) if under else low
+    low, high = (square / scipy.special.chdtri(freedom, at) - below for at in (tail, 1.0 - tail))
+    low = min(low, variances[name] - scipy.special.ndtri(1.0 - tail) * noise) if under else low
     middle, least, most = (100.0 * float(np.sqrt(max(0.0, value))) for value in (variances[name], low, high))
     return Component(name, middle, least, most, freedom)
 

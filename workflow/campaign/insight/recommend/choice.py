@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr
+import scipy
 
 from campaign import wording
 from campaign.documents import metric as metrics
@@ -225,7 +225,7 @@ def told_apart(rows: pd.DataFrame, best: pd.Series[Any]) -> np.ndarray[Any, np.d
     both = np.where(shared, np.minimum(both, np.maximum(freedom, float(best["freedom"]))), both)
     apart = np.abs(rows["score"].to_numpy(dtype=float) - float(best["score"])) / np.sqrt(variance + own)
     known = rows["known"].to_numpy(dtype=bool) & bool(best["known"])
-    p = np.where(known, 2 * stdtr(both, -apart), np.nan)
+    p = np.where(known, 2 * scipy.special.stdtr(both, -apart), np.nan)
     return np.asarray(np.minimum(holm(p) * (known.sum() + 1) / 2, 1.0), dtype=np.float64)
 
 
