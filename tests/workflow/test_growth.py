@@ -207,7 +207,6 @@ def test_editing_a_figure_draws_again_and_measures_nothing_and_nothing_is_writte
     assert jobs(project.run("-n", "-p")) == {
         "tables": 1,
         "figures": 1,
-        "recommend": 1,
         "report": 1,
         "summary": 1,
         "all": 1,

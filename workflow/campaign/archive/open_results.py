@@ -12,7 +12,7 @@ from campaign.documents.record import Store
 from campaign.errors import ConfigError, RecordError
 from campaign.files import read_json
 from campaign.paths import Results
-from campaign.report.write import draw_figures, render_report, write_recommendation
+from campaign.report.write import draw_figures, render_report
 from campaign.tables.collect import collect, gather, tables_of
 from campaign.tables.io import Tables, read
 
@@ -67,6 +67,5 @@ def report_from(campaign: Campaign, results: Path, where: str | None, scratch: P
     """Tables and figures into `scratch`, the page into `out`."""
     made = Results.at(scratch)
     collect(gather(campaign, results, where), made.tables)
-    draw_figures(made.tables, made.figures)
-    write_recommendation(made.tables, made.recommendation)
+    draw_figures(made.tables, made.figures, recommendation=made.recommendation)
     render_report(made.tables, made.figures, out)

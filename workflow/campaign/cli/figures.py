@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from campaign.cli.options import cells_option, output_option, results_option, tables_argument
+from campaign.cli.options import PATH, cells_option, output_option, results_option, tables_argument
 from campaign.errors import ConfigError
 from campaign.report.write import draw_figures
 
@@ -24,11 +24,24 @@ from campaign.report.write import draw_figures
     "embedded, and figures.tex with their captions and with tables (booktabs). report: every "
     "figure as 'campaign report' reads it (SVG, CSV, JSON); the source must then be a results directory.",
 )
+@click.option(
+    "--recommendation",
+    type=PATH,
+    help="With --for report: also write the recommendation into this directory, as 'campaign recommend --output' does.",
+)
 @click.option("--only", metavar="NAME,NAME..", help="Only these, by file name or anchor. Default: all that have data.")
 @output_option(
     "Directory. Default: figures/ or paper/ in the current directory; for a report, figures/ of the results."
 )
-def figures(source: Path, results: Path, where: str | None, medium: str, only: str | None, output: Path | None) -> None:
+def figures(
+    source: Path,
+    results: Path,
+    where: str | None,
+    medium: str,
+    recommendation: Path | None,
+    only: str | None,
+    output: Path | None,
+) -> None:
     """Draw the figures of a campaign, an archive, or a results directory, each with its data as CSV.
 
     \b
@@ -40,8 +53,10 @@ def figures(source: Path, results: Path, where: str | None, medium: str, only: s
             raise ConfigError(
                 f"{source}: --for report takes a results directory with tables/, no --where and no --only"
             )
-        draw_figures(source / "tables", output or source / "figures")
+        draw_figures(source / "tables", output or source / "figures", recommendation=recommendation)
         return
+    if recommendation:
+        raise ConfigError("--recommendation goes with --for report; alone it is made by 'campaign recommend --output'")
     from campaign.archive.open_results import tables_from  # a report needs no campaign file
     from campaign.report.paper import draw
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,58 +15,58 @@ from typing import TYPE_CHECKING
 from campaign.paths import SCRIPTS
 
 if TYPE_CHECKING:
-    from campaign.report.figure import Figure, FigureData
+    from campaign.tables.io import Tables
 
 
-def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
-    """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
-    from campaign.report.figure import all_figures, data_of
+def draw_figures(
+    tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None, recommendation: Path | None = None
+) -> None:
+    """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written.
+
+    recommendation: where `write_recommendation` is to write, which reads and imports the same.
+    """
+    from campaign.report.figure import all_figures, data_of, write
     from campaign.tables.io import read
 
     figures.mkdir(parents=True, exist_ok=True)
-    known = all_figures(scripts)
-    drawing = _Drawing(data_of(read(tables), style), known, figures)
+    given = read(tables)
+    data = data_of(given, style)
+    parts = [partial(write, figure, data, figures) for figure in all_figures(scripts).values()]
+    parts += [partial(_recommend, given, recommendation, style)] if recommendation else []
     # Forked: what takes longest, importing and reading, is done once. In the page's order the largest come early, so that no
     # processor is left with one of them at the end.
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _begin, (drawing,)) as pool:
-        for _ in pool.map(_draw, known):
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _begin, (parts,)) as pool:
+        for _ in pool.map(_write, range(len(parts))):
             pass
 
 
-@dataclass(frozen=True)
-class _Drawing:
-    """What all figures are drawn from, and to."""
-
-    data: FigureData
-    figures: Mapping[str, Figure]
-    directory: Path
+_parts: Sequence[Callable[[], None]]
 
 
-_drawing: _Drawing
+def _begin(parts: Sequence[Callable[[], None]]) -> None:
+    global _parts
+    _parts = parts
 
 
-def _begin(drawing: _Drawing) -> None:
-    global _drawing
-    _drawing = drawing
-
-
-def _draw(name: str) -> None:
-    from campaign.report.figure import write
-
-    write(_drawing.figures[name], _drawing.data, _drawing.directory)
+def _write(number: int) -> None:
+    _parts[number]()
 
 
 def write_recommendation(tables: Path, directory: Path, style: Path | None = None) -> None:
     """recommendation.json (`recommendation/1`), and .svg and .csv of predicted against measured. RecordError names what cannot be
     written."""
+    from campaign.tables.io import read
+
+    _recommend(read(tables), directory, style)
+
+
+def _recommend(given: Tables, directory: Path, style: Path | None) -> None:
     from campaign.errors import unwritable
     from campaign.insight.recommend import advise, asked
     from campaign.report.figure import coverage_of_cells, data_of, page_document
     from campaign.report.sections.recommendation_figure import figure
     from campaign.report.svg import DECLARATION, notice
-    from campaign.tables.io import read
 
-    given = read(tables)
     advice = advise(given, asked([], [], [], [], []))
     drawn = figure(advice)
     shown = drawn.draw(data_of(given, style))
