@@ -21,6 +21,7 @@ from campaign.lease.journal import Journal, journaled
 from campaign.testbed.slurm import daemons
 from campaign.testbed.slurm.daemons import Daemon
 from tests.cluster.cluster_project import ClusterProject
+from tests.warm_start import Started
 
 HOSTS, DEVICES = 5, 2
 PATIENCE_S = 100.0
@@ -52,14 +53,14 @@ class FaultSite(ClusterProject):
     def open(self) -> None:
         (self.directory / "starts.log.open").touch()
 
-    def begin(self, runs: int = 1) -> subprocess.Popen[str]:
+    def begin(self, runs: int = 1) -> Started:
         """The campaign in the background, as soon as so many runs were started."""
         process = self.start("--until", "measure")
         self.until(lambda: len(self.starts()) >= runs or process.poll() is not None)
         assert process.poll() is None, self.said()
         return process
 
-    def submit_array(self, leases: int) -> subprocess.Popen[str]:
+    def submit_array(self, leases: int) -> Started:
         """The campaign in the background; all of its leases ask before one of them may submit."""
         directory = self.results().slurm
         with files.lock(directory / "submit.lock"):
@@ -67,7 +68,7 @@ class FaultSite(ClusterProject):
             self.until(lambda: len(list(directory.glob("requests/*.json"))) == leases or process.poll() is not None)
         return process
 
-    def begin_array(self, leases: int, running: int = 0) -> subprocess.Popen[str]:
+    def begin_array(self, leases: int, running: int = 0) -> Started:
         """As `submit_array`, as soon as so many of them (or all) run and all jobs are written down."""
         process = self.submit_array(leases)
         self.until(lambda: len(self.starts()) >= (running or leases) or process.poll() is not None)
@@ -86,7 +87,7 @@ class FaultSite(ClusterProject):
     def until_said(self, words: str, times: int = 1) -> None:
         self.until(lambda: self.said().count(words) >= times)
 
-    def ends(self, process: subprocess.Popen[str], code: int = 0) -> None:
+    def ends(self, process: Started, code: int = 0) -> None:
         self.until(lambda: process.poll() is not None)
         assert (process.returncode == 0) == (code == 0), self.said()
 

@@ -17,6 +17,7 @@ from campaign.testbed.slurm import daemons
 from campaign.testbed.slurm.cluster import down, up
 from tests.cluster.fault_site import DEVICES, GATED, HOSTS, FaultSite
 from tests.equal_hosts import equal_hosts
+from tests.warm_start import Started
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
 
@@ -24,7 +25,7 @@ IMPATIENT = ("SlurmdTimeout=6", "KillWait=2")
 """So that Slurm itself is soon done with what tests do to it."""
 
 
-Begun = tuple[FaultSite, subprocess.Popen[str]]
+Begun = tuple[FaultSite, Started]
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ import yaml
 from campaign.documents.record import Record, Store
 from campaign.paths import Results
 from campaign.submit.local import NAME
+from tests.warm_start import Started, start
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("workflow", "scripts", "reports", "envs", "local", "slurm", "config")
@@ -71,6 +72,7 @@ class Project:
             "PROJECT_UNDER_TEST": str(directory),
             "STARTS": str(directory / "starts.log"),
         }
+        self._started: list[Started] = []
         self.workload("logged")
         self.system()
 
@@ -138,39 +140,29 @@ class Project:
         pairs = [f"{key}={value}" for key, value in given.items()]
         return ["snakemake", "--profile", profile, *arguments, "--config", *pairs]
 
-    def start(self, *arguments: str, **keys: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **keys: str) -> Started:
         """Snakemake in the background, in a process group of its own, as a terminal would start it."""
-        log = (self.directory / "snakemake.log").open("a")
-        try:
-            return subprocess.Popen(
-                self.command(*arguments, **keys),
-                cwd=self.directory,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
-        finally:
-            log.close()
+        with (self.directory / "snakemake.log").open("a") as log:
+            return self._start(self.command(*arguments, **keys), log.fileno())
+
+    def _start(self, command: list[str], output: int) -> Started:
+        command[0] = shutil.which(command[0], path=self.environment["PATH"]) or command[0]
+        self._started.append(start(command, self.directory, self.environment, output))
+        return self._started[-1]
 
     def run(self, *arguments: str, expect: int | None = 0, time_out_s: float = TIME_OUT_S, **keys: str) -> str:
         """Snakemake from start to end; gives all that it said."""
-        done = subprocess.run(
-            self.command(*arguments, **keys),
-            cwd=self.directory,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=time_out_s,
-            check=False,
-        )
+        with tempfile.TemporaryFile("w+") as output:
+            process = self._start(self.command(*arguments, **keys), output.fileno())
+            try:
+                process.wait(time_out_s)
+            finally:
+                process.kill()
+            output.seek(0)
+            said = output.read()
         if expect is not None:
-            assert done.returncode == expect, done.stdout
-        return done.stdout
+            assert process.returncode == expect, said
+        return said
 
     def measure(self, *arguments: str, **keys: Any) -> str:
         """Only the measuring part of the DAG: what most of these tests are about."""
@@ -219,6 +211,8 @@ class Project:
     def processes(self) -> list[Process]:
         """Everything alive that descends from this project, also when its parents are dead."""
         mark = f"PROJECT_UNDER_TEST={self.directory}".encode()
+        # A forked process keeps the variables of the one that it was forked from, as far as others can see.
+        own = {process.pid for process in self._started if process.poll() is None}
         found = []
         for entry in os.scandir("/proc"):
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -229,7 +223,9 @@ class Project:
                 name = Path(entry.path, "comm").read_text().strip()
             except OSError:
                 continue
-            if mark in variables:
+            if int(entry.name) in own:
+                found.append(Process(int(entry.name), "snakemake"))
+            elif mark in variables:
                 found.append(Process(int(entry.name), "driver" if name == NAME else _kind(arguments, variables)))
         return found
 

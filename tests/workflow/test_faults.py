@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm_start import Started
 from tests.workflow.checkout_twin import TIME_OUT_S, Project, until
 
 RUN_S = 0.4
@@ -41,14 +41,14 @@ MOMENTS: dict[str, Callable[[Project], bool]] = {
 }
 
 
-def start_until(project: Project, moment: str) -> subprocess.Popen[str]:
+def start_until(project: Project, moment: str) -> Started:
     process = project.start("--until", "measure")
     until(lambda: MOMENTS[moment](project) or process.poll() is not None, TIME_OUT_S, project.said)
     assert process.poll() is None, project.said()
     return process
 
 
-def wait(process: subprocess.Popen[str]) -> int:
+def wait(process: Started) -> int:
     return process.wait(TIME_OUT_S)
 
 

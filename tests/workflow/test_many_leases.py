@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from tests.fake_slurm import FakeSlurm
+from tests.warm_start import Started
 from tests.workflow.checkout_twin import TIME_OUT_S, Project, until
 
 HOSTS = 100
@@ -32,7 +32,7 @@ class SlurmProject:
         path.write_text(yaml.safe_dump(system))
         project.campaign(batch=list(range(1, leases + 1)), lease_per="cell")
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> Started:
         return self.project.start("--until", "measure", *arguments, profile="slurm")
 
     def states(self) -> set[str]:
@@ -44,7 +44,7 @@ class SlurmProject:
         )
 
 
-def end(project: Project, process: subprocess.Popen[str], *numbers: int, pause_s: float = 1.0) -> None:
+def end(project: Project, process: Started, *numbers: int, pause_s: float = 1.0) -> None:
     """Signals to the process group, as a terminal sends them; the command ends, and so does all that it started."""
     for number in numbers:
         os.killpg(process.pid, number)
@@ -88,9 +88,7 @@ def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project
         pytest.param(lambda process: os.killpg(process.pid, signal.SIGHUP), id="the terminal is closed"),
     ],
 )
-def test_what_ends_snakemake_starts_no_further_lease_here(
-    project: Project, tell: Callable[[subprocess.Popen[str]], None]
-) -> None:
+def test_what_ends_snakemake_starts_no_further_lease_here(project: Project, tell: Callable[[Started], None]) -> None:
     project.workload("logged", sleep_s=0.5)
     project.campaign(batch=list(range(1, 21)), lease_per="cell")
     process = project.start("--until", "measure")
