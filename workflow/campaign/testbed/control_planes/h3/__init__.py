@@ -1,4 +1,5 @@
-"""Boxes of an H3 Falcon 4005, emulated: each drawer of the rack is a box with an address of its own; nothing joins them.
+"""Boxes of an H3 Falcon, emulated: of GPUs (4005), or of memory (C5022, `api="cxl"`). Each drawer of the rack is a box that has an
+address of its own; nothing joins them.
 
 Sources: public clients of two real boxes and their logs (Irene-Ting/KubeComp@8579a32, gpupool-archive). No document of H3's is
 public, and no box was tried: what no client shows is a switch (`habits.Options`).
@@ -6,7 +7,11 @@ public, and no box was tried: what no client shows is a switch (`habits.Options`
 
 from __future__ import annotations
 
-from campaign.testbed.control_planes.h3.box import ALLOCATION, Box, Took
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from campaign.testbed.control_planes.h3.box import ALLOCATION, PORTS, Box, Took
+from campaign.testbed.control_planes.h3.cxl import HOST_PORTS, CxlBoxes, CxlOptions
 from campaign.testbed.control_planes.h3.habits import Options
 from campaign.testbed.control_planes.hardware import Rack
 from campaign.testbed.control_planes.server import Asked, Reply, Server, Wire
@@ -18,8 +23,17 @@ OPTIONS = {"factor": 1.0, "attached": "all"}
 
 
 def address(server: Server) -> dict[str, object]:
-    """What a system file says of where the boxes are."""
-    return {"boxes": dict(server.urls)}
+    """What a system file says of where the boxes are, of the ports of their hosts, and of what may be taken from these."""
+    ca = {"ca_file": str(server.ca_file.resolve())} if server.ca_file else {}
+    dialect, hosts = server.dialect, server.dialect.rack.hosts
+    if isinstance(dialect, CxlBoxes):
+        return {"api": "cxl", "boxes": dict(server.urls), "hosts": _numbers(hosts, HOST_PORTS), **ca}
+    movable = {"movable": [*server.urls]} if isinstance(dialect, Boxes) and dialect.options.attached == "all" else {}
+    return {"boxes": dict(server.urls), "hosts": _numbers(hosts, PORTS), **movable}
+
+
+def _numbers(hosts: Iterable[str], ports: Sequence[int]) -> dict[str, str]:
+    return {host: str(port) for host, port in zip(hosts, ports, strict=False)}
 
 
 class Boxes:
@@ -27,6 +41,7 @@ class Boxes:
 
     def __init__(self, rack: Rack, options: Options) -> None:
         self.rack = rack
+        self.options = options
         self.violations: list[str] = []
         self.took: list[Took] = []
         drawers = dict.fromkeys(drawer for host in rack.hosts.values() for drawer in host.drawers)
@@ -40,6 +55,8 @@ class Boxes:
         return self.boxes[asked.part].answer(asked)
 
 
-def open_dialect(rack: Rack, **options: object) -> Boxes:
-    """The boxes of a rack; options: the fields of `Options`. Raises ValueError for a rack that does not fit in."""
+def open_dialect(rack: Rack, *, api: Literal["gpu", "cxl"] = "gpu", **options: object) -> Boxes | CxlBoxes:
+    """The boxes of a rack; options: the fields of `Options` or `CxlOptions`. Raises ValueError for a rack that does not fit."""
+    if api == "cxl":
+        return CxlBoxes(rack, CxlOptions.model_validate(options))
     return Boxes(rack, Options.model_validate(options))
