@@ -172,6 +172,18 @@ def dies_at_second_device(fabric: Any) -> None:
     fabric.attach = deadly
 
 
+def dies_after_a_detach(fabric: Any) -> None:
+    """Let the process be killed when its first device is detached, and the state file does not know yet."""
+    detaching = fabric if fabric.controlled is None else fabric.plane
+    detach = detaching.detach
+
+    def deadly(*args: Any) -> None:
+        detach(*args)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    detaching.detach = deadly
+
+
 def start(action: str, system: str, directory: Path, lease_id: str) -> subprocess.Popen[str]:
     """Start another process on the same state; its exit status and output say how it went."""
     if SYSTEMS[system].emulated:
@@ -189,6 +201,10 @@ def main(action: str, name: str, directory: str, lease_id: str) -> int:
         dies_in_its_changes(fabric, system.request(lease_id))
     elif action == "die_amid":
         dies_at_second_device(fabric)
+    elif action == "die_moving":
+        fabric.compose(fabric.select(system.request("before", epoch="demo/1"), fabric.inventory()))
+        fabric.leave("before")
+        dies_after_a_detach(fabric)
     if action == "race":
         (state_dir / f"{lease_id}.there").touch()
         while not (state_dir / "go").exists():

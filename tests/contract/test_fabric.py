@@ -25,6 +25,7 @@ from tests.contract.fabric_fixtures import SERVERS, SYSTEMS, System, configurati
 
 WITH_FAULTS = [name for name in SYSTEMS if "faults" in fabric_kind(SYSTEMS[name].fabric).options.model_fields]
 COMPOSING = {name: emulator(system.fabric).COMPOSES for name, system in SYSTEMS.items() if system.emulated}
+KEEPING = [name for name, system in SYSTEMS.items() if fabric_kind(system.fabric).keeps_attached]
 
 
 @pytest.fixture(params=SYSTEMS)
@@ -92,14 +93,20 @@ def test_a_composition_differs_from_another_configuration(fabric: Fabric, system
 
 
 def test_composition_document_is_the_same_for_two_leases_of_the_same_hardware(fabric: Fabric, system: System) -> None:
-    documents = []
-    for lease_id in ("one", "two"):
-        composed(fabric, system, lease_id)
+    documents, empty = [], fabric.inventory()
+    for lease_id, end in (("one", fabric.leave), ("two", fabric.release)):
+        fabric.compose(fabric.select(system.request(lease_id, epoch="demo/1"), fabric.inventory()))
         composition = fabric.read_back(lease_id)
         assert composition is not None
         documents.append(composition.document())
-        fabric.release(lease_id)
+        assert end(lease_id) == ()
+        assert fabric.read_back(lease_id) is None
+        assert not fabric.held()
+        stay = any(device.stays for device in fabric.inventory().devices)
+        assert stay == (fabric_kind(system.fabric).keeps_attached and lease_id == "one")
     assert documents[0] == documents[1]
+    assert fabric.clear() == ()
+    assert fabric.inventory() == empty
 
 
 def test_the_tag_says_whose_it_is(fabric: Fabric, system: System) -> None:
@@ -195,6 +202,65 @@ def test_two_processes_that_race_for_the_last_device_get_one_lease(system: Syste
         for racer in racers:
             racer.kill()
             racer.communicate()
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_what_stays_attached_is_in_place_for_the_next_lease_of_its_block_alone(name: str, tmp_path: Path) -> None:
+    system = SYSTEMS[name]
+    fabric = system.open(tmp_path)
+    empty = fabric.inventory()
+
+    def staying() -> dict[str, str | None]:
+        return {device.fabric_id: device.attached_to for device in fabric.inventory().devices if device.stays}
+
+    one = fabric.select(system.request("one", epoch="demo/1"), empty)
+    fabric.compose(one)
+    fabric.leave("one")
+    there = staying()
+    assert set(there) == {name for host in one.hosts for name in (*host.fabric, *host.storage)}
+    assert holders(fabric) == {None}
+    # Another host: what stays is not in its way, and is not taken from where it may be in place again, if others will do.
+    (host, *_) = {spec.name for spec in system.hosts} - {host.host for host in one.hosts}
+    bare = configuration(devices_per_host=0, attach="local")
+    fabric.compose(fabric.select(system.request("bare", epoch="demo/1", configuration=bare), fabric.inventory()))
+    bare_at = fabric.read_back("bare")
+    assert bare_at is not None
+    assert [each.name for each in bare_at.hosts] == [host]
+    fabric.leave("bare")
+    assert staying() == there
+    # Others get hosts with exactly what they asked for, and what stays is theirs to take.
+    for lease_id, configured in (("other", bare), ("theirs", system.fits_once)):
+        request = system.request(
+            lease_id, campaign="else", allowed_hosts=(one.hosts[0].host,), configuration=configured
+        )
+        fabric.compose(fabric.select(request, fabric.inventory()))
+        assert not {name for name, at in staying().items() if at == one.hosts[0].host}
+        composition = fabric.read_back(lease_id)
+        assert composition is not None
+        assert composition.mismatches(configured) == ()
+        assert fabric.leave(lease_id) == ()  # without a block, nothing stays
+        assert staying() == {}
+    assert fabric.inventory() == empty
+    fabric.compose(fabric.select(system.request("one", epoch="demo/1"), empty))
+    fabric.leave("one")
+    assert fabric.clear("another") == ()
+    assert set(fabric.clear("demo/")) == set(there)
+    assert fabric.inventory() == empty
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_a_process_that_is_killed_while_it_moves_what_stayed_loses_nothing(name: str, tmp_path: Path) -> None:
+    system = SYSTEMS[name]
+    owner = start("die_moving", system.name, tmp_path, "one")
+    out, err = owner.communicate(timeout=30)
+    assert owner.returncode == -signal.SIGKILL, out + err
+    fabric, journals = system.open(tmp_path), tmp_path / "leases"
+    assert fabric.clear("demo/") == () or fabric.held()  # what the dead lease claimed is not free to be cleared
+    reconcile(fabric, journals, is_alive=partial(is_owned, journals), dry_run=False, poll_s=0)
+    fabric.clear()
+    assert not fabric.held()
+    assert fabric.inventory() == system.open(tmp_path / "new").inventory()
+    acquire(fabric, system.request("one"), journals, wait_s=0, poll_s=0)
 
 
 @pytest.mark.parametrize("moment", ["die_before", "die_amid", "die_after"])

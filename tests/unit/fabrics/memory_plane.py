@@ -23,7 +23,8 @@ class Killed(BaseException):
 class MemoryPlane(ControlPlane):
     """faults: what goes wrong next, in order, each once (see `attach` and `detach`)."""
 
-    def __init__(self, rack: Rack, *, tags: bool = True) -> None:
+    def __init__(self, rack: Rack, *, tags: bool = True, keeps_attached: bool = False) -> None:
+        self.keeps_attached = keeps_attached
         self.client = Client(Connection(url="http://127.0.0.1:1"))
         self.rack = rack
         self.marks: dict[str, Tag] = {}
@@ -82,8 +83,9 @@ class MemoryPlane(ControlPlane):
                 raise Killed
             if fault in ("partial", "lie") and number == len(wanted) - 1:
                 break
-            self.rack.attach(name, host)
-            self.log.append(f"attach {name}")
+            if self.rack.devices[name].attached_to != host:
+                self.rack.attach(name, host)
+                self.log.append(f"attach {name}")
             if self.tagging:
                 self.marks[name] = change.tag
             remember(host, f"machine of {host}")

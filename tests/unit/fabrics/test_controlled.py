@@ -428,3 +428,37 @@ def test_a_tag_survives_its_text(words: str) -> None:
     assert text.isascii()
     assert lease_tag.decode(f"  {text}\n") == tag
     assert all(lease_tag.decode(other) is None for other in (None, 3, "", "somebody's", text[:-12], f"{text} and more"))
+
+
+def test_what_was_released_and_attached_again_by_others_to_the_same_host_is_theirs(tmp_path: Path) -> None:
+    plane = MemoryPlane(hardware(), tags=False, keeps_attached=True)
+    fabric = opened(tmp_path, plane)
+    composed(fabric, replace(asked(), epoch="demo/1"))
+    fabric.leave("one")
+    composed(fabric, replace(asked("two"), epoch="demo/1"))
+    composition = fabric.read_back("two")
+    assert composition is not None
+    fabric.release("two")
+    device = composition.devices[0].fabric_id
+    plane.rack.attach(device, composition.hosts[0].name)
+    (shown,) = [each for each in fabric.inventory().devices if each.fabric_id == device]
+    assert (shown.holder, shown.stays) == (f"somebody, on {composition.hosts[0].name}", "")
+    assert fabric.clear() == ()
+    assert plane.rack.devices[device].attached_to is not None
+
+
+def test_what_stays_attached_and_is_in_use_by_then_is_not_taken_from_its_host(tmp_path: Path) -> None:
+    plane = MemoryPlane(hardware(), tags=False, keeps_attached=True)
+    agent = RackAgent(plane)
+    fabric = ControlledFabric(plane, HOSTS, tmp_path / "memory.json", agent, POOL)
+    composed(fabric, replace(asked(devices=4), epoch="demo/1", allowed_hosts=("host1",)))
+    fabric.leave("one")
+    agent.busy = {"host1": "python"}
+    elsewhere = replace(asked("two"), epoch="demo/1", allowed_hosts=("host2",))
+    with pytest.raises(HostBusy, match="python"):
+        composed(fabric, elsewhere)
+    assert fabric.release("two") == ()
+    assert sum(device.attached_to == "host1" for device in plane.rack.devices.values()) == 4
+    agent.busy = {}
+    composed(fabric, elsewhere)
+    assert sum(device.attached_to == "host1" for device in plane.rack.devices.values()) == 2

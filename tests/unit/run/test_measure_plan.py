@@ -38,8 +38,10 @@ class Here:
         self.leases = [lease.name for lease in plan.leases]
         self.log = directory / "log.jsonl"
 
-    def measured(self, plan: LeasePlan, out: Path, reconcile: bool) -> None:
-        files.append_json(self.log, {"start": plan.lease, "time_s": time.monotonic(), "reconcile": reconcile})
+    def measured(self, plan: LeasePlan, out: Path, reconcile: bool, leave: bool) -> None:
+        files.append_json(
+            self.log, {"start": plan.lease, "time_s": time.monotonic(), "reconcile": reconcile, "leave": leave}
+        )
         time.sleep(0.1)
         files.write_json(out, {"lease": plan.lease, "missing": []})
         files.append_json(self.log, {"end": plan.lease, "time_s": time.monotonic()})
@@ -70,6 +72,10 @@ def test_leases_are_measured_in_the_order_of_the_plan_one_at_a_time_on_one_machi
     assert [json.loads(path.read_text())["lease"] for path in done.manifests] == here.leases
     # Of many leases, one looks for what others left behind.
     assert here.lines("reconcile") == [True] + [False] * 7
+    # The last lease of a block has nobody to leave devices attached for.
+    compositions = [lease.rpartition("--c")[2] if "--c" in lease else "1" for lease in here.leases]
+    assert here.lines("leave") == [each in compositions[place + 1 :] for place, each in enumerate(compositions)]
+    assert len(set(here.lines("leave"))) == 2
 
 
 @pytest.mark.parametrize(("cores", "most"), [(1, 1), (2, 2)])
@@ -101,10 +107,10 @@ def test_manifests_are_those_that_the_workflow_expects_and_are_not_made_again(tm
 def test_a_lease_that_fails_keeps_no_other_from_being_measured(tmp_path: Path) -> None:
     here = Here(tmp_path)
 
-    def measure(plan: LeasePlan, out: Path, reconcile: bool) -> None:
+    def measure(plan: LeasePlan, out: Path, reconcile: bool, leave: bool) -> None:
         if plan.lease == here.leases[2]:
             raise SystemExit(3)
-        here.measured(plan, out, reconcile)
+        here.measured(plan, out, reconcile, leave)
 
     done = here.run(measure)
     assert done.failed == (here.leases[2],)
@@ -115,9 +121,9 @@ def test_a_lease_that_fails_keeps_no_other_from_being_measured(tmp_path: Path) -
 def test_an_ending_signal_starts_no_further_lease(tmp_path: Path, number: int) -> None:
     here = Here(tmp_path)
 
-    def measure(plan: LeasePlan, out: Path, reconcile: bool) -> None:
+    def measure(plan: LeasePlan, out: Path, reconcile: bool, leave: bool) -> None:
         os.kill(os.getppid(), number)
-        here.measured(plan, out, reconcile)
+        here.measured(plan, out, reconcile, leave)
 
     done = here.run(measure)
     assert done.left == 7
@@ -129,8 +135,8 @@ def test_of_two_thousand_leases_none_is_started_after_ctrl_c(tmp_path: Path) -> 
     here = Here(tmp_path, **{"campaign.protocol.compositions": 250, "campaign.protocol.repetitions": 250})
     assert len(here.leases) == 2000
 
-    def measure(plan: LeasePlan, out: Path, reconcile: bool) -> None:
-        here.measured(plan, out, reconcile)
+    def measure(plan: LeasePlan, out: Path, reconcile: bool, leave: bool) -> None:
+        here.measured(plan, out, reconcile, leave)
         os.kill(os.getppid(), signal.SIGINT)
 
     done = here.run(measure)
@@ -145,8 +151,8 @@ def test_no_lease_is_started_once_nobody_holds_the_lock_of_starting(
     monkeypatch.setenv(STARTS_WHILE, str(path))
     with files.lock(path):
 
-        def measure(plan: LeasePlan, out: Path, reconcile: bool) -> None:
-            here.measured(plan, out, reconcile)
+        def measure(plan: LeasePlan, out: Path, reconcile: bool, leave: bool) -> None:
+            here.measured(plan, out, reconcile, leave)
             if plan.lease == here.leases[1]:
                 path.unlink()
 

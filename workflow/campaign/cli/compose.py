@@ -18,6 +18,7 @@ from campaign.cli.options import (
 )
 from campaign.cli.terminal import Table, say, show, show_json
 from campaign.errors import ConfigError
+from campaign.fabrics.hardware import Device
 from campaign.lease import manual
 from campaign.paths import Results
 from campaign.run import check_results
@@ -91,7 +92,8 @@ def inventory(campaign: Path, results: Path, style: str) -> None:
         return
     hosts = [(h.name, h.cores, h.memory_gib, ", ".join(h.ports), h.holder) for h in found.hosts]
     devices = [
-        (d.fabric_id, d.kind, d.model, d.location, d.attached_to, d.state, d.health, d.holder) for d in found.devices
+        (d.fabric_id, d.kind, d.model, d.location, d.attached_to, d.state, d.health, d.holder or _left_by(d))
+        for d in found.devices
     ]
     columns = ["device", "kind", "model", "where", "attached to", "state", "health", "held by"]
     numbers = ["cores", "memory GiB"]
@@ -101,6 +103,10 @@ def inventory(campaign: Path, results: Path, style: str) -> None:
     )
     checked = "" if capabilities.verified else "UNVERIFIED against a real control plane; "
     say(f"attach: {capabilities.attach_mode}; {checked}{capabilities.note}")
+
+
+def _left_by(device: Device) -> str | None:
+    return f"nobody (since {device.stays})" if device.stays else None
 
 
 _SEEN = {True: "yes", False: "NO", None: "not looked at"}

@@ -89,18 +89,22 @@ def reconcile(
 ) -> None:
     """List what a crash left behind on SYSTEM's fabric, and release it with --release.
 
+    Devices that leases of a running campaign left attached for its next one are detached as well, and attached again by it.
+
     Leases of others are listed and never changed.
     """
-    orphans, foreign = sites.left_behind(
+    orphans, foreign, staying = sites.left_behind(
         _site(system, results), dry_run=not releases, grace_s=grace_s, unjournaled=unjournaled, force=force
     )
     if style == "json":
-        show_json({"orphans": [asdict(orphan) for orphan in orphans], "not_changed": list(foreign)})
+        show_json({"orphans": [asdict(orphan) for orphan in orphans], "not_changed": foreign, "attached": staying})
     for orphan in orphans if style == "table" else ():
         held = ", ".join(orphan.devices) or "no device"
         click.echo(
             printable(f"{orphan.lease_id}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip())
         )
+    for line in staying if style == "table" else ():
+        click.echo(printable(f"{'detached' if releases else 'would detach'}, held by nobody: {line}"))
     for line in foreign if style == "table" else ():
         click.echo(printable(f"not changed, held by {line}"))
     if not orphans and style == "table":

@@ -85,7 +85,7 @@ def _outcome(done: Outcome) -> str:
     return f"{'; '.join(said)}; the same command again measures what is missing"
 
 
-def _lease(results: Results, plan: LeasePlan, out: Path, reconcile: bool = True) -> None:
+def _lease(results: Results, plan: LeasePlan, out: Path, reconcile: bool = True, leave: bool = False) -> None:
     log = results.logs / plan.lease / f"measure.{out.stem}.log"
 
     def say(message: str) -> None:
@@ -98,7 +98,7 @@ def _lease(results: Results, plan: LeasePlan, out: Path, reconcile: bool = True)
                 file.write(message + "\n")
 
     try:
-        document = measure_lease.measure(plan, results, say, reconcile=reconcile)
+        document = measure_lease.measure(plan, results, say, reconcile=reconcile, leave=leave)
         try:
             write_json(out, document, indent=1)  # whole or not at all
         except OSError as error:

@@ -80,6 +80,7 @@ class Device:
     launch: what a process needs to use it, where it is not simply there on its host (remote devices, parts of devices).
     others: whoever has it too, according to the fabric; shareable: the fabric allows so many to have it at one time.
     called: what the fabric calls its model, where that is not the system file's name.
+    stays: epoch (`protocol.Request`) of the ended lease that left it attached to `attached_to`; it is free to be had.
     """
 
     fabric_id: str
@@ -97,6 +98,7 @@ class Device:
     others: tuple[str, ...] = ()
     shareable: bool = False
     called: str = ""
+    stays: str = ""
 
     @property
     def computes(self) -> bool:
@@ -123,6 +125,7 @@ class Device:
             "others",
             "shareable",
             "called",
+            "stays",
             *(("launch",) if self.launch is None else ()),
         )
         for name in gone:
@@ -168,6 +171,7 @@ class Inventory:
                     holder=None,
                     state="failed" if device.health == "critical" else "free",
                     attached_to=device.attached_to if device.local else None,
+                    stays="",
                 )
                 for device in self.devices
             ),

@@ -20,7 +20,11 @@ AttachMode = Literal["hot", "powered_off", "reboot"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for, by whom. `allowed_hosts` empty: any host of the system. links: (lanes, generation) expected, by model."""
+    """What is asked for, by whom. `allowed_hosts` empty: any host of the system. links: (lanes, generation) expected, by model.
+
+    epoch: the campaign and which of its compositions; devices that stayed attached since a lease of the same epoch are in place for
+    this one. Compositions are replicates, so what an earlier one attached is attached anew. Empty: nothing is in place, or stays.
+    """
 
     lease_id: str
     campaign: str
@@ -28,6 +32,7 @@ class Request:
     configuration: Configuration
     allowed_hosts: tuple[str, ...] = ()
     links: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    epoch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +195,20 @@ class Fabric(Protocol):
 
         Releasing what is not held is no error. Raises Busy (nothing changed) or OutcomeUnknown (read back).
         """
+
+    def leave(self, lease_id: str) -> tuple[str, ...]:
+        """As `release`, but devices may stay attached where they are: free for every lease, in place for the next of the epoch.
+
+        Default: nothing stays.
+        """
+        return self.release(lease_id)
+
+    def clear(self, epochs: str = "") -> tuple[str, ...]:
+        """Detach what stayed attached after leases whose epoch begins so; gives the fabric ids. Raises as `release` does.
+
+        Default: nothing ever stays.
+        """
+        return ()
 
     def held(self) -> Mapping[str, Tag]:
         """Leases of this program on the fabric, by id; what others hold is not in it."""

@@ -72,7 +72,7 @@ class FabricKind:
     against. emulator: module that emulates its control plane (`open_dialect`, `COMPOSES`). offers: what its control plane can
     tell or do beside composing. times: recordings of this kind that come with the package (`published_times`). serial: which
     operations run one after another: all of the fabric, those of one box, or none. steps: operations that attaching takes; None
-    where composing is not one operation a device.
+    where composing is not one operation a device. keeps_attached: devices may stay attached from one lease to the next (`Fabric.leave`).
     """
 
     summary: str
@@ -85,6 +85,7 @@ class FabricKind:
     times: str = ""
     serial: Literal["all", "box", "none"] = "all"
     steps: Steps | None = None
+    keeps_attached: bool = False
     example: Example = field(default_factory=Example)
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 from campaign.errors import FabricError
@@ -28,7 +27,16 @@ from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inven
 from campaign.fabrics.placement.devices import own_devices
 from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import Capabilities, Fabric, Request, Selection, Tag
-from campaign.fabrics.state_file import State, StateFile, claim, composed, occupy, wanted
+from campaign.fabrics.state_file import (
+    State,
+    StateFile,
+    claim,
+    composed,
+    held_or_staying,
+    in_the_way,
+    occupy,
+    occupy_slots,
+)
 
 
 class SimpleFabric(Fabric):
@@ -37,13 +45,15 @@ class SimpleFabric(Fabric):
     kind: names the state file. pool: devices that can be attached, such as `pool_devices(..)` of the system file's. own: those that
     are built into hosts; default: as in the system file. banks: which hosts may hold which devices of the pool; default: every
     host reaches all of them.
-    atomic: nothing is attached, so that composing is one change of the state file. verified, note: see `Capabilities`.
+    keeps_attached: devices may stay attached between leases (`leave`). atomic: nothing is attached, so that composing is one change
+    of the state file. verified, note: see `Capabilities`.
     """
 
     kind: str
     atomic = False
     gives_host_id = False
     verified = True
+    keeps_attached = False
     note = ""
 
     def __init__(
@@ -71,9 +81,7 @@ class SimpleFabric(Fabric):
     def present(self, device: Device, state: State) -> Device:
         """A device of the pool as it is now."""
         slot = state.devices.get(device.fabric_id)
-        if slot is None or slot.lease is None:
-            return device
-        return replace(device, holder=slot.lease, attached_to=slot.host, state=slot.state)
+        return device if slot is None else held_or_staying(device, slot)
 
     def refuse(self, state: State, selection: Selection) -> None:
         """Raise Conflict or Incompatible for what forbids the selection by now; called before anything is claimed."""
@@ -126,6 +134,30 @@ class SimpleFabric(Fabric):
         with self.exclusive(lease_id):
             return self.detach_held(lease_id)
 
+    def leave(self, lease_id: str) -> tuple[str, ...]:
+        with self.state.change() as state:
+            holding, names = state.leases.get(lease_id), state.held_by(lease_id)
+            whole = all(state.devices[name].state == "in_use" and not state.devices[name].broken for name in names)
+            if self.keeps_attached and holding is not None and holding.epoch and whole:
+                state.leave(lease_id, [name for name in names if name in self.pool])
+                return ()
+        return self.release(lease_id)
+
+    def clear(self, epochs: str = "") -> tuple[str, ...]:
+        if not self.state.read().staying(epochs):
+            return ()
+        with self.exclusive("what stayed attached"):
+            staying = self.state.read().staying(epochs)
+            self.detach_staying(staying, "")
+            return tuple(staying)
+
+    def detach_staying(self, devices: Mapping[str, str], lease_id: str) -> None:
+        """Detach what earlier leases left attached, by fabric id and host, for the good of a lease."""
+        for name, host in devices.items():
+            self.detach(self.pool[name], host, lease_id)
+            with self.state.change() as state:
+                state.cleared(name)
+
     def held(self) -> Mapping[str, Tag]:
         return self.state.read().tags()
 
@@ -150,15 +182,12 @@ class SimpleFabric(Fabric):
             if broken := violation(self.banks, others | asked):
                 holders = dict.fromkeys(slot.lease for slot in state.devices.values() if slot.lease)
                 raise Conflict(f"{lease_id}: {broken}", (name for name in holders if name != lease_id))
-            for host in wanted(selection):
-                for name in (*host.devices, *host.storage):
-                    slot = state.slot(name)
-                    slot.lease, slot.host = lease_id, host.name
-                    slot.state = "composing" if name in self.pool and not self.atomic else "in_use"
+            occupy_slots(state, selection, () if self.atomic else self.pool)
 
     def attach_claimed(self, selection: Selection) -> None:
         """Attach what is claimed and not attached yet. Raises PartialFailure for what cannot be."""
         lease_id, done, failed = selection.request.lease_id, list[str](), dict[str, FabricError]()
+        self.make_way(lease_id)
         for name, host in self.unattached(selection):
             try:
                 self.attach(self.pool[name], host, lease_id)
@@ -174,6 +203,11 @@ class SimpleFabric(Fabric):
             words = "; ".join(f"{name}: {error}" for name, error in failed.items())
             raise PartialFailure(f"{lease_id}: could not be attached: {words}", done, failed)
 
+    def make_way(self, lease_id: str) -> None:
+        """Detach what earlier leases left attached and the claimed lease cannot have there."""
+        locations = {name: device.location for name, device in self.pool.items()}
+        self.detach_staying(in_the_way(self.state.read(), lease_id, self.banks, locations), lease_id)
+
     def unattached(self, selection: Selection) -> list[tuple[str, str]]:
         """(fabric id, host) of what is still to be attached, in order."""
         state, lease_id = self.state.read(), selection.request.lease_id
@@ -188,7 +222,7 @@ class SimpleFabric(Fabric):
         """Detach and give up what the lease holds; gives what could not be detached, which stays with it, as do its hosts."""
         stuck: list[str] = []
         for name, slot in self.state.read().devices.items():
-            if slot.lease == lease_id and name in self.pool and not self.atomic:
+            if slot.lease == lease_id and name in self.pool and not self.atomic and not slot.unmoved:
                 try:
                     self.detach(self.pool[name], str(slot.host), lease_id)
                 except OutcomeUnknown:

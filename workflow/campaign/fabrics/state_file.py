@@ -6,7 +6,7 @@ Readers need no lock (the file is replaced by rename); `change` gives the state 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from campaign.fabrics.banks import Bank, violation
 from campaign.fabrics.errors import Busy, Conflict, ProtocolViolation
 from campaign.fabrics.hardware import ComposedHost, Composition, Device, HostSpec
 from campaign.fabrics.protocol import Selection, Tag
@@ -22,6 +23,13 @@ from campaign.files import lock, try_lock, write_atomic
 
 class _Stored(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class Stay(_Stored):
+    """A device that an ended lease left attached."""
+
+    host: str
+    epoch: str = Field(description="epoch of the lease that left it, see `protocol.Request`")
 
 
 class Slot(_Stored):
@@ -34,6 +42,12 @@ class Slot(_Stored):
     needs_rescan: bool = False
     fails_s: float | None = Field(default=None, description="Unix time from which it is broken")
     width: int | None = Field(default=None, description="trained lanes, when fewer than possible")
+    stays: Stay | None = Field(default=None, description="where it is attached since an earlier lease; null: nowhere")
+
+    @property
+    def unmoved(self) -> bool:
+        """Claimed by a lease, and still attached where an earlier one left it."""
+        return self.stays is not None and self.state == "composing"
 
     @property
     def broken(self) -> bool:
@@ -55,6 +69,7 @@ class Holding(_Stored):
     owner: str
     since_s: float
     hosts: tuple[HeldHost, ...]
+    epoch: str = ""
     seen_before: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="devices that hosts had before anything was attached, by identity or address"
     )
@@ -80,21 +95,54 @@ class State(_Stored):
         return next((lease for lease, held in self.leases.items() if name in {host.name for host in held.hosts}), None)
 
     def free(self, fabric_id: str) -> None:
-        """Nobody has the device any more; one that broke stays broken."""
+        """Nobody has the device any more, and it is attached nowhere; one that broke stays broken."""
         slot = self.devices.pop(fabric_id)
         if slot.broken:
             self.devices[fabric_id] = Slot(fails_s=slot.fails_s)
 
     def drop(self, lease_id: str, keeping: Collection[str] = ()) -> None:
-        """Forget the claims of a lease; devices to keep stay with it, and so do the hosts that they are on."""
+        """Forget the claims of a lease; devices to keep stay with it, and so do the hosts that they are on.
+
+        A device that the lease has not moved yet stays attached where it was.
+        """
         for name in self.held_by(lease_id):
             if name not in keeping:
-                self.free(name)
+                self._give_up(name)
         holding = self.leases.get(lease_id)
         if holding is not None:
             holding.hosts = tuple(h for h in holding.hosts if not {*h.devices, *h.storage}.isdisjoint(keeping))
             if not holding.hosts:
                 del self.leases[lease_id]
+
+    def _give_up(self, fabric_id: str) -> None:
+        slot = self.devices[fabric_id]
+        if slot.stays is None:
+            self.free(fabric_id)
+        else:
+            slot.lease, slot.host, slot.state = None, None, "free"
+
+    def leave(self, lease_id: str, attached: Collection[str]) -> None:
+        """Forget the claims of a lease, whose `attached` devices stay where they are."""
+        epoch = self.leases[lease_id].epoch
+        for name in self.held_by(lease_id):
+            slot = self.devices[name]
+            if name in attached and slot.host is not None:
+                slot.stays = Stay(host=slot.host, epoch=epoch)
+        self.drop(lease_id)
+
+    def cleared(self, fabric_id: str) -> None:
+        """A device that stayed attached has been detached."""
+        self.devices[fabric_id].stays = None
+        if self.devices[fabric_id].lease is None:
+            self.free(fabric_id)
+
+    def staying(self, epochs: str = "") -> dict[str, str]:
+        """Host by fabric id of devices that nobody holds and that leases of such epochs left attached."""
+        return {
+            name: slot.stays.host
+            for name, slot in self.devices.items()
+            if slot.lease is None and slot.stays is not None and slot.stays.epoch.startswith(epochs)
+        }
 
     def tags(self) -> dict[str, Tag]:
         return {
@@ -158,6 +206,13 @@ def occupy(device: Device, state: State) -> Device:
     return replace(device, holder=slot.lease, state="in_use")
 
 
+def held_or_staying(device: Device, slot: Slot) -> Device:
+    """A device of the pool with its present holder, or with where it stays since its last one."""
+    if slot.lease is not None:
+        return replace(device, holder=slot.lease, attached_to=slot.host, state=slot.state)
+    return replace(device, attached_to=slot.stays.host, stays=slot.stays.epoch) if slot.stays is not None else device
+
+
 def claim(state: State, selection: Selection) -> bool:
     """Enter the selection into the state, or raise Conflict; False when this lease has just this selection already."""
     request, hosts = selection.request, wanted(selection)
@@ -175,9 +230,42 @@ def claim(state: State, selection: Selection) -> bool:
         what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
         raise Conflict(f"{request.lease_id}: no longer free: {what}", holders=dict.fromkeys(taken.values()))
     state.leases[request.lease_id] = Holding(
-        campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=hosts
+        campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=hosts, epoch=request.epoch
     )
     return True
+
+
+def occupy_slots(state: State, selection: Selection, to_attach: Container[str]) -> None:
+    """Mark devices of a claimed selection: in use, or to be attached first unless they are in place since this very epoch."""
+    for host in selection.hosts:
+        for name in host.ids:
+            slot = state.slot(name)
+            there = slot.stays == Stay(host=host.host, epoch=selection.request.epoch) and selection.request.epoch != ""
+            slot.lease, slot.host = selection.request.lease_id, host.host
+            slot.state = "composing" if name in to_attach and not there else "in_use"
+
+
+def in_the_way(state: State, lease_id: str, banks: Sequence[Bank], locations: Mapping[str, str]) -> dict[str, str]:
+    """Host by fabric id of what earlier leases left attached and has to go before a claimed lease is attached.
+
+    That is: its own devices that are not in place, others on its hosts, and what its devices leave no room for.
+    """
+    hosts = {host.name for host in state.leases[lease_id].hosts}
+    attached = {
+        locations[name]: slot.host
+        for name, slot in state.devices.items()
+        if slot.lease and slot.host and name in locations
+    }
+    found = {}
+    for name, slot in state.devices.items():
+        if slot.stays is None or (slot.lease is not None and slot.state == "in_use"):
+            continue
+        place = {locations[name]: slot.stays.host} if name in locations else {}
+        if slot.lease == lease_id or slot.stays.host in hosts or violation(banks, attached | place):
+            found[name] = slot.stays.host
+        else:
+            attached |= place
+    return found
 
 
 def composed(specs: Mapping[str, HostSpec], hosts: Iterable[HeldHost], devices: Mapping[str, Device]) -> Composition:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.files import content_hash
+from campaign.lease.fabric_calls import RELEASE_WAIT_S, Turn
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.reconcile import Orphan, reconcile
 from campaign.paths import Results
@@ -34,11 +35,27 @@ def lease_of(results: Results, name: str) -> str | None:
     return name[len(head) : -len(tail)] if name.startswith(head) and name.endswith(tail) else None
 
 
+def epochs(results: Results) -> str:
+    """What the epochs of all leases of a campaign begin with (`fabrics.protocol.Request`)."""
+    return f"{results.campaign}/{content_hash(str(results.directory.resolve()), 6)}/composition "
+
+
+def clear(fabric: Fabric, results: Results) -> tuple[str, ...]:
+    """Detach what leases of a campaign left attached for the next one of their block."""
+    return Turn(RELEASE_WAIT_S, 1.0, None).get(lambda: fabric.clear(epochs(results)))
+
+
 def request(
-    campaign: Campaign, results: Results, lease: str, configuration: Configuration, allowed_hosts: tuple[str, ...] = ()
+    campaign: Campaign,
+    results: Results,
+    lease: str,
+    configuration: Configuration,
+    allowed_hosts: tuple[str, ...] = (),
+    composition: int | None = None,
 ) -> Request:
-    """Raises Incompatible when the system's tenancy does not allow it."""
-    return request_of(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
+    """composition: which of its configuration; None for one by hand. Raises Incompatible when the tenancy does not allow it."""
+    asked = request_of(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
+    return asked if composition is None else replace(asked, epoch=f"{epochs(results)}{composition}")
 
 
 def use_of(results: Results, journal: Journal) -> str:

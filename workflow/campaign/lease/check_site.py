@@ -169,8 +169,10 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
 
 def left_behind(
     site: Site, *, dry_run: bool, grace_s: float, unjournaled: bool, force: bool = False
-) -> tuple[list[Orphan], list[str]]:
-    """Leases of ours without an owner (released unless `dry_run`), and foreign holders in words.
+) -> tuple[list[Orphan], list[str], list[str]]:
+    """Leases of ours without an owner (released unless `dry_run`), foreign holders, and what stays attached, in words.
+
+    What ended leases left attached is detached unless `dry_run`; a campaign that goes on attaches it again.
 
     force: hosts are made to let go of devices that something still uses.
     """
@@ -179,11 +181,18 @@ def left_behind(
             fabric.controlled.force = force
         orphans = site.reconcile(fabric, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled)
         known = {*fabric.held(), *(orphan.lease_id for orphan in orphans)}
+        staying = [
+            f"{device.fabric_id} on {device.attached_to} since {device.stays}"
+            for device in fabric.inventory().devices
+            if device.stays
+        ]
+        if not dry_run:
+            fabric.clear()
         foreign: dict[str, list[str]] = {}
         for device in fabric.inventory().devices:
             if device.holder is not None and device.holder not in known:
                 foreign.setdefault(device.holder, []).append(device.fabric_id)
-    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in foreign.items()]
+    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in foreign.items()], staying
 
 
 def export(site: Site) -> dict[str, Any]:

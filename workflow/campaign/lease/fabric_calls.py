@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from campaign.errors import FabricError
@@ -62,10 +63,12 @@ def operate(journal: Journal, name: str, call: Callable[[], T]) -> T:
         journal.note(duration_s=time.monotonic() - started, **facts)
 
 
-def give_back(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float) -> tuple[str, ...]:
+def give_back(
+    fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float, leave: bool = False
+) -> tuple[str, ...]:
     """Release until the fabric reads back nothing: FABRIC_FREE; or, when it cannot be done, LEAKED. Gives what leaked.
 
-    wait_s: how long to wait for a busy fabric. The lease must be ABORTING or DETACHING.
+    wait_s: how long to wait for a busy fabric. leave: devices may stay attached. The lease must be ABORTING or DETACHING.
     """
     turn = Turn(wait_s, poll_s, None)
     lease_id = journal.lease_id
@@ -73,8 +76,9 @@ def give_back(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float)
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(poll_s)
+        end = fabric.leave if leave and not attempt else fabric.release
         try:
-            left = turn.get(lambda: operate(journal, "release", lambda: fabric.release(lease_id)))
+            left = turn.get(partial(operate, journal, "release", partial(end, lease_id)))
         except FabricError:
             # Whether it happened is not known, and written down by `operate`: reading back decides.
             left = ()

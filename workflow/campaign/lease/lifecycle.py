@@ -280,21 +280,25 @@ def check(fabric: Fabric, lease: Lease) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def release(fabric: Fabric, lease: Lease, *, wait_s: float = RELEASE_WAIT_S, poll_s: float = 1.0) -> dict[str, Any]:
+def release(
+    fabric: Fabric, lease: Lease, *, wait_s: float = RELEASE_WAIT_S, poll_s: float = 1.0, leave: bool = False
+) -> dict[str, Any]:
     """End the lease; gives its document, with `state` RELEASED, or LEAKED and what leaked. Again: only the document.
 
-    wait_s: how long to wait for a busy fabric before that counts as leaked. Nothing is raised for a failing fabric.
+    wait_s: how long to wait for a busy fabric before that counts as leaked. leave: devices may stay attached (`Fabric.leave`),
+    unless the lease is DEGRADED. Nothing is raised for a failing fabric.
     """
     journal = lease.journal
     if not lease.ownership.held:
         return lease.document()
+    leave = leave and journal.state in ("READY", "IN_USE")
     if journal.state in ("READY", "IN_USE", "DEGRADED"):
         _note_readings(fabric, journal)
         journal.advance("DRAINING")
     if journal.state == "DRAINING":
         journal.advance("DETACHING")
     if journal.state == "DETACHING":
-        give_back(fabric, journal, wait_s=wait_s, poll_s=poll_s)
+        give_back(fabric, journal, wait_s=wait_s, poll_s=poll_s, leave=leave)
     if journal.state == "FABRIC_FREE":
         journal.advance("RELEASED")
     document = lease.document()

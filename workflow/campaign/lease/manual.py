@@ -13,7 +13,7 @@ from campaign.documents.lease_plan import read_lease_plan
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.hardware import Composition, Inventory
 from campaign.fabrics.protocol import Capabilities, Fabric, Request
-from campaign.lease.campaign_leases import Site, keep_mark, kept_name, lease_id, reconcile_orphans, request
+from campaign.lease.campaign_leases import Site, clear, keep_mark, kept_name, lease_id, reconcile_orphans, request
 from campaign.lease.fabric_calls import Turn
 from campaign.lease.journal import Journal, Ownership
 from campaign.lease.lifecycle import acquire
@@ -117,10 +117,12 @@ def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> st
 
 def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
     """Release leases of this results directory that nobody owns; one line each."""
-    _, site = _opened(path, root)
+    campaign, site = _opened(path, root)
     with site.fabric() as fabric:
         orphans = reconcile_orphans(fabric, site, dry_run=dry_run)
-    return [f"{o.lease_id}: {o.outcome.replace('_', ' ')} {', '.join(o.devices)} {o.message}".rstrip() for o in orphans]
+        detached = () if dry_run else clear(fabric, Results(root, campaign.name))
+    said = [f"{o.lease_id}: {o.outcome.replace('_', ' ')} {', '.join(o.devices)} {o.message}".rstrip() for o in orphans]
+    return [*said, *(f"{name}: detached, held by nobody" for name in detached)]
 
 
 def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory]:

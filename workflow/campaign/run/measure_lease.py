@@ -63,7 +63,12 @@ _POWER_DOWN_S = 120.0  # from the end of a job to the release of what Slurm had 
 
 
 def measure(
-    plan: LeasePlan, results: Results, say: Callable[[str], None] = print, *, reconcile: bool = True
+    plan: LeasePlan,
+    results: Results,
+    say: Callable[[str], None] = print,
+    *,
+    reconcile: bool = True,
+    leave: bool = False,
 ) -> dict[str, Any]:
     """Measure every run of a lease that has no record; gives the manifest, which the caller writes.
 
@@ -71,6 +76,8 @@ def measure(
     with its reason, and raises nothing: the report shows it, and the same command again measures it.
 
     reconcile: whether to release what dead processes left on the fabric; of many leases, not each has to look at all others.
+    leave: whether another lease of the same block follows, so that devices may stay attached. Under Slurm they never do: between
+    leases, hosts are everybody's.
     """
     try:
         with (
@@ -80,7 +87,7 @@ def measure(
                 lambda who: say(f"{plan.lease}: waiting for {who}, which measures it already"),
             ),
         ):
-            return _Measuring(plan, results, say, reconcile).run()
+            return _Measuring(plan, results, say, reconcile, leave).run()
     except OSError as error:
         raise unwritable(error, results.directory) from error
 
@@ -88,10 +95,13 @@ def measure(
 class _Measuring:
     """One call of `measure`, under the lease's lock."""
 
-    def __init__(self, plan: LeasePlan, results: Results, say: Callable[[str], None], reconcile: bool) -> None:
+    def __init__(
+        self, plan: LeasePlan, results: Results, say: Callable[[str], None], reconcile: bool, leave: bool
+    ) -> None:
         self.plan = plan
         self.reconcile = reconcile
         self.campaign = campaign_of(plan)
+        self.leave = leave and self.campaign.system.launcher == "local"
         self.results = results
         self.say = say
         self.store = Store(results.directory)
@@ -265,7 +275,8 @@ class _Measuring:
         """Compose, measure, release: once."""
         with self.site.fabric() as fabric:
             hosts = self.excluded.remaining(self.campaign.system)
-            mine = request(self.campaign, self.results, self.plan.lease, self.plan.configuration, hosts)
+            plan = self.plan
+            mine = request(self.campaign, self.results, plan.lease, plan.configuration, hosts, plan.composition)
             if self.reconcile:
                 self.end_orphans(fabric, but=(mine.lease_id,))
             if self.free_hosts.matter and self.journal(mine.lease_id).state in (None, "RELEASED"):
@@ -343,16 +354,16 @@ class _Measuring:
             finally:
                 self.release(fabric, lease, hosts)
             raise
-        self.release(fabric, lease, hosts)
+        self.release(fabric, lease, hosts, leave=self.leave)
 
-    def release(self, fabric: Fabric, lease: Lease, hosts: list[str]) -> None:
+    def release(self, fabric: Fabric, lease: Lease, hosts: list[str], *, leave: bool = False) -> None:
         with deferred():
             try:
                 self.strategy.begin(hosts, lease.id)
             except LaunchError as error:
                 # Devices that nobody releases are worse than a scheduler that does not know yet.
                 self.tell(f"releasing all the same: {error}")
-            document = release(fabric, lease)
+            document = release(fabric, lease, leave=leave)
             self.keep(self.plan.lease, lease.journal)
             self.restore(lease.id, hosts)
         if document["leaked"]:

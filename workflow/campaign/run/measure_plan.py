@@ -30,6 +30,7 @@ from campaign.errors import CampaignError
 from campaign.fabrics.registry import fabric_kind
 from campaign.files import is_locked, read_json
 from campaign.launch import LAUNCHERS
+from campaign.lease.campaign_leases import Site, clear
 from campaign.paths import Results
 from campaign.plan.concurrency import NOTHING, Share, limit_of, share_of
 from campaign.plan.lease_plans import campaign_of
@@ -46,9 +47,9 @@ _LOOK_S = 1.0
 
 _RECONCILE_S = 30.0  # between two looks for leases that others left behind
 
-Measure = Callable[[LeasePlan, Path, bool], object]
+Measure = Callable[[LeasePlan, Path, bool, bool], object]
 """Measures a lease and writes its manifest into a file; ends its process with another status than 0 when that fails. Its last
-argument tells it to release first what dead processes left."""
+arguments tell it to release first what dead processes left, and to leave devices attached for the next lease of its block."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +131,22 @@ class _Queue:
             for number, handler in before.items():
                 signal.signal(number, handler)
         left = sum(map(len, self.waiting.values()))
+        if self.campaign.system.launcher == "local":
+            self.clear()
         if not self.told:
             try:
                 open_submitter(self.campaign, self.results, Driver).end_left_behind()
             except (CampaignError, OSError) as error:
                 print(f"it was not looked whether jobs are left: {error}", flush=True)
         return Outcome(tuple(self.manifests.values()), tuple(self.failed), left)
+
+    def clear(self) -> None:
+        """Detach what leases of this campaign left attached for the next one."""
+        try:
+            with Site(self.campaign.system, self.results.root).fabric() as fabric:
+                clear(fabric, self.results)
+        except (CampaignError, OSError) as error:
+            print(f"devices may have stayed attached ('campaign fabric reconcile' looks): {error}", flush=True)
 
     def end(self, number: int, _: object) -> None:
         if not self.told and number != signal.SIGINT:  # the terminal tells all processes of Ctrl-C itself
@@ -168,7 +179,8 @@ class _Queue:
         reconcile = time.monotonic() - self.reconciled_s >= _RECONCILE_S
         if reconcile:
             self.reconciled_s = time.monotonic()
-        process = multiprocessing.get_context("fork").Process(target=self.child, args=(lease, reconcile))
+        follows = any(other.composition == lease.composition for group in self.waiting.values() for other in group)
+        process = multiprocessing.get_context("fork").Process(target=self.child, args=(lease, reconcile, follows))
         totals(self.results)  # for the forked process, which reads on from there
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
@@ -177,11 +189,11 @@ class _Queue:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
-    def child(self, lease: LeaseCost, reconcile: bool) -> None:
+    def child(self, lease: LeaseCost, reconcile: bool, leave: bool) -> None:
         for number in ENDING:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-        self.measure(self.lease_plan(lease), self.manifests[lease.lease], reconcile)
+        self.measure(self.lease_plan(lease), self.manifests[lease.lease], reconcile, leave)
 
     def reap(self) -> None:
         for sentinel in cast(list[int], wait(list(self.running), timeout=_LOOK_S)):

@@ -19,13 +19,13 @@ from campaign.fabrics.control_plane.host_view import HostView
 from campaign.fabrics.control_plane.ownership import ClaimedView, distinct, moving_of
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure, ProtocolViolation
-from campaign.fabrics.hardware import Composition, Host, HostSpec, Inventory, PoolSpec
+from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory, PoolSpec
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent
 from campaign.fabrics.placement.devices import own_devices, pool_devices
 from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import Capabilities, Fabric, Observed, Portable, Reading, Request, Selection, Sent, Tag
-from campaign.fabrics.state_file import Holding, State, StateFile, claim, wanted
+from campaign.fabrics.state_file import Holding, State, StateFile, claim, in_the_way, occupy_slots, wanted
 
 _RECENT_S = 1.0
 
@@ -91,7 +91,9 @@ class ControlledFabric(Fabric):
         return ClaimedView(view, self._state.read(), self._hosts, self._own)
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
-        view = View(tuple(device for device in inventory.devices if not device.local))
+        # What stays attached since an ended lease makes way.
+        pooled = (device for device in inventory.devices if not device.local)
+        view = View(tuple(replace(device, attached_to=None) if device.stays else device for device in pooled))
         selection = select(request, inventory, self.plane.banks(view))
         change = Change(
             _tag(request), {host.host: moving_of(host.fabric, host.storage, view) for host in selection.hosts}
@@ -168,18 +170,20 @@ class ControlledFabric(Fabric):
             look.refuse(selection)
             devices = {host.host: [d for d in view.devices if d.fabric_id in host.ids] for host in selection.hosts}
             before = self._host_view.before(devices)
+            locations = {device.fabric_id: device.location for device in view.devices}
             with self._state.change() as state:
+                _forget_moved(state, view)
                 new = claim(state, selection)
                 if new:
-                    for host in selection.hosts:
-                        for name in host.ids:
-                            slot = state.slot(name)
-                            slot.lease, slot.host = lease_id, host.host
-                            slot.state = "composing" if view.device(name) else "in_use"
+                    occupy_slots(state, selection, locations)
                     state.leases[lease_id].seen_before = before
                 change = look.change(state.leases[lease_id], _tag(selection.request, state))
                 change = replace(change, p2p=selection.request.configuration.p2p)
+                leaving = (
+                    in_the_way(state, lease_id, self.plane.banks(view), locations) if self.plane.keeps_attached else {}
+                )
             try:
+                self._detach_staying(view, leaving, change.tag)
                 self.plane.attach(change, lambda name, handle: self._remember(lease_id, name, handle))
             except (Busy, Conflict):
                 if new:  # the fabric changed nothing, so there is nothing to give back
@@ -207,11 +211,52 @@ class ControlledFabric(Fabric):
                 raise FabricError(
                     f"{lease_id}: the fabric still shows its mark; run 'campaign fabric reconcile --release'"
                 )
-            self._drop(lease_id, keeping=stuck)
+            self._drop(lease_id, keeping=stuck, shown=after.view)
             self._keep("release", after.view)
             if told is not None:
                 raise told  # what is given back is given back; its words say why the rest is not
             return tuple(sorted(stuck))
+
+    def leave(self, lease_id: str) -> tuple[str, ...]:
+        if self.plane.keeps_attached:
+            with self._state.transaction(lease_id), self.plane.client.operation():
+                look = self._beside_claims(self._view())
+                holding, claimed = look.state.leases.get(lease_id), look.state.held_by(lease_id)
+                attached = [d.fabric_id for d in look.attached(lease_id) if d.host_id and d.health != "critical"]
+                pooled = {name for name in claimed if look.view.device(name)}
+                if holding is not None and holding.epoch and pooled == set(attached):
+                    with self._state.change() as state:
+                        state.leave(lease_id, attached)
+                    self._keep("release", look.view)
+                    return ()
+        return self.release(lease_id)
+
+    def clear(self, epochs: str = "") -> tuple[str, ...]:
+        if not self.plane.keeps_attached or not self._state.read().staying(epochs):
+            return ()
+        with self._state.transaction("what stayed attached"), self.plane.client.operation():
+            view = self._view()
+            with self._state.change() as state:
+                _forget_moved(state, view)
+                staying = state.staying(epochs)
+            self._detach_staying(view, staying, Tag(epochs, epochs, "", time.time(), ()))
+            return tuple(staying)
+
+    def _detach_staying(self, view: View, devices: Mapping[str, str], tag: Tag) -> None:
+        """Detach what earlier leases left attached, by fabric id and host. Raises PartialFailure for what would not go."""
+        hosts: dict[str, list[Device]] = {}
+        for name, host in devices.items():
+            if (device := view.device(name)) is not None:
+                hosts.setdefault(host, []).append(device)
+        for host, there in hosts.items():
+            self._host_view.drain(host, there, force=self.force)
+            names = tuple(device.fabric_id for device in there)
+            stuck = self.plane.detach(Change(replace(tag, devices=names), {host: names}))
+            with self._state.change() as state:
+                for name in set(names) - set(stuck):
+                    state.cleared(name)
+            if stuck:
+                raise PartialFailure(f"{tag.lease_id}: {', '.join(stuck)} would not leave {host}", failed=stuck)
 
     def rehearse(self, selection: Selection) -> tuple[list[Sent], list[Sent]]:
         """The exact requests that compose and release would send now; none is sent, and nothing is claimed."""
@@ -239,8 +284,10 @@ class ControlledFabric(Fabric):
         with self._state.change() as state:
             state.leases[lease_id].handles[name] = handle
 
-    def _drop(self, lease_id: str, keeping: Collection[str] = ()) -> None:
+    def _drop(self, lease_id: str, keeping: Collection[str] = (), shown: View | None = None) -> None:
         with self._state.change() as state:
+            if shown is not None:
+                _forget_moved(state, shown)
             state.drop(lease_id, keeping)
 
 
@@ -248,6 +295,14 @@ def _tag(request: Request, state: State | None = None) -> Tag:
     holding = state.leases.get(request.lease_id) if state else None
     since_s = holding.since_s if holding else time.time()
     return Tag(request.lease_id, request.campaign, request.owner, since_s, ())
+
+
+def _forget_moved(state: State, view: View) -> None:
+    """Pass over what others have detached or moved since it was left attached."""
+    for name, slot in tuple(state.devices.items()):
+        shown = view.device(name)
+        if slot.stays is not None and (shown is None or shown.attached_to != slot.stays.host):
+            state.cleared(name)
 
 
 def opening(

@@ -39,7 +39,11 @@ class ClaimedView:
         if device.others and not device.shareable:
             device = replace(device, state="unknown")
         claimed = self.state.devices.get(device.fabric_id)
-        ours = claimed is not None and device.holder is None and device.attached_to in (None, claimed.host)
+        stays = claimed.stays if claimed is not None and device.holder is None and not device.others else None
+        if stays is not None and device.attached_to == stays.host and claimed is not None and claimed.lease is None:
+            return replace(device, state="free", stays=stays.epoch)
+        places = (None, claimed.host, stays and stays.host) if claimed is not None else ()
+        ours = device.holder is None and device.attached_to in places
         if claimed is not None and claimed.lease is not None and ours:
             return replace(device, holder=claimed.lease, state=device.state if device.attached_to else "composing")
         if device.holder is None and device.attached_to is not None:
@@ -58,7 +62,8 @@ class ClaimedView:
         found = []
         for shown in self.view.devices:
             device = self.owned(shown)
-            right = self.state.slot(device.fabric_id).host in (None, device.attached_to)
+            slot = self.state.slot(device.fabric_id)
+            right = slot.host in (None, device.attached_to) and not slot.unmoved
             marked = shown.holder == lease_id and device.attached_to in hosts
             if device.holder == lease_id and device.attached_to is not None and (right or marked):
                 found.append(device)

@@ -64,12 +64,15 @@ class ControlPlane(Protocol):
     """One dialect, open. Errors are those of `fabrics.errors`; see each method.
 
     observed, portable: the dialect itself, where it has these abilities. telemetry: its readings belong to every lease.
+    keeps_attached: devices may stay attached between leases (`Fabric.leave`): it carries no mark of a lease, it tells identities of
+    devices (`host_id`), and attaching passes over what the view shows on the right host already.
     """
 
     client: Client
     observed: Observed | None = None
     portable: Portable | None = None
     telemetry: bool = False
+    keeps_attached: bool = False
 
     def capabilities(self) -> Capabilities: ...
 

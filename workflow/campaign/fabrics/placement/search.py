@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -38,12 +38,16 @@ class Left:
 
 
 class Search:
-    """Depth-first search over hosts in order; a situation that led nowhere once is not entered again."""
+    """Depth-first search over hosts in order; a situation that led nowhere once is not entered again.
 
-    def __init__(self, banks: Sequence[Bank], need: Need, hosts: int) -> None:
+    near: devices that are in place on a host, per bank: such banks are tried first.
+    """
+
+    def __init__(self, banks: Sequence[Bank], need: Need, hosts: int, near: Mapping[str, Counts]) -> None:
         self.banks = banks
         self.need = need
         self.hosts = hosts
+        self.near = near
         self.spreads: list[Counts] = []
         self._hopeless: set[tuple[int, int, Left]] = set()
 
@@ -89,9 +93,10 @@ class Search:
 
     def _shares(self, host: Host, left: Left) -> Iterator[Share]:
         serving = dict(left.serving)
+        near = self.near[host.name]
         reachable = [
             index
-            for index, bank in enumerate(self.banks)
+            for index, bank in sorted(enumerate(self.banks), key=lambda place: -near[place[0]])
             if host.name in bank.hosts and serving[bank.drawer] < bank.hosts_max
         ]
         for spread in self.spreads:

@@ -1,6 +1,7 @@
 """Choosing hosts and devices for a configuration: pure, first fit in a fixed order, with reasons when nothing fits.
 
-Preferred, in this order: the same spread over drawers on every host; few drawers per host; hosts and slots in order.
+Preferred, in this order: the same spread over drawers on every host; few drawers per host; hosts and drawers where devices are in
+place since a lease of the same epoch; hosts and slots in order. Devices that ended leases left elsewhere are taken last.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from campaign.documents.cell import Configuration
 from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, bank_of
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
 from campaign.fabrics.hardware import STORAGE_KIND, Device, Host, Inventory
-from campaign.fabrics.placement.search import Left, Need, Search, Share, enough
+from campaign.fabrics.placement.search import Counts, Left, Need, Search, Share, enough
 from campaign.fabrics.protocol import HostSelection, Request, Selection
+
+Free = tuple[list[Device], list[Device]]
+"""Free devices of one bank, and its free drives."""
 
 
 def select(request: Request, inventory: Inventory, banks: Sequence[Bank] = ()) -> Selection:
@@ -36,19 +40,61 @@ def _place(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tup
     wanted, need = request.configuration, _need(request.configuration)
     own = _own_parts(request, inventory)
     free = [_free_in(bank, banks, wanted, inventory) for bank in banks]
+    near = {host.name: _in_place(host.name, free, request) for host in own}
+    there = Counter(d.attached_to for d in inventory.devices if d.stays == request.epoch != "")
+    used = {name: min(need.devices + need.drives, sum(counts)) for name, counts in near.items()}
+    hosts = sorted(own, key=lambda host: (-used[host.name], there[host.name] - used[host.name]))  # the fewest moves
     if need != Need(0, 0):
-        shares = Search(banks, need, wanted.hosts).run(list(own), _left(free, inventory, banks))
+        shares = Search(banks, need, wanted.hosts, near).run(hosts, _left(free, inventory, banks))
     else:
         nothing = Share((0,) * len(banks), None)
-        shares = [(host, nothing) for host in own][: wanted.hosts] if len(own) >= wanted.hosts else None
+        shares = [(host, nothing) for host in hosts][: wanted.hosts] if len(hosts) >= wanted.hosts else None
     if shares is None:
         return None
-    found: list[HostSelection] = []
-    for host, share in shares:
-        fabric = [free[index][0].pop(0) for index, count in enumerate(share.devices) for _ in range(count)]
-        drive = () if share.drive is None else (free[share.drive][1].pop(0),)
-        found.append(replace(own[host], fabric=tuple(fabric), storage=(*own[host].storage, *drive)))
-    return tuple(found)
+    shares.sort(key=lambda each: inventory.hosts.index(each[0]))
+    fabric, storage = _pick(shares, free, request, inventory)
+    return tuple(
+        replace(own[host], fabric=fabric[host.name], storage=(*own[host].storage, *storage[host.name]))
+        for host, _ in shares
+    )
+
+
+def _pick(
+    shares: Sequence[tuple[Host, Share]], free: Sequence[Free], request: Request, inventory: Inventory
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Devices and drives by host, in the order of the inventory: what is in place, then what is attached nowhere."""
+    place = {device.fabric_id: index for index, device in enumerate(inventory.devices)}
+    picked: list[dict[str, list[str]]] = []
+    for use in (0, 1):
+        wanted = {
+            host.name: share.devices if use == 0 else tuple(int(index == share.drive) for index in range(len(free)))
+            for host, share in shares
+        }
+        mine: dict[str, list[str]] = {host: [] for host in wanted}
+        for index, bank in enumerate(free):
+            left = sorted(bank[use], key=lambda device: bool(device.stays))
+            for host, counts in wanted.items():  # what is in place for one host is left to it
+                there = [device for device in left if _is_in_place(device, host, request)][: counts[index]]
+                mine[host] += [device.fabric_id for device in there]
+                left = [device for device in left if device not in there]
+            for host, counts in wanted.items():
+                have = sum(device.fabric_id in mine[host] for device in bank[use])
+                more, left = left[: counts[index] - have], left[counts[index] - have :]
+                mine[host] += [device.fabric_id for device in more]
+        picked.append(mine)
+    devices, drives = (
+        {host: tuple(sorted(ids, key=place.__getitem__)) for host, ids in mine.items()} for mine in picked
+    )
+    return devices, drives
+
+
+def _is_in_place(device: Device, host: str, request: Request) -> bool:
+    return device.attached_to == host and device.stays == request.epoch != ""
+
+
+def _in_place(host: str, free: Sequence[Free], request: Request) -> Counts:
+    """How many of the free devices of each bank are in place on a host."""
+    return tuple(sum(_is_in_place(d, host, request) for d in (*devices, *drives)) for devices, drives in free)
 
 
 def _need(wanted: Configuration) -> Need:
@@ -80,21 +126,20 @@ def _own_parts(request: Request, inventory: Inventory) -> dict[Host, HostSelecti
     return found
 
 
-def _free_in(
-    bank: Bank, banks: Sequence[Bank], wanted: Configuration, inventory: Inventory
-) -> tuple[list[str], list[str]]:
-    """Fabric ids of the bank's free devices of the requested model, and of its free drives, in slot order."""
+def _free_in(bank: Bank, banks: Sequence[Bank], wanted: Configuration, inventory: Inventory) -> Free:
+    """The bank's free devices of the requested model, and its free drives, in slot order."""
     free = [d for d in inventory.devices if not d.local and _usable(d) and bank_of(banks, d.location) is bank]
     return (
-        [device.fabric_id for device in free if device.computes and device.model == wanted.device],
-        [device.fabric_id for device in free if device.kind == STORAGE_KIND],
+        [device for device in free if device.computes and device.model == wanted.device],
+        [device for device in free if device.kind == STORAGE_KIND],
     )
 
 
-def _left(free: Sequence[tuple[list[str], list[str]]], inventory: Inventory, banks: Sequence[Bank]) -> Left:
+def _left(free: Sequence[Free], inventory: Inventory, banks: Sequence[Bank]) -> Left:
     serving: dict[str, set[str]] = {bank.drawer: set() for bank in banks}
     for device in inventory.devices:
-        bank = None if device.local or device.attached_to is None else bank_of(banks, device.location)
+        # What stays attached since an ended lease makes way for this one.
+        bank = None if device.local or device.attached_to is None or device.stays else bank_of(banks, device.location)
         if bank is not None and device.attached_to is not None:
             serving[bank.drawer].add(device.attached_to)
     return Left(

@@ -26,7 +26,7 @@ from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric
 from campaign.fabrics.simulated.chassis_topology import LANES, ChassisOptions, banks, fill, host_id, ports_of
-from campaign.fabrics.state_file import Slot, State
+from campaign.fabrics.state_file import Slot, State, held_or_staying
 from campaign.files import content_hash
 
 FaultKind = Literal[
@@ -88,6 +88,7 @@ class SimulatedFabric(SimpleFabric):
     """See `protocol.Fabric`."""
 
     kind = "simulated"
+    keeps_attached = True
     gives_host_id = True
     note = "a simulation: rules of the chassis are its own, device speeds are those of the hosts underneath"
 
@@ -133,9 +134,7 @@ class SimulatedFabric(SimpleFabric):
         if slot is None:
             return device
         return replace(
-            device,
-            holder=slot.lease,
-            attached_to=slot.host,
+            held_or_staying(device, slot),
             state="failed" if slot.broken and slot.lease is None else slot.state,
             health="critical" if slot.broken else "ok",
             link=device.link and replace(device.link, width=slot.width or LANES),
@@ -160,6 +159,7 @@ class SimulatedFabric(SimpleFabric):
 
     def attach_claimed(self, selection: Selection) -> None:
         lease_id, done, failed = selection.request.lease_id, list[str](), list[str]()
+        self.make_way(lease_id)
         for device, host in self.unattached(selection):
             time.sleep(self._options.attach_s)
             if self._strikes("partial_attach", lease_id, device):
@@ -223,7 +223,7 @@ class SimulatedFabric(SimpleFabric):
         now = time.time()
         with self.state.change() as state:
             if actual != device.fabric_id:
-                state.devices.pop(device.fabric_id)
+                state.free(device.fabric_id)
                 holding = state.leases[lease_id]
                 holding.hosts = tuple(
                     held.model_copy(
@@ -242,7 +242,8 @@ class SimulatedFabric(SimpleFabric):
         """A free device of another model that could be attached in place of `device`, when that fault strikes."""
         state = self.state.read()
         for other in self.pool.values():
-            free = self.present(other, state).state == "free"
+            now = self.present(other, state)
+            free = now.state == "free" and not now.stays
             fits = other.kind == device.kind and other.model != device.model
             if free and fits and violation(self.banks, {other.location: host}) is None:
                 struck = self._strikes("substituted_device", lease_id, device.fabric_id)
@@ -255,4 +256,5 @@ FABRIC = FabricKind(
     Options,
     SimulatedFabric,
     steps=Steps(),
+    keeps_attached=True,
 )
