@@ -72,7 +72,8 @@ class FabricKind:
     against. emulator: module that emulates its control plane (`open_dialect`, `COMPOSES`). offers: what its control plane can
     tell or do beside composing. times: recordings of this kind that come with the package (`published_times`). serial: which
     operations run one after another: all of the fabric, those of one box, or none. steps: operations that attaching takes; None
-    where composing is not one operation a device. keeps_attached: devices may stay attached from one lease to the next (`Fabric.leave`).
+    where composing is not one operation a device. keeps_attached: devices may stay attached from one lease to the next
+    (`Fabric.leave`).
     """
 
     summary: str
