@@ -12,13 +12,14 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 IMPORTED = (
@@ -27,6 +28,8 @@ IMPORTED = (
     "snakemake.report.html_reporter",
     "snakemake.storage",
     "smart_open",
+    "campaign.cli.main",
+    "campaign.cli.measure",
     "campaign.cli.plan",
     "campaign.plan.dag",
     "campaign.report.source_hash",
@@ -102,11 +105,31 @@ _servers: dict[str, _Server] = {}
 
 
 def start(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], output: int) -> Started:
-    """Start a Python script, in the background. output: file descriptor of what it prints."""
-    package = environment["PYTHONPATH"]
+    """Start a command that is a Python script, in the background. output: file descriptor of what it prints."""
+    package, script = environment.get("PYTHONPATH", ""), shutil.which(argv[0], path=environment["PATH"])
+    assert script, f"{argv[0]} is not installed"
     if package not in _servers:
         _servers[package] = _Server(package, environment["HOME"])
-    return _servers[package].start(argv, cwd, environment, output)
+    return _servers[package].start([script, *argv[1:]], cwd, environment, output)
+
+
+def run(
+    argv: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    time_out_s: float,
+    note: Callable[[Started], object] = lambda _: None,
+) -> tuple[int, str]:
+    """Exit code of a command, and all that it printed. note: is given the process as soon as there is one."""
+    with tempfile.TemporaryFile("w+") as output:
+        process = start(argv, cwd, environment, output.fileno())
+        note(process)
+        try:
+            code = process.wait(time_out_s)
+        finally:
+            process.kill()
+        output.seek(0)
+        return code, output.read()
 
 
 def _serve(channel: socket.socket) -> dict[str, object] | None:
@@ -143,7 +166,7 @@ def _become(argv: list[str], cwd: str, environment: dict[str, str], output: int)
     os.environ.update(environment)
     tempfile.tempdir = None
     sys.argv[:] = argv
-    gc.unfreeze()
+    # What was imported stays frozen: looking through it would copy its pages.
     gc.enable()
     runpy.run_path(argv[0], run_name="__main__")
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ import yaml
 from campaign.documents.record import Record, Store
 from campaign.paths import Results
 from campaign.submit.local import NAME
-from tests.warm_start import Started, start
+from tests.warm_start import Started, run, start
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("workflow", "scripts", "reports", "envs", "local", "slurm", "config")
@@ -143,25 +142,21 @@ class Project:
     def start(self, *arguments: str, **keys: str) -> Started:
         """Snakemake in the background, in a process group of its own, as a terminal would start it."""
         with (self.directory / "snakemake.log").open("a") as log:
-            return self._start(self.command(*arguments, **keys), log.fileno())
-
-    def _start(self, command: list[str], output: int) -> Started:
-        command[0] = shutil.which(command[0], path=self.environment["PATH"]) or command[0]
-        self._started.append(start(command, self.directory, self.environment, output))
-        return self._started[-1]
+            started = start(self.command(*arguments, **keys), self.directory, self.environment, log.fileno())
+        self._started.append(started)
+        return started
 
     def run(self, *arguments: str, expect: int | None = 0, time_out_s: float = TIME_OUT_S, **keys: str) -> str:
         """Snakemake from start to end; gives all that it said."""
-        with tempfile.TemporaryFile("w+") as output:
-            process = self._start(self.command(*arguments, **keys), output.fileno())
-            try:
-                process.wait(time_out_s)
-            finally:
-                process.kill()
-            output.seek(0)
-            said = output.read()
-        if expect is not None:
-            assert process.returncode == expect, said
+        return self._run(self.command(*arguments, **keys), expect, time_out_s)
+
+    def run_campaign(self, *arguments: str, expect: int = 0) -> str:
+        """The command `campaign` from start to end; gives all that it said."""
+        return self._run(["campaign", *arguments], expect, TIME_OUT_S)
+
+    def _run(self, command: list[str], expect: int | None, time_out_s: float) -> str:
+        code, said = run(command, self.directory, self.environment, time_out_s, self._started.append)
+        assert expect in (code, None), said
         return said
 
     def measure(self, *arguments: str, **keys: Any) -> str:

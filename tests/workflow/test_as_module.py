@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from campaign.paths import ROOT, SNAKEFILE
+from tests.warm_start import run
 
 DATA = Path(__file__).parents[1] / "data"
 GOLDEN = Path(__file__).parents[1] / "golden" / "commands.txt"
@@ -79,18 +79,11 @@ def write_project(directory: Path) -> Path:
 
 
 def snakemake(directory: Path, *arguments: str, path: str = "", expect: int = 0) -> str:
-    """What Snakemake printed, standard output first."""
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", *arguments],
-        cwd=directory,
-        env={**os.environ, "PATH": f"{path}{os.environ['PATH']}", "TMPDIR": str(directory)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == expect, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    """What Snakemake printed."""
+    environment = {**os.environ, "PATH": f"{path}{os.environ['PATH']}", "TMPDIR": str(directory)}
+    code, said = run(["snakemake", *arguments], directory, environment, 300)
+    assert code == expect, said
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -170,10 +163,8 @@ def test_the_slurm_profile_launches_in_slurm_whatever_config_file_is_given(tmp_p
 def test_without_profile_and_cores_it_is_said_how_to_start(tmp_path: Path) -> None:
     write_project(tmp_path)
     (tmp_path / "profiles").symlink_to(ROOT / "profiles")
-    command = [sys.executable, "-m", "snakemake", "-s", str(SNAKEFILE)]
-    plain_start = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert plain_start.returncode == 1
-    assert plain_start.stderr.count("note: no profile; 'snakemake --profile local' measures on this machine") == 1
+    said = snakemake(tmp_path, "-s", str(SNAKEFILE), expect=1)
+    assert said.count("note: no profile; 'snakemake --profile local' measures on this machine") == 1
 
 
 def test_an_archive_is_reported_by_its_command(tmp_path: Path) -> None:

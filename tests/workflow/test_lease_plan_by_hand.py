@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.workflow.checkout_twin import TIME_OUT_S, Project
-
-
-def campaign(project: Project, *arguments: str, expect: int = 0) -> str:
-    """The command `campaign` in the project."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "campaign.cli", *arguments],
-        cwd=project.directory,
-        env=project.environment,
-        capture_output=True,
-        text=True,
-        timeout=TIME_OUT_S,
-        check=False,
-    )
-    assert done.returncode == expect, done.stdout + done.stderr
-    return done.stdout + done.stderr
+from tests.workflow.checkout_twin import Project
 
 
 def planned(project: Project) -> Path:
     """The document of the campaign's only lease."""
-    campaign(project, "plan", "campaigns/c.yaml", "--write")
+    project.run_campaign("plan", "campaigns/c.yaml", "--write")
     (path,) = (project.directory / "results" / "c" / "plan" / "leases").iterdir()
     return path
 
@@ -45,7 +28,7 @@ def test_one_that_was_mailed_is_measured_without_the_campaigns_files(
     copy = elsewhere.directory / "a lease.json"
     shutil.copy(mailed, copy)
 
-    said = campaign(elsewhere, "measure", str(copy))
+    said = elsewhere.run_campaign("measure", str(copy))
     assert "[2/2 runs]" in said
     assert {record.status for record in elsewhere.records()} == {"ok"}
     assert len(elsewhere.records()) == 2
@@ -59,7 +42,7 @@ def test_one_that_was_mailed_is_measured_without_the_campaigns_files(
     assert elsewhere.held() == {}
 
     # The same command again finds nothing to measure.
-    campaign(elsewhere, "measure", str(copy))
+    elsewhere.run_campaign("measure", str(copy))
     assert set(elsewhere.started().values()) == {1}
 
 
@@ -67,14 +50,14 @@ def test_in_a_copied_results_directory_it_measures_there_and_only_what_is_missin
     project: Project, make_project: Callable[..., Project]
 ) -> None:
     project.campaign(batch=[1, 2])
-    campaign(project, "measure", str(planned(project)))
+    project.run_campaign("measure", str(planned(project)))
     elsewhere = make_project("elsewhere")
     shutil.rmtree(elsewhere.campaigns)
     shutil.copytree(project.results_root, elsewhere.results_root)
     gone = sorted(elsewhere.record_files())[0]
     gone.unlink()
     (lease,) = elsewhere.results().lease_plans.iterdir()
-    campaign(elsewhere, "measure", str(lease))
+    elsewhere.run_campaign("measure", str(lease))
     assert [start.run for start in elsewhere.starts()] == [gone.stem]
     assert len(project.record_files()) == len(elsewhere.record_files()) == 2
 
@@ -84,16 +67,16 @@ def test_a_program_that_other_leases_need_may_be_missing(project: Project) -> No
     absent = project.campaigns / "workloads" / "other.yaml"
     absent.write_text(absent.read_text().replace("- sh\n", "- no-such-program\n", 1))
     project.campaign(workload=["logged", "other"], lease_per="workload")
-    campaign(project, "plan", "campaigns/c.yaml", "--write")
+    project.run_campaign("plan", "campaigns/c.yaml", "--write")
     mine, others = (next(project.results().lease_plans.glob(f"*--{name}.*")) for name in ("logged", "other"))
-    campaign(project, "measure", str(mine))
+    project.run_campaign("measure", str(mine))
     assert len(project.records()) == 1
-    assert "'no-such-program' was not found on this machine" in campaign(project, "measure", str(others), expect=1)
+    assert "'no-such-program' was not found on this machine" in project.run_campaign("measure", str(others), expect=1)
 
 
 def test_snakemake_goes_on_where_a_lease_was_measured_by_hand(project: Project) -> None:
     project.campaign(batch=[1, 2])
-    campaign(project, "measure", str(planned(project)))
+    project.run_campaign("measure", str(planned(project)))
     said = project.run("-n", "-p", "--until", "measure")
     assert "measure" not in said.partition("Job stats:")[2].partition("total")[0]
     project.run("tables")
@@ -103,7 +86,7 @@ def test_snakemake_goes_on_where_a_lease_was_measured_by_hand(project: Project) 
 def test_planning_without_write_writes_nothing(project: Project) -> None:
     project.campaign()
     for command in ("plan", "campaigns/c.yaml"), ("plan", "campaigns/c.yaml", "--format", "json"):
-        campaign(project, *command)
+        project.run_campaign(*command)
     project.run("-n")
     assert not project.results_root.exists()
 
@@ -112,5 +95,5 @@ def test_an_edited_one_is_refused(project: Project) -> None:
     project.campaign()
     path = planned(project)
     path.write_text(path.read_text().replace('"batch":1', '"batch":2'))
-    assert "was edited or is not complete" in campaign(project, "measure", str(path), expect=1)
+    assert "was edited or is not complete" in project.run_campaign("measure", str(path), expect=1)
     assert project.starts() == []
