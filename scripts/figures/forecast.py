@@ -42,7 +42,7 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         f"Expected duration with its {_LEVEL_PCT} % prediction interval (line) and actual duration (open) of "
         f"{wording.plural(len(rows), 'lease')}, composing and releasing included, the longest first; time is logarithmic. Without "
-        "a line there was nothing to learn from, and the plan assumed a time."
+        "a line the user assumed a time; with neither, it was unknown."
         + (
             f" {wording.plural(apart, 'lease')} marked *: resumed, composed again or incomplete, not judged."
             if apart
@@ -60,7 +60,9 @@ def draw(data: FigureData) -> Drawing:
             "Runs": lambda row: wording.count(row["runs"]),
             "Expected": lambda row: wording.seconds(row["expected_s"]),
             "95 % interval": lambda row: (
-                "assumed" if pd.isna(row["low_s"]) else wording.between(row["low_s"], row["high_s"], wording.seconds)
+                ("unknown" if pd.isna(row["expected_s"]) else "assumed")
+                if pd.isna(row["low_s"])
+                else wording.between(row["low_s"], row["high_s"], wording.seconds)
             ),
             "Actual": lambda row: wording.seconds(row["actual_s"]),
             "Error": lambda row: wording.percent(row["error_pct"], 0),
@@ -76,8 +78,9 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     judged = rows[rows["judged"]]
     if judged.empty:
         return ("No lease was measured without interruption, so no forecast can be judged.",)
-    assumed = judged["low_s"].isna()
-    learned = judged[~assumed]
+    unknown = judged["expected_s"].isna()
+    assumed = judged["low_s"].isna() & ~unknown
+    learned = judged[~assumed & ~unknown]
     said = []
     if len(learned):
         inside = int(learned["inside"].astype(bool).sum())
@@ -90,6 +93,10 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
         said.append(
             f"No earlier runs were available for {wording.plural(int(assumed.sum()), 'lease')}, so durations were assumed. "
             f"Median error: {wording.percent(float(judged[assumed]['error_pct'].abs().median()), 0)}."
+        )
+    if unknown.any():
+        said.append(
+            f"Nothing was known of the duration of {wording.plural(int(unknown.sum()), 'lease')} before they were measured."
         )
     return tuple(said)
 

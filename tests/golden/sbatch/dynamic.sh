@@ -15,7 +15,7 @@
 #SBATCH --requeue
 #SBATCH --reservation=small.2x3-hybrid1.RESULTS
 #SBATCH --signal=B:USR2@60
-#SBATCH --time=15
+#SBATCH --time=40
 
 # command
 export SUBMITIT_EXECUTOR=slurm

@@ -13,7 +13,7 @@
 #SBATCH --output=PROJECT/results/small/slurm/batches/TOKEN/%j_0_log.out
 #SBATCH --requeue
 #SBATCH --signal=B:USR2@60
-#SBATCH --time=15
+#SBATCH --time=40
 
 # command
 export SUBMITIT_EXECUTOR=slurm

@@ -18,6 +18,7 @@ import pytest
 
 from campaign.config.launch_prefix_rules import devices_to_ask
 from campaign.config.resolve import Campaign
+from campaign.config.resolve_slurm_options import devices_asked
 from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
@@ -28,7 +29,7 @@ from campaign.launch.rank_placement import SlurmPlacement, UsedDevices
 from campaign.launch.srun_step import objection, rank_script, read_ends, step_argv
 from campaign.plan.matrix import expand
 from campaign.processes.marked import marked
-from campaign.slurm.options import devices_asked, sbatch_parameters
+from campaign.slurm.options import sbatch_parameters
 from campaign.slurm.verify_devices import NVIDIA, checked, devices_script
 from campaign.workloads.protocol import Ended, Step
 from tests.campaign_files import load, one_cell, one_run

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from campaign.cli.main import main
 from campaign.documents.cell import Cell, Configuration
 from campaign.errors import ConfigError
+from campaign.plan.cost.assumption import NOTHING_ASSUMED, parse_assumption
 from campaign.plan.cost.budget import (
     Budget,
     Choice,
@@ -26,7 +27,7 @@ from campaign.plan.cost.budget import (
     limited,
     parse_budget,
 )
-from campaign.plan.cost.forecast import Prices, Work
+from campaign.plan.cost.estimates import Prices, Work
 from campaign.plan.cost.ranking import Design, Offer
 from campaign.plan.dag import Dag, Request, read_plan, request
 from campaign.plan.matrix import expand
@@ -152,18 +153,35 @@ def test_limits_leave_cells_with_fewer_repetitions(tmp_path: Path) -> None:
 # --- on a results directory ------------------------------------------------------------------------------------------------
 
 
+ASSUMED = parse_assumption("10 s a run, 5 s to compose")
+
+
 def asked(path: Path, budget: str) -> Request:
-    return Request(path, path.parent / "results", budget=parse_budget(budget))
+    return Request(path, path.parent / "results", budget=parse_budget(budget), assumed=ASSUMED)
+
+
+def test_a_budget_is_refused_where_costs_are_unknown(tmp_path: Path) -> None:
+    path = write_files(tmp_path)
+    with pytest.raises(
+        ConfigError,
+        match=r"32 runs of unknown duration .* 2 leases of unknown .*--assume '10 min a run, 1 min to compose'",
+    ):
+        read_plan(replace(asked(path, "1 device-hours"), assumed=NOTHING_ASSUMED))
+    with pytest.raises(ConfigError, match=r"2 leases of unknown composition time, so .*--assume '1 min to compose'"):
+        read_plan(replace(asked(path, "1 device-hours"), assumed=parse_assumption("1 s a run")))
 
 
 def test_the_plan_is_what_the_budget_pays_for(tmp_path: Path) -> None:
     path = write_files(tmp_path)
-    whole = read_plan(Request(path, tmp_path / "results"))
+    whole = read_plan(Request(path, tmp_path / "results", assumed=ASSUMED))
+    assert whole.device_hours is not None
+    assert whole.wall_s is not None
     for share in (0.2, 0.5, 0.8):
         for unit, amount in (("device-hours", whole.device_hours * share), ("h", whole.wall_s / 3600 * share)):
             plan = read_plan(asked(path, f"{amount:.6f} {unit}"))
-            spent = plan.device_hours if unit == "device-hours" else plan.wall_s / 3600
             assert plan.budget is not None
+            assert plan.wall_s is not None
+            spent = plan.device_hours if unit == "device-hours" else plan.wall_s / 3600
             assert spent == pytest.approx(plan.budget.cost)
             assert spent <= amount
             assert plan.missing == plan.budget.runs < whole.missing
@@ -233,7 +251,11 @@ def test_a_choice_survives_being_written_down() -> None:
 
 
 def test_snakemake_is_asked_for_a_budget(tmp_path: Path) -> None:
-    found = request({"budget": "5 device-hours", "learn_from": "a.zip,b"})
+    found = request(
+        {"budget": "5 device-hours", "learn_from": "a.zip,b", "assume": {"bert": "1 h a run, 5 s to compose"}}
+    )
+    assert found.assumed == parse_assumption("bert: 1 h a run, 5 s to compose")
+    assert "--assume=bert: 1 h a run, 5 s to compose" in found.arguments()
     assert found.budget == Budget(5, "device-hours")
     assert found.learn_from == (Path("a.zip"), Path("b"))
     assert "--budget=5 device-hours" in found.arguments()
@@ -243,7 +265,8 @@ def test_snakemake_is_asked_for_a_budget(tmp_path: Path) -> None:
 def test_the_plan_shows_what_is_learned_and_left_out(tmp_path: Path) -> None:
     path = write_files(tmp_path)
     told = CliRunner().invoke(
-        main, ["plan", str(path), "--results", str(tmp_path / "results"), "--budget", "0.05 device-hours"]
+        main,
+        ["plan", str(path), f"--results={tmp_path / 'results'}", "--budget=0.05 device-hours", f"--assume={ASSUMED}"],
     )
     assert told.exit_code == 0, told.output
     words = " ".join(told.output.split())

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from campaign.config.resolve import Campaign, from_document
 from campaign.documents.run_numbers import composition_of, runs_of
 from campaign.errors import ConfigError
+from campaign.plan.cost.assumption import parse_assumption
+from campaign.plan.cost.budget import parse_budget
 from campaign.plan.dag import Request, read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import expand
@@ -118,10 +120,11 @@ def test_a_composition_has_no_more_runs_than_numbers(tmp_path: Path) -> None:
 
 def test_a_budget_pays_for_runs_in_planned_order(tmp_path: Path) -> None:
     path = write_files(tmp_path, {K: 3, N: 6})
-    whole = read_plan(Request(path, tmp_path / "results"))
-    from campaign.plan.cost.budget import parse_budget
-
-    asked = Request(path, tmp_path / "results", budget=parse_budget(f"{whole.device_hours / 2} device-hours"))
+    assumed = parse_assumption("10 s a run, 5 s to compose")
+    whole = read_plan(Request(path, tmp_path / "results", assumed=assumed))
+    assert whole.device_hours is not None
+    budget = parse_budget(f"{whole.device_hours / 2} device-hours")
+    asked = Request(path, tmp_path / "results", budget=budget, assumed=assumed)
     plan = read_plan(asked)
     assert plan.budget is not None
     assert plan.budget.runs == plan.missing < whole.missing

@@ -83,7 +83,7 @@ def test_what_was_just_measured_is_told_apart_by_use_of_the_lease(tmp_path: Path
         for n, t in ((1, 0.0), (2, 100.0))
     ]
     spans = [Span(cell.id, 2.0, 4.0, True), Span(cell.id, 103.0, 105.0, True), Span("unknown", 106.0, 107.0, True)]
-    found = costs_measured("small", "bench", [cell], spans, [*uses, {}])
+    found = costs_measured(Costs("small", "bench"), [cell], lambda _: {}, spans, [*uses, {}])
     assert [(each.cell_id, each.runs, each.believed) for each in found.cells] == [(cell.id, 2, True)]
     assert [(each.lease_id, each.runs, each.start_s) for each in found.leases] == [("l.1", 1, 1.0), ("l.2", 2, 2.0)]
 
@@ -95,7 +95,8 @@ def test_what_was_held_without_a_run_is_charged_to_the_lease(tmp_path: Path) -> 
         {"lease_id": f"l.{n}", "requested": SHAPE, "requested_s": t, "ready_s": t + 1, "released_s": t + 301}
         for n, t in ((1, 0.0), (2, 1000.0), (3, 5000.0))
     ]
-    found = costs_measured("small", "bench", [cell], [Span(cell.id, 5031.0, 5033.0, True)], uses)
+    spans = [Span(cell.id, 5031.0, 5033.0, True)]
+    found = costs_measured(Costs("small", "bench"), [cell], lambda _: {}, spans, uses)
     assert [(each.lease_id, each.start_s) for each in found.leases] == [("l.3", 300.0 + 300.0 + 30.0)]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 
 from campaign.config.documentation.schemas import schema_of
 from campaign.errors import ConfigError
+from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.cost.costs import Costs, LeaseCost, Span, cell_cost
-from campaign.plan.cost.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S, Forecaster
+from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.dag import Dag, Request, read_plan
+from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import expand
 from campaign.plan.plan import _packed, build_plan, duration, missing_runs
 from campaign.plan.plan_table import plan_document, plan_rows
@@ -42,6 +45,9 @@ def ran(cells: Any, seconds: Any, compose_s: Any = None) -> Forecaster:
     shapes = {c.configuration.name: c.configuration for c in cells} if compose_s else {}
     leases = [LeaseCost(n, shape.shape(), 3, compose_s(shape), 1.0, 0.5, 0.25) for n, shape in shapes.items()]
     return Forecaster([Costs("earlier", "bench", tuple(known), tuple(leases))], "bench")
+
+
+ASSUMED = Forecaster(assumed=parse_assumption("10 s a run, 5 s to compose"))
 
 
 def test_missing_runs_are_those_without_a_record(tmp_path: Path) -> None:
@@ -82,7 +88,7 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     small, large = ([cell for cell in cells if cell.batch == batch] for batch in (1, 2))
 
     def lease(measured: Any = (), stops: Any = None, implied: Any = ()) -> Any:
-        plan = build_plan(campaign, expand(campaign), measured, None, stops, implied)
+        plan = build_plan(campaign, expand(campaign), measured, ASSUMED, stops, implied)
         document = plan_document(plan)
         found = next(lease for lease in plan.leases if lease.name == "1x1-local")
         (told,) = (lease for lease in document["leases"] if lease["lease"] == "1x1-local")
@@ -157,11 +163,42 @@ def test_costs_rest_on_what_is_known(tmp_path: Path) -> None:
     assert document["totals"]["wall_low_s"] < document["totals"]["wall_s"] < document["totals"]["wall_high_s"]
 
 
-def test_without_history_costs_are_assumed_and_said_to_be(tmp_path: Path) -> None:
-    lease = next(lease for lease in plan_of(tmp_path).leases if lease.needs_fabric)
-    assert lease.expected_s == 8 * ASSUMED_RUN_S + ASSUMED_COMPOSE_S
-    assert "assumed" in lease.basis
+def test_without_history_costs_are_unknown(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    assert {lease.expected_s for lease in plan.leases} == {None}
+    assert (plan.device_hours, plan.wall_s, plan.wall_range_s) == (None, None, None)
+    assert (dict(plan.forecast.unknown.runs), plan.forecast.unknown.composed) == ({("steps", "cpu-rank"): 32}, 2)
+    assert "for an unknown time (no run of steps yet)" in plan.leases[0].describe()
+    document = json.loads(json.dumps(plan_document(plan)))
+    jsonschema.Draft202012Validator(schema_of("plan")).validate(document)
+    assert (document["totals"]["device_hours"], document["totals"]["runs_unknown"]) == (None, 32)
+    for written in lease_plans(plan):
+        assert written.forecast is not None
+        assert (written.forecast.expected_s, written.forecast.runs_s) == (None, None)
+
+
+def test_what_the_user_assumes_has_no_interval(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, forecaster=ASSUMED)
+    lease = next(lease for lease in plan.leases if lease.needs_fabric)
+    assert (lease.expected_s, lease.basis) == (8 * 10 + 5, "assumed")
     assert (lease.expected.low_s, lease.expected.high_s) == (None, None)
+    assert plan_document(plan)["totals"]["assumed"] == "10 s a run, 5 s to compose"
+
+
+def test_a_toy_campaign_tells_nothing_of_other_workloads_devices_and_fabrics(tmp_path: Path) -> None:
+    changes = {"campaign.axes.workload": ["steps", "program"]}
+    cells = expand(load(tmp_path, changes)).cells
+    toy = ran([cell for cell in cells if cell.workload == "program"], lambda _: 0.1, lambda _: 1.0)
+    plan = plan_of(tmp_path, changes, forecaster=toy)
+    assert {lease.expected_s for lease in plan.leases} == {None}
+    assert plan.forecast.unknown.runs == {("steps", "cpu-rank"): 32}
+    other = replace(
+        toy.known[0], cells=tuple(replace(c, shape={**c.shape, "device": "a100"}) for c in toy.known[0].cells)
+    )
+    assert plan_of(tmp_path, forecaster=Forecaster([other], "bench")).device_hours is None
+    elsewhere = replace(ran(cells, lambda _: 0.1, lambda _: 1.0).known[0], fabric="liqid")
+    assert plan_of(tmp_path, forecaster=Forecaster([elsewhere], "bench", "static")).device_hours is None
+    assert plan_of(tmp_path, forecaster=Forecaster([elsewhere], "other", "liqid")).device_hours is not None
 
 
 def test_what_is_measured_costs_nothing(tmp_path: Path) -> None:

@@ -49,6 +49,13 @@ def test_what_was_assumed_is_not_called_a_forecast() -> None:
     assert drawing.rows[0][3] == "assumed"
 
 
+def test_what_was_unknown_is_not_judged() -> None:
+    drawing = drawn([row(1, 20.0, expected_s=None, low_s=None, high_s=None, basis="no run of steps yet"), row(2, 90.0)])
+    assert drawing.findings[0].startswith("1 of 1 forecast correct")
+    assert drawing.findings[1:] == ("Nothing was known of the duration of 1 lease before they were measured.",)
+    assert [each[3] for each in drawing.rows][1] == "unknown"
+
+
 def test_without_a_forecast_the_figure_is_left_out() -> None:
     drawing = drawn([])
     assert drawing.svg is None

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.config.resolve_slurm_options import given_options, options_of
+from campaign.config.resolve_slurm_options import devices_asked, given_options, options_of, time_limit_min
 from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
-from campaign.slurm.options import devices_asked, is_pinned, sbatch_parameters, time_limit_min
+from campaign.slurm.options import is_pinned, sbatch_parameters
 from tests.campaign_files import load
 
 LOCAL = Configuration("2x2-local", 2, 2, 2, 2, "a100", "local", "local")
@@ -127,6 +127,7 @@ def test_a_time_limit_has_head_room_and_is_never_more_than_the_runs_may_take(
 def test_a_time_limit_that_the_person_gives_is_taken() -> None:
     assert time_limit_min(3600, 1e9) == 130
     assert time_limit_min(0, 1e9) == 15
+    assert (time_limit_min(None, 1800), time_limit_min(None, 1e9)) == (40, 1440)
     assert parameters(SlurmOptions(time_min=7))["time"] == 7
     assert parameters()["time"] == 30
 

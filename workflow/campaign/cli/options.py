@@ -42,6 +42,12 @@ _budget_option = click.option(
     metavar="AMOUNT",
     help="Choose the most informative runs for this cost: '500 device-hours', or '8 h' of elapsed time.",
 )
+_assume_option = click.option(
+    "--assume",
+    metavar="TIME",
+    default="",
+    help="Time where nothing is known: '10 min a run', 'bert-large: 2 h a run', '30 s to compose'; several with commas.",
+)
 _learn_option = click.option(
     "--learn-from",
     type=click.Path(path_type=Path, exists=True),
@@ -56,16 +62,20 @@ def request_options(*, costs: bool) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def called(campaign: Path, results: Path, where: str | None, run_implied: bool, **others: Any) -> Any:
-            from campaign.plan.cost.budget import parse_budget  # most commands plan nothing
+            from campaign.plan.cost.assumption import NOTHING_ASSUMED, parse_assumption  # most commands plan nothing
+            from campaign.plan.cost.budget import parse_budget
             from campaign.plan.dag import Request
 
             budget, learn_from = others.pop("budget", None), others.pop("learn_from", ())
             paid = parse_budget(budget) if budget else None
-            asked = Request(campaign, results, where, run_implied=run_implied, budget=paid, learn_from=learn_from)
+            assumed = parse_assumption(text) if (text := others.pop("assume", "")) else NOTHING_ASSUMED
+            asked = Request(
+                campaign, results, where, run_implied=run_implied, budget=paid, learn_from=learn_from, assumed=assumed
+            )
             return command(asked, **others)
 
         options = [campaign_argument, where_option, _implied_option, results_option]
-        options[3:3] = [_budget_option, _learn_option] if costs else []
+        options[3:3] = [_budget_option, _assume_option, _learn_option] if costs else []
         return functools.reduce(lambda made, option: option(made), reversed(options), called)
 
     return decorate

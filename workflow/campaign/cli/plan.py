@@ -15,9 +15,8 @@ from campaign.config.resolve_slurm_options import given_options
 from campaign.documents.run_numbers import runs_of, whole
 from campaign.errors import ConfigError
 from campaign.paths import Results
-from campaign.plan.cost.forecast import ASSUMED_COMPOSE_S, ASSUMED_RUN_S
 from campaign.plan.dag import Request, read_plan
-from campaign.plan.plan import Plan, isolation, within
+from campaign.plan.plan import Plan, isolation, time_words
 from campaign.plan.plan_table import counts_per_axis, plan_document, plan_rows
 from campaign.plan.repetitions import said
 from campaign.plan.write import write_plan, write_tables
@@ -130,7 +129,7 @@ def show_leases(plan: Plan) -> None:
     """Print the leases of a plan in order, what does not fit, and totals."""
     leases = [
         (order, lease.name, lease.devices(), lease.runs, _up_to(lease.missing_least, lease.missing),
-         f"{duration(lease.expected_s)}{within(lease.expected)}", lease.basis)
+         time_words(lease.expected), lease.basis)
         for order, lease in enumerate(plan.leases, 1)
     ]  # fmt: skip
     show(
@@ -140,11 +139,6 @@ def show_leases(plan: Plan) -> None:
         Table("Does not fit", ["configuration", "why"], list(plan.unfit.items())),
     )  # fmt: skip
     _show_choice(plan)
-    device, wall = plan.forecast.device_s, plan.wall_range_s
-    hours, lasts = f"{plan.device_hours:.4g} device-hours", duration(plan.wall_s)
-    if device.low_s is not None and device.high_s is not None and wall is not None and device.expected_s:
-        hours += f" ({device.low_s / 3600:.4g} to {device.high_s / 3600:.4g})"
-        lasts += f" ({duration(wall[0])} to {duration(wall[1])})"
     repeated = sorted({
         f"cells with {said(whole(s)).replace('-', ' to ')} repetitions, until the 95 % interval is within "
         f"±{s.target_half_width_pct:g} % of the mean\n"
@@ -157,18 +151,31 @@ def show_leases(plan: Plan) -> None:
         if (s := cell.settings).warmup_steps_max is not None
     })  # fmt: skip
     notes = [f"{note}\n" for note in plan.notes]
-    learned = f"in brackets: 95 % intervals; learned from {plan.learned_from}"
-    assumed = f"{ASSUMED_RUN_S:g} s a run, {ASSUMED_COMPOSE_S:g} s to compose; there are no earlier runs to learn from"
     say(
         f"{plan.cell_count} cells, {plan.runs} runs, "
         f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n"
         f"{''.join([*repeated, *longer, *notes])}{_of_reference(plan)}{_unplanned(plan)}"
         f"{_LEAST * (plan.campaign.protocol.lease_order == 'least-recomposition')}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
-        f"expected: {hours}, {lasts}; {_ALONE[isolation(plan.campaign)]}\n"
-        f"{learned if plan.learned_from else f'assumed: {assumed}'}\n"
+        f"{_expected(plan)}"
         f"compositions: {_compositions(plan)}; add --detect '3 %' to see what other numbers cost, and what they can find"
     )
+
+
+def _expected(plan: Plan) -> str:
+    """What it will take, and how that is known."""
+    alone = f"{_ALONE[isolation(plan.campaign)]}\n"
+    learned = f"in brackets: 95 % intervals; learned from {plan.learned_from}\n" * bool(plan.learned_from)
+    assumed = f"assumed, so without an interval: {plan.assumed}\n" * bool(plan.assumed)
+    device, wall, range_s = plan.forecast.device_s, plan.wall_s, plan.wall_range_s
+    if wall is None or device.expected_s is None:
+        unknown = plan.forecast.unknown
+        return f"expected: {unknown.words()}; {alone}{unknown.advice()}\n{learned}{assumed}"
+    hours, lasts = f"{device.expected_s / 3600:.4g} device-hours", duration(wall)
+    if device.low_s is not None and device.high_s is not None and range_s is not None:
+        hours += f" ({device.low_s / 3600:.4g} to {device.high_s / 3600:.4g})"
+        lasts += f" ({duration(range_s[0])} to {duration(range_s[1])})"
+    return f"expected: {hours}, {lasts}; {alone}{learned}{assumed}"
 
 
 def _compositions(plan: Plan) -> str:
@@ -211,7 +218,7 @@ def _show_detectable(plan: Plan, asked: Request, detect_pct: float, assumed: str
     def row(name: str, each: Design) -> tuple[object, ...]:
         steps = each.steps or "as now"
         return (name, each.compositions, each.runs, steps, _size(each.half_width_pct), _size(each.detectable_pct),
-                f"{each.device_hours:.3g}")  # fmt: skip
+                f"{each.device_hours:.3g}" if found.hours_known else "unknown")  # fmt: skip
 
     rows = [row("as it is", found.now)]
     rows += [row("", each) for each in found.usual if each.compositions != found.now.compositions]

@@ -52,6 +52,7 @@ def run(asked: Request, profile: str | None, dry_run: bool, submit: bool, snakem
         "where": asked.where and _unquoted(asked.where),
         "skip_implied": "no" if asked.run_implied else None,
         "budget": asked.budget,
+        "assume": asked.assumed.text,
         "learn_from": ",".join(map(str, asked.learn_from)),
     }
     given = [f"{key}={value}" for key, value in config.items() if value]

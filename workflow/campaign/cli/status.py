@@ -16,10 +16,12 @@ from campaign.documents.record import Store
 from campaign.documents.run_numbers import runs_of
 from campaign.files import is_locked, read_json, read_json_lines
 from campaign.paths import Results
+from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.cost.budget import parse_budget
+from campaign.plan.cost.estimates import Estimate
 from campaign.plan.dag import Request, read_plan
 from campaign.plan.missing_runs import read_known
-from campaign.plan.plan import Plan
+from campaign.plan.plan import Plan, time_words
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
@@ -55,9 +57,11 @@ def status(asked: Request, everything: bool, watch: float | None, style: str) ->
 
 def _asked_last(asked: Request) -> Request:
     """The request with the selection and budget of the last run, where it has none of its own."""
+    written = read_json(Results(asked.results, asked.load().name).plan_document)
+    if assumed := (written.get("totals") or {}).get("assumed"):
+        asked = replace(asked, assumed=parse_assumption(assumed))
     if asked.where is not None or asked.budget is not None:
         return asked
-    written = read_json(Results(asked.results, asked.load().name).plan_document)
     budget = written.get("budget") or {}
     return replace(
         asked, where=written.get("where"), budget=parse_budget(budget["budget"]) if "budget" in budget else None
@@ -94,6 +98,7 @@ def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
         "leases": leases,
         "runs": plan.runs,
         "runs_done": plan.runs - plan.missing,
+        "left": _left(plan),
         "outcomes": _outcomes(plan, results),
         "excluded_hosts": {
             host: {"why": why, "file": str(ExcludedHosts(results.slurm).path(host))}
@@ -101,6 +106,15 @@ def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
         },
         "slurm_problem": problem,
     }
+
+
+def _left(plan: Plan) -> dict[str, Any]:
+    """What the runs without a record are expected to take."""
+    low_s, high_s = plan.wall_range_s or (None, None)
+    unknown = plan.forecast.unknown
+    words = f"{unknown.words()}; {unknown.advice()}" if unknown else ""
+    hours = plan.device_hours
+    return {"expected_s": plan.wall_s, "low_s": low_s, "high_s": high_s, "device_hours": hours, "unknown": words}
 
 
 def _outcomes(plan: Plan, results: Results) -> dict[str, int]:
@@ -120,6 +134,12 @@ def _show(found: Mapping[str, Any]) -> None:
     said = [words for words in (found["where"] and f"where {found['where']}", found["budget"]) if words]
     part = f" of the part that was asked for last ({', '.join(said)}; --all shows the whole campaign)" if said else ""
     say(f"{found['runs_done']} of {found['runs']} runs{part} have a record: {tally}")
+    left = found["left"]
+    if left["unknown"]:
+        say(f"still to measure: {left['unknown']}")
+    elif found["runs_done"] < found["runs"]:
+        words = time_words(Estimate(left["expected_s"], left["low_s"], left["high_s"]))
+        say(f"still to measure: {words}, {left['device_hours']:.4g} device-hours expected")
     for host, excluded in found["excluded_hosts"].items():
         say(f"host {host} is excluded: {excluded['why']} (to use it again: rm {excluded['file']})")
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
+
 from pydantic import ValidationError
 
+from campaign.config.launch_prefix_rules import devices_to_ask
 from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.cell import SHAPE_AXES, Configuration
 from campaign.documents.expression import parse
 from campaign.errors import ConfigError, first_problem
+
+_HEAD_ROOM = 2.0
+_START_MIN = 10  # for what a plan does not know: slow file systems, the first import
+_LEAST_MIN = 15
+_LONGEST_MIN = 24 * 60  # what most partitions allow; a driver that is warned of its end goes on in another allocation
 
 
 def given_options(given: object) -> SlurmOptions:
@@ -36,3 +45,36 @@ def options_of(system: SystemFile, configuration: Configuration, given: SlurmOpt
             elif value is not None:
                 values[name] = value
     return SlurmOptions(**values)
+
+
+def time_limit_min(expected_s: float | None, longest_s: float) -> int:
+    """Minutes to request: twice the forecast, but never more than the sum of the time limits of all runs.
+
+    expected_s: forecast of all missing runs; None, where it is unknown: that sum then, up to a day. longest_s: that sum.
+    """
+    longest = math.ceil(longest_s / 60) + _START_MIN
+    if expected_s is None:
+        return min(longest, _LONGEST_MIN)
+    return min(longest, max(_LEAST_MIN, math.ceil(expected_s * _HEAD_ROOM / 60) + _START_MIN))
+
+
+def devices_asked(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> int:
+    """Devices to request on each host; hosts: those that may be used, empty for any.
+
+    Where pooled devices are added to a host's own, all are requested, so that those of the composition are among them.
+    """
+    if (launched := devices_to_ask(system, configuration)) is not None:
+        return launched
+    if not configuration.fabric_devices_per_host:
+        return configuration.devices_per_host
+    groups = [group for group in system.hosts if not hosts or set(hosts) & set(group.names())]
+    own = [sum(d.count for d in group.devices if d.kind == "gpu") for group in groups]
+    return max(own) + configuration.fabric_devices_per_host
+
+
+def gres_of(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> str:
+    """What an allocation asks of each host, such as `gpu:4`; empty for nothing."""
+    devices = devices_asked(system, configuration, hosts)
+    return f"{system.slurm.gres}:{devices}" * bool(
+        system.slurm.gres and (devices or not configuration.devices_per_host)
+    )

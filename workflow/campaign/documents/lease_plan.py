@@ -32,14 +32,14 @@ class LeaseForecast(_Closed):
 
     runs: int
     """Runs that it is about."""
-    expected_s: float
-    """Expected duration in seconds, composing included."""
+    expected_s: float | None
+    """Expected duration in seconds, composing included; null where it is unknown."""
     low_s: float | None
-    """Lower end of its 95 % interval; null where there was nothing to learn from."""
+    """Lower end of its 95 % interval; null where the duration is unknown or assumed."""
     high_s: float | None
     """Upper end of it."""
-    runs_s: float
-    """Of the expected duration, the runs and what lies between them."""
+    runs_s: float | None
+    """Of the expected duration, the runs and what lies between them; null where it is unknown."""
     basis: str
     """What the expectation rests on."""
 

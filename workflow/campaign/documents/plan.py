@@ -39,20 +39,24 @@ class Totals(_Closed):
     """Leases still to be measured for which the fabric has to move devices."""
     recompositions_least: int
     """Distinct compositions among them: no order and no sharing could do with fewer."""
-    device_hours: float
-    """Expected device time of what is to be measured, in hours."""
+    device_hours: float | None
+    """Expected device time of what is to be measured, in hours; null where it is unknown."""
     device_hours_low: float | None
-    """Lower end of its 95 % interval; null where there was nothing to learn from."""
+    """Lower end of its 95 % interval; null where it is unknown or assumed."""
     device_hours_high: float | None
     """Upper end of it."""
-    wall_s: float
-    """Expected duration, in seconds."""
+    wall_s: float | None
+    """Expected duration, in seconds; null where it is unknown."""
     wall_low_s: float | None
-    """Lower end of its 95 % interval; null where there was nothing to learn from."""
+    """Lower end of its 95 % interval; null where it is unknown or assumed."""
     wall_high_s: float | None
     """Upper end of it."""
     learned_from: str
-    """What the expectations were learned from; empty where they are assumed."""
+    """What the expectations were learned from; empty where there was nothing."""
+    assumed: str = ""
+    """What the user assumes of durations that cannot be known: `10 min a run`."""
+    runs_unknown: int = 0
+    """Runs without a record whose duration is unknown."""
     isolation: str
     """What may be measured at the same time."""
 
@@ -130,14 +134,14 @@ class LeaseCost(_Closed):
     """Runs that will be measured whatever they give."""
     runs_implied: int
     """Of the runs without a record, those that are recorded without being started: smaller batches ran out of memory."""
-    expected_s: float
-    """Expected duration in seconds, composing included."""
+    expected_s: float | None
+    """Expected duration in seconds, composing included; null where it is unknown."""
     expected_low_s: float | None
-    """Lower end of its 95 % interval; null where there was nothing to learn from."""
+    """Lower end of its 95 % interval; null where the duration is unknown or assumed."""
     expected_high_s: float | None
     """Upper end of it."""
-    expected_least_s: float
-    """Duration in seconds with the fewest runs."""
+    expected_least_s: float | None
+    """Duration in seconds with the fewest runs; null where it is unknown."""
     basis: str
     """What the expectation rests on."""
     run_set: str

@@ -19,9 +19,9 @@ from campaign.documents.cell import Cell
 from campaign.documents.run_numbers import whole
 from campaign.errors import ConfigError, RecordError
 from campaign.paths import Results
-from campaign.plan.cost.forecast import Forecaster, Work
+from campaign.plan.cost.estimates import Prices, Work
 from campaign.plan.cost.history import read_costs
-from campaign.plan.dag import Request
+from campaign.plan.dag import Request, forecaster_of
 from campaign.plan.plan import Plan
 from campaign.statistics.replication import Design, Spread, best, cheapest_by_compositions, design
 from campaign.statistics.spread_sources import valid_runs
@@ -37,6 +37,7 @@ _USUAL = (1, 2, 3, 5)
 class Advice:
     """now: the campaign as it is; usual: the same with other numbers of compositions; cheapest: what reaches the wanted difference,
     None where nothing up to 20 compositions does; alternatives: the cheapest choice of every number of compositions that does.
+    hours_known: False where device-hours only tell which choice is cheaper, because times are unknown.
     """
 
     detect_pct: float
@@ -46,6 +47,7 @@ class Advice:
     usual: tuple[Design, ...]
     cheapest: Design | None
     alternatives: tuple[Design, ...]
+    hours_known: bool = True
 
 
 def advise(plan: Plan, asked: Request, detect_pct: float, assumed: str = "") -> Advice:
@@ -57,7 +59,7 @@ def advise(plan: Plan, asked: Request, detect_pct: float, assumed: str = "") -> 
     compositions = max(each.compositions for each in settings)
     runs = max(1, round(np.median([each.repetitions / each.compositions for each in settings])))
     steps = round(np.median([each.measured_steps for each in settings]))
-    hours = _Hours(plan, Results(asked.results, plan.campaign.name), asked.learn_from, _window_share(tables), steps)
+    hours = _Hours(plan, asked, _window_share(tables), steps)
     configurations = len({lease.configuration.name for lease in plan.leases})
     # What a window is made of is not known of every program; then steps stay what they are.
     length = steps if hours.window_share else 0
@@ -68,7 +70,8 @@ def advise(plan: Plan, asked: Request, detect_pct: float, assumed: str = "") -> 
         return design(spread_of_runs, configurations, count, runs, length, hours(count, runs, length))
 
     usual = tuple(map(of, _USUAL))
-    return Advice(detect_pct, spread, configurations, of(compositions), usual, best(alternatives), alternatives)
+    now, cheapest = of(compositions), best(alternatives)
+    return Advice(detect_pct, spread, configurations, now, usual, cheapest, alternatives, hours.known)
 
 
 def parse_spread(text: str) -> Spread:
@@ -136,11 +139,12 @@ def _window_share(tables: Sequence[tuple[str, pd.DataFrame]]) -> float:
 
 
 class _Hours:
-    """Device-hours of a choice: all cells of the plan in as many compositions, runs and steps."""
+    """Device-hours of a choice: all cells of the plan in as many compositions, runs and steps.
 
-    def __init__(
-        self, plan: Plan, results: Results, learn_from: Sequence[Path], window_share: float, steps: int
-    ) -> None:
+    known: False where a time is unknown; then composing and every run count alike, which is enough to find the cheapest choice.
+    """
+
+    def __init__(self, plan: Plan, asked: Request, window_share: float, steps: int) -> None:
         self.window_share, self.steps = window_share, steps
         cells: dict[str, dict[str, Cell]] = defaultdict(dict)
         for lease, cell in plan.cells:
@@ -150,7 +154,12 @@ class _Hours:
             Work(name, lease.configuration, [(cell, 1) for cell in cells[name].values()], lease.needs_fabric)
             for name, lease in leases.items()
         ]
-        prices = Forecaster(read_costs(results, learn_from), plan.campaign.system.name).prices(works)
+        costs = read_costs(Results(asked.results, plan.campaign.name), asked.learn_from)
+        forecaster = forecaster_of(plan.campaign, costs, asked.assumed)
+        self.known = not forecaster.forecast(works).unknown
+        prices = forecaster.prices(works)
+        if not self.known:
+            prices = Prices((1.0,) * len(works), tuple((1.0,) * len(work.runs) for work in works))
         devices = [lease.configuration.devices for lease in leases.values()]
         self._compose_s = sum(count * once for count, once in zip(devices, prices.once_s, strict=True))
         self._run_s = sum(count * sum(runs) for count, runs in zip(devices, prices.run_s, strict=True))

@@ -14,14 +14,16 @@ from campaign.config.open_fabric import fabric_of, unfit
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.resolve_slurm_options import given_options
 from campaign.config.system_file import SlurmOptions
-from campaign.documents.cell import Configuration
+from campaign.documents.cell import Cell, Configuration
 from campaign.documents.record import Store
 from campaign.documents.run_numbers import composition_of
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError
 from campaign.files import content_hash, read_json
 from campaign.paths import Results
+from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption, parse_assumption
 from campaign.plan.cost.budget import Budget, Choice, choose, kept_choice, parse_budget
+from campaign.plan.cost.costs import Costs
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.history import document_of, earlier_spread, read_costs
 from campaign.plan.cost.ranking import Offer
@@ -31,6 +33,7 @@ from campaign.plan.missing_runs import Known, implied_cells, read_known, without
 from campaign.plan.oom_frontier import campaign_frontier
 from campaign.plan.plan import Plan, PlannedLease, build_plan, host_count, isolation, wall_s
 from campaign.plan.reference import without_references
+from campaign.workloads.sample_flops import sample_flops
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
 RESULTS = "results"
@@ -43,6 +46,7 @@ _KEYS = {
     "results": "directory of all results",
     "launcher": "who starts runs: local or slurm; the system file says when left out",
     "budget": "what may be spent on what is still to be measured, such as '500 device-hours' or '8 h'",
+    "assume": "times that nothing is known of, such as '10 min a run' or 'bert-large: 2 h a run, 30 s to compose'",
     "learn_from": "archives and results directories to learn costs from, beside those below the results directory",
     "skip_implied": "yes or no: whether batches that a smaller one implies to run out of memory are left out, as the campaign says",
     "slurm": "what allocations ask of Slurm, such as {account: x, partition: y}",
@@ -66,6 +70,7 @@ class Request:
     run_implied: bool = False
     budget: Budget | None = None
     learn_from: tuple[Path, ...] = ()
+    assumed: Assumption = NOTHING_ASSUMED
 
     def arguments(self) -> list[str]:
         """The same as arguments of `campaign plan`."""
@@ -73,6 +78,7 @@ class Request:
         given = {
             "where": self.where,
             "budget": self.budget and str(self.budget),
+            "assume": self.assumed.text,
             "launcher": self.launcher,
             "slurm": "" if slurm == "{}" else slurm,
         }
@@ -110,7 +116,15 @@ def request(config: Mapping[str, Any]) -> Request:
         _is_no(config.get("skip_implied")),
         parse_budget(str(config["budget"])) if config.get("budget") else None,
         _paths(config.get("learn_from")),
+        _assumption(config.get("assume")),
     )
+
+
+def _assumption(value: object) -> Assumption:
+    """'bert-large: 2 h a run' is a mapping to Snakemake."""
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{name}: {time}" for name, time in value.items())
+    return parse_assumption(str(value)) if value else NOTHING_ASSUMED
 
 
 def _paths(value: object) -> tuple[Path, ...]:
@@ -141,7 +155,7 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
     known = without_damaged(known, store) if checked else known
     implied = implied_cells(campaign_frontier(campaign, store), matrix.cells, known)
     costs = read_costs(results, asked.learn_from)
-    forecaster = Forecaster(costs, campaign.system.name)
+    forecaster = forecaster_of(campaign, costs, asked.assumed)
     where = campaign.sources.system.place("fabric")
     with fabric_of(campaign.system, results.system_state(campaign.system.name), where) as fabric:
         why_not = unfit(fabric, campaign)
@@ -166,6 +180,21 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
     return plan
 
 
+def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster:
+    """Forecasts for a campaign from what others have cost."""
+    flops: dict[str, float | None] = {}
+
+    def of(cell: Cell) -> float | None:
+        key = f"{cell.workload} {sorted(cell.options.items())}"
+        if key not in flops:
+            workload = campaign.workloads[cell.workload]
+            model = {"kind": workload.kind, "model": getattr(workload, "model", None)}
+            flops[key] = sample_flops(model, {**workload.options, **cell.options})
+        return flops[key]
+
+    return Forecaster(costs, campaign.system.name, str(campaign.system.fabric["kind"]), assumed, of)
+
+
 def unfit_messages(plan: Plan) -> Iterator[str]:
     """One message for each configuration that does not fit, with its place in the campaign's file."""
     campaign = plan.campaign
@@ -178,6 +207,10 @@ def unfit_messages(plan: Plan) -> Iterator[str]:
 
 
 def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster: Forecaster) -> Choice:
+    if unknown := plan.forecast.unknown:
+        raise ConfigError(
+            f"--budget {budget}: {unknown.words()}, so what it pays for cannot be said; {unknown.advice()}"
+        )
     every = [lease.work for lease in plan.leases]
     works, prices = without_references(every, forecaster.prices(every))
     to_do = {(cell.id, lease.composition): count for lease in plan.leases for cell, count in lease.work.runs}

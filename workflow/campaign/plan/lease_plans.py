@@ -83,10 +83,10 @@ def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
             },
             forecast=LeaseForecast(
                 runs=runs,
-                expected_s=round(expected.expected_s, 3),
-                low_s=None if expected.low_s is None else round(expected.low_s, 3),
-                high_s=None if expected.high_s is None else round(expected.high_s, 3),
-                runs_s=round(expected.runs_s, 3),
+                expected_s=_rounded(expected.expected_s),
+                low_s=_rounded(expected.low_s),
+                high_s=_rounded(expected.high_s),
+                runs_s=_rounded(expected.runs_s),
                 basis=expected.basis,
             )
             if runs
@@ -95,6 +95,10 @@ def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
             campaign_hash=names.campaign_hash,
             campaign_as_used=as_used,
         )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def campaign_of(document: LeasePlan) -> Campaign:

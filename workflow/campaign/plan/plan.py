@@ -16,7 +16,8 @@ from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
 from campaign.plan.cost.budget import Choice
-from campaign.plan.cost.forecast import NOTHING, Expected, Forecast, Forecaster, Work
+from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, Work
+from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import missing_runs
 from campaign.plan.reference import References
@@ -42,7 +43,7 @@ class PlannedLease:
     cells_missing: frozenset[str]
     expected: Expected
     """Its duration, composing included."""
-    expected_least_s: float
+    expected_least_s: float | None
     often: str
     """How many repetitions a cell is reckoned with, where a target makes that differ."""
     work: Work
@@ -53,7 +54,7 @@ class PlannedLease:
     """Repetitions here of the cells that a target ended before their most, by cell id."""
 
     @property
-    def expected_s(self) -> float:
+    def expected_s(self) -> float | None:
         return self.expected.expected_s
 
     @property
@@ -74,18 +75,19 @@ class PlannedLease:
         """What a dry run says about it."""
         if not self.missing:
             return f"{self.name}: all {self.runs} runs have a record"
-        runs, times = str(self.missing), f"about {duration(self.expected_s)}{within(self.expected)}"
+        runs, times = str(self.missing), f"{about(self.expected)} ({self.basis})"
         if self.missing_least < self.missing:
             runs = f"{self.missing_least} to {self.missing}"
             each = sorted({said(cell.settings) for cell in self.cells if "-" in said(cell.settings)})
             runs += f" ({', '.join(each).replace('-', ' to ')} repetitions a cell)"
-            times = f"at least {duration(self.expected_least_s)}, {times}"
+            least = self.expected_least_s
+            times = times if least is None else f"at least {duration(least)}, {times}"
         implied = f"; {self.implied} of them are recorded without a start: smaller batches ran out of memory" * bool(
             self.implied
         )
         return (
             f"{self.name}: measure {runs} of {self.runs} runs of {len(self.cells)} cells that have no record, on "
-            f"{self.devices()}{implied}; {times} ({self.basis})"
+            f"{self.devices()}{implied}; {times}"
         )
 
     def repetitions(self, cell: Cell) -> int:
@@ -113,7 +115,9 @@ class Plan:
     matrix: tuple[Cell, ...] = ()
     """All cells in the order of the axes, also those that a budget leaves out."""
     learned_from: str = ""
-    """What the durations were learned from, in words; empty where they are assumed."""
+    """What the durations were learned from, in words; empty where there was nothing."""
+    assumed: str = ""
+    """What the user assumes of durations that cannot be known, as it was written."""
     budget: Choice | None = None
     """What a budget chose of the matrix, where one was given."""
     notes: tuple[str, ...] = ()
@@ -165,23 +169,25 @@ class Plan:
         return len({(lease.configuration.name, lease.composition) for lease in needed})
 
     @property
-    def device_hours(self) -> float:
-        return self.forecast.device_s.expected_s / 3600
+    def device_hours(self) -> float | None:
+        """None where it is unknown."""
+        seconds = self.forecast.device_s.expected_s
+        return None if seconds is None else seconds / 3600
 
     @property
-    def wall_s(self) -> float:
-        """Expected duration: one lease at a time, or packed onto the hosts, as the isolation permits."""
-        return wall_s(
-            self.campaign, [(lease.configuration, lease.expected_s) for lease in self.leases if lease.missing]
-        )
+    def wall_s(self) -> float | None:
+        """Expected duration: one lease at a time, or packed onto the hosts, as the isolation permits. None where it is unknown."""
+        times = [(lease.configuration, lease.expected_s) for lease in self.leases if lease.missing]
+        known = [(configuration, seconds) for configuration, seconds in times if seconds is not None]
+        return wall_s(self.campaign, known) if len(known) == len(times) else None
 
     @property
     def wall_range_s(self) -> tuple[float, float] | None:
-        """Interval of the duration: that of the sum of all leases, in proportion. None without anything to learn from."""
-        total = self.forecast.total
-        if total.low_s is None or total.high_s is None or total.expected_s <= 0:
+        """Interval of the duration: that of the sum of all leases, in proportion. None where it is unknown or assumed."""
+        total, lasts = self.forecast.total, self.wall_s
+        if lasts is None or total.low_s is None or total.high_s is None or not total.expected_s:
             return None
-        return self.wall_s * total.low_s / total.expected_s, self.wall_s * total.high_s / total.expected_s
+        return lasts * total.low_s / total.expected_s, lasts * total.high_s / total.expected_s
 
 
 def wall_s(campaign: Campaign, leases: Sequence[tuple[Configuration, float]]) -> float:
@@ -191,11 +197,18 @@ def wall_s(campaign: Campaign, leases: Sequence[tuple[Configuration, float]]) ->
     return _packed([(configuration.hosts, seconds) for configuration, seconds in leases], host_count(campaign))
 
 
-def within(expected: Expected) -> str:
-    """' (1 min to 3 min)': the interval in words; empty without one."""
+def about(expected: Expected) -> str:
+    """'about 2 min 0 s (1 min 30 s to 3 min 0 s)': a time with its interval, where it has one; 'for an unknown time'."""
+    return "for an unknown time" if expected.expected_s is None else f"about {time_words(expected)}"
+
+
+def time_words(expected: Expected | Estimate) -> str:
+    """The same without `about`; 'unknown'."""
+    if expected.expected_s is None:
+        return "unknown"
     if expected.low_s is None or expected.high_s is None or expected.expected_s <= 0:
-        return ""
-    return f" ({duration(expected.low_s)} to {duration(expected.high_s)})"
+        return duration(expected.expected_s)
+    return f"{duration(expected.expected_s)} ({duration(expected.low_s)} to {duration(expected.high_s)})"
 
 
 def needs_fabric(configuration: Configuration) -> bool:
@@ -250,7 +263,8 @@ def build_plan(
         reasons,
         forecast,
         matrix.cells,
-        known.learned_from,
+        known.learned_from([lease.work for lease in leases]),
+        known.assumed.text,
         notes=matrix.notes,
         unplanned=0
         if where

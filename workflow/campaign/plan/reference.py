@@ -15,7 +15,7 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Settings
 from campaign.documents.run_numbers import in_composition, number_in_composition, runs_of
 from campaign.files import content_hash
-from campaign.plan.cost.forecast import Prices, Work
+from campaign.plan.cost.estimates import Prices, Work
 from campaign.plan.matrix import Specifications
 
 

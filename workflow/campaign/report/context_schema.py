@@ -106,14 +106,14 @@ class PublishedSaid(_Closed):
 
 
 class ForecastSaid(_Closed):
-    """What was expected of a lease before it was measured, and what it took. Intervals are null where the plan assumed."""
+    """What was expected of a lease before it was measured, and what it took. Null where unknown; intervals also where assumed."""
 
     lease: str
     configuration: str
     runs_expected: int
     runs: int
     uses: int = Field(description="how often the lease was composed for it")
-    expected_s: float
+    expected_s: float | None
     low_s: float | None
     high_s: float | None
     basis: str

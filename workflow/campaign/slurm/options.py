@@ -6,15 +6,12 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from campaign.config.launch_prefix_rules import devices_to_ask
+from campaign.config.resolve_slurm_options import gres_of
 from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
 
 _WARNING_S = 60  # from the warning to the end of an allocation at its time limit
-_HEAD_ROOM = 2.0
-_START_MIN = 10  # for what a plan does not know: slow file systems, the first import
-_LEAST_MIN = 15
 # Without these as they are, a driver is not found again, not warned, or not told from its caller's mistake.
 _OWN = frozenset(
     {
@@ -28,29 +25,6 @@ def is_pinned(system: SystemFile) -> bool:
     """Whether the composition chooses the hosts, and not Slurm."""
     chosen = system.slurm.placement or ("scheduler" if system.fabric["kind"] == "static" else "pinned")
     return chosen == "pinned" and system.slurm.strategy != "resume"
-
-
-def devices_asked(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> int:
-    """Devices to request on each host; hosts: those that may be used, empty for any.
-
-    Where pooled devices are added to a host's own, all are requested, so that those of the composition are among them.
-    """
-    if (launched := devices_to_ask(system, configuration)) is not None:
-        return launched
-    if not configuration.fabric_devices_per_host:
-        return configuration.devices_per_host
-    groups = [group for group in system.hosts if not hosts or set(hosts) & set(group.names())]
-    own = [sum(d.count for d in group.devices if d.kind == "gpu") for group in groups]
-    return max(own) + configuration.fabric_devices_per_host
-
-
-def time_limit_min(expected_s: float, longest_s: float) -> int:
-    """Minutes to request: twice the forecast, but never more than the sum of the time limits of all runs.
-
-    expected_s: forecast of all missing runs; longest_s: the sum of their time limits.
-    """
-    wanted = max(_LEAST_MIN, math.ceil(expected_s * _HEAD_ROOM / 60) + _START_MIN)
-    return min(wanted, math.ceil(longest_s / 60) + _START_MIN)
 
 
 def sbatch_parameters(
@@ -83,9 +57,8 @@ def sbatch_parameters(
         "exclusive": system.slurm.exclusive or None,
         "cpus_per_task": options.cpus_per_device,
     }
-    devices = devices_asked(system, configuration, hosts)
-    if system.slurm.gres and (devices or not configuration.devices_per_host):
-        parameters["gres"] = f"{system.slurm.gres}:{devices}"
+    if gres := gres_of(system, configuration, hosts):
+        parameters["gres"] = gres
     if options.memory_gib:
         parameters["mem"] = f"{math.ceil(options.memory_gib * 1024)}M"
     elif system.slurm.exclusive and not any(_plain(name).startswith("mem_per_") for name in options.additional):

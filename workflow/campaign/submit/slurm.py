@@ -18,7 +18,7 @@ from typing import Any
 
 from campaign import files
 from campaign.config.resolve import Campaign
-from campaign.config.resolve_slurm_options import given_options
+from campaign.config.resolve_slurm_options import given_options, time_limit_min
 from campaign.config.system_file import SystemFile
 from campaign.documents.driver_messages import DriverRequest
 from campaign.documents.lease_plan import LeaseForecast, read_lease_plan
@@ -27,13 +27,12 @@ from campaign.errors import LaunchError
 from campaign.fabrics.hardware import Composition
 from campaign.lease.campaign_leases import lease_id
 from campaign.paths import Results
-from campaign.plan.cost.forecast import ASSUMED_RUN_S
 from campaign.plan.missing_runs import read_known
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.slurm.job_state import QUEUED, Verdict, judge
-from campaign.slurm.options import is_pinned, sbatch_parameters, time_limit_min
+from campaign.slurm.options import is_pinned, sbatch_parameters
 from campaign.slurm.parse import HOST_FORMAT, Host, parse_show_config, parse_sinfo
 from campaign.slurm.poll import Poll
 from campaign.slurm.refusal import Refusal
@@ -391,10 +390,10 @@ def _pinned_hosts(system: SystemFile, request: DriverRequest) -> list[str]:
     return [host.name for host in Composition.from_document(request.composition).hosts]
 
 
-def _expected_s(forecast: LeaseForecast | None, runs: int) -> float:
-    """Expected duration of so many runs of a lease, by the forecast of its plan."""
-    if forecast is None or not forecast.runs:
-        return runs * ASSUMED_RUN_S
+def _expected_s(forecast: LeaseForecast | None, runs: int) -> float | None:
+    """Expected duration of so many runs of a lease, by the forecast of its plan; None where it is unknown."""
+    if forecast is None or not forecast.runs or forecast.runs_s is None:
+        return None
     return forecast.runs_s * min(1.0, runs / forecast.runs)
 
 

@@ -206,6 +206,7 @@ def collect(collected: Collected, out: Path) -> None:
 
     tables, campaign = tables_of(collected), collected.campaign
     write(tables, out)
-    found = costs_of(campaign.name, campaign.system.name, [*collected.records, *collected.reference], collected.leases)
+    system, records = campaign.system, [*collected.records, *collected.reference]
+    found = costs_of(campaign.name, system.name, records, collected.leases, str(system.fabric["kind"]))
     found = replace(found, spread=tables.spread_of_compositions())
     (out / COSTS).write_text(json.dumps(found.document()) + "\n", encoding="utf-8")

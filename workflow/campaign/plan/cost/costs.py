@@ -9,13 +9,14 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from campaign.documents.cell import Cell, Configuration, Scalar
 from campaign.documents.earlier_spread import EarlierSpread, spreads
 from campaign.documents.record import Record
+from campaign.workloads.sample_flops import sample_flops
 
 SCHEMA = "costs/1"
 SHORTEST_S = 0.01
@@ -28,7 +29,8 @@ Shape = Mapping[str, Scalar]
 class CellCost:
     """Wall time of the runs of one cell: how many, and mean and standard deviation of ln(seconds).
 
-    believed: whether most of them were `ok`; a run that fails early says nothing of the cells beside it.
+    believed: whether most of them were `ok`; a run that fails early says nothing of the cells beside it. flops: operations of the
+    workload on one sample, where they are known.
     """
 
     cell_id: str
@@ -42,6 +44,7 @@ class CellCost:
     believed: bool
     mean_log_s: float
     sd_log_s: float
+    flops: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Costs:
     leases: tuple[LeaseCost, ...] = ()
     spread: tuple[EarlierSpread, ...] = ()
     """How much compositions differed, by workload."""
+    fabric: str = ""
+    """Kind of the system's fabric; empty where it is not known."""
 
     @property
     def runs(self) -> int:
@@ -96,8 +101,10 @@ def from_document(document: Any) -> Costs | None:
         cells = tuple(CellCost(**cell) for cell in document["cells"])
         leases = tuple(LeaseCost(**lease) for lease in document["leases"])
         spread = spreads(document.get("spread", ()))
-        costs = Costs(str(document["campaign"]), str(document["system"]), cells, leases, spread)
+        fabric = str(document.get("fabric", ""))
+        costs = Costs(str(document["campaign"]), str(document["system"]), cells, leases, spread, fabric)
         numbers = [x for c in cells for x in (c.mean_log_s, c.sd_log_s, float(c.runs), math.log2(c.batch * c.steps))]
+        numbers += [math.log2(1.0 if cell.flops is None else cell.flops) for cell in cells]
         times = [x for each in leases for x in (each.compose_s, each.start_s, each.between_s, each.end_s)]
         if all(map(math.isfinite, numbers)) and all(x is None or math.isfinite(x) for x in times):
             return costs
@@ -107,7 +114,12 @@ def from_document(document: Any) -> Costs | None:
 
 
 def cell_cost(
-    cell_id: str, shape: Shape, axes: tuple[str, int, str, Mapping[str, Scalar]], steps: int, spans: Sequence[Span]
+    cell_id: str,
+    shape: Shape,
+    axes: tuple[str, int, str, Mapping[str, Scalar]],
+    steps: int,
+    spans: Sequence[Span],
+    flops: float | None = None,
 ) -> CellCost:
     """Of the runs of one cell. axes: workload, batch, precision, options; steps: warm-up and measured."""
     logs = [math.log(max(SHORTEST_S, span.ended - span.started)) for span in spans]
@@ -124,6 +136,7 @@ def cell_cost(
         believed=2 * sum(span.ok for span in spans) > len(spans),
         mean_log_s=statistics.fmean(logs),
         sd_log_s=statistics.stdev(logs) if len(logs) > 1 else 0.0,
+        flops=flops,
     )
 
 
@@ -152,7 +165,9 @@ def actual_s(document: Mapping[str, Any]) -> float | None:
     return None if requested is None or released is None else released - requested
 
 
-def costs_of(campaign: str, system: str, records: Iterable[Record], leases: Iterable[Mapping[str, Any]]) -> Costs:
+def costs_of(
+    campaign: str, system: str, records: Iterable[Record], leases: Iterable[Mapping[str, Any]], fabric: str = ""
+) -> Costs:
     """What a campaign's records and lease documents say. Runs that were only implied, or whose log
     did not say how long they took, say nothing."""
     by_cell: defaultdict[str, list[Span]] = defaultdict(list)
@@ -169,13 +184,19 @@ def costs_of(campaign: str, system: str, records: Iterable[Record], leases: Iter
     for name, spans in sorted(by_cell.items()):
         cell = one[name].cell
         axes = cell.workload, cell.batch, cell.precision, cell.options
-        cells.append(cell_cost(name, shape_of(cell), axes, steps_of(one[name].specification), spans))
+        specification = one[name].specification
+        flops = _flops_of(specification)
+        cells.append(cell_cost(name, shape_of(cell), axes, steps_of(specification), spans, flops))
     uses = [(lease, by_lease.get(str(lease["lease_id"]), [])) for lease in leases]
-    return Costs(campaign, system, tuple(cells), tuple(_lease_costs(uses)))
+    return Costs(campaign, system, tuple(cells), tuple(_lease_costs(uses)), fabric=fabric)
 
 
 def costs_measured(
-    campaign: str, system: str, cells: Iterable[Cell], spans: Iterable[Span], leases: Iterable[Mapping[str, Any]]
+    empty: Costs,
+    cells: Iterable[Cell],
+    specification: Callable[[Cell], Mapping[str, Any]],
+    spans: Iterable[Span],
+    leases: Iterable[Mapping[str, Any]],
 ) -> Costs:
     """What the runs of some cells took just now; which use of the lease they were of follows from when it was held."""
     known = {cell.id: cell for cell in cells}
@@ -187,10 +208,11 @@ def costs_measured(
         if (cell := known.get(name)) is not None:
             axes = cell.workload, cell.batch, cell.precision, cell.options
             steps = cell.settings.warmup_steps + cell.settings.measured_steps
-            found.append(cell_cost(name, cell.configuration.shape(), axes, steps, mine))
+            flops = _flops_of(specification(cell))
+            found.append(cell_cost(name, cell.configuration.shape(), axes, steps, mine, flops))
     everything = [span for mine in by_cell.values() for span in mine]
     uses = [(lease, [span for span in everything if _within(lease, span)]) for lease in leases if lease]
-    return Costs(campaign, system, tuple(found), tuple(_lease_costs(uses)))
+    return replace(empty, cells=tuple(found), leases=tuple(_lease_costs(uses)))
 
 
 def _lease_costs(uses: Sequence[tuple[Mapping[str, Any], Sequence[Span]]]) -> Iterator[LeaseCost]:
@@ -219,6 +241,11 @@ def shape_of(source: Any) -> dict[str, Scalar]:
     """The shape (`Configuration.shape`) in what has its keys as attributes."""
     names = (name for name in Configuration.__slots__ if name != "name")
     return {name: getattr(source, name) for name in names}
+
+
+def _flops_of(specification: Mapping[str, Any]) -> float | None:
+    """Operations of a record's workload on one sample."""
+    return sample_flops(specification.get("workload") or {}, specification.get("options") or {})
 
 
 def steps_of(specification: Mapping[str, Any]) -> int:

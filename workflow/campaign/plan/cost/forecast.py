@@ -1,16 +1,18 @@
 """What runs and leases will take, learned from what earlier ones took. Pure.
 
-Times are modelled by their logarithm, as a linear model with a normal prior on every effect (Bayesian linear regression; Gelman et
-al., Bayesian Data Analysis, 3rd ed., ch. 14-15):
+Runs are learned from runs of the same workload on the same model of device behind the same kind of fabric, and from no others: what
+none of these tells is unknown, unless the user assumes it. Times are modelled by their logarithm, as a linear model with a normal
+prior on every effect (Bayesian linear regression; Gelman et al., Bayesian Data Analysis, 3rd ed., ch. 14-15):
 
-    ln(time of a run) = mean + workload + log2(batch, steps, ranks, hosts) + precision + attach + storage + device + system
-                        + the same again for each workload + what this cell has of its own + noise of a run
+    ln(time of a run) = mean + log2(batch, steps, operations of a sample, ranks, hosts) + precision + attach + storage + options
+                        + system + what this cell has of its own + noise of a run
 
 A prior makes one rule of all fall-backs: where data are few an effect stays near what is usual and its interval is wide, where they
 are many the data decide. What a cell has of its own (its departure from the rest, shrunk by the number of its runs) makes the
 forecast of a cell that ran before its own mean. Both variances are estimated (EM).
 Composing, starting, the time between runs and the end of a lease are modelled alike, over the shape of its configuration.
-The interval of a sum is that of its logarithm (delta method), with Student's t; effects that several runs share move them together.
+The interval of a sum is that of its logarithm (delta method), with Student's t for the freedom of its summands together
+(Welch-Satterthwaite); effects that several runs share move them together.
 """
 
 from __future__ import annotations
@@ -18,251 +20,291 @@ from __future__ import annotations
 import math
 import statistics
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from campaign.documents.cell import Cell, Configuration
-from campaign.plan.cost.costs import SHORTEST_S, Costs, Shape
+from campaign.documents.cell import Cell
+from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption
+from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs, Shape
+from campaign.plan.cost.estimates import (
+    NEEDED,
+    NOTHING,
+    PARTS,
+    Expected,
+    Forecast,
+    Kind,
+    Part,
+    Prices,
+    Unknown,
+    Work,
+)
+from campaign.plan.cost.sums import Sums
+from campaign.workloads.sample_flops import SIZES
 
-if TYPE_CHECKING:  # numpy and scipy are loaded only where there is something to learn from
-    from campaign.plan.cost.log_linear import Effects, Observed, Predicted
-
-ASSUMED_RUN_S = 10.0
-ASSUMED_COMPOSE_S = 5.0
+if TYPE_CHECKING:  # numpy and scipy are loaded only where something is planned
+    from campaign.plan.cost.log_linear import Effects, Features, Predicted
 
 _MOST = 3000  # observations that a regression is given: more change nothing and take time
-_BESIDE = ("compose_s", "start_s", "between_s", "end_s")
+_RECORDED: Mapping[Part, str] = {
+    "composing": "compose_s",
+    "start": "start_s",
+    "between": "between_s",
+    "release": "end_s",
+}
 
 Own = Mapping[str, tuple[float, int]]
 """Mean of ln(seconds) and number of runs by cell, or of uses of leases by shape."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """What one lease is to do: how many runs of which cells. starts: whether anything is composed for it at all."""
-
-    lease: str
-    configuration: Configuration
-    runs: Sequence[tuple[Cell, int]]
-    needs_fabric: bool
-
-    @property
-    def count(self) -> int:
-        return sum(count for _, count in self.runs)
-
-
-@dataclass(frozen=True)
-class Expected:
-    """A duration with its interval, and what it rests on. low_s and high_s are None where there was nothing to learn from.
-
-    runs_s: of it, the runs and what lies between them.
-    """
-
-    expected_s: float
-    low_s: float | None
-    high_s: float | None
-    runs_s: float
-    basis: str
-
-
-NOTHING = Expected(0.0, 0.0, 0.0, 0.0, "nothing to do")
-
-
-@dataclass(frozen=True)
-class Prices:
-    """What each part of some works costs, in seconds: once a lease, and each run of each of its cells."""
-
-    once_s: tuple[float, ...]
-    run_s: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What some works will take. total: all leases one after the other; devices: the same in device-seconds."""
-
-    leases: tuple[Expected, ...]
-    total: Expected
-    device_s: Expected
-
-
 @dataclass
 class Forecaster:
-    """Forecasts for a campaign on one system, from what is known; with nothing known it says what it assumes."""
+    """Forecasts for a campaign on one system with one kind of fabric, from what is known and what the user assumes of the rest.
+
+    flops: operations of a cell's workload on one sample, None where that is not known.
+    """
 
     known: Sequence[Costs] = ()
     system: str = ""
-    _fits: dict[str, tuple[Effects | None, Own]] = field(default_factory=dict, repr=False, compare=False)
+    fabric: str = ""
+    assumed: Assumption = NOTHING_ASSUMED
+    flops: Callable[[Cell], float | None] = lambda _: None
+    _fits: dict[object, tuple[Effects | None, Own]] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
-    def learned_from(self) -> str:
-        """What there was to learn from, in words; empty for nothing."""
-        if not any(costs.runs for costs in self.known):
-            return ""
-        runs, cells = (sum(x) for x in zip(*((c.runs, len(c.cells)) for c in self.known), strict=True))
-        leases = sum(len(costs.leases) for costs in self.known)
-        names = list(dict.fromkeys(costs.campaign for costs in self.known if costs.runs))
+    def __post_init__(self) -> None:
+        self._here = [costs for costs in self.known if self._is_here(costs)]
+        self._cells = {cell.cell_id: (cell, costs) for costs in self._here for cell in costs.cells}
+        kinds: defaultdict[Kind, list[str]] = defaultdict(list)
+        for name, (cell, _) in self._cells.items():
+            kinds[cell.workload, str(cell.shape["device"])].append(name)
+        # What only failed tells how long a run takes of nothing but itself.
+        self._kinds = {kind: ids for kind, ids in kinds.items() if any(self._cells[name][0].believed for name in ids)}
+
+    def _is_here(self, costs: Costs) -> bool:
+        """Whether they are of this kind of fabric; of costs that do not say theirs, whether they are of this system."""
+        return costs.fabric == self.fabric if costs.fabric and self.fabric else costs.system == self.system
+
+    def learned_from(self, works: Sequence[Work]) -> str:
+        """What there was to learn the times of their runs from, in words; empty for nothing."""
+        wanted = {_kind(cell) for work in works for cell, _ in work.runs} & self._kinds.keys()
+        used = [self._cells[name] for kind in wanted for name in self._kinds[kind]]
+        names = sorted({costs.campaign for _, costs in used})
+        leases = sum(len(costs.leases) for costs in self._here if costs.campaign in names)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         plural = "s" if len(names) > 1 else ""
-        return f"{runs} runs of {cells} cells and {leases} leases of the campaign{plural} {', '.join(names[:3])}{more}"
+        return (
+            f"{sum(cell.runs for cell, _ in used)} runs of {len(used)} cells and {leases} leases of the campaign{plural} "
+            f"{', '.join(names[:3])}{more}"
+        ) * bool(used)
 
     def forecast(self, works: Sequence[Work]) -> Forecast:
         """Expected durations; deterministic."""
         if not any(work.count for work in works):
-            return Forecast((NOTHING,) * len(works), NOTHING, NOTHING)
-        parts = self._parts(works)
-        prices = _prices(works, parts)
-        runs_s = [
-            sum(seconds * count for seconds, (_, count) in zip(each, work.runs, strict=True))
-            for each, work in zip(prices.run_s, works, strict=True)
+            return Forecast((NOTHING,) * len(works), NOTHING, NOTHING, NOTHING, Unknown({}, 0))
+        sums = {part: self._sums(part, works) for part in PARTS}
+        columns = {part: found.estimates() for part, found in sums.items()}
+        whole = _new_sums(works, "runs")
+        for part, found in sums.items():
+            whole.include(found, part in NEEDED)
+        bases = self._bases(works)
+        rows = [
+            Expected(each, {part: column[place] for part, column in columns.items()}, basis)
+            for place, (each, basis) in enumerate(zip(whole.estimates(), bases, strict=True))
         ]
-        weights = [float(work.configuration.devices) for work in works]
-        assumed = "compose_s" not in parts
-        fixed = [ASSUMED_COMPOSE_S * (assumed and w.needs_fabric and w.count > 0) for w in works]
-        if "runs" in parts:
-            sums, t = _sums(works, parts, weights)
-            bases = [*self._bases(works, parts["runs"]), self.learned_from]
-        else:
-            sums, t = [(seconds, math.nan) for seconds in _with_totals(runs_s, weights)], math.nan
-            bases = [f"assumed {ASSUMED_RUN_S:g} s a run"] * (len(works) + 1)
-        *leases, total, device_s = (
-            _expected(seconds, variance, t, once, only, basis)
-            for (seconds, variance), once, only, basis in zip(
-                sums, _with_totals(fixed, weights), _with_totals(runs_s, weights), [*bases, bases[-1]], strict=True
-            )
-        )
-        told = tuple(lease if work.count else NOTHING for lease, work in zip(leases, works, strict=True))
-        return Forecast(told, total, device_s)
-
-    def prices(self, works: Sequence[Work]) -> Prices:
-        """The expected time of every single run, and what a lease takes beside its runs. Sums are those of `forecast`."""
-        return _prices(works, self._parts(works))
-
-    def _parts(self, works: Sequence[Work]) -> dict[str, Predicted]:
-        """Times of all runs (`runs`) and of what leases take beside them; without those of which nothing is known."""
-        if not any(cell.believed for costs in self.known for cell in costs.cells):
-            return {}
-        from campaign.plan.cost.log_linear import lease_features, run_features
-
-        of_runs, of_leases = [], []
+        leases = tuple(row if work.count else NOTHING for row, work in zip(rows, works, strict=False))
+        runs = Counter[Kind]()
         for work in works:
-            shape = work.configuration.shape()
-            of_leases.append((lease_features(shape, self.system), _group(shape, self.system)))
-            for c, _ in work.runs:
-                steps = max(1, c.settings.warmup_steps + c.settings.measured_steps)
-                features = run_features(shape, self.system, c.workload, c.batch, c.precision, c.options, steps)
-                of_runs.append((features, c.id))
-        fits = {name: self._fitted(name) for name in ("runs", *_BESIDE)}
-        return {
-            name: fit.predict(of_runs if name == "runs" else of_leases, own)
-            for name, (fit, own) in fits.items()
-            if fit is not None
-        }
+            for cell, count in work.runs:
+                if not self._is_known(cell):
+                    runs[_kind(cell)] += count
+        composed = sum(sums["composing"].unknown[: len(works)])
+        total, device_s, host_s = rows[len(works) :]
+        return Forecast(leases, total, device_s, host_s, Unknown(runs, composed))
 
-    def _fitted(self, name: str) -> tuple[Effects | None, Own]:
-        from campaign.plan.cost.log_linear import fitted
+    def prices(self, works: Sequence[Work], per: Callable[[Work, Part], float] = lambda *_: 1.0) -> Prices:
+        """The expected time of every single run, and what a lease takes beside its runs, times what `per` says of the part.
 
-        if name not in self._fits:
-            rows, own = self._seen_runs() if name == "runs" else self._seen_leases(name)
-            self._fits[name] = fitted(rows, run_sd=0.05 if name == "runs" else 0.3, own_sd=0.3), own
-        return self._fits[name]
+        Sums of seconds are those of `forecast`.
+        """
+        beside = {part: self._sums(part, works).of_leases(part in NEEDED) for part in _RECORDED}
+        once, each = [], []
+        for place, (work, runs_s) in enumerate(zip(works, self._each_run_s(works), strict=True)):
+            once.append(sum(per(work, part) * beside[part][place] for part in _RECORDED if part != "between"))
+            between_s = per(work, "between") * beside["between"][place] / max(1, work.count)
+            each.append(tuple(between_s + per(work, "runs") * seconds for seconds in runs_s))
+        return Prices(tuple(once), tuple(each))
 
-    def _seen_runs(self) -> tuple[list[Observed], Own]:
-        from campaign.plan.cost.log_linear import Observed, run_features
+    def _is_known(self, cell: Cell) -> bool:
+        """Whether its time was learned or is assumed."""
+        return _kind(cell) in self._kinds or self.assumed.of_run(cell.workload) is not None
 
-        seen = {cell.cell_id: (cell, costs.system) for costs in self.known for cell in costs.cells}
+    # -- runs ------------------------------------------------------------------------------------------------------------------
+
+    def _runs_sums(self, works: Sequence[Work]) -> Sums:
+        sums = _new_sums(works, "runs")
+        assumed_s, unknown = [0.0] * len(works), [False] * len(works)
+        for kind, rows in _by_kind(works).items():
+            if (predicted := self._predicted_runs(kind, [cell for _, cell, _ in rows])) is not None:
+                leases, cells, counts = zip(*rows, strict=True)
+                from campaign.plan.cost.log_linear import Summand
+
+                limits = [cell.settings.time_limit_s for cell in cells]
+                sums.add(Summand(predicted, counts, leases, limits, runs=True))
+                continue
+            run_s = self.assumed.of_run(kind[0])
+            for lease, cell, count in rows:
+                unknown[lease] |= run_s is None
+                assumed_s[lease] += count * min(run_s or 0.0, cell.settings.time_limit_s)
+        sums.add_assumed(assumed_s)
+        sums.add_unknown(unknown)
+        return sums
+
+    def _each_run_s(self, works: Sequence[Work]) -> list[list[float]]:
+        """Of every cell of every lease; not a number where it is unknown."""
+        found: list[list[float]] = [[] for _ in works]
+        expected = {}
+        for kind, rows in _by_kind(works).items():
+            predicted = self._predicted_runs(kind, [cell for _, cell, _ in rows])
+            run_s = self.assumed.of_run(kind[0])
+            expected[kind] = iter(
+                [math.nan if run_s is None else run_s] * len(rows) if predicted is None else predicted.expected.tolist()
+            )
+        for each, work in zip(found, works, strict=True):
+            # The limit last: it is not taken for a time that nobody knows.
+            each += [min(next(expected[_kind(cell)]), cell.settings.time_limit_s) for cell, _ in work.runs]
+        return found
+
+    def _predicted_runs(self, kind: Kind, cells: Sequence[Cell]) -> Predicted | None:
+        if kind not in self._kinds:
+            return None
+        if kind not in self._fits:
+            self._fits[kind] = self._fitted_runs(kind)
+        sized = self._is_sized(kind)
+        effects, own = self._fits[kind]
+        features = [
+            _run_features(
+                cell.configuration.shape(),
+                self.system,
+                cell,
+                cell.settings.warmup_steps + cell.settings.measured_steps,
+                self.flops(cell) if sized else None,
+            )
+            for cell in cells
+        ]
+        rows = [(each, cell.id) for each, cell in zip(features, cells, strict=True)]
+        return None if effects is None else effects.predict(rows, own)
+
+    def _fitted_runs(self, kind: Kind) -> tuple[Effects | None, Own]:
+        from campaign.plan.cost.log_linear import Observed, fitted
+
+        sized = self._is_sized(kind)
+        known = [self._cells[name] for name in self._kinds[kind]]
         rows = [
             Observed(
-                run_features(c.shape, system, c.workload, c.batch, c.precision, c.options, c.steps),
+                _run_features(c.shape, costs.system, c, c.steps, c.flops if sized else None),
                 c.mean_log_s, c.sd_log_s, c.runs,
             )
-            for c, system in map(seen.__getitem__, _thinned(name for name, (c, _) in seen.items() if c.believed))
+            for c, costs in map(self._cells.__getitem__, _thinned(c.cell_id for c, _ in known if c.believed))
         ]  # fmt: skip
-        return rows, {name: (c.mean_log_s, c.runs) for name, (c, _) in seen.items()}
+        return fitted(rows, run_sd=0.05, own_sd=0.3), {c.cell_id: (c.mean_log_s, c.runs) for c, _ in known}
 
-    def _seen_leases(self, part: str) -> tuple[list[Observed], Own]:
+    def _is_sized(self, kind: Kind) -> bool:
+        """Whether operations of a sample are known of all its cells."""
+        return all(self._cells[name][0].flops for name in self._kinds[kind])
+
+    def _bases(self, works: Sequence[Work]) -> list[str]:
+        """Of each lease, then three times of all together."""
+        said = []
+        for work in works:
+            kinds: dict[str, None] = {}
+            for cell, _ in work.runs:
+                if _kind(cell) in self._kinds:
+                    here = cell.id in self._cells
+                    kinds["earlier runs of these cells" if here else "earlier runs of the workload in other cells"] = (
+                        None
+                    )
+                elif self._is_known(cell):
+                    kinds["assumed"] = None
+                else:
+                    kinds[f"no run of {cell.workload} yet"] = None
+            said.append("; ".join(kinds) or NOTHING.basis)
+        return said + [self.learned_from(works)] * 3
+
+    # -- everything beside runs ------------------------------------------------------------------------------------------------
+
+    def _sums(self, part: Part, works: Sequence[Work]) -> Sums:
+        """Times of one part of all leases."""
+        if part == "runs":
+            return self._runs_sums(works)
+        sums = _new_sums(works, part)
+        often = [float(work.count if part == "between" else work.count > 0) for work in works]
+        if part not in self._fits:
+            self._fits[part] = self._fitted_part(part)
+        effects, own = self._fits[part]
+        if effects is not None:
+            from campaign.plan.cost.log_linear import Summand, lease_features
+
+            shapes = [work.configuration.shape() for work in works]
+            rows = [(lease_features(shape, self.system), _group(shape, self.system)) for shape in shapes]
+            sums.add(Summand(effects.predict(rows, own), often, range(len(works))))
+            return sums
+        composed = [
+            bool(count) and (part != "composing" or w.needs_fabric) for count, w in zip(often, works, strict=True)
+        ]
+        if part == "composing" and self.assumed.compose_s is not None:
+            sums.add_assumed([self.assumed.compose_s * each for each in composed])
+        else:
+            sums.add_unknown(composed)
+        return sums
+
+    def _fitted_part(self, part: Part) -> tuple[Effects | None, Own]:
         """Uses of leases on one shape are to it what runs are to a cell."""
-        from campaign.plan.cost.log_linear import Observed, lease_features
+        if not any(costs.leases for costs in self._here):
+            return None, {}
+        from campaign.plan.cost.log_linear import Observed, fitted, lease_features
 
-        logs: dict[str, list[float]] = {}
-        features: dict[str, dict[str, float]] = {}
-        for costs in self.known:
+        logs: defaultdict[str, list[float]] = defaultdict(list)
+        features: dict[str, Features] = {}
+        for costs in self._here:
             for each in costs.leases:
-                if (seconds := getattr(each, part)) is not None:
+                if (seconds := getattr(each, _RECORDED[part])) is not None:
                     group = _group(each.shape, costs.system)
-                    logs.setdefault(group, []).append(math.log(max(SHORTEST_S, seconds)))
-                    features.setdefault(group, lease_features(each.shape, costs.system))
+                    logs[group].append(math.log(max(SHORTEST_S, seconds)))
+                    features[group] = lease_features(each.shape, costs.system)
         seen = {
             group: Observed(features[group], statistics.fmean(x), statistics.stdev(x) if len(x) > 1 else 0.0, len(x))
             for group, x in logs.items()
         }
-        return [seen[group] for group in _thinned(seen)], {g: (row.mean_log_s, row.runs) for g, row in seen.items()}
-
-    def _bases(self, works: Sequence[Work], runs: Predicted) -> list[str]:
-        known = {cell.workload for costs in self.known for cell in costs.cells if cell.believed}
-        said, position = [], 0
-        for work in works:
-            kinds: dict[str, None] = {}
-            for cell, _ in work.runs:
-                if runs.ran[position]:
-                    kinds["earlier runs of these cells"] = None
-                elif cell.workload in known:
-                    kinds["earlier runs of the workload in other cells"] = None
-                else:
-                    kinds[f"runs of other workloads ({cell.workload} never ran)"] = None
-                position += 1
-            said.append("; ".join(kinds) or NOTHING.basis)
-        return said
+        own = {group: (row.mean_log_s, row.runs) for group, row in seen.items()}
+        return fitted([seen[group] for group in _thinned(seen)], run_sd=0.3, own_sd=0.3), own
 
 
-def _prices(works: Sequence[Work], parts: Mapping[str, Predicted]) -> Prices:
-    count = len(works)
-    beside = {name: parts[name].expected.tolist() if name in parts else [0.0] * count for name in _BESIDE}
-    if "compose_s" not in parts:
-        beside["compose_s"] = [ASSUMED_COMPOSE_S * work.needs_fabric for work in works]
-    limits = iter(_limits(works))
-    expected = iter(parts["runs"].expected.tolist()) if "runs" in parts else None
-    once, each = [], []
-    for work, between, *others in zip(works, beside.pop("between_s"), *beside.values(), strict=True):
-        once.append(sum(others))
-        each.append(
-            tuple(
-                between + (ASSUMED_RUN_S if expected is None else min(next(expected), next(limits))) for _ in work.runs
-            )
-        )
-    return Prices(tuple(once), tuple(each))
+def _kind(cell: Cell) -> Kind:
+    return cell.workload, cell.configuration.device
 
 
-def _sums(
-    works: Sequence[Work], parts: Mapping[str, Predicted], weights: Sequence[float]
-) -> tuple[list[tuple[float, float]], float]:
-    """(seconds, variance) of each lease, of all, and of all with weights; and the quantile of Student's t for their intervals."""
-    from campaign.plan.cost.log_linear import Part, student, summed
-
-    counts = [float(count) for work in works for _, count in work.runs]
-    leases = [number for number, work in enumerate(works) for _ in work.runs]
-    summands = [Part(parts["runs"], counts, leases, _limits(works), runs=True)]
-    for name in _BESIDE:
-        if name in parts:
-            often = [float(work.count if name == "between_s" else work.count > 0) for work in works]
-            summands.append(Part(parts[name], often, range(len(works))))
-    return summed(summands, weights), student(parts["runs"].freedom)
+def _by_kind(works: Sequence[Work]) -> dict[Kind, list[tuple[int, Cell, int]]]:
+    """(lease, cell, runs) by what their times are learned from."""
+    rows: defaultdict[Kind, list[tuple[int, Cell, int]]] = defaultdict(list)
+    for lease, work in enumerate(works):
+        for cell, count in work.runs:
+            rows[_kind(cell)].append((lease, cell, count))
+    return rows
 
 
-def _with_totals(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    return [*values, sum(values), sum(value * weight for value, weight in zip(values, weights, strict=True))]
+def _run_features(
+    shape: Shape, system: str, cell: Cell | CellCost, steps: int, flops: float | None
+) -> dict[str, float]:
+    from campaign.plan.cost.log_linear import run_features
+
+    # What operations of a sample say already.
+    options = {name: value for name, value in cell.options.items() if flops is None or name not in SIZES}
+    return run_features(shape, system, cell.batch, cell.precision, options, max(1, steps), flops)
 
 
-def _expected(seconds: float, variance: float, t: float, fixed_s: float, runs_s: float, basis: str) -> Expected:
-    """A sum with its interval, which is that of its logarithm; without one where the variance is not known."""
-    if math.isnan(variance):
-        return Expected(seconds + fixed_s, None, None, runs_s, basis)
-    if seconds <= 0:
-        return Expected(fixed_s, fixed_s, fixed_s, runs_s, basis)
-    # Far from what was measured the relative error is large; as a variance of the logarithm it stays what it is for small ones.
-    spread = t * math.sqrt(math.log1p(variance / seconds**2))
-    low, high = seconds * math.exp(-spread), seconds * math.exp(spread)
-    return Expected(seconds + fixed_s, low + fixed_s, high + fixed_s, runs_s, basis)
+def _new_sums(works: Sequence[Work], part: Part) -> Sums:
+    return Sums([[1.0] * len(works), [w.devices(part) for w in works], [w.hosts(part) for w in works]])
 
 
 def _thinned(names: Iterable[str]) -> list[str]:
@@ -275,7 +317,3 @@ def _thinned(names: Iterable[str]) -> list[str]:
 
 def _group(shape: Shape, system: str) -> str:
     return f"{system}/{sorted(shape.items())}"
-
-
-def _limits(works: Sequence[Work]) -> list[float]:
-    return [cell.settings.time_limit_s for work in works for cell, _ in work.runs]

@@ -125,7 +125,7 @@ def begin(results: Results, lease: str, forecast: Mapping[str, Any] | None) -> d
 def begun(results: Results, lease: str) -> dict[str, Any] | None:
     """The forecast of a lease that is being measured."""
     document = read_json(results.work(lease) / _FORECAST)
-    return document if isinstance(document.get("runs_s"), int | float) else None
+    return document if isinstance(document.get("runs"), int) else None
 
 
 def end(results: Results, lease: str) -> None:

@@ -34,16 +34,15 @@ Features = Mapping[str, float]
 # their log2: twice the batch takes between no longer and twice as long (0.69).
 _PRIORS: Mapping[str, tuple[float, float]] = {
     "mean": (math.log(10.0), 3.0),
-    "workload": (0.0, 1.5),
     "batch": (0.35, 0.35),
     "steps": (0.4, 0.3),
+    "flops": (0.5, 0.3),
     "ranks": (0.1, 0.3),
     "hosts": (0.1, 0.3),
     "moved": (0.2, 0.4),
     "precision": (0.0, 0.5),
 }
 _PRIOR = (0.0, 0.5)
-_PRIOR_OF_ONE_WORKLOAD = (0.0, 0.3)
 
 
 class Observed(NamedTuple):
@@ -58,34 +57,31 @@ class Observed(NamedTuple):
 def run_features(
     shape: Mapping[str, Any],
     system: str,
-    workload: str,
     batch: int,
     precision: str,
     options: Mapping[str, Any],
     steps: int,
+    flops: float | None,
 ) -> dict[str, float]:
-    """What the time of a run may depend on; each effect once for all workloads and once for this one."""
-    common = {
+    """What the time of a run of one workload on one model of device may depend on. flops: of one sample, where they are known."""
+    features = {
+        "mean": 1.0,
+        f"system={system}": 1.0,
         "ranks": math.log2(shape["hosts"] * shape["devices_used"]),
         "hosts": math.log2(shape["hosts"]),
         "batch": math.log2(batch),
         "steps": math.log2(steps),
+        "flops": math.log2(flops or 1.0),
         f"precision={precision}": 1.0,
         f"attach={shape['attach']}": 1.0,
         f"storage={shape['storage']}": 1.0,
-        f"device={shape['device']}": 1.0,
     }
     for name, value in options.items():
         if isinstance(value, bool | str) or value <= 0:
-            common[f"option {name}={value}"] = 1.0
+            features[f"option {name}={value}"] = 1.0
         else:
-            common[f"option {name}"] = math.log2(value)
-    features = {"mean": 1.0, f"system={system}": 1.0, f"workload={workload}": 1.0}
-    for name, number in common.items():
-        if number:
-            features[name] = number
-            features[f"{workload}|{name}"] = number
-    return features
+            features[f"option {name}"] = math.log2(value)
+    return {name: value for name, value in features.items() if value}
 
 
 def lease_features(shape: Mapping[str, Any], system: str) -> dict[str, float]:
@@ -104,7 +100,7 @@ def lease_features(shape: Mapping[str, Any], system: str) -> dict[str, float]:
 
 def _priors(names: Sequence[str]) -> tuple[Floats, Floats]:
     """Means and standard deviations of effects."""
-    pairs = [_PRIOR_OF_ONE_WORKLOAD if "|" in name else _PRIORS.get(name.partition("=")[0], _PRIOR) for name in names]
+    pairs = [_PRIORS.get(name.partition("=")[0], _PRIOR) for name in names]
     return np.array([mean for mean, _ in pairs]), np.array([sd for _, sd in pairs])
 
 
@@ -191,8 +187,8 @@ def fitted(rows: Sequence[Observed], run_sd: float, own_sd: float) -> Effects | 
 
 
 @dataclass(frozen=True)
-class Part:
-    """A summand: predicted rows, how often each counts, the group that it belongs to, and the most that one may take.
+class Summand:
+    """Times that add up: predicted rows, how often each counts, the group that it belongs to, and the most that one may take.
 
     runs: whether a row that counts n times is n runs with noise of their own; otherwise it is one thing, n times.
     """
@@ -204,27 +200,33 @@ class Part:
     runs: bool = False
 
 
-def summed(parts: Sequence[Part], weights: Sequence[float]) -> list[tuple[float, float]]:
-    """(expected, variance) in seconds and seconds squared: of each group, of all, and of all with weights of groups.
+def summed(part: Summand, weights: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """(expected, variance) in seconds and seconds squared: of each group, then of all groups with each row of weights.
 
-    Parts are independent of each other; rows of one are not, because they share effects.
+    Rows of a summand are not independent of each other, because they share effects.
     """
-    groups = len(weights)
-    sums = sparse.vstack([sparse.eye_array(groups), sparse.csr_array([[1.0] * groups, list(weights)])]).tocsr()
-    expected, variance = np.zeros(groups + 2), np.zeros(groups + 2)
-    for part in parts:
-        rows = part.predicted
-        each = np.minimum(rows.expected, part.limits)
-        seconds = np.array(part.counts, dtype=float) * each
-        noise = (seconds * each if part.runs else seconds**2) * math.expm1(min(_WIDEST, rows.run))
-        own = seconds**2 * np.expm1(np.minimum(_WIDEST, rows.apart)) + noise
-        of_row = sparse.csr_array((np.ones(len(each)), (part.groups, np.arange(len(each)))), (groups, len(each)))
-        shared = sums @ (of_row @ sparse.diags_array(seconds) @ rows.design)
-        expected += sums @ (of_row @ seconds)
-        variance += sums.multiply(sums) @ (of_row @ own) + (shared * (shared @ rows.cov)).sum(axis=1)
-    return list(zip(expected.tolist(), variance.tolist(), strict=True))
+    rows, groups = part.predicted, len(weights[0])
+    over = sparse.vstack([sparse.eye_array(groups), sparse.csr_array(np.array(weights, dtype=float))]).tocsr()
+    each = np.minimum(rows.expected, part.limits)
+    seconds = np.array(part.counts, dtype=float) * each
+    noise = (seconds * each if part.runs else seconds**2) * math.expm1(min(_WIDEST, rows.run))
+    own = seconds**2 * np.expm1(np.minimum(_WIDEST, rows.apart)) + noise
+    of_row = sparse.csr_array((np.ones(len(each)), (part.groups, np.arange(len(each)))), (groups, len(each)))
+    shared = over @ (of_row @ sparse.diags_array(seconds) @ rows.design)
+    variance = over.multiply(over) @ (of_row @ own) + (shared * (shared @ rows.cov)).sum(axis=1)
+    return (over @ (of_row @ seconds)).tolist(), variance.tolist()
 
 
-def student(freedom: float) -> float:
+def interval_factors(expected: Sequence[float], variance: Sequence[float], spent: Sequence[float]) -> list[float]:
+    """By what factors sums depart from what is expected, at the ends of their intervals; spent: sum of variance^2 / freedom of the
+    summands (Welch-Satterthwaite)."""
+    seconds, squares = np.maximum(expected, 1e-12), np.array(variance)
+    freedom = squares**2 / np.maximum(spent, 1e-300)
+    # Far from what was measured the relative error is large; as a variance of the logarithm it stays what it is for small ones.
+    factors: list[float] = np.exp(student(freedom) * np.sqrt(np.log1p(squares / seconds**2))).tolist()
+    return factors
+
+
+def student(freedom: Any) -> Any:
     """Two-sided quantile of Student's t, for an interval of LEVEL; for at least 4 degrees of freedom."""
-    return float(stdtrit(max(4.0, freedom), 0.5 + LEVEL / 2))
+    return stdtrit(np.maximum(4.0, freedom), 0.5 + LEVEL / 2)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from campaign.documents.cell import SHAPE_AXES, Cell
 from campaign.documents.run_numbers import composition_of
-from campaign.plan.cost.forecast import Prices, Work
+from campaign.plan.cost.estimates import Prices, Work
 
 if TYPE_CHECKING:
     import numpy as np

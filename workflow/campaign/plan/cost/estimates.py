@@ -1,0 +1,144 @@
+"""The time of leases and what they hold meanwhile, as it is expected: by part, with intervals, or unknown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from campaign.documents.cell import Cell, Configuration
+from campaign.wording import plural
+
+Part = Literal["composing", "start", "runs", "between", "release"]
+"""What a lease's time is made of: until its composition is ready; up to the first run (in a queue, too); runs; between them; from
+the last one until everything is released."""
+PARTS: tuple[Part, ...] = get_args(Part)
+
+NEEDED: frozenset[Part] = frozenset({"composing", "runs"})
+"""Without them the whole is unknown; without the others, it is what is known of it."""
+
+Kind = tuple[str, str]
+"""Workload, and model of device."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Devices and hosts that are held in each part of a lease's time."""
+
+    devices: Mapping[Part, float]
+    hosts: Mapping[Part, float]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one lease is to do: how many runs of which cells. held: by default what the configuration names, all the time."""
+
+    lease: str
+    configuration: Configuration
+    runs: Sequence[tuple[Cell, int]]
+    needs_fabric: bool
+    held: Held | None = None
+
+    @property
+    def count(self) -> int:
+        return sum(count for _, count in self.runs)
+
+    def devices(self, part: Part) -> float:
+        return self.held.devices[part] if self.held else float(self.configuration.devices)
+
+    def hosts(self, part: Part) -> float:
+        return self.held.hosts[part] if self.held else float(self.configuration.hosts)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds, and their 95 % interval. expected_s: None where they are unknown; low_s and high_s: where they are assumed, too."""
+
+    expected_s: float | None
+    low_s: float | None = None
+    high_s: float | None = None
+
+
+_UNKNOWN = Estimate(None)
+_NO_TIME = Estimate(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A duration as a whole and by part, and what it rests on. Parts that are unknown and not `NEEDED` count as nothing."""
+
+    whole: Estimate
+    parts: Mapping[Part, Estimate]
+    basis: str
+
+    @property
+    def expected_s(self) -> float | None:
+        return self.whole.expected_s
+
+    @property
+    def low_s(self) -> float | None:
+        return self.whole.low_s
+
+    @property
+    def high_s(self) -> float | None:
+        return self.whole.high_s
+
+    @property
+    def runs_s(self) -> float | None:
+        """Of it, the runs and what lies between them."""
+        runs_s = self.parts["runs"].expected_s
+        return None if runs_s is None else runs_s + (self.parts["between"].expected_s or 0.0)
+
+
+NOTHING = Expected(_NO_TIME, dict.fromkeys(PARTS, _NO_TIME), "nothing to do")
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What of some works nothing is known of: runs by workload and model of device, and how many leases are composed."""
+
+    runs: Mapping[Kind, int]
+    composed: int
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.composed)
+
+    @property
+    def run_count(self) -> int:
+        return sum(self.runs.values())
+
+    def words(self) -> str:
+        """'960 runs take an unknown time (bert-large on a100 never ran behind this kind of fabric)'."""
+        names = [f"{workload} on {device}" for workload, device in sorted(self.runs)]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        runs = f"{plural(self.run_count, 'run')} of unknown duration ({', '.join(names[:3])}{more} never ran behind such a fabric)"
+        composed = f"{plural(self.composed, 'lease')} of unknown composition time"
+        return " and ".join([*[runs] * bool(self.runs), *[composed] * bool(self.composed)])
+
+    def advice(self) -> str:
+        """What a person can do to know more."""
+        assumed = ", ".join([*["10 min a run"] * bool(self.runs), *["1 min to compose"] * bool(self.composed)])
+        return (
+            f"assume a time (--assume '{assumed}'), learn from other results (--learn-from), or measure a few cells first "
+            "(--where)"
+        )
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What each part of some works costs, in seconds or device-seconds: once a lease, and each run of each of its cells; not a
+    number where it is unknown."""
+
+    once_s: tuple[float, ...]
+    run_s: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What some works will take. total: all leases one after the other; device_s, host_s: the same in device- and host-seconds."""
+
+    leases: tuple[Expected, ...]
+    total: Expected
+    device_s: Expected
+    host_s: Expected
+    unknown: Unknown
