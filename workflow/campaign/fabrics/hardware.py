@@ -161,6 +161,18 @@ class Inventory:
     def device(self, fabric_id: str) -> Device | None:
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
 
+    def staying(self, attached: Mapping[str, str], epoch: str) -> Inventory:
+        """The same with devices (host by fabric id) that leases of an epoch left attached."""
+        return replace(
+            self,
+            devices=tuple(
+                replace(device, attached_to=attached[device.fabric_id], stays=epoch)
+                if device.fabric_id in attached
+                else device
+                for device in self.devices
+            ),
+        )
+
     def freed(self) -> Inventory:
         """The same system with nobody in it: select() on this tells whether a configuration could ever fit."""
         return Inventory(

@@ -225,12 +225,19 @@ class Fabric(Protocol):
         """Make the hosts look again for devices, once, before a device is declared missing. Default: nothing to do."""
         return
 
-    def select_planned(self, request: Request) -> Selection:
-        """As `select`, as if nobody else used the system; a fabric that is far away answers from the system file alone.
+    def inventory_planned(self) -> Inventory:
+        """The system with nobody in it; a fabric that is far away answers from the system file alone.
 
-        Default: `select` on the inventory with everybody gone.
+        Default: the inventory with everybody gone.
         """
-        return self.select(request, self.inventory().freed())
+        return self.inventory().freed()
+
+    def select_planned(self, request: Request, inventory: Inventory | None = None) -> Selection:
+        """As `select`, on the planned inventory, or on the one that is given (such as `inventory_planned` with what stays).
+
+        A fabric that is far away answers from the system file alone. Default: `select`.
+        """
+        return self.select(request, self.inventory_planned() if inventory is None else inventory)
 
     def readings(self) -> tuple[Reading, ...]:
         """How links and parts are doing before and after a lease. Default: the fabric does not tell."""

@@ -102,12 +102,14 @@ class ControlledFabric(Fabric):
             raise Incompatible(f"{request.lease_id}: {rule}", rule)
         return selection
 
-    def select_planned(self, request: Request) -> Selection:
-        """Rules that only the control plane knows are not in it."""
-        pool = pool_devices(self._pool)
-        banks = open_banks((device.location for device in pool), tuple(self._hosts))
+    def inventory_planned(self) -> Inventory:
         hosts = tuple(Host(spec.name, spec.cores, spec.memory_gib, spec.ports) for spec in self._hosts.values())
-        return select(request, Inventory(hosts, (*self._own, *pool)), banks)
+        return Inventory(hosts, (*self._own, *pool_devices(self._pool)))
+
+    def select_planned(self, request: Request, inventory: Inventory | None = None) -> Selection:
+        """Rules that only the control plane knows are not in it."""
+        banks = open_banks((device.location for device in pool_devices(self._pool)), tuple(self._hosts))
+        return select(request, self.inventory_planned() if inventory is None else inventory, banks)
 
     def read_back(self, lease_id: str) -> Composition | None:
         with self.plane.client.operation():
