@@ -41,6 +41,7 @@ check: $(VENV)/.dev  ## Style, types, architecture
 bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (about forty minutes; those of Slurm need root)
 	python -m tests.benchmarks
 	python -m tests.benchmarks.truth
+	python -m tests.benchmarks.composing
 
 format: $(VENV)/.dev  ## Put everything into shape
 	ruff check --fix .

@@ -6,10 +6,10 @@ Forecasts, costs and the order of leases all count with `operations`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from campaign.documents.operation_times import Operation
+from campaign.documents.operation_times import Operation, Timed
 from campaign.fabrics.hardware import Device
 from campaign.fabrics.protocol import Selection
 
@@ -36,6 +36,11 @@ class Operations:
     """How many operations of which kind."""
 
     counts: Mapping[Key, int] = field(default_factory=dict)
+
+    @classmethod
+    def counted(cls, timed: Iterable[Timed]) -> Operations:
+        """Those that were timed."""
+        return cls(Counter((each.operation, each.device, each.box) for each in timed))
 
     def of(self, operation: Operation) -> int:
         return sum(count for key, count in self.counts.items() if key[0] == operation)

@@ -37,6 +37,7 @@ FABRICS: dict[str, str] = {
 }
 """Module of each kind."""
 
+Serial = Literal["all", "box", "none"]
 Offer = Literal["readings", "events", "allocation", "p2p"]
 
 
@@ -84,7 +85,7 @@ class FabricKind:
     emulator: str = ""
     offers: frozenset[Offer] = frozenset()
     times: str = ""
-    serial: Literal["all", "box", "none"] = "all"
+    serial: Serial = "all"
     steps: Steps | None = None
     keeps_attached: bool = False
     example: Example = field(default_factory=Example)
