@@ -122,6 +122,13 @@ def test_each_task_is_the_rank_of_its_host_and_number(tmp_path: Path) -> None:
     assert shown == ["0 4 0 1 a", "1 4 0 3 b", "3 4 2 3 b"]
     assert [end.host for end in read_ends(tmp_path, 4)] == ["a", "b", None, "b"]
     assert task.run("c").returncode == 125
+    # srun starts equally many tasks on every host: those beyond a host's ranks do nothing.
+    idle = task.run("a", 1)
+    assert (idle.returncode, idle.stdout) == (0, "")
+    assert read_ends(tmp_path, 4)[1].host == "b"
+    argv = step_argv(step, Limits(1.0), tmp_path, tmp_path, name="n", gres="gpu", cpus_per_task=None)
+    assert "--ntasks-per-node=3" in argv
+    assert not any(word.startswith("--gres") for word in argv)
 
 
 def test_what_the_workload_says_of_its_environment_counts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from campaign.config.resolve_slurm_options import devices_asked, given_options, 
 from campaign.config.system_file import SlurmOptions, SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import ConfigError
-from campaign.slurm.options import is_pinned, sbatch_parameters
+from campaign.slurm.options import sbatch_parameters
 from tests.campaign_files import load
 
 LOCAL = Configuration("2x2-local", 2, 2, 2, 2, "a100", "local", "local")
@@ -48,12 +48,21 @@ def parameters(options: SlurmOptions | None = None, of: SystemFile | None = None
     ],
 )
 def test_who_chooses_the_hosts(fabric: str, slurm: dict[str, Any], pinned: bool) -> None:
-    assert is_pinned(system(fabric, **slurm)) is pinned
+    assert system(fabric, **slurm).pins_hosts is pinned
 
 
 def test_devices_that_come_on_top_of_a_hosts_own_are_asked_for_with_them() -> None:
     assert devices_asked(system(), LOCAL) == 2
     assert devices_asked(system(), HYBRID) == 2 + 3
+
+
+def test_of_unequal_hosts_no_number_of_devices_is_asked_for() -> None:
+    """Whole hosts come with what they have; tasks are the most of any host."""
+    shape = Configuration(
+        "u", 2, 3, 1, 3, "a100", "hybrid", "local", "1 x 1 local a100 & 2 fabric a100 | 1 x 1 fabric a100"
+    )
+    found = sbatch_parameters("study", system(), shape, SlurmOptions(), time_min=30)
+    assert (found.get("gres"), found["nodes"], found["ntasks_per_node"], found["exclusive"]) == (None, 2, 3, True)
 
 
 def test_the_own_devices_of_hosts_that_are_not_used_do_not_count() -> None:

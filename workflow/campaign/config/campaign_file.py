@@ -5,11 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from campaign.documents.cell import Attach, Scalar, Storage
 from campaign.documents.fields import AxisName, Count, Many, Model, Name, Precision
 from campaign.documents.metric import Better
+
+
+class HostDevices(Model):
+    """Equal devices of a host."""
+
+    count: Count
+    """How many."""
+    device: Name | None = None
+    """Device model. Default: the only model of the system."""
+    attach: Literal["local", "fabric", "fabric-p2p"] = "local"
+    """`local`: built into the host; `fabric`: from the pool; `fabric-p2p`: likewise, with peer-to-peer between them."""
+
+
+class EqualHosts(Model):
+    """Hosts of a configuration that have the same devices."""
+
+    count: Count = 1
+    """How many hosts."""
+    devices: Many[HostDevices]
+    """Their devices; several entries for several models, or for local and pooled ones."""
+    devices_used: Count | Literal["all"] = "all"
+    """Devices of each host that a run uses."""
+
+
+Hosts = Annotated[
+    Annotated[Count, Tag("number")] | Annotated[EqualHosts, Tag("listed")],
+    Discriminator(lambda value: "listed" if isinstance(value, dict | EqualHosts) else "number"),
+]
 
 
 class Shape(Model):
@@ -17,12 +45,14 @@ class Shape(Model):
 
     name: Name | None = None
     """Name of the configuration, for a single shape without lists. Default: a name made from the shape, such as `2x2-fabric`."""
-    hosts: Many[Count] = (1,)
-    """Number of hosts."""
+    hosts: Many[Hosts] = (1,)
+    """Number of hosts; or, where hosts differ or have several device models, a list of what they have, such as
+    `[{devices: [{count: 3, attach: fabric}]}, {count: 2, devices: [{count: 1, attach: fabric}]}]`. Beside such a list, a shape has
+    only `name` and `storage`."""
     devices_per_host: Many[Count] = (1,)
     """Devices attached to each host."""
     devices_used: Many[Count | Literal["all"]] = ("all",)
-    """Devices of each host that a run uses; fewer than `devices_per_host` measure part of a host."""
+    """Devices of each host that a run uses; fewer than `devices_per_host` measure part of a host. The host's own are used first."""
     device: Many[Name] | None = None
     """Device model. Default: the only model of the system."""
     attach: Many[Attach] = ("local",)

@@ -51,6 +51,7 @@ def check(
         *system_problems(system, sources.system, configurations),
         *_emulation(system, configurations, sources.system),
         *_launching(system, configurations, sources.system),
+        *_unequal_hosts(system, configurations, place),
         *_precisions(file, workloads, place),
         *_reference(file, workloads, place),
         *_options(file, workloads, place),
@@ -118,7 +119,7 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
     if system.emulation is None:
         return
     where = source.place("emulation")
-    for model in sorted({configuration.device for configuration in configurations}):
+    for model in sorted({model for configuration in configurations for model in configuration.models}):
         if system.devices.get(model, DeviceModel()).runs_on != "cpu":
             yield (
                 f"{where}: GPUs of one machine would bypass emulated links; set `runs_on: cpu` for '{model}' under "
@@ -143,7 +144,7 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
 
 def _launching(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[str]:
     """Slurm's part in devices that nothing attaches: it moves none, and cannot know which host's ids it would choose."""
-    if not any(rules_of(system, model) for model in {configuration.device for configuration in configurations}):
+    if not any(rules_of(system, model) for c in configurations for model in c.models):
         return
     if system.slurm.strategy == "dynamic":
         where = source.place("slurm", "strategy")
@@ -151,6 +152,23 @@ def _launching(system: SystemFile, configurations: Sequence[Configuration], sour
     if system.slurm.placement == "scheduler":
         where = source.place("slurm", "placement")
         yield f"{where}: fabric.launch names devices by host, so the fabric has to choose the hosts; use pinned"
+
+
+def _unequal_hosts(
+    system: SystemFile, configurations: Sequence[Configuration], place: Callable[..., str]
+) -> Iterator[str]:
+    for c in (each for each in configurations if each.layout):
+        where = f"{place('configurations')}: configuration '{c.name}'"
+        kinds = {model: system.devices.get(model, DeviceModel()).runs_on for model in c.models}
+        if len(set(kinds.values())) > 1:
+            said = ", ".join(f"'{model}' on {kind}" for model, kind in kinds.items())
+            yield f"{where}: a run is on devices of one kind, but {said} (`runs_on`, system file); leave one of them out"
+        if system.launcher != "slurm" or len({host.count for host in c.host_shapes}) == 1:
+            continue
+        if not system.slurm.exclusive:
+            yield f"{where}: Slurm is asked for equal hosts; unequal ones need whole hosts (`slurm.exclusive: true`)"
+        if not system.pins_hosts:
+            yield f"{where}: Slurm would choose any hosts; unequal ones need `slurm.placement: pinned`, and not strategy resume"
 
 
 def _precisions(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from campaign.config.campaign_file import Shape
+from campaign.config.campaign_file import EqualHosts, Shape
 from campaign.config.load import gathered
 from campaign.config.system_file import SystemFile
 from campaign.config.yaml_file import YamlFile
-from campaign.documents.cell import Attach, Configuration
+from campaign.documents.cell import Attach, Configuration, Devices, HostShape, layout_text
 from campaign.errors import ConfigError, nearest
 from campaign.files import content_hash
 
@@ -90,7 +90,7 @@ def expand_shapes(
         raise ConfigError(
             f"{where}: no configuration is possible: {'; '.join(f'{each.shape}: {each.why}' for each in impossible)}"
         )
-    several = len({configuration.device for configuration in by_shape.values()}) > 1
+    several = len({model for configuration in by_shape.values() for model in configuration.models}) > 1
     found = tuple(
         configuration if key in named else replace(configuration, name=_name(configuration, several))
         for key, configuration in by_shape.items()
@@ -112,16 +112,24 @@ def device_models(system: SystemFile) -> set[str]:
 def _expanded(shape: Shape, system: SystemFile, source: YamlFile, index: int) -> list[Configuration | Impossible]:
     place = partial(source.place, "configurations", index)
     known = device_models(system)
-    for model in shape.device or ():
+    groups = [entry for entry in shape.hosts if isinstance(entry, EqualHosts)]
+    entries = [
+        (place("hosts", n, "devices", m), each)
+        for n, group in enumerate(groups)
+        for m, each in enumerate(group.devices)
+    ]
+    asked = [(place("device"), model) for model in shape.device or ()]
+    for where, model in asked + [(where, each.device) for where, each in entries if each.device]:
         if model not in known:
-            raise ConfigError(
-                f"{place('device')}: system '{system.name}' has no device '{model}'; {nearest(model, known)}"
-            )
-    if not shape.device and len(known) != 1:
+            raise ConfigError(f"{where}: system '{system.name}' has no device '{model}'; {nearest(model, known)}")
+    if len(known) != 1 and (any(each.device is None for _, each in entries) if groups else not shape.device):
         raise ConfigError(
             f"{place()}: give a 'device': system '{system.name}' has {', '.join(sorted(known)) or 'none'}"
         )
-    expanded = list(_expand(shape, shape.device or tuple(known), place("zip") if shape.zip else place()))
+    if groups:
+        expanded = list(_unequal(shape, groups, next(iter(known)), place))
+    else:
+        expanded = list(_expand(shape, shape.device or tuple(known), place("zip") if shape.zip else place()))
     if shape.name and len(expanded) > 1:
         raise ConfigError(
             f"{place('name')}: '{shape.name}' would name {len(expanded)} configurations; remove the name or the lists"
@@ -161,6 +169,58 @@ def _expand(shape: Shape, devices: Sequence[str], where: str) -> Iterator[Config
             yield configuration
 
 
+def _unequal(
+    shape: Shape, groups: Sequence[EqualHosts], only: str, place: Callable[..., str]
+) -> Iterator[Configuration | Impossible]:
+    """Configurations of hosts that are given one by one; equal ones are the shape that they would be as such."""
+    if len(groups) < len(shape.hosts):
+        raise ConfigError(f"{place('hosts')}: numbers and lists are mixed; write {{count: .., devices: [..]}} for all")
+    own = {"name", "hosts", "storage"}
+    # By value: in the campaign as used, all defaults are filled in.
+    if beside := [key for key, f in Shape.model_fields.items() if key not in own and getattr(shape, key) != f.default]:
+        raise ConfigError(
+            f"{place(beside[0])}: not beside hosts with lists of devices; each entry of `hosts` says its own"
+        )
+    hosts: list[HostShape] = []
+    for group in groups:
+        models: dict[str, Devices] = {}
+        for each in group.devices:
+            model = each.device or only
+            now = models.get(model, Devices(model))
+            where = "local" if each.attach == "local" else "fabric"
+            models[model] = replace(now, **{where: getattr(now, where) + each.count})
+        found = HostShape(tuple(models.values()), 0)
+        used = found.count if group.devices_used == "all" else group.devices_used
+        hosts += [replace(found, used=used)] * group.count
+    p2p = any(each.attach == "fabric-p2p" for group in groups for each in group.devices)
+    local, fabric = (any(getattr(host, where) for host in hosts) for where in ("local", "fabric"))
+    kind: Attach = "hybrid" if local and fabric else "local" if local else "fabric"
+    plain = len(set(hosts)) == 1 and len(hosts[0].devices) == 1
+    for storage in shape.storage:
+        configuration = Configuration(
+            name=shape.name or "",
+            hosts=len(hosts),
+            devices_per_host=max(host.count for host in hosts),
+            local_devices_per_host=max(host.local for host in hosts),
+            devices_used=max(host.used for host in hosts),
+            device="+".join(dict.fromkeys(each.model for host in hosts for each in host.devices)),
+            attach=_P2P[kind] if p2p else kind,
+            storage=storage,
+            layout="" if plain else layout_text(hosts),
+        )
+        if wrong := next((host for host in hosts if host.used > host.count), None):
+            why = f"a run cannot use {wrong.used} of {wrong.count} devices of a host"
+            yield Impossible(_name(configuration, False), why)
+        elif p2p and max(host.fabric for host in hosts) < 2:
+            yield Impossible(_name(configuration, False), _ALONE.format(1))
+        else:
+            yield configuration
+
+
+_P2P: dict[Attach, Attach] = {"hybrid": "hybrid-p2p", "fabric": "fabric-p2p"}
+_ALONE = "peer-to-peer is between pooled devices of a host, and it would have {}"
+
+
 def _local_devices(attach: Attach, count: int, asked: int | None) -> int | str:
     """How many devices are the host's own, or why that cannot be."""
     kind, _, p2p = attach.partition("-")
@@ -170,11 +230,13 @@ def _local_devices(attach: Attach, count: int, asked: int | None) -> int | str:
         if not 0 < local < count:
             return f"hybrid needs local and fabric devices, but {local} of {count} devices would be local"
     if p2p and count - local < 2:
-        return f"peer-to-peer is between pooled devices of a host, and it would have {count - local}"
+        return _ALONE.format(count - local)
     return local
 
 
 def _name(configuration: Configuration, with_device: bool) -> str:
+    if configuration.layout:
+        return _name_of_layout(configuration)
     used = f"{configuration.devices_used}of" if configuration.devices_used != configuration.devices_per_host else ""
     parts = [f"{configuration.hosts}x{used}{configuration.devices_per_host}", configuration.attach]
     local = configuration.local_devices_per_host
@@ -185,3 +247,15 @@ def _name(configuration: Configuration, with_device: bool) -> str:
     if with_device:
         parts.append(configuration.device)
     return "-".join(parts)
+
+
+def _name_of_layout(configuration: Configuration) -> str:
+    """'1x3_2x1-fabric'; with several models '1x2a100_1t4-fabric'."""
+    groups = []
+    for host, equal in itertools.groupby(configuration.host_shapes):
+        used = f"{host.used}of" if host.used != host.count else ""
+        several = len(configuration.models) > 1
+        counts = "_".join(f"{each.local + each.fabric}{each.model if several else ''}" for each in host.devices)
+        groups.append(f"{len(list(equal))}x{used}{counts}")
+    storage = [] if configuration.storage == "local" else [configuration.storage]
+    return "-".join(["_".join(groups), configuration.attach, *storage])

@@ -80,6 +80,15 @@ class Campaign:
     def device(self, model: str) -> DeviceModel:
         return self.system.devices.get(model, DeviceModel())
 
+    def device_of(self, configuration: Configuration) -> DeviceModel:
+        """What holds for all devices of a configuration: of several models, what all of them can do and no rate."""
+        first, *others = (self.device(model) for model in configuration.models)
+        if not others:
+            return first
+        limits = [set(each.precisions) for each in (first, *others) if each.precisions is not None]
+        able = tuple(sorted(set.intersection(*limits))) if limits else None
+        return DeviceModel(runs_on=first.runs_on, precisions=able)
+
     def document(self) -> dict[str, Any]:
         """The campaign as used, JSON-able: files with all defaults filled in."""
         document: dict[str, Any] = {

@@ -271,6 +271,12 @@ class SystemFile(Model):
             )
         return self
 
+    @property
+    def pins_hosts(self) -> bool:
+        """Whether the composition chooses the hosts, and not Slurm."""
+        chosen = self.slurm.placement or ("scheduler" if self.fabric["kind"] == "static" else "pinned")
+        return chosen == "pinned" and self.slurm.strategy != "resume"
+
     def allowed_hosts(self) -> tuple[str, ...]:
         """Names of the hosts that may be composed; empty for all."""
         return tuple(name for each in self.tenancy.allowed_hosts for name in host_names(each))

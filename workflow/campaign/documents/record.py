@@ -16,11 +16,11 @@ import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from campaign.documents.cell import Cell, Scalar
+from campaign.documents.cell import Attach, Cell, Configuration, Scalar, Storage
 from campaign.errors import RecordError, first_problem
 from campaign.files import content_hash, require_json, write_once
 from campaign.paths import Results
@@ -87,6 +87,7 @@ class RecordedCell(_Closed):
             **cell.configuration.shape(),
             "options": dict(cell.options),
         }
+        document.pop("layout", None)  # `Record.layout`
         return cls.model_validate(
             {**document, "workload": cell.workload, "batch": cell.batch, "precision": cell.precision}
         )
@@ -114,6 +115,10 @@ class Record(_Closed):
     ended: float = Field(description="Unix seconds")
     lease_id: str = Field(description="the use of a composition that it was measured on")
     hosts: tuple[str, ...] = Field(default=(), description="hosts of the run")
+    devices: tuple[str, ...] = Field(
+        default=(),
+        description="fabric ids of the devices that the run used, by rank; empty where that was not recorded",
+    )
     composition: str = Field(description="hash of the composition obtained, in shared/")
     environment: str = Field(description="hash of the hosts' hardware and software, in shared/")
     campaign: str = Field(description="hash of the campaign as used, in shared/")
@@ -145,6 +150,16 @@ class Record(_Closed):
     @property
     def key(self) -> tuple[str, int]:
         return self.cell_id, self.repetition
+
+    @property
+    def requested(self) -> Configuration:
+        """The configuration of the cell; its layout stands in the specification alone."""
+        c = self.cell
+        layout = str((self.specification.get("configuration") or {}).get("layout", ""))
+        numbers = c.hosts, c.devices_per_host, c.local_devices_per_host, c.devices_used
+        return Configuration(
+            c.configuration, *numbers, c.device, cast(Attach, c.attach), cast(Storage, c.storage), layout
+        )
 
 
 def is_full(directory: Path) -> bool:

@@ -201,6 +201,11 @@ class ComposedHost:
     storage: tuple[Device, ...] = ()
     p2p: bool | None = None
 
+    @property
+    def in_order(self) -> tuple[Device, ...]:
+        """Devices in the order in which runs use them: the host's own first."""
+        return tuple(sorted(self.devices, key=lambda device: not device.local))
+
     def document(self) -> dict[str, Any]:
         """See `Composition.document`; without what the fabric does not tell."""
         own = {"name": self.name, "cores": self.cores, "memory_gib": self.memory_gib}
@@ -241,12 +246,11 @@ class Composition:
     def shortfall(self, configuration: Configuration) -> tuple[str, ...]:
         """What is missing so that the configuration cannot be measured at all (as against measured and flagged)."""
         found: list[str] = []
-        wanted = configuration.devices_per_host
         if len(self.hosts) != configuration.hosts:
             found.append(f"{len(self.hosts)} hosts obtained, {configuration.hosts} requested")
-        for host in self.hosts:
-            if len(host.devices) < wanted:
-                found.append(f"{host.name}: {len(host.devices)} devices obtained, {wanted} requested")
+        for host, wanted in zip(self.hosts, configuration.host_shapes, strict=False):
+            if len(host.devices) < wanted.count:
+                found.append(f"{host.name}: {len(host.devices)} devices obtained, {wanted.count} requested")
             if configuration.storage != "local" and not host.storage:
                 found.append(f"{host.name}: no {configuration.storage} storage obtained")
             if configuration.p2p and not host.p2p:
@@ -261,17 +265,24 @@ class Composition:
         links: (lanes, generation) that the site expects of a model's links, where more than the device itself tells.
         """
         found = list(self.shortfall(configuration))
-        wanted, wanted_local = configuration.devices_per_host, configuration.local_devices_per_host
-        for host in self.hosts:
-            if len(host.devices) > wanted:
-                found.append(f"{host.name}: {len(host.devices)} devices obtained, {wanted} requested")
-            if (local := sum(device.local for device in host.devices)) != wanted_local:
-                found.append(f"{host.name}: {local} local devices obtained, {wanted_local} requested")
+        for host, wanted in zip(self.hosts, configuration.host_shapes, strict=False):
+            if len(host.devices) > wanted.count:
+                found.append(f"{host.name}: {len(host.devices)} devices obtained, {wanted.count} requested")
+            if (local := sum(device.local for device in host.devices)) != wanted.local:
+                found.append(f"{host.name}: {local} local devices obtained, {wanted.local} requested")
+            models = [each.model for each in wanted.devices]
             found.extend(
-                f"{host.name}: {device.fabric_id} is {device.model!r}, {configuration.device!r} requested"
+                f"{host.name}: {device.fabric_id} is {device.model!r}, {' and '.join(map(repr, models))} requested"
                 for device in host.devices
-                if device.model != configuration.device
+                if device.model not in models
             )
+            found.extend(
+                f"{host.name}: {count} of {each.model!r} obtained, {each.local + each.fabric} requested"
+                for each in wanted.devices
+                if len(models) > 1
+                and (count := sum(device.model == each.model for device in host.devices)) != each.local + each.fabric
+            )
+        for host in self.hosts:
             found.extend(
                 f"{host.name}: {device.fabric_id} is {'local' if device.local else 'on the fabric'}, "
                 f"storage {configuration.storage} requested"

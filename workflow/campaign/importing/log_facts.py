@@ -129,7 +129,7 @@ def digest(path: Path) -> str:
 def outcome_of(campaign: Campaign, cell: Cell, path: Path, found: Found) -> Outcome:
     """What the log of a run of this cell says; Unread where it was the apparatus that failed, which is no result."""
     composition = Composition(tuple(ComposedHost(f"host{n + 1}", 1, 1.0, ()) for n in range(cell.configuration.hosts)))
-    run = Run(cell, 1, composition, path.parent, campaign.device(cell.configuration.device).runs_on)
+    run = Run(cell, 1, composition, path.parent, campaign.device_of(cell.configuration).runs_on)
     workload, log = campaign.workloads[cell.workload], Log(path)
     try:
         if found.timed_out or found.exit_code is not None:

@@ -209,10 +209,7 @@ class UsedDevices:
     """Devices of one composition, by host, in the order in which runs use them."""
 
     def __init__(self, composition: Composition) -> None:
-        # The first devices of a host are used first, and local ones come before those on the fabric.
-        self.by_host = {
-            host.name: sorted(host.devices, key=lambda device: not device.local) for host in composition.hosts
-        }
+        self.by_host = {host.name: list(host.in_order) for host in composition.hosts}
 
     def of(self, step: Step) -> dict[str, list[Device]]:
         """Those that a step uses, by host."""

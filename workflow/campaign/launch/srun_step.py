@@ -129,6 +129,8 @@ def _place(step: Step, placement: StepPlacement) -> Iterator[str]:
         first += count
     yield '*) echo "$SLURMD_NODENAME is no host of this run" >&2; exit 125 ;;'
     yield "esac"
+    if len(set(step.ranks_by_host.values())) > 1:  # srun starts equally many tasks on every host
+        yield '[ "$SLURM_LOCALID" -lt "$ranks" ] || exit 0'
     yield "rank=$((first + SLURM_LOCALID))"
 
 
@@ -197,11 +199,12 @@ def _whole(step: Step) -> dict[str, str]:
 def step_argv(
     step: Step, limits: Limits, script: Path, log: Path, *, name: str, gres: str | None, cpus_per_task: int | None
 ) -> list[str]:
-    """The srun command of a run. gres: name of what a rank is given one of; None: the step has all devices of the job."""
+    """The srun command of a run. gres: name of what a rank is given one of, where hosts
+    have equally many; None: the step has all devices of the job."""
     hosts = list(step.ranks_by_host)
     ranks = max(step.ranks_by_host.values())
     argv = over(hosts, ranks) if step.per_rank else over(hosts[:1], 1)
-    if gres is not None:
+    if gres is not None and len(set(step.ranks_by_host.values())) == 1:
         argv.append(f"--gres={gres}:{ranks}")
     if step.per_rank and cpus_per_task:
         argv.append(f"--cpus-per-task={cpus_per_task}")

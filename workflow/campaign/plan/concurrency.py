@@ -39,5 +39,5 @@ def share_of(campaign: Campaign, configuration: Configuration, limit: Share) -> 
     cores = max(1, configuration.ranks) if campaign.system.launcher == "local" else 1
     if isolation(campaign) == "machine":
         cores = limit.cores
-    devices = configuration.fabric_devices_per_host * configuration.hosts
-    return Share(min(cores, limit.cores), min(configuration.hosts, limit.hosts), min(devices, limit.devices))
+    devices = min(configuration.fabric_devices, limit.devices)
+    return Share(min(cores, limit.cores), min(configuration.hosts, limit.hosts), devices)

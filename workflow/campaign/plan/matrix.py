@@ -159,8 +159,15 @@ def reads_storage(campaign: Campaign, cell: Cell) -> bool:
 
 
 def _system_identity(campaign: Campaign, configuration: Configuration, from_storage: bool) -> dict[str, Any]:
-    device = campaign.device(configuration.device).model_dump(mode="json", include={"runs_on", "precisions"})
-    identity: dict[str, Any] = {"name": campaign.system.name, "device": device}
+    devices = {
+        model: campaign.device(model).model_dump(mode="json", include={"runs_on", "precisions"})
+        for model in configuration.models
+    }
+    one = devices.get(configuration.device)
+    identity: dict[str, Any] = {
+        "name": campaign.system.name,
+        **({"devices": devices} if one is None else {"device": one}),
+    }
     if launch := launch_identity(campaign.system, configuration):
         identity["launch"] = launch
     place = campaign.system.storage.get(configuration.storage) if from_storage else None

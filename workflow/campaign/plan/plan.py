@@ -330,7 +330,7 @@ def _order(campaign: Campaign) -> Callable[[PlannedLease], tuple[object, ...]]:
         lease.needs_fabric,
         lease.configuration.storage,
         lease.configuration.device,
-        lease.configuration.fabric_devices_per_host * lease.configuration.hosts,
+        lease.configuration.fabric_devices,
         position[lease.configuration.name],
         lease.composition,
     )

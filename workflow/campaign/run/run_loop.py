@@ -34,7 +34,6 @@ from campaign.processes.signals import deferred
 from campaign.run.environment import environment_document
 from campaign.run.progress import note
 from campaign.run.repeat_disturbed import until_undisturbed
-from campaign.slurm.options import is_pinned
 from campaign.workloads.log_reader import Log
 from campaign.workloads.peak_rates import peak_tflops
 from campaign.workloads.protocol import Ended, Outcome, Run, Storage, Workload
@@ -119,7 +118,7 @@ class Session:
         from campaign.slurm.allocation import hosts_of_allocation, placed
         from campaign.slurm.verify_devices import verify
 
-        if not is_pinned(system):
+        if not system.pins_hosts:
             obtained = replace(obtained, composition=placed(obtained.composition, hosts_of_allocation()))
         verify(system, obtained.composition, self.work)
         return obtained
@@ -157,7 +156,7 @@ class Session:
             repetition,
             replace(composition, hosts=composition.hosts[:1]) if cell.reference else composition,
             self.work / "runs" / f"{cell.id}.{repetition}",
-            self.campaign.device(cell.configuration.device).runs_on,
+            self.campaign.device_of(cell.configuration).runs_on,
             storage=Storage(Path(place.path), place.emulated_gb_per_s) if place else None,
             peak_tflops=self._peak_tflops(cell),
             launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
@@ -166,7 +165,7 @@ class Session:
 
     def _objection(self, cell: Cell, workload: Workload, runs_on: str) -> str | None:
         """Why the cell cannot be run on its device, or None."""
-        device = self.campaign.device(cell.configuration.device)
+        device = self.campaign.device_of(cell.configuration)
         if device.precisions is not None and cell.precision not in device.precisions:
             precisions = ", ".join(device.precisions)
             return f"{cell.configuration.device} does {precisions} only, says the system file"
@@ -203,7 +202,7 @@ class Session:
 
     def _peak_tflops(self, cell: Cell) -> float | None:
         model = cell.configuration.device
-        device = self.campaign.device(model)
+        device = self.campaign.device_of(cell.configuration)
         own: dict[str, float] = {str(name): peak for name, peak in device.peak_tflops.items()}
         if cell.precision in own or device.runs_on == "cpu":  # one that is emulated has only the name of a device
             return own.get(cell.precision)
@@ -263,6 +262,7 @@ class Session:
             ended=ended.ended,
             lease_id=self.obtained.use,
             hosts=tuple(host.name for host in run.composition.hosts),
+            devices=tuple(device.fabric_id for device in run.devices),
             composition=self.composition,
             environment=self.environment,
             campaign=self.plan.campaign_hash,

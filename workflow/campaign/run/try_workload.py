@@ -122,7 +122,7 @@ def run_of(campaign: Campaign, cell: Cell, directory: Path, launcher: Literal["l
     """The run of such a cell, on hosts of made-up names."""
     names = [f"host{number}" for number in range(1, cell.configuration.hosts + 1)]
     composition = Composition(tuple(ComposedHost(name, 1, 1.0, ()) for name in names))
-    runs_on = campaign.device(cell.configuration.device).runs_on
+    runs_on = campaign.device_of(cell.configuration).runs_on
     workload = campaign.workloads[cell.workload]
     files = inputs_of(workload, {**workload.options, **cell.options}, campaign.inputs)
     paths = {text: file.path for text, file in files.items()}

@@ -11,7 +11,6 @@ from campaign import files
 from campaign.config.system_file import SystemFile
 from campaign.errors import HostFailed
 from campaign.slurm.commands import Slurm
-from campaign.slurm.options import is_pinned
 from campaign.slurm.strategies.controller import Controller, Node
 
 _KEPT = frozenset({"reserved", "maint", "maintenance"})
@@ -31,7 +30,7 @@ class FreeHosts:
     def matter(self) -> bool:
         """Whether devices are attached before the job is submitted, to hosts that nothing else keeps for it."""
         settings = self.system.slurm
-        return self.system.launcher == "slurm" and settings.strategy == "static" and is_pinned(self.system)
+        return self.system.launcher == "slurm" and settings.strategy == "static" and self.system.pins_hosts
 
     def wait(
         self, hosts: Collection[str], count: int, able: Callable[[tuple[str, ...]], bool] = lambda _: True

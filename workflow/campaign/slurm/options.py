@@ -21,12 +21,6 @@ _OWN = frozenset(
 )
 
 
-def is_pinned(system: SystemFile) -> bool:
-    """Whether the composition chooses the hosts, and not Slurm."""
-    chosen = system.slurm.placement or ("scheduler" if system.fabric["kind"] == "static" else "pinned")
-    return chosen == "pinned" and system.slurm.strategy != "resume"
-
-
 def sbatch_parameters(
     campaign: str,
     system: SystemFile,
@@ -40,7 +34,7 @@ def sbatch_parameters(
 ) -> dict[str, Any]:
     """Parameters for submitit's SlurmExecutor, by sbatch's names; equal ones can share an array.
 
-    hosts: those of the composition, where it says which (`is_pinned`); excluded: those to leave out, where Slurm chooses;
+    hosts: those of the composition, where it chooses; excluded: those to leave out, where Slurm chooses;
     further: sbatch options of the strategy.
     """
     parameters: dict[str, Any] = {

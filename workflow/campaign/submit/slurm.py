@@ -32,7 +32,7 @@ from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.slurm.job_state import QUEUED, Verdict, judge
-from campaign.slurm.options import is_pinned, sbatch_parameters
+from campaign.slurm.options import sbatch_parameters
 from campaign.slurm.parse import HOST_FORMAT, Host, parse_show_config, parse_sinfo
 from campaign.slurm.poll import Poll
 from campaign.slurm.refusal import Refusal
@@ -311,7 +311,7 @@ class SlurmSubmitter:
         failed = self._unwell(self._ran_on.pop(submission.job_id, ()) if verdict.state in QUEUED else ())
         # Slurm starts it on other hosts, unless it is told which.
         queued = verdict.state in QUEUED
-        return Fate(not (failed and is_pinned(self.campaign.system)), words, failed, queued)
+        return Fate(not (failed and self.campaign.system.pins_hosts), words, failed, queued)
 
     def _unwell(self, hosts: Collection[str]) -> dict[str, str]:
         """Those of some hosts that Slurm itself finds unwell, and in which way."""
@@ -385,7 +385,7 @@ def _complaint(host: Host) -> str:
 
 def _pinned_hosts(system: SystemFile, request: DriverRequest) -> list[str]:
     """Hosts of the composition, where it says which are used."""
-    if request.composition is None or not is_pinned(system):
+    if request.composition is None or not system.pins_hosts:
         return []
     return [host.name for host in Composition.from_document(request.composition).hosts]
 

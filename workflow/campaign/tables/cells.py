@@ -155,7 +155,8 @@ def _planned_row(entry: PlannedCell) -> dict[str, Any]:
     return {
         "cell_id": cell.id,
         "configuration": configuration.name,
-        **configuration.shape(),
+        **{name: value for name, value in configuration.shape().items() if name != "layout"},
+        "device": configuration.hardware,
         "ranks": configuration.ranks,
         "devices": configuration.devices,
         "workload": cell.workload,

@@ -13,12 +13,15 @@ Columns = Mapping[str, tuple[str, str]]
 _CELL: Columns = {
     "configuration": (TEXT, "name of the configuration, the requested hardware"),
     "hosts": (COUNT, "hosts of the configuration"),
-    "devices_per_host": (COUNT, "devices composed onto each host"),
+    "devices_per_host": (
+        COUNT,
+        "devices composed onto each host; the most where hosts differ, here and in the next two",
+    ),
     "local_devices_per_host": (COUNT, "of these, the host's own; the others come from the fabric's pool"),
     "devices_used": (COUNT, "devices of each host that a run uses"),
     "ranks": (COUNT, "devices that a run uses over all hosts, one rank each"),
     "devices": (COUNT, "devices composed over all hosts"),
-    "device": (TEXT, "device model"),
+    "device": (TEXT, "device model; with the layout where hosts have unequal devices"),
     "attach": (TEXT, "local, hybrid or fabric; ending in -p2p where peer-to-peer through the fabric is on"),
     "storage": (TEXT, "local, nvme or fabric-nvme"),
     "workload": (TEXT, "name of the workload"),

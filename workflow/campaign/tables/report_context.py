@@ -194,7 +194,9 @@ def _unverified(campaign: Campaign) -> list[str]:
 
 
 def _emulation(campaign: Campaign) -> list[str]:
-    models = sorted({c.device for c in campaign.configurations if campaign.device(c.device).runs_on == "cpu"})
+    models = sorted(
+        {model for c in campaign.configurations for model in c.models if campaign.device(model).runs_on == "cpu"}
+    )
     return [
         f"Each device of model '{model}' is emulated by one process on a CPU core: the numbers compare compositions of this "
         "machine, they are not those of GPUs."
@@ -206,7 +208,7 @@ def _conditions(campaign: Campaign) -> list[str]:
     """What stood for hardware, in words that fit every caption: a figure is read without its page."""
     if campaign.file.imported:
         return ["read from logs that were made without this program"]
-    on_processors = any(campaign.device(c.device).runs_on == "cpu" for c in campaign.configurations)
+    on_processors = any(campaign.device_of(c).runs_on == "cpu" for c in campaign.configurations)
     return [
         *["processes on CPU cores stand for devices"] * on_processors,
         *["the fabric is simulated"] * (campaign.system.fabric["kind"] == "simulated"),

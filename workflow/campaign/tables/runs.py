@@ -65,8 +65,8 @@ def _values(table: pd.DataFrame, metric: Metric) -> pd.Series[float]:
 
 
 def _run_row(record: Record) -> dict[str, Any]:
-    cell = record.cell
-    ranks = cell.hosts * cell.devices_used
+    cell, requested = record.cell, record.requested
+    ranks = requested.ranks
     valid = record.status == "ok"
     rate = record.throughput_per_s
     planned = record.specification.get("warmup_steps", 0)
@@ -75,8 +75,9 @@ def _run_row(record: Record) -> dict[str, Any]:
         "repetition": record.repetition,
         "composition": composition_of(record.repetition),
         **{name: getattr(cell, name) for name in RecordedCell.model_fields if name != "options"},
+        "device": requested.hardware,
         "ranks": ranks,
-        "devices": cell.hosts * cell.devices_per_host,
+        "devices": requested.devices,
         "batch_global": cell.batch * ranks,
         **{f"option_{name}": value for name, value in cell.options.items()},
         "status": record.status,

@@ -94,7 +94,7 @@ def sampled(
     values: list[NDArray[np.float64]] = []
     for record in _chosen(records, results, cells):
         hosts = _read(results / record.telemetry)
-        used = _used(composition(record.composition), record.cell.devices_used, [host.host for host in hosts])
+        used = _used(composition(record.composition), record, [host.host for host in hosts])
         for host, each in told(hosts, used, record.started):
             keys.append((record.cell_id, record.repetition, host, each.part, each.quantity))
             times.append(each.time_s)
@@ -149,12 +149,17 @@ def _read(path: Path) -> list[HostSamples]:
     return [HostSamples(host, host, 0, 0.0, series) for host, series in hosts.items()]
 
 
-def _used(composition: Mapping[str, Any], devices_used: int, seen: Sequence[str]) -> dict[str, Used]:
-    """Devices by sampler's host: local ones are used first, and hosts without a sampler are names of the first one's machine."""
+def _used(composition: Mapping[str, Any], record: Record, seen: Sequence[str]) -> dict[str, Used]:
+    """Devices by sampler's host; hosts without a sampler are names of the first one's machine. Older records do not name devices:
+    local ones were used first."""
     found: defaultdict[str, list[str | None]] = defaultdict(list)
     for host in composition.get("hosts", ()):
         ordered = sorted(host.get("devices", ()), key=lambda device: not device.get("local"))
-        names = [device.get("host_id") for device in ordered[:devices_used]]
+        if record.devices:
+            ordered = [device for device in ordered if device.get("fabric_id") in record.devices]
+        else:
+            ordered = ordered[: record.cell.devices_used]
+        names = [device.get("host_id") for device in ordered]
         found[host["name"] if host["name"] in seen else seen[0]].extend(names)
     return {host: Used(tuple(names)) for host, names in found.items()}
 

@@ -14,7 +14,7 @@ from campaign.documents.cell import Cell, Scalar
 from campaign.documents.fields import Argument, AxisName, Model, Name, Precision
 from campaign.documents.metric import Better
 from campaign.documents.record import Failure, Status
-from campaign.fabrics.hardware import Composition
+from campaign.fabrics.hardware import Composition, Device
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
 
@@ -48,7 +48,14 @@ class Run:
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
         """How many of each host's devices the run uses, one rank each."""
-        return {host.name: self.cell.configuration.devices_used for host in self.composition.hosts}
+        shapes = self.cell.configuration.host_shapes
+        return {host.name: shape.used for host, shape in zip(self.composition.hosts, shapes, strict=False)}
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Those that the run uses, by rank: the first ones of each host, its own before those of the pool."""
+        counts = self.ranks_by_host
+        return tuple(d for host in self.composition.hosts for d in host.in_order[: counts.get(host.name, 0)])
 
 
 @dataclass(frozen=True)

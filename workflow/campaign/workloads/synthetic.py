@@ -140,7 +140,7 @@ noise_pct: 1
 def true_step_s(file: SyntheticWorkload, cell: Cell) -> float:
     """The ground truth: expected seconds of a step of this cell (see SyntheticWorkload)."""
     c = cell.configuration
-    share = c.fabric_devices_per_host / c.devices_per_host
+    share = c.fabric_devices / c.devices
     return (
         file.overhead_ms + cell.batch * file.sample_ms + (c.hosts - 1) * file.host_ms + share * file.fabric_ms
     ) / 1e3

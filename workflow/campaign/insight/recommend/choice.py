@@ -283,7 +283,8 @@ def _said_of(question: Question, row: Mapping[str, Any], scale: _Scale) -> str:
 
 def _built(row: Mapping[str, Any]) -> str:
     shape: dict[str, Any] = {name: row[name] if isinstance(row[name], str) else int(row[name]) for name in COLUMNS}
-    return Configuration(**{"name": "", **shape}).words()
+    model, _, layout = str(shape["device"]).partition(" (")
+    return Configuration(**{"name": "", **shape, "device": model, "layout": layout.removesuffix(")")}).words()
 
 
 def _evidence(question: Question, row: Mapping[str, Any]) -> tuple[tuple[Evidence, ...], int]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from campaign.documents.cell import Cell, Configuration, Scalar
+from campaign.documents.cell import Cell, Scalar
 from campaign.documents.earlier_spread import EarlierSpread, spreads
 from campaign.documents.record import Record
 from campaign.workloads.sample_flops import sample_flops
@@ -186,7 +186,7 @@ def costs_of(
         axes = cell.workload, cell.batch, cell.precision, cell.options
         specification = one[name].specification
         flops = _flops_of(specification)
-        cells.append(cell_cost(name, shape_of(cell), axes, steps_of(specification), spans, flops))
+        cells.append(cell_cost(name, one[name].requested.shape(), axes, steps_of(specification), spans, flops))
     uses = [(lease, by_lease.get(str(lease["lease_id"]), [])) for lease in leases]
     return Costs(campaign, system, tuple(cells), tuple(_lease_costs(uses)), fabric=fabric)
 
@@ -235,12 +235,6 @@ def _lease_of(use: Mapping[str, Any]) -> str:
 def _within(lease: Mapping[str, Any], span: Span) -> bool:
     ready, released = _number(lease.get("ready_s")), _number(lease.get("released_s"))
     return ready is not None and ready <= span.started and (released is None or span.ended <= released)
-
-
-def shape_of(source: Any) -> dict[str, Scalar]:
-    """The shape (`Configuration.shape`) in what has its keys as attributes."""
-    names = (name for name in Configuration.__slots__ if name != "name")
-    return {name: getattr(source, name) for name in names}
 
 
 def _flops_of(specification: Mapping[str, Any]) -> float | None:

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import stdtrit
 
+from campaign.documents.cell import Configuration
+
 Floats = NDArray[np.float64]
 
 LEVEL = 0.95
@@ -67,7 +69,7 @@ def run_features(
     features = {
         "mean": 1.0,
         f"system={system}": 1.0,
-        "ranks": math.log2(shape["hosts"] * shape["devices_used"]),
+        "ranks": math.log2(_configuration(shape).ranks),
         "hosts": math.log2(shape["hosts"]),
         "batch": math.log2(batch),
         "steps": math.log2(steps),
@@ -86,16 +88,20 @@ def run_features(
 
 def lease_features(shape: Mapping[str, Any], system: str) -> dict[str, float]:
     """What composing, starting and releasing may depend on."""
-    moved = shape["hosts"] * (shape["devices_per_host"] - shape["local_devices_per_host"])
+    moved = _configuration(shape).fabric_devices
     features = {
         "mean": 1.0,
         f"system={system}": 1.0,
         "hosts": math.log2(shape["hosts"]),
-        "ranks": math.log2(shape["hosts"] * shape["devices_used"]),
+        "ranks": math.log2(_configuration(shape).ranks),
         "moved": math.log2(1 + moved),
         "by the fabric": float(moved > 0 or shape["storage"] == "fabric-nvme"),
     }
     return {name: value for name, value in features.items() if value}
+
+
+def _configuration(shape: Mapping[str, Any]) -> Configuration:
+    return Configuration(**{"name": "", **shape})
 
 
 def _priors(names: Sequence[str]) -> tuple[Floats, Floats]:
