@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.main import main
+from campaign.fabrics import fabric_kind
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal
 from campaign.testbed.control_planes.faults import Fault
@@ -25,6 +26,7 @@ from campaign.testbed.control_planes.server import Server
 from campaign.testbed.emulators import emulated_kinds, open_dialect
 from campaign.testbed.serve_control_plane import serve, system_document
 from tests.campaign_files import CAMPAIGN, WORKLOADS
+from tests.contract.fabric_fixtures import QUICK
 
 SECRET = "learn-2-compose"
 
@@ -248,7 +250,7 @@ def test_what_a_fabric_cannot_tell_is_said(tmp_path: Path) -> None:
 def test_an_emulator_serves_a_person(tmp_path: Path) -> None:
     end, said = threading.Event(), []
     directory = tmp_path / "learn"
-    words = (0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), said.append, end)
+    words = (0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), ("powered_off=false",), said.append, end)
     thread = threading.Thread(target=serve, args=("redfish", directory, *words))
     thread.start()
     try:
@@ -275,6 +277,9 @@ def test_an_emulator_serves_a_person(tmp_path: Path) -> None:
         (["nothing"], "no emulator of kind 'nothing'; there are"),
         (["nec", "--device", "gpu:a100"], "KIND:MODEL:COUNT is needed"),
         (["nec", "--fault", "explode,POST,/"], "KIND is one of drop_before"),
+        (["nec", "--option", "looks"], "NAME=VALUE is needed"),
+        (["redfish-zones", "--option", "colour=blue"], "redfish-zones: 1 validation error"),
+        (["nec", "--option", "colour=blue"], "unexpected keyword argument 'colour'"),
     ],
 )
 def test_what_cannot_be_emulated_is_told(words: list[str], told: str, tmp_path: Path) -> None:
@@ -286,6 +291,7 @@ def test_what_cannot_be_emulated_is_told(words: list[str], told: str, tmp_path: 
 @pytest.mark.parametrize("kind", emulated_kinds())
 def test_every_emulator_is_checked_without_a_complaint(kind: str, tmp_path: Path) -> None:
     place = Place(tmp_path, kind)
+    place.write(**{name: value for name, value in QUICK.items() if name in fabric_kind(kind).options.model_fields})
     try:
         done = place.fabric("check", "--yes")
         assert done.exit_code == 0, done.output

@@ -6,6 +6,7 @@ Whatever it answers, there is an error that says so, an end, and no lease believ
 from __future__ import annotations
 
 import copy
+import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -19,18 +20,16 @@ from hypothesis import strategies as st
 
 from campaign.errors import CampaignError, FabricError
 from campaign.fabrics import open_fabric
-from campaign.fabrics.hardware import Composition, PoolSpec
+from campaign.fabrics.hardware import Composition
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.protocol import Fabric, Request, Selection
-from campaign.testbed.control_planes.hardware import Rack, rack
+from campaign.testbed.control_planes.hardware import Rack
 from campaign.testbed.control_planes.server import Asked, Dialect, Reply, Server
 from campaign.testbed.emulators import emulated_kinds, open_dialect, reached
-from tests.contract.fabric_fixtures import SYSTEMS, configuration
+from tests.contract.fabric_fixtures import SYSTEMS, System
 
-POOL = (PoolSpec("gpu", "a100", 4), PoolSpec("nvme", "ssd", 1))
-CONFIGURATION = configuration(devices_per_host=2, storage="fabric-nvme")
-REQUEST = Request("demo.c.1", "demo", "tester", CONFIGURATION)
+LEASE = "demo.c.1"
 REQUESTS_MAX = 2000
 """In one sequence of operations; an honest one takes less than a hundred."""
 
@@ -100,6 +99,8 @@ class Mad:
             told = replace(
                 told, headers={"Location": chance.choice(("", "/", "x", "http://[", "/redfish/v1/Systems/none"))}
             )
+        if isinstance(told.body, str):  # JSON that is sent as text
+            return replace(told, body=json.dumps(mutated(json.loads(told.body), chance, self._rate)))
         return replace(told, body=mutated(told.body, chance, self._rate))
 
 
@@ -124,16 +125,20 @@ def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield served
 
 
+def _site(kind: str) -> System:
+    """The example of a kind, with more GPUs than a lease asks for."""
+    system = SYSTEMS[kind]
+    return replace(system, pool=tuple(replace(spec, count=4) if spec.kind == "gpu" else spec for spec in system.pool))
+
+
 def _honest(kind: str) -> Dialect:
-    return open_dialect(
-        kind, rack([host.name for host in SYSTEMS[kind].hosts], [(spec.kind, spec.model, spec.count) for spec in POOL])
-    )
+    return open_dialect(kind, _site(kind).rack())
 
 
 def _open(kind: str, server: Server, state_dir: Path) -> Fabric:
     own = {**reached(kind, server), "operation_s": 60.0, "request_s": 20.0}
-    system = SYSTEMS[kind]
-    return open_fabric(kind, {**system.options, **own}, system.hosts, POOL, state_dir)
+    system = _site(kind)
+    return open_fabric(kind, {**system.options, **own}, system.hosts, system.pool, state_dir)
 
 
 def _tried(action: Callable[[], Any]) -> Any:
@@ -146,9 +151,9 @@ def _tried(action: Callable[[], Any]) -> Any:
     return None
 
 
-def _believed(fabric: Fabric, composition: Composition | None) -> bool:
+def _believed(fabric: Fabric, request: Request, composition: Composition | None) -> bool:
     """What makes a lease ready: all that was asked for, and seen by the hosts."""
-    if composition is None or composition.shortfall(CONFIGURATION):
+    if composition is None or composition.shortfall(request.configuration):
         return False
     seen = _tried(lambda: fabric.host_sees(composition)) or frozenset()
     return {device.fabric_id for device in composition.devices} <= seen
@@ -167,15 +172,16 @@ def _use(fabric: Fabric, mad: Mad, selected: Selection, *, to_the_end: bool) -> 
 
     True when a release was lied to: before and after it, all was shown as free. Nothing can be done against that.
     """
+    request = selected.request
     inventory = _tried(fabric.inventory)
-    selection = (inventory and _tried(lambda: fabric.select(REQUEST, inventory))) or selected
+    selection = (inventory and _tried(lambda: fabric.select(request, inventory))) or selected
     for _ in range(2):
         _tried(lambda: fabric.compose(selection))
-        composition = _tried(lambda: fabric.read_back(REQUEST.lease_id))
-        if _believed(fabric, composition):
+        composition = _tried(lambda: fabric.read_back(LEASE))
+        if _believed(fabric, request, composition):
             assert _has(mad.rack, composition), composition
     _tried(fabric.held)
-    released = _tried(lambda: fabric.release(REQUEST.lease_id)) if to_the_end else None
+    released = _tried(lambda: fabric.release(LEASE)) if to_the_end else None
     return released == () and _attached(mad) != []
 
 
@@ -185,12 +191,12 @@ def _attached(mad: Mad) -> list[str]:
 
 def _give_back(fabric: Fabric, mad: Mad, *, lied_to: bool) -> None:
     """The control plane has come to its senses: what it says is true, and what is released is released."""
-    composition = fabric.read_back(REQUEST.lease_id)
+    composition = fabric.read_back(LEASE)
     assert composition is None or _has(mad.rack, composition)
     for _ in range(3):
         with suppress(FabricError):
-            fabric.release(REQUEST.lease_id)
-    assert fabric.release(REQUEST.lease_id) == ()
+            fabric.release(LEASE)
+    assert fabric.release(LEASE) == ()
     assert lied_to or _attached(mad) == []
     assert {host.holder for host in fabric.inventory().hosts} == {None}
 
@@ -202,7 +208,7 @@ def run(kind: str, server: Server, state_dir: Path, seed: int, rate: float) -> N
     server.log.clear()
     with closing(_open(kind, server, state_dir)) as sane:
         mad.honest = True
-        selected = sane.select(REQUEST, sane.inventory())
+        selected = sane.select(SYSTEMS[kind].request(LEASE), sane.inventory())
     with closing(_open(kind, server, state_dir)) as fabric:
         mad.honest = False
         lied_to = _use(fabric, mad, selected, to_the_end=seed % 2 == 0)

@@ -170,11 +170,19 @@ def events(system: str, results: Path, after: str | None, style: str) -> None:
               help="Pooled devices; may be repeated. Default: gpu:cpu-rank:14 and nvme:nvme-4tb:2.")  # fmt: skip
 @click.option("--fault", "faults", multiple=True, metavar="KIND,METHOD,PATH[,TIMES]",
               help="Inject a network fault, e.g. 'drop_after,POST,/redfish/*,1'; may be repeated.")  # fmt: skip
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE",
+              help="Option of the emulator, e.g. 'factor=0.1' for h3; may be repeated.")  # fmt: skip
 def emulate(
-    kind: str, directory: Path | None, port: int, hosts: str, devices: tuple[str, ...], faults: tuple[str, ...]
+    kind: str,
+    directory: Path | None,
+    port: int,
+    hosts: str,
+    devices: tuple[str, ...],
+    faults: tuple[str, ...],
+    options: tuple[str, ...],
 ) -> None:
     """Start an emulated control plane of KIND on this machine. Ctrl-C stops it.
 
-    It is an HTTPS server with the vendor's composition semantics and no hardware. It writes a system file for itself.
+    It is an HTTP server with the vendor's composition semantics and no hardware. It writes a system file for itself.
     """
-    serve(kind, directory or Path(f"campaign-emulator-{kind}"), port, hosts, devices, faults, click.echo)
+    serve(kind, directory or Path(f"campaign-emulator-{kind}"), port, hosts, devices, faults, options, click.echo)

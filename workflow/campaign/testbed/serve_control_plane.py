@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -19,7 +20,8 @@ from campaign.testbed.emulators import emulator, reached
 
 USER, PASSWORD = "campaign", "learn-2-compose"
 _DEVICES = ("gpu:cpu-rank:14", "nvme:nvme-4tb:2")
-_KINDS = ("gpu", "nvme", "nic")
+_KINDS = ("gpu", "nvme", "nic", "memory")
+_NOTE = "The control plane is emulated: composition times are not those of a real fabric."
 
 
 def serve(
@@ -29,23 +31,29 @@ def serve(
     hosts: str,
     devices: Sequence[str],
     faults: Sequence[str],
+    options: Sequence[str],
     say: Callable[[str], None],
     until: threading.Event | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, or until `until` is set. Raises ConfigError for what is no kind, host, device or fault."""
+    """Serve until SIGINT or SIGTERM, or until `until` is set. Raises ConfigError for what is none of what can be said."""
     module = emulator(kind)
     parsed = [_device(text) for text in devices or getattr(module, "DEVICES", _DEVICES)]
-    options = getattr(module, "OPTIONS", {})
+    asked = getattr(module, "OPTIONS", {}) | dict(_option(text) for text in options)
     try:
         hardware = rack(HostGroup(name=hosts).names(), parsed)
     except ValueError as error:
         raise ConfigError(f"--host {hosts}: {error}") from error
     planned = [_fault(text) for text in faults]
-    with Server(module.open_dialect(hardware, **options), directory, port=port) as server:
+    try:
+        dialect = module.open_dialect(hardware, **asked)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{kind}: {error}") from error
+    with Server(dialect, directory, port=port) as server:
         for fault in planned:
             server.faults.add(fault)
         system, campaign = write_files(directory, kind, server, hardware, hosts)
-        say(f"{kind} at {server.url}, user {USER}, password {PASSWORD}, certificate {server.ca_file}\n")
+        login = f", user {USER}, password {PASSWORD}, certificate {server.ca_file}" if server.ca_file else ""
+        say(f"{kind} at {', '.join(server.urls.values())}{login}\n")
         say(f"  campaign fabric check {system}")
         say(f"  campaign compose 1x1-fabric --campaign {campaign} --dry-run")
         say(f"  snakemake --profile local --config campaign={campaign}\n\nCtrl-C stops it.")
@@ -99,7 +107,7 @@ def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts:
         "hosts": [{"name": hosts, "cores": 8, "memory_gib": 64}],
         "pool": [{"kind": k, "model": model, "count": count} for (k, model), count in pool.items()],
         "devices": {"cpu-rank": {"runs_on": "cpu"}},
-        "notes": ["The control plane is emulated: composition times are not those of a real fabric."],
+        "notes": [getattr(emulator(kind), "NOTE", _NOTE)],
     }
 
 
@@ -111,6 +119,16 @@ def _device(text: str) -> tuple[str, str, int]:
             f"--device {text}: KIND:MODEL:COUNT is needed, such as gpu:a100:8; KIND is {', '.join(_KINDS)}"
         )
     return kind, model, int(count)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, given, value = text.partition("=")
+    if not name or not given:
+        raise ConfigError(f"--option {text}: NAME=VALUE is needed, such as factor=0.1")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--option {text}: the value is no YAML") from error
 
 
 def _fault(text: str) -> Fault:

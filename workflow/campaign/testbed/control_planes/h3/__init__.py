@@ -20,6 +20,7 @@ COMPOSES = ("POST", ALLOCATION)
 DEVICES = ("gpu:cpu-rank:8",)
 OPTIONS = {"factor": 1.0, "attached": "all"}
 """For a person: two boxes of four, as slow as the real ones."""
+NOTE = "The boxes are emulated. Operations take the times recorded of two H3 Falcon 4005, multiplied by the emulator's `factor`."
 
 
 def address(server: Server) -> dict[str, object]:
