@@ -62,7 +62,7 @@ def test_help_of_a_command_loads_no_other_command() -> None:
         "print(sorted(name for name in sys.modules if name.startswith('campaign.cli.')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = ["campaign.cli.main", "campaign.cli.options", "campaign.cli.plan"]
+    loaded = ["campaign.cli.cost_table", "campaign.cli.main", "campaign.cli.options", "campaign.cli.plan"]
     loaded += ["campaign.cli.practice_cluster", "campaign.cli.terminal"]
     assert done.stdout.splitlines()[-1] == str(loaded)
 

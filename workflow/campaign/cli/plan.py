@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from campaign.cli.cost_table import cost_table
 from campaign.cli.options import format_option, output_option, request_options
 from campaign.cli.terminal import Table, say, show, warn
 from campaign.config.resolve_slurm_options import given_options
@@ -105,7 +106,7 @@ def plan(
 
 
 def _show(plan: Plan) -> None:
-    """Print the plan: axes, what is left out, and what `show_leases` prints."""
+    """Print the plan: axes, what is left out, leases, totals and costs."""
     per_axis = [
         (axis, value, counts["cells"], counts["runs"])
         for axis, values in counts_per_axis(plan).items()
@@ -116,17 +117,18 @@ def _show(plan: Plan) -> None:
         Table("Cells and runs by axis", ["axis", "value", "cells", "runs"], per_axis, ["cells", "runs"]),
         Table("Left out", ["cells", "rule", "why"], left_out, ["cells"]),
     )
-    show_leases(plan)
+    _show_leases(plan)
+    _show_totals(plan)
 
 
 def end_dry_run(plan: Plan) -> None:
-    """Print at the end of a dry run what would be measured, and what may be wrong."""
-    show_leases(plan)
+    """Print at the end of a dry run what would be measured at what cost, and what may be wrong."""
+    _show_totals(plan)
     warn([*plan.warnings, *missing_software(plan.campaign)])
 
 
-def show_leases(plan: Plan) -> None:
-    """Print the leases of a plan in order, what does not fit, and totals."""
+def _show_leases(plan: Plan) -> None:
+    """Print the leases of a plan in order, and what does not fit."""
     leases = [
         (order, lease.name, lease.devices(), lease.runs, _up_to(lease.missing_least, lease.missing),
          time_words(lease.expected), lease.basis)
@@ -138,6 +140,10 @@ def show_leases(plan: Plan) -> None:
               ["#", "runs", "without record", "expected"]),
         Table("Does not fit", ["configuration", "why"], list(plan.unfit.items())),
     )  # fmt: skip
+
+
+def _show_totals(plan: Plan) -> None:
+    """Print what a budget chose, sums, and the table of costs."""
     _show_choice(plan)
     repeated = sorted({
         f"cells with {said(whole(s)).replace('-', ' to ')} repetitions, until the 95 % interval is within "
@@ -158,8 +164,9 @@ def show_leases(plan: Plan) -> None:
         f"{_LEAST * (plan.campaign.protocol.lease_order == 'least-recomposition')}"
         f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
         f"{_expected(plan)}"
-        f"compositions: {_compositions(plan)}; add --detect '3 %' to see what other numbers cost, and what they can find"
+        f"compositions: {_compositions(plan)}; add --detect '3 %' to see what other numbers cost, and what they can find\n"
     )
+    show(cost_table(plan), most=None)
 
 
 def _expected(plan: Plan) -> str:

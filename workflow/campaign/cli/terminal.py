@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -24,6 +25,7 @@ from campaign.workloads.log_reader import plain
 MANY = 60
 """Rows of a table for eyes; other formats have everything."""
 _WIDTH = 140  # where output is not a terminal: wide enough for a plan, still readable in a log
+_WIDEST = 1000
 _TAIL_BYTES = 4096
 _LINE_WIDTH = 70
 
@@ -32,13 +34,22 @@ _console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDT
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns. numbers: columns that are aligned to the right; ruled: with lines between the rows."""
+    """Rows under columns. numbers: columns that are aligned to the right; ruled: with lines between the rows; spare: columns that
+    are left out, the first one first, where the terminal is too narrow for all.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
     numbers: Sequence[str] = ()
     ruled: bool = False
+    spare: Sequence[str] = ()
+
+    def without(self, column: str) -> Table:
+        place = list(self.columns).index(column)
+        rows = [[*row[:place], *row[place + 1 :]] for row in self.rows]
+        columns = [name for name in self.columns if name != column]
+        return replace(self, columns=columns, rows=rows, spare=[name for name in self.spare if name != column])
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -51,17 +62,26 @@ def show(*tables: Table, most: int | None = MANY) -> None:
     for table in tables:
         if not table.rows:
             continue
-        drawn = RichTable(
-            title=Text(table.title, style="bold") if table.title else None, title_justify="left", header_style="bold",
-            pad_edge=table.ruled, show_lines=table.ruled, box=box.HEAVY_HEAD if table.ruled else None,
-        )  # fmt: skip
-        for column in table.columns:
-            drawn.add_column(Text(column), justify="right" if column in table.numbers else "left", overflow="fold")
-        for row in table.rows[:most]:
-            drawn.add_row(*(Text(_cell(value)) for value in row))
-        if most is not None and len(table.rows) > most:
-            drawn.add_row(Text(f"... and {len(table.rows) - most} more"))
+        drawn = _drawn(table, most)
+        wide = _console.options.update(max_width=_WIDEST)
+        while table.spare and Measurement.get(_console, wide, drawn).maximum > _console.width:
+            table = table.without(table.spare[0])
+            drawn = _drawn(table, most)
         _console.print(drawn, "")
+
+
+def _drawn(table: Table, most: int | None) -> RichTable:
+    drawn = RichTable(
+        title=Text(table.title, style="bold") if table.title else None, title_justify="left", header_style="bold",
+        pad_edge=table.ruled, show_lines=table.ruled, box=box.HEAVY_HEAD if table.ruled else None,
+    )  # fmt: skip
+    for column in table.columns:
+        drawn.add_column(Text(column), justify="right" if column in table.numbers else "left", overflow="fold")
+    for row in table.rows[:most]:
+        drawn.add_row(*(Text(_cell(value)) for value in row))
+    if most is not None and len(table.rows) > most:
+        drawn.add_row(Text(f"... and {len(table.rows) - most} more"))
+    return drawn
 
 
 def show_json(document: object) -> None:

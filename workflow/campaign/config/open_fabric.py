@@ -72,3 +72,16 @@ def unfit(fabric: Fabric, campaign: Campaign) -> Callable[[Configuration], str |
         return None
 
     return reason
+
+
+def hosts_taken(fabric: Fabric, campaign: Campaign) -> Callable[[Configuration], tuple[str, ...]]:
+    """A function that gives the hosts that a configuration takes where nobody else uses the system; none where it does not fit."""
+
+    def hosts(configuration: Configuration) -> tuple[str, ...]:
+        try:
+            selection = fabric.select_planned(request_of(campaign.system, "plan", campaign.name, configuration))
+        except FabricError:
+            return ()
+        return tuple(host.host for host in selection.hosts)
+
+    return hosts

@@ -47,6 +47,12 @@ def options_of(system: SystemFile, configuration: Configuration, given: SlurmOpt
     return SlurmOptions(**values)
 
 
+def is_pinned(system: SystemFile) -> bool:
+    """Whether the composition chooses the hosts, and not Slurm."""
+    chosen = system.slurm.placement or ("scheduler" if system.fabric["kind"] == "static" else "pinned")
+    return chosen == "pinned" and system.slurm.strategy != "resume"
+
+
 def time_limit_min(expected_s: float | None, longest_s: float) -> int:
     """Minutes to request: twice the forecast, but never more than the sum of the time limits of all runs.
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from campaign.documents.cell import Cell, Configuration, Scalar, Settings
+from campaign.documents.lease_cost import LeaseCharge, PartForecast
 from campaign.errors import ConfigError, first_problem
 from campaign.files import canonical_json, content_hash, hash_of
 
@@ -42,6 +43,8 @@ class LeaseForecast(_Closed):
     """Of the expected duration, the runs and what lies between them; null where it is unknown."""
     basis: str
     """What the expectation rests on."""
+    parts: tuple[PartForecast, ...] = ()
+    """The same by part."""
 
 
 class PlannedCell(_Closed):
@@ -92,6 +95,8 @@ class LeasePlan(_Closed):
     """By `memory_key`: batch and cell id of every cell of the campaign with this key, in this lease or not."""
     forecast: LeaseForecast | None
     """Expected duration; null where nothing is to be measured."""
+    charge: LeaseCharge | None = None
+    """What a site charges for it, and what its allocation asks for; null where nothing is to be measured."""
     slurm: dict[str, Any]
     """Options of the allocation: those of the system file and its overrides, with those of the profile or command line."""
     campaign_hash: str

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from campaign.documents.cell import Scalar
+from campaign.documents.lease_cost import LeaseCharge, PartForecast
 from campaign.errors import RecordError, first_problem
 from campaign.files import require_json
 
@@ -45,6 +46,14 @@ class Totals(_Closed):
     """Lower end of its 95 % interval; null where it is unknown or assumed."""
     device_hours_high: float | None
     """Upper end of it."""
+    host_hours: float | None = None
+    """Expected host time, in hours; null where it is unknown."""
+    host_hours_low: float | None = None
+    """Lower end of its 95 % interval; null where it is unknown or assumed."""
+    host_hours_high: float | None = None
+    """Upper end of it."""
+    parts: tuple[PartForecast, ...] = ()
+    """Expected durations of all leases one after another, by part."""
     wall_s: float | None
     """Expected duration, in seconds; null where it is unknown."""
     wall_low_s: float | None
@@ -142,6 +151,10 @@ class LeaseCost(_Closed):
     """Upper end of it."""
     expected_least_s: float | None
     """Duration in seconds with the fewest runs; null where it is unknown."""
+    parts: tuple[PartForecast, ...] = ()
+    """The same by part; empty where nothing is to be measured."""
+    charge: LeaseCharge | None = None
+    """What a site charges for it, and what its allocation asks for; null where nothing is to be measured."""
     basis: str
     """What the expectation rests on."""
     run_set: str

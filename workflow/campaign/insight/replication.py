@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -151,18 +151,17 @@ class _Hours:
             cells[lease.configuration.name][cell.id] = cell
         leases = {lease.configuration.name: lease for lease in plan.leases}
         works = [
-            Work(name, lease.configuration, [(cell, 1) for cell in cells[name].values()], lease.needs_fabric)
+            replace(lease.work, lease=name, runs=[(cell, 1) for cell in cells[name].values()])
             for name, lease in leases.items()
         ]
         costs = read_costs(Results(asked.results, plan.campaign.name), asked.learn_from)
         forecaster = forecaster_of(plan.campaign, costs, asked.assumed)
         self.known = not forecaster.forecast(works).unknown
-        prices = forecaster.prices(works)
+        prices = forecaster.prices(works, Work.devices)
         if not self.known:
-            prices = Prices((1.0,) * len(works), tuple((1.0,) * len(work.runs) for work in works))
-        devices = [lease.configuration.devices for lease in leases.values()]
-        self._compose_s = sum(count * once for count, once in zip(devices, prices.once_s, strict=True))
-        self._run_s = sum(count * sum(runs) for count, runs in zip(devices, prices.run_s, strict=True))
+            devices = [work.devices("runs") for work in works]
+            prices = Prices(tuple(devices), tuple((n,) * len(w.runs) for n, w in zip(devices, works, strict=True)))
+        self._compose_s, self._run_s = sum(prices.once_s), sum(map(sum, prices.run_s))
 
     def __call__(self, compositions: int, runs: int, steps: int) -> float:
         longer = 1.0 + self.window_share * (steps / self.steps - 1.0) if steps else 1.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.config.load import files_of
-from campaign.config.open_fabric import fabric_of, unfit
+from campaign.config.open_fabric import fabric_of, hosts_taken, unfit
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.resolve_slurm_options import given_options
 from campaign.config.system_file import SlurmOptions
@@ -24,6 +24,7 @@ from campaign.paths import Results
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption, parse_assumption
 from campaign.plan.cost.budget import Budget, Choice, choose, kept_choice, parse_budget
 from campaign.plan.cost.costs import Costs
+from campaign.plan.cost.estimates import Work
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.history import document_of, earlier_spread, read_costs
 from campaign.plan.cost.ranking import Offer
@@ -158,12 +159,13 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
     forecaster = forecaster_of(campaign, costs, asked.assumed)
     where = campaign.sources.system.place("fabric")
     with fabric_of(campaign.system, results.system_state(campaign.system.name), where) as fabric:
-        why_not = unfit(fabric, campaign)
+        why_not, taken = unfit(fabric, campaign), hosts_taken(fabric, campaign)
 
         def planned(of: Matrix) -> Plan:
             return build_plan(
-                campaign, of, known.measured, forecaster, known.stops, implied, where=asked.where, unfit=why_not
-            )
+                campaign, of, known.measured, forecaster, known.stops, implied,
+                where=asked.where, unfit=why_not, taken=taken,
+            )  # fmt: skip
 
         plan = planned(matrix)
         if asked.budget:
@@ -212,7 +214,9 @@ def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster
             f"--budget {budget}: {unknown.words()}, so what it pays for cannot be said; {unknown.advice()}"
         )
     every = [lease.work for lease in plan.leases]
-    works, prices = without_references(every, forecaster.prices(every))
+    by_devices = budget.unit == "device-hours"
+    every_price = forecaster.prices(every, Work.devices) if by_devices else forecaster.prices(every)
+    works, prices = without_references(every, every_price)
     to_do = {(cell.id, lease.composition): count for lease in plan.leases for cell, count in lease.work.runs}
     missing: dict[str, list[int]] = {cell.id: [] for cell in matrix.cells}
     for cell, run in known.missing(matrix.cells):
@@ -221,18 +225,17 @@ def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster
             to_do[here] -= 1
             missing[cell.id].append(run)
     recorded = Counter(cell for cell, _ in known.measured)
-    by_devices = budget.unit == "device-hours"
     hosts = 1 if isolation(plan.campaign) == "machine" else host_count(plan.campaign)
 
     def value(seconds: Sequence[float]) -> float:
-        each = list(zip((work.configuration for work in works), seconds, strict=True))
         if by_devices:
-            return sum(configuration.devices * s for configuration, s in each) / 3600
+            return sum(seconds) / 3600
+        each = zip((work.configuration for work in works), seconds, strict=True)
         return wall_s(plan.campaign, [(configuration, s) for configuration, s in each if s]) / 3600
 
     def weight(configuration: Configuration) -> float:
         if by_devices:
-            return configuration.devices / 3600
+            return 1 / 3600
         return (1 if hosts == 1 else min(configuration.hosts, hosts) / hosts) / 3600
 
     return choose(

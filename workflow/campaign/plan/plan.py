@@ -14,9 +14,11 @@ from campaign.config.expand_shapes import Impossible
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import EarlierSpread
+from campaign.documents.lease_cost import LeaseCharge
 from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
 from campaign.plan.cost.budget import Choice
-from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, Work
+from campaign.plan.cost.charge import Charges, held
+from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, Held, Work
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import missing_runs
@@ -52,6 +54,8 @@ class PlannedLease:
     """What the least duration is of."""
     over: Mapping[str, int]
     """Repetitions here of the cells that a target ended before their most, by cell id."""
+    charge: LeaseCharge | None = None
+    """What a site charges for it, and what its allocation asks for; None where nothing is to be measured."""
 
     @property
     def expected_s(self) -> float | None:
@@ -235,22 +239,25 @@ def build_plan(
     *,
     where: str | None = None,
     unfit: Callable[[Configuration], str | None] = lambda _: None,
+    taken: Callable[[Configuration], Collection[str]] = lambda _: (),
 ) -> Plan:
     """Order the cells into leases and cost them.
 
     measured: keys of the runs that have a record. stops: what ended cells before their most repetitions. implied: ids of cells
-    whose missing runs are not started. unfit: says why a configuration does not fit the pool, or None.
+    whose missing runs are not started. unfit: says why a configuration does not fit the pool, or None. taken: hosts
+    that a configuration takes, as far as that is known beforehand.
     """
     known = forecaster or Forecaster()
     ended = stops or {}
     in_the_middle = usual(ended.values())
     spared = set(implied)
+    holds = _Holds(campaign, taken)
     leases = [
-        _lease(name, composition, cells, measured, ended, spared, in_the_middle)
+        _lease(name, composition, cells, measured, ended, spared, in_the_middle, holds)
         for (name, composition), cells in _by_lease(campaign, matrix.cells).items()
     ]
     leases.sort(key=_order(campaign))
-    leases, forecast = _costed(leases, known)
+    leases, forecast = _costed(leases, known, campaign, holds)
     names = dict.fromkeys(lease.configuration.name for lease in leases)
     by_name = {c.name: c for c in campaign.configurations}
     reasons = {name: why for name in names if (why := unfit(by_name[name]))}
@@ -273,14 +280,36 @@ def build_plan(
     )
 
 
-def _costed(leases: Sequence[PlannedLease], forecaster: Forecaster) -> tuple[list[PlannedLease], Forecast]:
+class _Holds:
+    """What leases of each configuration hold, and on which hosts."""
+
+    def __init__(self, campaign: Campaign, taken: Callable[[Configuration], Collection[str]]) -> None:
+        self._system, self._taken = campaign.system, taken
+        self._known: dict[str, tuple[Held, Collection[str]]] = {}
+
+    def __call__(self, configuration: Configuration) -> tuple[Held, Collection[str]]:
+        if configuration.name not in self._known:
+            hosts = self._taken(configuration)
+            self._known[configuration.name] = held(self._system, configuration, hosts), hosts
+        return self._known[configuration.name]
+
+
+def _costed(
+    leases: Sequence[PlannedLease], forecaster: Forecaster, campaign: Campaign, holds: _Holds
+) -> tuple[list[PlannedLease], Forecast]:
     """The leases with what they will take, and with the least where targets may end cells."""
+    charges = Charges(campaign)
     forecast = forecaster.forecast([lease.work for lease in leases])
     least: Sequence[Expected] = forecast.leases
     if any(lease.missing_least < lease.missing for lease in leases):
         least = forecaster.forecast([lease.fewest for lease in leases]).leases
     return [
-        replace(lease, expected=expected, expected_least_s=fewest.expected_s)
+        replace(
+            lease,
+            expected=expected,
+            expected_least_s=fewest.expected_s,
+            charge=charges(lease.work, expected, holds(lease.configuration)[1]) if lease.work.count else None,
+        )
         for lease, expected, fewest in zip(leases, forecast.leases, least, strict=True)
     ], forecast
 
@@ -344,6 +373,7 @@ def _lease(
     stops: Mapping[CellIn, Reached],
     implied: Collection[str],
     in_the_middle: int | None,
+    holds: _Holds,
 ) -> PlannedLease:
     missing = missing_runs(cells, measured, stops)
     to_start = [(cell, repetition) for cell, repetition in missing if cell.id not in implied] if implied else missing
@@ -374,8 +404,8 @@ def _lease(
         expected=NOTHING,
         expected_least_s=0.0,
         often=often,
-        work=_work(name, configuration, probable),
-        fewest=_work(name, configuration, fewest),
+        work=_work(name, configuration, probable, holds),
+        fewest=_work(name, configuration, fewest, holds),
         over=over,
     )
 
@@ -396,11 +426,11 @@ def _range(
     return fewest, probable
 
 
-def _work(lease: str, configuration: Configuration, runs: Sequence[tuple[Cell, int]]) -> Work:
+def _work(lease: str, configuration: Configuration, runs: Sequence[tuple[Cell, int]], holds: _Holds) -> Work:
     counts: dict[str, tuple[Cell, int]] = {}
     for cell, _ in runs:
         counts[cell.id] = (cell, counts[cell.id][1] + 1 if cell.id in counts else 1)
-    return Work(lease, configuration, tuple(counts.values()), needs_fabric(configuration))
+    return Work(lease, configuration, tuple(counts.values()), needs_fabric(configuration), holds(configuration)[0])
 
 
 def _packed(jobs: Sequence[tuple[int, float]], hosts: int) -> float:

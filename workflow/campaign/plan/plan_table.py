@@ -21,7 +21,7 @@ from campaign.documents.plan import (
     Totals,
 )
 from campaign.plan.cost.budget import Choice
-from campaign.plan.lease_plans import DocumentNames, plan_digest
+from campaign.plan.lease_plans import DocumentNames, part_forecasts, plan_digest
 from campaign.plan.plan import Plan, isolation
 from campaign.plan.repetitions import said
 
@@ -70,9 +70,13 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             leases=len(plan.leases),
             recompositions=plan.recompositions,
             recompositions_least=plan.recompositions_least,
-            device_hours=None if plan.device_hours is None else round(plan.device_hours, 4),
+            device_hours=_hours(plan.forecast.device_s.expected_s),
             device_hours_low=_hours(plan.forecast.device_s.low_s),
             device_hours_high=_hours(plan.forecast.device_s.high_s),
+            host_hours=_hours(plan.forecast.host_s.expected_s),
+            host_hours_low=_hours(plan.forecast.host_s.low_s),
+            host_hours_high=_hours(plan.forecast.host_s.high_s),
+            parts=part_forecasts(plan.forecast.total),
             wall_s=_rounded(plan.wall_s),
             wall_low_s=_rounded(plan.wall_range_s and plan.wall_range_s[0]),
             wall_high_s=_rounded(plan.wall_range_s and plan.wall_range_s[1]),
@@ -107,6 +111,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
                 expected_low_s=_rounded(lease.expected.low_s),
                 expected_high_s=_rounded(lease.expected.high_s),
                 expected_least_s=_rounded(lease.expected_least_s),
+                parts=part_forecasts(lease.expected, lease.work) if lease.work.count else (),
+                charge=lease.charge,
                 basis=lease.basis,
                 run_set=lease.digest,
                 document=f"leases/{name(lease)}",

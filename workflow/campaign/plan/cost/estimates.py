@@ -23,10 +23,11 @@ Kind = tuple[str, str]
 
 @dataclass(frozen=True)
 class Held:
-    """Devices and hosts that are held in each part of a lease's time."""
+    """Devices and hosts that are held in each part of a lease's time. idle: devices that no run uses."""
 
     devices: Mapping[Part, float]
     hosts: Mapping[Part, float]
+    idle: float = 0.0
 
 
 @dataclass(frozen=True)
