@@ -37,6 +37,7 @@ _FREE = (
     "campaign.protocol.attempts",
     "campaign.protocol.compose_wait_s",
     "campaign.protocol.isolation",
+    "campaign.protocol.links.sizes_bytes",
     "references",
     "system.launcher",
     "system.description",

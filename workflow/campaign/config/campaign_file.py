@@ -134,8 +134,9 @@ class LinkMeasurement(Model):
     compositions: Literal["first", "all"] = "first"
     """With several compositions of a configuration: measure the links of the first one, or of each. The stage takes as long as
     several runs."""
-    sizes_bytes: Many[Annotated[int, Field(ge=8, le=2**30)]] = (8, 4096, 65536, 2**20, 2**24, 2**26, 2**28)
-    """Message sizes, each rounded down to whole fp32 numbers. The smallest gives the latency, the largest the bandwidth."""
+    sizes_bytes: Many[Annotated[int, Field(ge=8, le=2**30)]] | None = None
+    """Message sizes, each rounded down to whole fp32 numbers. The smallest gives the latency, the largest the bandwidth. Default:
+    8 B, 4 KiB, 64 KiB, 1 MiB, 16 MiB, 64 MiB, and between GPUs 256 MiB; on CPU cores, 64 MiB are beyond every cache."""
     repeats: Annotated[int, Field(ge=3, le=1000)] = 5
     """Timed repeats of each size; their median counts."""
     warmup: Annotated[int, Field(ge=0, le=1000)] = 2
@@ -146,6 +147,9 @@ class LinkMeasurement(Model):
     """Measuring programs: the built-in `torch`, or programs installed on the hosts. Missing programs are reported."""
     tolerance_pct: Annotated[float, Field(gt=0, lt=100)] = 25.0
     """A link that is slower than expected for its type by more than this is flagged in every record of the composition."""
+
+    def sizes_on(self, runs_on: Literal["cuda", "cpu"]) -> tuple[int, ...]:
+        return self.sizes_bytes or (8, 4096, 65536, 2**20, 2**24, 2**26, *([2**28] if runs_on == "cuda" else []))
 
 
 class ReferenceMeasurement(Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -201,6 +202,18 @@ def test_what_cannot_be_started_at_all_is_the_apparatus_failure(tmp_path: Path) 
 
     with pytest.raises(LaunchError):
         measure(Refuses(), composition((2, 0)), tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("runs_on", "largest"), [("cuda", 2**28), ("cpu", 2**26)])
+def test_between_processes_no_message_is_larger_than_says_something(tmp_path: Path, runs_on: Any, largest: int) -> None:
+    class Looks:
+        def run(self, step: Any, *_: Any) -> Any:
+            assert json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text())["sizes_bytes"][-1] == largest
+            raise LaunchError("seen")
+
+    looks: Any = Looks()
+    with pytest.raises(LaunchError, match="seen"):
+        measure_links(looks, THREE, runs_on, LinkMeasurement(), tmp_path, "links-test", tmp_path / "log")
 
 
 def test_a_rank_without_a_valid_specification_says_so(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from campaign.config.campaign_file import LinkMeasurement
 from campaign.fabrics.hardware import Composition
 from campaign.launch.protocol import Launcher, Limits
+from campaign.observe.links.spec import LinkSpec
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import Scope, read_log
 from campaign.workloads.protocol import Step
@@ -64,7 +65,13 @@ def _slots(ranks_by_host: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def measure(
-    launcher: Launcher, composition: Composition, settings: LinkMeasurement, directory: Path, marker: str, log: Path
+    launcher: Launcher,
+    composition: Composition,
+    spec: LinkSpec,
+    settings: LinkMeasurement,
+    directory: Path,
+    marker: str,
+    log: Path,
 ) -> tuple[dict[str, Any], list[str]]:
     """The output of each external tool by tool and start, and a problem for each that printed no result."""
     ranks_by_host = {host.name: len(host.devices) for host in composition.hosts if host.devices}
@@ -73,7 +80,7 @@ def measure(
     for tool in settings.tools:
         if tool == "torch" or not ranks_by_host:
             continue
-        for number, start in enumerate(starts(tool, ranks_by_host, max(settings.sizes_bytes))):
+        for number, start in enumerate(starts(tool, ranks_by_host, max(spec.sizes_bytes))):
             own = log.with_name(f"{log.stem}.{tool}.{number}{log.suffix}")
             own.unlink(missing_ok=True)
             argv = ("sh", "-c", _IF_THERE, "sh", start.argv[0], start.program, *start.argv)

@@ -53,7 +53,8 @@ def measure_links(
     devices = described(composition)
     spec = LinkSpec(
         hosts=tuple(device.host for device in devices) or ("none",),
-        **settings.model_dump(include={"sizes_bytes", "repeats", "warmup", "budget_s"}),
+        sizes_bytes=settings.sizes_on(runs_on),
+        **settings.model_dump(include={"repeats", "warmup", "budget_s"}),
         device=runs_on,
         time_out_s=settings.budget_s + _TIME_OUT_S,
     )
@@ -61,7 +62,7 @@ def measure_links(
     problems: list[str] = []
     if devices and TORCH in settings.tools:
         ranks, problems = _measured_by_ranks(spec, devices, launcher, directory / TORCH, f"{marker}.{TORCH}", log)
-    programs, absent = external_tools.measure(launcher, composition, settings, directory, marker, log)
+    programs, absent = external_tools.measure(launcher, composition, spec, settings, directory, marker, log)
     parts = measured(spec, devices, ranks)
     document = LinksDocument(
         **{**parts, "tools": (*parts["tools"], *programs)},
