@@ -122,7 +122,10 @@ def _prior_freedom(variance: Floats, freedom: Floats, stratum: Integers, pool: F
         p = scipy.special.chdtrc(np.maximum(n - 1, 1), np.maximum(bartlett / correction, 0.0))
         excess = squares / np.maximum(n - 1, 1) - expected
     differ = (n >= 3) & (p < _HETEROGENEOUS) & (excess > 0) & (pool > 0)
-    return np.where(differ, 2 * _trigamma_inverse(np.where(differ, excess, 1.0)), np.inf)
+    prior = np.full(count, np.inf)
+    if differ.any():
+        prior[differ] = 2 * _trigamma_inverse(excess[differ])
+    return prior
 
 
 def _trigamma_inverse(value: Floats) -> Floats:
