@@ -1,17 +1,16 @@
-"""Small systems, one per fabric of the table, each with room for exactly one lease of its configuration.
-
-Run as a module, with an action, a fabric, a directory and a lease id, it is the other process of the tests.
-"""
+"""Small systems, one per fabric of the table, each with room for exactly one lease of its configuration; and the other process of
+the tests."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from campaign.testbed.control_planes.server import Server
 
 SERVERS: dict[Path, Server] = {}
 """The emulated control planes of this process, by the directory of the state that is with them."""
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def configuration(name: str = "c", **changes: Any) -> Configuration:
@@ -184,15 +182,47 @@ def dies_after_a_detach(fabric: Any) -> None:
     detaching.detach = deadly
 
 
-def start(action: str, system: str, directory: Path, lease_id: str) -> subprocess.Popen[str]:
-    """Start another process on the same state; its exit status and output say how it went."""
+class Other:
+    """Another process on the same state, forked from a server that has imported this module: interpreters take seconds."""
+
+    def __init__(self, *words: str) -> None:
+        self._hears, says = _FORKS.Pipe(duplex=False)
+        self._process = _FORKS.Process(target=_live, args=(says, *words))
+        self._process.start()
+        says.close()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout_s: float = 30) -> int | None:
+        self._process.join(timeout_s)
+        return self._process.exitcode
+
+    def says(self, timeout_s: float = 30) -> str:
+        """What it says next; empty when it has ended."""
+        try:
+            return str(self._hears.recv()) if self._hears.poll(timeout_s) else "nothing yet"
+        except EOFError:
+            return ""
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._hears.close()
+
+
+def start(action: str, system: str, directory: Path, lease_id: str) -> Other:
+    """Start another process on the same state; its exit status and what it says tell how it went."""
     if SYSTEMS[system].emulated:
         reached(SYSTEMS[system], directory)  # the control plane outlives its clients
-    command = [sys.executable, "-m", "tests.contract.fabric_fixtures", action, system, str(directory), lease_id]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Other(action, system, str(directory), lease_id)
 
 
-def main(action: str, name: str, directory: str, lease_id: str) -> int:
+def _live(says: Connection, action: str, name: str, directory: str, lease_id: str) -> None:
     system, state_dir = SYSTEMS[name], Path(directory)
     fabric: Any = system.open(state_dir)
     if action in ("die_before", "die_after"):
@@ -212,13 +242,12 @@ def main(action: str, name: str, directory: str, lease_id: str) -> int:
     try:
         acquire(fabric, system.request(lease_id), state_dir / "leases", wait_s=0, poll_s=0)
     except (Busy, Conflict) as error:
-        print(f"{type(error).__name__}: {error}")
-        return 3
-    print("READY", flush=True)
+        says.send(f"{type(error).__name__}: {error}")
+        sys.exit(3)
+    says.send("READY")
     if action in ("hold", "race"):
         time.sleep(60)
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["__main__", __name__])

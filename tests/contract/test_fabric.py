@@ -195,15 +195,13 @@ def test_two_processes_that_race_for_the_last_device_get_one_lease(system: Syste
         while all(racer.poll() is None for racer in racers) and time.monotonic() < until:
             time.sleep(0.01)
         lost = [racer for racer in racers if racer.poll() is not None]
-        assert [racer.returncode for racer in lost] == [3], lost[0].communicate()
+        assert [racer.poll() for racer in lost] == [3], lost[0].says()
         (won,) = (racer for racer in racers if racer not in lost)
-        assert won.stdout is not None
-        assert won.stdout.readline() == "READY\n"
+        assert won.says() == "READY"
         assert list(system.open(tmp_path).held()) == [f"racer{racers.index(won)}"]
     finally:
         for racer in racers:
-            racer.kill()
-            racer.communicate()
+            racer.end()
 
 
 @pytest.mark.parametrize("name", KEEPING)
@@ -254,8 +252,8 @@ def test_what_stays_attached_is_in_place_for_the_next_lease_of_its_block_alone(n
 def test_a_process_that_is_killed_while_it_moves_what_stayed_loses_nothing(name: str, tmp_path: Path) -> None:
     system = SYSTEMS[name]
     owner = start("die_moving", system.name, tmp_path, "one")
-    out, err = owner.communicate(timeout=30)
-    assert owner.returncode == -signal.SIGKILL, out + err
+    assert owner.wait() == -signal.SIGKILL, owner.says()
+    owner.end()
     fabric, journals = system.open(tmp_path), tmp_path / "leases"
     assert fabric.clear("demo/") == () or fabric.held()  # what the dead lease claimed is not free to be cleared
     reconcile(fabric, journals, is_alive=partial(is_owned, journals), dry_run=False, poll_s=0)
@@ -270,8 +268,8 @@ def test_a_killed_owner_leaves_nothing_after_reconciliation(moment: str, system:
     if moment == "die_amid" and system.open(tmp_path).capabilities().atomic:
         moment = "die_after"  # nothing is in its midst
     owner = start(moment, system.name, tmp_path, "one")
-    out, err = owner.communicate(timeout=30)
-    assert owner.returncode == -signal.SIGKILL, out + err
+    assert owner.wait() == -signal.SIGKILL, owner.says()
+    owner.end()
     journals, fabric = tmp_path / "leases", system.open(tmp_path)
     assert Journal(journals, "one").state == "COMPOSING"
     assert not is_owned(journals, "one")
@@ -291,16 +289,14 @@ def test_a_killed_owner_leaves_nothing_after_reconciliation(moment: str, system:
 def test_a_lease_of_a_killed_owner_is_taken_over(system: System, tmp_path: Path) -> None:
     owner = start("hold", system.name, tmp_path, "one")
     try:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == "READY\n", owner.communicate()
+        assert owner.says() == "READY"
         fabric, journals = system.open(tmp_path), tmp_path / "leases"
         assert is_owned(journals, "one")
         assert reconcile(fabric, journals, is_alive=partial(is_owned, journals), dry_run=False) == []
         with pytest.raises(Conflict, match=f"process {owner.pid} .* alive"):
             acquire(fabric, system.request("one"), journals, wait_s=0, poll_s=0)
     finally:
-        owner.kill()
-        owner.communicate()
+        owner.end()
     held = fabric.held()["one"]
     lease = acquire(fabric, system.request("one", owner="heir"), journals, wait_s=0, poll_s=0)
     assert {device.fabric_id for device in lease.composition.devices} == set(held.devices)
