@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.workloads.trainer.rank_driver import Driver
+from tests.unit.workloads.trainer.rank_driver import SERVER_OF_TESTS, Driver
 
 # As in a rank: two OpenMP threads on two busy cores make a step of milliseconds take a second.
 torch.set_num_threads(1)
@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def driver() -> Iterator[Driver]:
-    driver = Driver()
+    driver = Driver(SERVER_OF_TESTS)
     yield driver
     driver.close()
 

@@ -22,6 +22,28 @@ from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.trainer.rank_interface import RankResult, read_results
 
 SERVER = ("-m", "campaign.workloads.trainer.forkserver")
+SERVER_OF_TESTS = (
+    "-c",
+    """
+import os, sys
+from campaign.workloads.trainer import forkserver, rank
+main, import_everything = rank.main, forkserver._import_everything
+
+def program():
+    if "TEST_PROGRAM" in os.environ:
+        exec(os.environ["TEST_PROGRAM"], {"main": main})
+        os._exit(0)
+    main()
+
+def more():
+    import_everything()
+    import torch._inductor.compile_fx  # each rank of a compiled model would
+
+rank.main, forkserver._import_everything = program, more
+sys.exit(forkserver.main())
+""",
+)
+"""One server for all tests: a rank can be another program, which may call the rank's own `main`."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +89,12 @@ class Driver:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def start(self, directory: Path, specs: list[dict[str, Any]]) -> list[int]:
-        """One spec a rank (all the same in a real run); gives the pids."""
+    def start(self, directory: Path, specs: list[dict[str, Any]], program: str = "") -> list[int]:
+        """One spec a rank (all the same in a real run); gives the pids. program: instead of the rank's, with `SERVER_OF_TESTS`."""
         directory.mkdir(parents=True, exist_ok=True)
         environment = {"PATH": os.environ["PATH"], "WORLD_SIZE": str(len(specs)), "MASTER_ADDR": "127.0.0.1"}
         environment |= {"MASTER_PORT": str(free_port()), "CAMPAIGN_OUT": str(directory)}
+        environment |= {"TEST_PROGRAM": program} if program else {}
         ranks = []
         for rank, spec in enumerate(specs):
             path = directory / f"spec{rank}.json"
@@ -93,8 +116,10 @@ class Driver:
         assert stopped in (None, "failed rank"), f"the ranks did not end in {patience_s} s"
         return Outcome(codes, read_results(directory, world_size), (directory / "log").read_text())
 
-    def run(self, directory: Path, spec: dict[str, Any], world_size: int = 1, patience_s: float = 60) -> Outcome:
-        self.start(directory, [spec] * world_size)
+    def run(
+        self, directory: Path, spec: dict[str, Any], world_size: int = 1, patience_s: float = 60, program: str = ""
+    ) -> Outcome:
+        self.start(directory, [spec] * world_size, program)
         return self.finish(directory, world_size, patience_s)
 
     def close(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.model_catalog import model_info
 from tests.campaign_files import one_cell, one_run
-from tests.unit.workloads.trainer.rank_driver import Driver
 
 Spec = Callable[..., dict[str, Any]]
 LONG = 10_000_000  # steps
@@ -82,24 +81,16 @@ def test_rank_0_decides_how_long_a_warm_up_is_and_the_other_follows(
 
 
 NEVER_STEADY = """
-import os, sys
+import os
 from pathlib import Path
 from campaign.workloads import steady_warmup
-from campaign.workloads.trainer import forkserver
 def has_trend(times_s):
     Path(os.environ["CAMPAIGN_OUT"], f"lengthened{os.environ['RANK']}").touch()
     return True
 steady_warmup.has_trend = has_trend
-sys.exit(forkserver.main())
+main()
 """
-
-
-@pytest.fixture(scope="module")
-def never_steady() -> Iterator[Driver]:
-    """A server whose ranks lengthen their warm-up for ever."""
-    driver = Driver(("-c", NEVER_STEADY))
-    yield driver
-    driver.close()
+"""A rank that lengthens its warm-up for ever."""
 
 
 @pytest.mark.slow
@@ -108,17 +99,17 @@ def never_steady() -> Iterator[Driver]:
     [(0, signal.SIGKILL, "crashed"), (1, signal.SIGKILL, "crashed"), (0, signal.SIGSTOP, "comm_timeout")],
 )
 def test_a_rank_that_is_lost_in_a_lengthened_warm_up_ends_the_run(
-    never_steady: Driver, tmp_path: Path, nano_spec: Spec, lost: int, sent: signal.Signals, status: str
+    driver: Any, tmp_path: Path, nano_spec: Spec, lost: int, sent: signal.Signals, status: str
 ) -> None:
     run = one_run(tmp_path / "run", one_cell(devices=2, workload="nano"))
     spec = nano_spec(warmup_steps=4, warmup_steps_max=LONG, time_out_s=3.0)
-    pids = never_steady.start(run.directory, [spec] * 2)
+    pids = driver.start(run.directory, [spec] * 2, NEVER_STEADY)
     end_s = time.monotonic() + 90
     while not all((run.directory / f"lengthened{rank}").exists() for rank in range(2)):
         assert time.monotonic() < end_s, (run.directory / "log").read_text()
         time.sleep(0.02)
     os.kill(pids[lost], sent)
-    codes = tuple(never_steady.finish(run.directory, 2, patience_s=30).codes)
+    codes = tuple(driver.finish(run.directory, 2, patience_s=30).codes)
     assert codes[1 - lost] not in (0, None)
     outcome = FILE.read(run, Ended(codes, 0.0, 1.0), Log(run.directory / "log"))
     assert outcome.status == status

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +11,11 @@ import torch
 
 from campaign.workloads.rank_launchers import free_port
 
-# A process of its own, as ranks are forked: pytest's has threads. Arguments: directory, scenarios as JSON. Each rank leaves its
+# A process of its own, as ranks are forked: pytest's has threads. Its specification is the scenarios. Each rank leaves its
 # whole parameters, and what one more step hands to collectives. No conv nets: batch norms see the samples of their rank.
 PROGRAM = """
 import json, os, sys, traceback
+os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 from pathlib import Path
 import torch
 import torch.distributed as dist
@@ -27,9 +25,8 @@ from campaign.workloads.trainer.training_session import Session
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
 torch.set_num_threads(1)
-torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).zero_grad()
 import torch.distributed.optim
-out = Path(sys.argv[1])
+out = Path(os.environ["CAMPAIGN_OUT"])
 
 def counted(step, ddp):
     found = {"reduced": 0, "gathered": 0, "scattered": 0, "broadcast": 0}
@@ -77,7 +74,7 @@ def train(rank, ranks, name, model, optimizer, spec):
         (out / f"{name}-{rank}.json").write_text(json.dumps({"found": found, "said": result.model_dump()}))
     torch.save(whole, out / f"{name}-{rank}.pt")
 
-for name, (ranks, port, *rest) in json.loads(sys.argv[2]).items():
+for name, (ranks, port, *rest) in json.loads(Path(os.environ["CAMPAIGN_SPEC"]).read_text()).items():
     os.environ["MASTER_PORT"] = str(port)
     children = []
     for rank in range(ranks):
@@ -149,13 +146,11 @@ Parameters = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("trained")
     scenarios = {name: (ranks, free_port(), *rest) for name, (ranks, *rest) in SCENARIOS.items()}
-    where = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", PROGRAM, str(directory), json.dumps(scenarios)]
-    done = subprocess.run(command, env={**os.environ, **where}, capture_output=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr.decode()
+    outcome = driver.run(directory, scenarios, patience_s=300, program=PROGRAM)
+    assert outcome.codes == [0], outcome.log
     return directory
 
 
