@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from unittest import mock
 
 import pandas as pd
-import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MplFigure
 
@@ -39,17 +40,17 @@ def without_unit(figure: Figure, drawing: Drawing) -> list[str]:
     ]
 
 
-def unnamed_axes(figure: Figure, data: FigureData, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def with_pictures(figure: Figure, data: FigureData) -> tuple[Drawing, list[MplFigure]]:
+    """The drawing, and the pictures that it is painted from."""
+    pictures: list[MplFigure] = []
+    painted = plot.to_svg
+    with mock.patch.object(plot, "to_svg", lambda picture: pictures.append(picture) or painted(picture)):
+        return figure.draw(data), pictures
+
+
+def unnamed_axes(pictures: Sequence[MplFigure]) -> list[str]:
     """Axes with numbers or words beside them, and no name: of its own, or, for y, of the first panel of the row."""
-    drawn: list[MplFigure] = []
-
-    def kept(picture: MplFigure) -> str:
-        drawn.append(picture)
-        return UNPAINTED
-
-    monkeypatch.setattr(plot, "to_svg", kept)
-    figure.draw(data)
-    panels = [axes for picture in drawn for axes in picture.axes if axes.get_label() != "<colorbar>"]
+    panels = [axes for picture in pictures for axes in picture.axes if axes.get_label() != "<colorbar>"]
     rows = {_row(axes) for axes in panels if axes.get_ylabel()}
     across = [axes for axes in panels if axes.xaxis.get_tick_params()["labelbottom"] and axes.get_xticks().size]
     nameless = [f"x of {axes.get_title()!r}" for axes in across if not (axes.get_xlabel() or not _words(axes))]

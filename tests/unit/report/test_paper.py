@@ -20,7 +20,7 @@ from tests.unit.report import report_data as synthetic
 
 @pytest.fixture(scope="module")
 def tables() -> Tables:
-    plan = [entry for entry in synthetic.planned(2) if entry.cell.workload == "bert" and entry.cell.batch == 8]
+    plan = [each for each in synthetic.planned(2) if (each.cell.workload, each.cell.batch) == ("bert", 8)]
     runs = runs_table(synthetic.records(plan))
     return Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from campaign.archive import report_from_archive
+
 ARCHIVE = Path(__file__).parents[2] / "data" / "archives" / "archive-2.zip"
-PLACES = (
-    {"PYTHONHASHSEED": "1", "TZ": "Pacific/Kiritimati", "LC_ALL": "C", "OMP_NUM_THREADS": "1"},
-    {"PYTHONHASHSEED": "2", "TZ": "America/Los_Angeles", "LC_ALL": "C.UTF-8", "COLUMNS": "40"},
-)
+PLACE = {"PYTHONHASHSEED": "1", "TZ": "Pacific/Kiritimati", "LC_ALL": "C", "OMP_NUM_THREADS": "1", "COLUMNS": "40"}
 
 
 def test_the_report_of_an_archive_is_the_same_bytes_everywhere(tmp_path: Path) -> None:
-    pages = [tmp_path / f"{number}" / "page.html" for number in range(len(PLACES))]
-    started = []
-    for page, place in zip(pages, PLACES, strict=True):
-        page.parent.mkdir()
-        command = [sys.executable, "-m", "campaign.cli.main", "report", str(ARCHIVE), "--output", str(page)]
-        environment = {**os.environ, **place, "HOME": str(page.parent), "MPLCONFIGDIR": str(page.parent)}
-        started.append(subprocess.Popen(command, cwd=page.parent, env=environment, stderr=subprocess.PIPE, text=True))
-    for process in started:
+    here, there = tmp_path / "here.html", tmp_path / "elsewhere" / "page.html"
+    there.parent.mkdir()
+    command = [sys.executable, "-m", "campaign.cli.main", "report", str(ARCHIVE), "--output", str(there)]
+    environment = {**os.environ, **PLACE, "HOME": str(there.parent), "MPLCONFIGDIR": str(there.parent)}
+    with subprocess.Popen(command, cwd=there.parent, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        report_from_archive(ARCHIVE, here)
         _, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said
-    first, second = (hashlib.sha256(page.read_bytes()).hexdigest() for page in pages)
-    assert first == second
-    assert pages[0].stat().st_size > 50_000
+    assert process.returncode == 0, said
+    # Not compared by `==` in the assertion: pytest would take a minute to say how pages differ.
+    same = here.read_bytes() == there.read_bytes()
+    assert same
+    assert here.stat().st_size > 50_000
