@@ -390,12 +390,16 @@ def test_a_host_may_have_two_models(tmp_path: Path) -> None:
         (UNEVEN, {"exclusive": False}, "unequal ones need whole hosts"),
         (UNEVEN, {"strategy": "resume"}, "unequal ones need `slurm.placement: pinned`, and not strategy resume"),
         (UNEVEN, {"placement": "scheduler"}, "Slurm would choose any hosts"),
+        (UNEVEN, {"gpus": True}, "of unequal hosts Slurm grants numbers of GPUs, not the composed ones"),
     ],
 )
 def test_what_cannot_be_said_of_unequal_hosts(
     tmp_path: Path, shape: dict[str, Any], system: dict[str, Any], message: str
 ) -> None:
-    slurm = {"system.launcher": "slurm", "system.slurm": system} if system else {}
+    slurm: dict[str, Any] = {}
+    if system:
+        kind = "cuda" if system.pop("gpus", False) else "cpu"
+        slurm = {"system.launcher": "slurm", "system.slurm": system, "system.devices": {"cpu-rank": {"runs_on": kind}}}
     with pytest.raises(ConfigError, match=re.escape(message)):
         load(tmp_path, {"campaign.configurations": [shape], **slurm})
 

@@ -122,13 +122,22 @@ def test_each_task_is_the_rank_of_its_host_and_number(tmp_path: Path) -> None:
     assert shown == ["0 4 0 1 a", "1 4 0 3 b", "3 4 2 3 b"]
     assert [end.host for end in read_ends(tmp_path, 4)] == ["a", "b", None, "b"]
     assert task.run("c").returncode == 125
-    # srun starts equally many tasks on every host: those beyond a host's ranks do nothing.
-    idle = task.run("a", 1)
-    assert (idle.returncode, idle.stdout) == (0, "")
-    assert read_ends(tmp_path, 4)[1].host == "b"
-    argv = step_argv(step, Limits(1.0), tmp_path, tmp_path, name="n", gres="gpu", cpus_per_task=None)
-    assert "--ntasks-per-node=3" in argv
-    assert not any(word.startswith("--gres") for word in argv)
+
+
+@pytest.mark.parametrize(
+    ("per_rank", "gres", "asked"),
+    [
+        (True, "gpu", ["--ntasks=4", "--nodelist=a,b,b,b", "--distribution=arbitrary", "--gpus-per-task=1"]),
+        (True, "gpu:a100", ["--gpus-per-task=a100:1", "--gpu-bind=none"]),
+        (False, "gpu", ["--ntasks=1", "--nodelist=a", "--ntasks-per-node=1", "--gpus-per-task=1"]),
+        (True, "fpga", ["--nodelist=a,b,b,b", "--gres=none"]),
+    ],
+)
+def test_tasks_of_unequal_hosts_ask_for_their_own_devices(per_rank: bool, gres: str, asked: list[str]) -> None:
+    step = sh("true", {"a": 1, "b": 3}, per_rank)
+    argv = step_argv(step, Limits(1.0), Path("s"), Path("l"), name="n", gres=gres, cpus_per_task=None)
+    assert set(asked) <= set(argv)
+    assert not any(word.startswith("--gres=gpu") for word in argv)
 
 
 def test_what_the_workload_says_of_its_environment_counts(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_what_shapes_a_job_does_not_shape_its_steps() -> None:
 
 
 def test_a_step_says_its_whole_shape() -> None:
-    argv = over(["a", "b"], 3)
+    argv = over({"a": 3, "b": 3})
     assert {"--nodes=2", "--nodelist=a,b", "--ntasks=6", "--ntasks-per-node=3", "--overlap"} <= set(argv)
 
 

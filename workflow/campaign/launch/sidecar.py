@@ -121,7 +121,7 @@ def step_argv(
     options = ["--mem=0", "--cpu-bind=none", "--job-name=sidecar", f"--output={output}"]
     if not looks_at_devices:
         options.append("--gres=none")
-    return [*over(hosts, 1), *options, "/bin/sh", "-c", script]
+    return [*over(dict.fromkeys(hosts, 1)), *options, "/bin/sh", "-c", script]
 
 
 def _with_host(word: str) -> str:

@@ -18,7 +18,7 @@ from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.launch_prefix import Given
 from campaign.launch.protocol import Limits
 from campaign.processes.marked import MARK
-from campaign.slurm.run_on_hosts import last_complaint, launch_failures, over
+from campaign.slurm.run_on_hosts import devices_of_tasks, last_complaint, launch_failures, over
 from campaign.workloads.failures import MEMORY_ENDED
 from campaign.workloads.protocol import Step
 
@@ -129,8 +129,6 @@ def _place(step: Step, placement: StepPlacement) -> Iterator[str]:
         first += count
     yield '*) echo "$SLURMD_NODENAME is no host of this run" >&2; exit 125 ;;'
     yield "esac"
-    if len(set(step.ranks_by_host.values())) > 1:  # srun starts equally many tasks on every host
-        yield '[ "$SLURM_LOCALID" -lt "$ranks" ] || exit 0'
     yield "rank=$((first + SLURM_LOCALID))"
 
 
@@ -199,13 +197,12 @@ def _whole(step: Step) -> dict[str, str]:
 def step_argv(
     step: Step, limits: Limits, script: Path, log: Path, *, name: str, gres: str | None, cpus_per_task: int | None
 ) -> list[str]:
-    """The srun command of a run. gres: name of what a rank is given one of, where hosts
-    have equally many; None: the step has all devices of the job."""
-    hosts = list(step.ranks_by_host)
-    ranks = max(step.ranks_by_host.values())
-    argv = over(hosts, ranks) if step.per_rank else over(hosts[:1], 1)
-    if gres is not None and len(set(step.ranks_by_host.values())) == 1:
-        argv.append(f"--gres={gres}:{ranks}")
+    """The srun command of a run. gres: name of what a rank is given one of; None: the step has all devices of the job."""
+    counts = step.ranks_by_host if step.per_rank else {next(iter(step.ranks_by_host)): 1}
+    argv = over(counts)
+    if gres is not None:
+        first = next(iter(step.ranks_by_host.values()))
+        argv += _devices(gres, 1 if step.per_rank else first, list(step.ranks_by_host.values()))
     if step.per_rank and cpus_per_task:
         argv.append(f"--cpus-per-task={cpus_per_task}")
     # 0 is all that the job has.
@@ -213,6 +210,13 @@ def step_argv(
     # The program's output goes to the log without srun's own words, which tell how ranks ended.
     argv += [f"--job-name={name}", f"--output={str(log).replace('%', '%%')}", "--open-mode=append"]
     return [*argv, *step.srun, "/bin/sh", str(script), *step.argv]
+
+
+def _devices(gres: str, of_task: int, of_hosts: Sequence[int]) -> list[str]:
+    """Options that give a step its devices. A number for each host is the same for all: where they differ, the tasks ask."""
+    if len(set(of_hosts)) == 1:
+        return [f"--gres={gres}:{of_hosts[0]}"]
+    return devices_of_tasks(gres, of_task)
 
 
 def memory_of_host_mib(job: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from campaign.errors import ConfigError, LaunchError
@@ -71,14 +71,19 @@ def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def over(hosts: Sequence[str], tasks_per_host: int) -> list[str]:
-    """The first words of an srun command for a step on these hosts that does not wait for other steps of the job."""
+def over(tasks: Mapping[str, int]) -> list[str]:
+    """The first words of an srun command for a step of so many tasks on each host that does not wait for other steps of the job."""
+    if len(set(tasks.values())) == 1:
+        placed = [f"--nodelist={','.join(tasks)}", f"--ntasks-per-node={next(iter(tasks.values()))}"]
+    else:  # a host is named once a task
+        names = ",".join(host for host, count in tasks.items() for _ in range(count))
+        placed = [f"--nodelist={names}", "--distribution=arbitrary"]
     return [
         "srun",
-        f"--nodes={len(hosts)}",
-        f"--nodelist={','.join(hosts)}",
-        f"--ntasks={len(hosts) * tasks_per_host}",
-        f"--ntasks-per-node={tasks_per_host}",
+        f"--nodes={len(tasks)}",
+        placed[0],
+        f"--ntasks={sum(tasks.values())}",
+        placed[1],
         "--overlap",
         # Newer Slurm lets a step wait for what its job cannot give: it is asked again instead, for as long as makes sense.
         f"--immediate={_IMMEDIATE_S}",
@@ -91,15 +96,29 @@ def over(hosts: Sequence[str], tasks_per_host: int) -> list[str]:
 
 
 def ask_hosts(
-    hosts: Sequence[str], script: str, *, gres: str | None = "none", timeout_s: float = 60.0, patience_s: float = 120.0
+    hosts: Sequence[str],
+    script: str,
+    *,
+    devices: Sequence[str] = ("--gres=none",),
+    timeout_s: float = 60.0,
+    patience_s: float = 120.0,
 ) -> Answers:
     """Run a POSIX shell script on every host of the allocation, once each.
 
-    gres: devices of the step on a host, such as `gpu:2`; None: all of the job; timeout_s: of the step; patience_s: how long a
-    controller that does not answer is asked again.
+    devices: what the step asks for of devices; nothing: those that the job has asked for; timeout_s: of the step;
+    patience_s: how long a controller that does not answer is asked again.
     """
-    granted = [] if gres is None else [f"--gres={gres}"]
-    argv = [*over(hosts, 1), *granted, "--mem=0", "--job-name=hosts", "/bin/sh", "-c", _ASK, "sh", script]
+    argv = [
+        *over(dict.fromkeys(hosts, 1)),
+        *devices,
+        "--mem=0",
+        "--job-name=hosts",
+        "/bin/sh",
+        "-c",
+        _ASK,
+        "sh",
+        script,
+    ]
     patience = Patience(patience_s)
     while True:
         code, out, words = call(argv, timeout_s)
@@ -107,6 +126,26 @@ def ask_hosts(
         if not answers.problem or answers.lines or not patience.lasts(words, _RETRY_S):
             return answers
         time.sleep(_RETRY_S)
+
+
+def devices_of_tasks(gres: str, count: int) -> list[str]:
+    """srun's options by which every task asks for so many devices, and sees all that its host gives to the step; only GPUs can be
+    asked for so. gres: as the system file names it, `gpu` or `gpu:a100`."""
+    kind, _, model = gres.partition(":")
+    if kind != "gpu" or not count:
+        return ["--gres=none"]
+    return [f"--gpus-per-task={f'{model}:' if model else ''}{count}", "--gpu-bind=none"]
+
+
+def together(answers: Iterable[Answers]) -> Answers:
+    """Answers of several steps as one."""
+    every = list(answers)
+    return Answers(
+        {host: lines for each in every for host, lines in each.lines.items()},
+        "; ".join(each.problem for each in every if each.problem),
+        {host: why for each in every for host, why in each.failed.items()},
+        "".join(each.words for each in every),
+    )
 
 
 class Patience:

@@ -15,7 +15,7 @@ from campaign.config.system_file import DeviceModel, SystemFile
 from campaign.errors import HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.fabrics.host_agents.pairing import normal
-from campaign.slurm.run_on_hosts import ask_hosts
+from campaign.slurm.run_on_hosts import ask_hosts, devices_of_tasks, together
 
 NVIDIA = ("nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader")
 _DEVICE, _END = "device ", "exit "
@@ -61,10 +61,19 @@ def verify(system: SystemFile, composition: Composition, directory: Path) -> Ver
     """
     hosts = [host.name for host in composition.hosts]
     command, identified = devices_script(system, composition)
-    most = max((len(on_host(host)) for host in composition.hosts), default=0)
-    # Devices are identified among all that the job has: a grant of as many as were composed might be of the others.
-    gres = None if identified else f"{system.slurm.gres}:{most}" if system.slurm.gres and most else "none"
-    answers = ask_hosts(hosts, command, gres=gres, timeout_s=_TIMEOUT_S)
+    counts = {host.name: len(on_host(host)) for host in composition.hosts}
+    if len(set(counts.values())) > 1:
+        # The job asked for no number. One for each host would be the same for all: the task asks instead.
+        alike = [[host for host in hosts if counts[host] == count] for count in dict.fromkeys(counts.values())]
+        answers = together(
+            ask_hosts(each, command, devices=devices_of_tasks(system.slurm.gres, counts[each[0]]), timeout_s=_TIMEOUT_S)
+            for each in alike
+        )
+    else:
+        most = max(counts.values(), default=0)
+        gres = f"{system.slurm.gres}:{most}" if system.slurm.gres and most else "none"
+        # Devices are identified among all that the job has: a grant of as many as were composed might be of the others.
+        answers = ask_hosts(hosts, command, devices=() if identified else (f"--gres={gres}",), timeout_s=_TIMEOUT_S)
     directory.mkdir(parents=True, exist_ok=True)
     told = [f"{host}: {line}\n" for host, lines in answers.lines.items() for line in lines]
     (directory / "devices.txt").write_text("".join(told) + answers.words)
