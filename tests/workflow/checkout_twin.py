@@ -18,6 +18,7 @@ import yaml
 
 from campaign.documents.record import Record, Store
 from campaign.paths import Results
+from campaign.report.write import draw_figures, render_report
 from campaign.submit.local import NAME
 from tests.warm_start import Started, run, start
 
@@ -158,6 +159,16 @@ class Project:
         code, said = run(command, self.directory, self.environment, time_out_s, self._started.append)
         assert expect in (code, None), said
         return said
+
+    def page(self, *figures: str, campaign: str = "c") -> str:
+        """The report of the tables, of all figures with these alone: drawing takes longer than all else."""
+        scripts, results = self.temporary / "scripts", self.results(campaign)
+        (scripts / "figures").mkdir(parents=True)
+        for name in figures:
+            (scripts / "figures" / f"{name}.py").symlink_to(ROOT / "scripts" / "figures" / f"{name}.py")
+        draw_figures(results.tables, results.figures, scripts)
+        render_report(results.tables, results.figures, results.report, scripts)
+        return results.report.read_text()
 
     def measure(self, *arguments: str, **keys: Any) -> str:
         """Only the measuring part of the DAG: what most of these tests are about."""
