@@ -24,8 +24,9 @@ from campaign.errors import ConfigError
 
 SCHEMA = "operation-times/1"
 
-Operation = Literal["detach", "attach", "inventory", "read_back", "visible"]
-"""`inventory`: reading all boxes; `read_back`: reading one box after an attach; `visible`: from attached to seen by the host."""
+Operation = Literal["detach", "attach", "inventory", "read_back", "visible", "rest"]
+"""`inventory`: reading all boxes; `read_back`: reading one box after an attach; `visible`: from attached to seen by the host;
+`rest`: what composing took beside all operations."""
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -100,6 +101,18 @@ class OperationTimes:
         low = math.floor(place)
         high = min(low + 1, len(values) - 1)
         return values[low] + (place - low) * (values[high] - values[low])
+
+    def scaled(self, factor: float) -> OperationTimes:
+        """The same, each time multiplied by a factor."""
+        if factor == 1:
+            return self
+        sessions = (
+            replace(
+                session, operations=tuple(replace(each, seconds=factor * each.seconds) for each in session.operations)
+            )
+            for session in self.sessions
+        )
+        return replace(self, source=f"{self.source}, times {factor:g}", sessions=tuple(sessions))
 
     def sample(self, random: Random, operation: Operation, device: str = "", answer: str = "") -> float:
         """One recorded duration, at random; 0 where the operation was never timed."""

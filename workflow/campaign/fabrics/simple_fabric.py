@@ -20,10 +20,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from campaign.documents.operation_times import Operation
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank, open_banks, violation
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory
+from campaign.fabrics.moves import box_of
+from campaign.fabrics.operation_log import timing
 from campaign.fabrics.placement.devices import own_devices
 from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import Capabilities, Fabric, Request, Selection, Tag
@@ -154,7 +157,8 @@ class SimpleFabric(Fabric):
     def detach_staying(self, devices: Mapping[str, str], lease_id: str) -> None:
         """Detach what earlier leases left attached, by fabric id and host, for the good of a lease."""
         for name, host in devices.items():
-            self.detach(self.pool[name], host, lease_id)
+            with timed(self.pool[name], "detach"):
+                self.detach(self.pool[name], host, lease_id)
             with self.state.change() as state:
                 state.cleared(name)
 
@@ -190,7 +194,8 @@ class SimpleFabric(Fabric):
         self.make_way(lease_id)
         for name, host in self.unattached(selection):
             try:
-                self.attach(self.pool[name], host, lease_id)
+                with timed(self.pool[name], "attach"):
+                    self.attach(self.pool[name], host, lease_id)
             except OutcomeUnknown:
                 raise
             except FabricError as error:
@@ -224,7 +229,8 @@ class SimpleFabric(Fabric):
         for name, slot in self.state.read().devices.items():
             if slot.lease == lease_id and name in self.pool and not self.atomic and not slot.unmoved:
                 try:
-                    self.detach(self.pool[name], str(slot.host), lease_id)
+                    with timed(self.pool[name], "detach"):
+                        self.detach(self.pool[name], str(slot.host), lease_id)
                 except OutcomeUnknown:
                     raise
                 except FabricError:
@@ -235,3 +241,8 @@ class SimpleFabric(Fabric):
         with self.state.change() as state:
             state.drop(lease_id, keeping=stuck)
         return tuple(stuck)
+
+
+def timed(device: Device, operation: Operation) -> AbstractContextManager[object]:
+    """Time an operation on one device."""
+    return timing(operation, device.kind, box_of(device))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from campaign.errors import FabricError
 from campaign.fabrics.errors import Busy, Conflict
+from campaign.fabrics.operation_log import recording
 from campaign.fabrics.protocol import Fabric
 from campaign.lease.journal import Journal
 
@@ -78,7 +79,9 @@ def give_back(
             time.sleep(poll_s)
         end = fabric.leave if leave and not attempt else fabric.release
         try:
-            left = turn.get(partial(operate, journal, "release", partial(end, lease_id)))
+            with recording() as timed:
+                left = turn.get(partial(operate, journal, "release", partial(end, lease_id)))
+            journal.note_times("release", timed, sum(each.seconds for each in timed))
         except FabricError:
             # Whether it happened is not known, and written down by `operate`: reading back decides.
             left = ()

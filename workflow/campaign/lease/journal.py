@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from campaign.documents.operation_times import Timed
 from campaign.errors import FabricError
 from campaign.fabrics.errors import Conflict
 from campaign.files import acquire_lock, append_json, is_locked, lock_holder, read_json_lines
@@ -131,6 +133,12 @@ class Journal:
         """Write down an operation, a wait or an adoption; the state stays."""
         append_json(self.path, {"time_s": stamp_s(), **facts})
 
+    def note_times(self, of: str, timed: Sequence[Timed], seconds: float) -> None:
+        """Write down what the fabric's operations took, and all together; of: `composing` or `release`."""
+        if timed:
+            rows = [[each.operation, each.device, each.box, each.answer, round(each.seconds, 6)] for each in timed]
+            self.note(timed={"of": of, "seconds": round(seconds, 6), "rows": rows})
+
     def document(self) -> dict[str, Any]:
         """The last use as one JSON-able document: times (Unix s), counts, faults, requested against obtained."""
         use = self.last_use()
@@ -154,6 +162,7 @@ class Journal:
                 {"time_s": entry["time_s"], "readings": entry["readings"]} for entry in use if "readings" in entry
             ],
             "degraded": [problem for entry in use for problem in entry.get("problems", [])],
+            "timed": [entry["timed"] for entry in use if "timed" in entry],
             "leaked": states[-1].get("leaked", []) if states else [],
         }
 

@@ -27,6 +27,7 @@ from campaign.fabrics.errors import (
     Unhealthy,
 )
 from campaign.fabrics.hardware import Composition
+from campaign.fabrics.operation_log import recording
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.lease.fabric_calls import ATTEMPTS, RELEASE_WAIT_S, Turn, give_back, operate
 from campaign.lease.journal import Journal, LeaseState, Ownership
@@ -136,6 +137,13 @@ class _Acquisition:
                 time.sleep(self.turn.poll_s)
 
     def _attempt(self) -> Composition:
+        start = time.monotonic()
+        with recording() as timed:
+            composition = self._composed()
+        self.journal.note_times("composing", timed, time.monotonic() - start)
+        return composition
+
+    def _composed(self) -> Composition:
         selection = self.fabric.select(self.request, self.fabric.inventory())
         selected = [asdict(host) for host in selection.hosts]
         self.journal.advance("RESERVED", selected=selected, token=secrets.token_hex(8))

@@ -22,6 +22,7 @@ from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure
 from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory, PoolSpec
 from campaign.fabrics.host_agents import open_agent
 from campaign.fabrics.host_agents.protocol import HostAgent
+from campaign.fabrics.operation_log import timing
 from campaign.fabrics.placement.devices import own_devices, pool_devices
 from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import Capabilities, Fabric, Observed, Portable, Reading, Request, Selection, Sent, Tag
@@ -76,7 +77,9 @@ class ControlledFabric(Fabric):
     def _view(self) -> View:
         """What the control plane shows now; one that shows what no dialect foresaw is at fault, not this program."""
         try:
-            view = distinct(self.plane.view(), self._state.read())
+            with timing("inventory"):
+                shown = self.plane.view()
+            view = distinct(shown, self._state.read())
             named = (replace(device, model=self._model(device.model), called=device.model) for device in view.devices)
             return replace(view, devices=tuple(named))
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -2,7 +2,7 @@
 
 It contends honestly: its state outlives the process, two processes never get one device, one transaction runs at a time,
 and a process killed half way leaves devices half composed, as the real thing does. Latencies are slept, not claimed:
-their defaults are zero because no end-to-end attach time is published.
+fixed ones, and recorded ones of another fabric (`times`). They are zero by default.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from random import Random
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from campaign.documents.operation_times import Operation, published_times
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics.banks import violation
 from campaign.fabrics.errors import Busy, Conflict, OutcomeUnknown, PartialFailure
@@ -24,7 +26,7 @@ from campaign.fabrics.moves import Steps
 from campaign.fabrics.placement.devices import own_devices
 from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
-from campaign.fabrics.simple_fabric import SimpleFabric
+from campaign.fabrics.simple_fabric import SimpleFabric, timed
 from campaign.fabrics.simulated.chassis_topology import LANES, ChassisOptions, banks, fill, host_id, ports_of
 from campaign.fabrics.state_file import Slot, State, held_or_staying
 from campaign.files import content_hash
@@ -79,6 +81,14 @@ class Options(BaseModel):
     operation_s: float = Field(default=0.0, ge=0, description="seconds that every compose or release takes at least")
     attach_s: float = Field(default=0.0, ge=0, description="further seconds per device attached")
     detach_s: float = Field(default=0.0, ge=0, description="further seconds per device detached")
+    times: str = Field(
+        default="",
+        description="recorded times that attaching and detaching a device take as well, drawn at random: `h3` for those of two "
+        "Falcon 4005 boxes",
+    )
+    times_factor: float = Field(
+        default=1.0, gt=0, description="factor of the recorded times; 0.01: a hundredth of what was recorded"
+    )
     enumerate_s: float = Field(default=0.0, ge=0, description="seconds until a host sees a device that was attached")
     occupied: tuple[Occupied, ...] = Field(default=(), description="slots that others hold, and never give back")
     faults: tuple[Fault, ...] = Field(default=(), description="what goes wrong, and how often")
@@ -106,7 +116,14 @@ class SimulatedFabric(SimpleFabric):
         self._occupied = {entry.device: entry.by for entry in options.occupied}
         if unknown := set(self._occupied) - set(self.pool):
             raise ConfigError(f"occupied: no device {min(unknown)!r} in the pool")
+        self._times = published_times(options.times).scaled(options.times_factor) if options.times else None
+        self._random = Random()
         self._faults = {f"{n}-{content_hash(fault.model_dump(), 8)}": fault for n, fault in enumerate(options.faults)}
+
+    def _take(self, operation: Operation, device: str, least_s: float) -> None:
+        """Sleep for as long as an operation on a device takes."""
+        drawn_s = self._times.sample(self._random, operation, self.pool[device].kind) if self._times else 0.0
+        time.sleep(least_s + drawn_s)
 
     def _strikes(self, kind: FaultKind, lease_id: str, device: str | None = None) -> Fault | None:
         """The fault that happens now, counted as happened in the state file; None when nothing goes wrong."""
@@ -161,12 +178,13 @@ class SimulatedFabric(SimpleFabric):
         lease_id, done, failed = selection.request.lease_id, list[str](), list[str]()
         self.make_way(lease_id)
         for device, host in self.unattached(selection):
-            time.sleep(self._options.attach_s)
-            if self._strikes("partial_attach", lease_id, device):
-                failed.append(device)
-            elif not self._strikes("short_attach", lease_id, device):
-                self.attach(self.pool[device], host, lease_id)
-                done.append(device)
+            with timed(self.pool[device], "attach"):
+                self._take("attach", device, self._options.attach_s)
+                if self._strikes("partial_attach", lease_id, device):
+                    failed.append(device)
+                elif not self._strikes("short_attach", lease_id, device):
+                    self.attach(self.pool[device], host, lease_id)
+                    done.append(device)
         if failed:
             raise PartialFailure(f"{lease_id}: {', '.join(failed)} could not be attached", done, failed)
 
@@ -205,7 +223,7 @@ class SimulatedFabric(SimpleFabric):
         return stuck
 
     def detach(self, device: Device, host: str, lease_id: str) -> None:
-        time.sleep(self._options.detach_s)
+        self._take("detach", device.fabric_id, self._options.detach_s)
         if self._strikes("leak", lease_id, device.fabric_id):
             raise FabricError(f"{device.fabric_id}: cannot be detached")
 
