@@ -12,7 +12,9 @@ ONE, TWO, THREE, DRIVE = DEVICES
 
 
 def counted(before, wanted, steps=None):
-    return dict(operations(before, wanted, DEVICES, steps or Steps()).counts)
+    found = dict(operations(before, wanted, DEVICES, steps or Steps()).counts)
+    assert found.pop(("rest", "", "")) == 1
+    return found
 
 
 def test_from_an_empty_fabric_every_device_is_attached():
@@ -36,3 +38,8 @@ def test_steps_are_those_of_the_fabric():
     found = operations({}, {ONE: "a", TWO: "a", "host1/gpu0": "a"}, DEVICES, steps)
     assert [found.of(each) for each in ("detach", "attach", "read_back", "inventory")] == [2, 2, 2, 1]
     assert (found + found).of("attach") == 4
+
+
+def test_what_stayed_since_an_earlier_block_is_attached_anew():
+    found = operations({ONE: "a", TWO: "a"}, {ONE: "a", TWO: "a"}, DEVICES, Steps(), stale={ONE})
+    assert (found.of("detach"), found.of("attach")) == (1, 1)

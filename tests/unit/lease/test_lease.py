@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from campaign.errors import FabricError, LaunchError
+from campaign.config.system_file import HostGroup, SystemFile
+from campaign.errors import ConfigError, FabricError, LaunchError
 from campaign.fabrics.errors import (
     Busy,
     Conflict,
@@ -25,7 +26,9 @@ from campaign.fabrics.errors import (
 from campaign.fabrics.hardware import HostSpec, PoolSpec
 from campaign.fabrics.protocol import Fabric, Request
 from campaign.fabrics.simulated import Options, SimulatedFabric
+from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal, is_owned
+from campaign.lease.journaled_times import journaled_times
 from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
 from campaign.lease.reconcile import reconcile
 from tests.contract.fabric_fixtures import configuration
@@ -86,6 +89,26 @@ def test_the_straight_way(bench: Bench) -> None:
     assert document["times"]["released_s"] >= ready["times"]["ready_s"]
     assert not bench.fabric.held()
     assert not is_owned(bench.journals, "one")
+
+
+def test_what_operations_took_is_journaled_and_makes_a_file_of_times(bench: Bench) -> None:
+    bench.fabric._options = bench.fabric._options.model_copy(update={"attach_s": 0.02, "detach_s": 0.01})
+    for name in ("one", "two"):
+        bench.release(bench.acquire(name))
+    composing, releasing = Journal(bench.journals, "one").document()["timed"]
+    assert (composing["of"], releasing["of"]) == ("composing", "release")
+    assert [row[:4] for row in composing["rows"]] == [["attach", "gpu", "falcon1/drawer1", ""]] * 2
+    assert composing["seconds"] >= sum(row[4] for row in composing["rows"]) >= 0.04
+    system = SystemFile(name="bench", fabric={"kind": "simulated"}, hosts=[HostGroup(name="host[1-2]")])
+    site = Site(system, bench.directory / "results")
+    site.journals.parent.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="no lease of it has times"):
+        journaled_times(site)
+    bench.journals.rename(site.journals)
+    times = journaled_times(site)
+    assert [session.name for session in times.sessions] == ["demo"]
+    assert [len(times.seconds(each)) for each in ("attach", "detach", "rest")] == [4, 4, 2]
+    assert min(times.seconds("attach", box="falcon1/drawer1")) >= 0.02
 
 
 def test_the_intent_is_on_disk_before_the_first_mutating_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

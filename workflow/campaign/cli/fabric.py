@@ -9,13 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+import yaml
 
+from campaign import wording
 from campaign.cli.cluster import read_system_file
 from campaign.cli.options import FILE, PATH, format_option, output_option, results_option
 from campaign.cli.terminal import show_json, show_rows
+from campaign.documents.operation_times import OPERATIONS
 from campaign.errors import ConfigError
 from campaign.lease import check_site as sites
 from campaign.lease.campaign_leases import Site
+from campaign.lease.journaled_times import journaled_times
 from campaign.testbed.serve_control_plane import serve
 from campaign.wording import printable
 
@@ -159,6 +163,30 @@ def health(system: str, results: Path, style: str) -> None:
 def events(system: str, results: Path, after: str | None, style: str) -> None:
     """Show the event log of SYSTEM's fabric, if it has one."""
     show_rows("Events", sites.events(_site(system, results), after), style)
+
+
+@fabric.command()
+@click.argument("system")
+@results_option
+@output_option("Output file. Default: the terminal.")
+def times(system: str, results: Path, output: Path | None) -> None:
+    """Gather what operations of SYSTEM's fabric took, from the journals of its leases.
+
+    A plan uses the file to forecast composing, if the system file names it: `times: FILE`.
+    """
+    found = journaled_times(_site(system, results))
+    text = yaml.safe_dump(found.document(), sort_keys=False, default_flow_style=None, width=120)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    output.write_text(text)
+    for operation in OPERATIONS:
+        if seconds := found.seconds(operation):
+            low, middle, high = (wording.seconds(found.quantile(share, operation)) for share in (0.05, 0.5, 0.95))
+            click.echo(
+                f"{operation.replace('_', ' ')}: {len(seconds)} times, median {middle} (5 to 95 %: {low} to {high})"
+            )
+    click.echo(output)
 
 
 @fabric.command()

@@ -228,6 +228,9 @@ class SystemFile(Model):
     """What starts runs: this machine (`local`), or Slurm."""
     fabric: dict[str, Any]
     """The control plane: `kind` names the adapter, the rest are its options."""
+    times: str = ""
+    """File with recorded times of the fabric's operations (`campaign fabric times`), relative to this one, to forecast composing.
+    Default: recordings of this kind of fabric that come with the program, if there are any."""
     hosts: tuple[HostGroup, ...] = Field(min_length=1)
     """The hosts."""
     pool: tuple[PoolEntry, ...] = ()

@@ -6,7 +6,7 @@ Forecasts, costs and the order of leases all count with `operations`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from campaign.documents.operation_times import Operation, Timed
@@ -22,7 +22,7 @@ class Steps:
     """What a kind of fabric does to change attachments, as operations one after another.
 
     attach: to attach a device of which nobody knows where it is; move: one that is attached to another host; detach: to free one.
-    once: at every composing that changes anything.
+    once: at every composing that changes anything, and beside it the `rest`.
     """
 
     attach: tuple[Operation, ...] = ("attach",)
@@ -53,11 +53,16 @@ class Operations:
 
 
 def operations(
-    before: Mapping[str, str], wanted: Mapping[str, str], devices: Mapping[str, Device], steps: Steps
+    before: Mapping[str, str],
+    wanted: Mapping[str, str],
+    devices: Mapping[str, Device],
+    steps: Steps,
+    stale: Collection[str] = (),
 ) -> Operations:
     """From what is attached where to what is wanted, both as host by fabric id; devices built into hosts are passed over.
 
     before: only what this program may detach. What it holds there on a host that gets devices, and that is not wanted, is detached.
+    stale: devices that are detached and attached anew, even where they are.
     """
     counts: Counter[Key] = Counter()
     hosts = set(wanted.values())
@@ -66,7 +71,7 @@ def operations(
         if device is None or device.local:
             continue
         at, to = before.get(name), wanted.get(name)
-        if to is not None and at != to:
+        if to is not None and (at != to or name in stale):
             taken = steps.attach if at is None else steps.move
         elif to is None and at in hosts:
             taken = steps.detach
@@ -74,7 +79,7 @@ def operations(
             continue
         counts.update((each, device.kind, box_of(device)) for each in taken)
     if counts:
-        counts.update((each, "", "") for each in steps.once)
+        counts.update((each, "", "") for each in (*steps.once, "rest"))
     return Operations(counts)
 
 

@@ -19,6 +19,7 @@ from campaign.documents.record import Store
 from campaign.documents.run_numbers import composition_of
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError
+from campaign.fabrics.registry import fabric_kind
 from campaign.files import content_hash, read_json
 from campaign.paths import Results
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption, parse_assumption
@@ -28,11 +29,13 @@ from campaign.plan.cost.estimates import Work
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.history import document_of, earlier_spread, read_costs
 from campaign.plan.cost.ranking import Offer
+from campaign.plan.cost.recorded_operations import composing_of
 from campaign.plan.lease_plans import DocumentNames, plan_digest
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import Known, implied_cells, read_known, without_damaged
 from campaign.plan.oom_frontier import campaign_frontier
 from campaign.plan.plan import Plan, PlannedLease, build_plan, host_count, isolation, wall_s
+from campaign.plan.planned_operations import counting
 from campaign.plan.reference import without_references
 from campaign.workloads.sample_flops import sample_flops
 
@@ -160,11 +163,12 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
     where = campaign.sources.system.place("fabric")
     with fabric_of(campaign.system, results.system_state(campaign.system.name), where) as fabric:
         why_not, taken = unfit(fabric, campaign), hosts_taken(fabric, campaign)
+        counted = counting(fabric, campaign)
 
         def planned(of: Matrix) -> Plan:
             return build_plan(
                 campaign, of, known.measured, forecaster, known.stops, implied,
-                where=asked.where, unfit=why_not, taken=taken,
+                where=asked.where, unfit=why_not, taken=taken, counted=counted,
             )  # fmt: skip
 
         plan = planned(matrix)
@@ -194,7 +198,9 @@ def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumptio
             flops[key] = sample_flops(model, {**workload.options, **cell.options})
         return flops[key]
 
-    return Forecaster(costs, campaign.system.name, str(campaign.system.fabric["kind"]), assumed, of)
+    kind = str(campaign.system.fabric["kind"])
+    composing = composing_of(campaign, costs)
+    return Forecaster(costs, campaign.system.name, kind, assumed, of, composing, fabric_kind(kind).serial)
 
 
 def unfit_messages(plan: Plan) -> Iterator[str]:

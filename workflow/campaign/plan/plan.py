@@ -22,6 +22,7 @@ from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, 
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import missing_runs
+from campaign.plan.planned_operations import Counted
 from campaign.plan.reference import References
 from campaign.plan.repetitions import CellIn, Reached, least, likely, planned, said, usual
 from campaign.wording import duration
@@ -240,12 +241,13 @@ def build_plan(
     where: str | None = None,
     unfit: Callable[[Configuration], str | None] = lambda _: None,
     taken: Callable[[Configuration], Collection[str]] = lambda _: (),
+    counted: Counted = lambda leases: [None] * len(leases),
 ) -> Plan:
     """Order the cells into leases and cost them.
 
     measured: keys of the runs that have a record. stops: what ended cells before their most repetitions. implied: ids of cells
     whose missing runs are not started. unfit: says why a configuration does not fit the pool, or None. taken: hosts
-    that a configuration takes, as far as that is known beforehand.
+    that a configuration takes, as far as that is known beforehand. counted: operations of the fabric that leases take.
     """
     known = forecaster or Forecaster()
     ended = stops or {}
@@ -257,7 +259,7 @@ def build_plan(
         for (name, composition), cells in _by_lease(campaign, matrix.cells).items()
     ]
     leases.sort(key=_order(campaign))
-    leases, forecast = _costed(leases, known, campaign, holds)
+    leases, forecast = _costed(_with_operations(leases, counted), known, campaign, holds)
     names = dict.fromkeys(lease.configuration.name for lease in leases)
     by_name = {c.name: c for c in campaign.configurations}
     reasons = {name: why for name in names if (why := unfit(by_name[name]))}
@@ -278,6 +280,22 @@ def build_plan(
         else len({cell_id for cell_id, _ in measured} - {cell.id for lease in leases for cell in lease.cells}),
         warnings=(*campaign.warnings, *matrix.warnings),
     )
+
+
+def _with_operations(leases: Sequence[PlannedLease], counted: Counted) -> list[PlannedLease]:
+    """Leases that are still to be measured with what composing them takes, in this order."""
+    wanted = [lease for lease in leases if lease.missing]
+    found = dict(
+        zip([lease.name for lease in wanted], counted([(w.configuration, w.composition) for w in wanted]), strict=True)
+    )
+    return [
+        replace(
+            lease,
+            work=replace(lease.work, operations=found.get(lease.name)),
+            fewest=replace(lease.fewest, operations=found.get(lease.name)),
+        )
+        for lease in leases
+    ]
 
 
 class _Holds:

@@ -30,6 +30,7 @@ _FREEDOM = 3.0
 _MOST = 5.0  # degrees of freedom, however long the session: a box may change within it
 _BESIDE = 0.5  # how alike two boxes are in one session: a correlation of what each has of its own
 _STEPS = 200
+_QUANTILE = 3.182  # of Student's t with three degrees of freedom, for an interval of LEVEL
 
 Named = tuple[Operation, str]
 """Operation, and kind of device."""
@@ -80,8 +81,8 @@ def forecast(
 class Composing:
     """What is known of the times of operations: from earlier sessions, and from the present one."""
 
-    def __init__(self, times: OperationTimes | None) -> None:
-        self.basis = times.source if times else ""
+    def __init__(self, times: OperationTimes | None, basis: str = "") -> None:
+        self.basis = basis or (times.source if times else "")
         units: defaultdict[Named, defaultdict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
         for session in times.sessions if times else ():
             for each in session.operations:
@@ -99,7 +100,10 @@ class Composing:
 
     def knows(self, operations: Operations) -> bool:
         """Whether each operation was ever timed."""
-        return all(key[:2] in self._models or key[:2] in self._here for key in operations.counts)
+        return all(self._is_known(key) or key[0] == "rest" for key in operations.counts)
+
+    def _is_known(self, key: Key) -> bool:
+        return key[:2] in self._models or key[:2] in self._here
 
     def time(self, operations: Operations, serial: Serial = "all") -> ComposingTime:
         """With its interval; the whole is as long as the longest of what runs side by side."""
@@ -115,12 +119,23 @@ class Composing:
         middle, low, high = (_longest(first, parts, share) for share in (0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2))
         return ComposingTime(middle, max(0.0, low), high, self.basis)
 
+    def summand(self, operations: Operations, serial: Serial = "all") -> Duration:
+        """The same as `time`, to be added up; without a spread where that is not known."""
+        if serial == "all":
+            found = self.duration(operations)
+            return found if not math.isnan(found.scale_s) else Duration(found.mean_s, 0.0, 0.0, _FREEDOM)
+        told = self.time(operations, serial)
+        scale = 0.0 if told.low_s is None or told.high_s is None else (told.high_s - told.low_s) / 2 / _QUANTILE
+        return Duration(told.expected_s or 0.0, scale, 0.0, _FREEDOM)
+
     def duration(self, operations: Operations) -> Duration:
         """Of operations one after another; its scale is not a number where one session is all there is."""
         mean = error = own = 0.0
         by_box: defaultdict[str, float] = defaultdict(float)
         weights, freedoms = [], []
         for (operation, device, box), count in operations.counts.items():
+            if not self._is_known((operation, device, box)):
+                continue
             one = _here(self._models.get((operation, device)), self._here.get((operation, device), ()), box)
             mean += count * one.mean
             by_box[box] += count * math.sqrt(one.between)

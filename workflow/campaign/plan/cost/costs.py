@@ -59,6 +59,8 @@ class LeaseCost:
     start_s: float | None
     between_s: float | None
     end_s: float | None
+    timed: tuple[Mapping[str, Any], ...] = ()
+    """Operations of the fabric as its journal has them (`Journal.note_times`)."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def from_document(document: Any) -> Costs | None:
         if document["schema_version"] != SCHEMA:
             return None
         cells = tuple(CellCost(**cell) for cell in document["cells"])
-        leases = tuple(LeaseCost(**lease) for lease in document["leases"])
+        leases = tuple(LeaseCost(**{**lease, "timed": tuple(lease.get("timed") or ())}) for lease in document["leases"])
         spread = spreads(document.get("spread", ()))
         fabric = str(document.get("fabric", ""))
         costs = Costs(str(document["campaign"]), str(document["system"]), cells, leases, spread, fabric)
@@ -156,6 +158,7 @@ def lease_cost(document: Mapping[str, Any], spans: Iterable[Span]) -> LeaseCost 
         start_s=max(0.0, ordered[0].started - ready),
         between_s=max(0.0, statistics.fmean(gaps)) if gaps else None,
         end_s=None if released is None else max(0.0, released - max(span.ended for span in ordered)),
+        timed=tuple(document.get("timed") or ()),
     )
 
 

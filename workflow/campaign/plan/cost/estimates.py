@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from campaign.documents.cell import Cell, Configuration
+from campaign.fabrics.moves import Operations
 from campaign.wording import plural
 
 Part = Literal["composing", "start", "runs", "between", "release"]
@@ -32,13 +33,17 @@ class Held:
 
 @dataclass(frozen=True)
 class Work:
-    """What one lease is to do: how many runs of which cells. held: by default what the configuration names, all the time."""
+    """What one lease is to do: how many runs of which cells. held: by default what the configuration names, all the time.
+
+    operations: of the fabric, to compose it; None where they are not known before.
+    """
 
     lease: str
     configuration: Configuration
     runs: Sequence[tuple[Cell, int]]
     needs_fabric: bool
     held: Held | None = None
+    operations: Operations | None = None
 
     @property
     def count(self) -> int:

@@ -26,12 +26,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from campaign.documents.cell import Cell
+from campaign.fabrics.registry import Serial
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption
+from campaign.plan.cost.composing import Composing
 from campaign.plan.cost.costs import SHORTEST_S, CellCost, Costs, Shape
 from campaign.plan.cost.estimates import (
     NEEDED,
     NOTHING,
     PARTS,
+    Estimate,
     Expected,
     Forecast,
     Kind,
@@ -62,7 +65,8 @@ Own = Mapping[str, tuple[float, int]]
 class Forecaster:
     """Forecasts for a campaign on one system with one kind of fabric, from what is known and what the user assumes of the rest.
 
-    flops: operations of a cell's workload on one sample, None where that is not known.
+    flops: operations of a cell's workload on one sample, None where that is not known. composing: times of the fabric's operations;
+    serial: which of them run one after another.
     """
 
     known: Sequence[Costs] = ()
@@ -70,6 +74,8 @@ class Forecaster:
     fabric: str = ""
     assumed: Assumption = NOTHING_ASSUMED
     flops: Callable[[Cell], float | None] = lambda _: None
+    composing: Composing = field(default_factory=lambda: Composing(None))
+    serial: Serial = "all"
     _fits: dict[object, tuple[Effects | None, Own]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -104,6 +110,7 @@ class Forecaster:
             return Forecast((NOTHING,) * len(works), NOTHING, NOTHING, NOTHING, Unknown({}, 0))
         sums = {part: self._sums(part, works) for part in PARTS}
         columns = {part: found.estimates() for part, found in sums.items()}
+        columns["composing"][: len(works)] = map(self._composing_time, works, columns["composing"])
         whole = _new_sums(works, "runs")
         for part, found in sums.items():
             whole.include(found, part in NEEDED)
@@ -231,6 +238,18 @@ class Forecaster:
             said.append("; ".join(kinds) or NOTHING.basis)
         return said + [self.learned_from(works)] * 3
 
+    # -- composing -------------------------------------------------------------------------------------------------------------
+
+    def _is_counted(self, work: Work) -> bool:
+        """Whether it is composed by operations that were timed."""
+        return work.count > 0 and work.operations is not None and self.composing.knows(work.operations)
+
+    def _composing_time(self, work: Work, otherwise: Estimate) -> Estimate:
+        if work.operations is None or not self._is_counted(work):
+            return otherwise
+        told = self.composing.time(work.operations, self.serial)
+        return Estimate(told.expected_s, told.low_s, told.high_s)
+
     # -- everything beside runs ------------------------------------------------------------------------------------------------
 
     def _sums(self, part: Part, works: Sequence[Work]) -> Sums:
@@ -238,7 +257,19 @@ class Forecaster:
         if part == "runs":
             return self._runs_sums(works)
         sums = _new_sums(works, part)
-        often = [float(work.count if part == "between" else work.count > 0) for work in works]
+        counted = [part == "composing" and self._is_counted(work) for work in works]
+        sums.add_times(
+            [
+                self.composing.summand(work.operations, self.serial) if yes and work.operations else None
+                for yes, work in zip(counted, works, strict=True)
+            ]
+        )
+        often = [
+            0.0 if yes else float(work.count if part == "between" else work.count > 0)
+            for yes, work in zip(counted, works, strict=True)
+        ]
+        if not any(often):
+            return sums
         if part not in self._fits:
             self._fits[part] = self._fitted_part(part)
         effects, own = self._fits[part]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from operator import add, or_
 from typing import TYPE_CHECKING
 
+from campaign.plan.cost.composing import Duration
 from campaign.plan.cost.estimates import Estimate
 
 if TYPE_CHECKING:  # numpy and scipy are loaded only where something was learned
@@ -28,6 +29,18 @@ class Sums:
 
         expected, variance = summed(part, self._weights)
         self._add(expected, variance, [each**2 / part.predicted.freedom for each in variance])
+
+    def add_times(self, times: Sequence[Duration | None]) -> None:
+        """Of each lease that has one; what all share adds up, and does not even out."""
+        if not any(times):
+            return
+        nothing = Duration(0.0, 0.0, 0.0, math.inf)
+        there = [each or nothing for each in times]
+        whole = [_combined(row, there) for row in self._weights]
+        every = [*there, *whole]
+        variance = [each.scale_s**2 for each in every]
+        spent = [square**2 / each.freedom for square, each in zip(variance, every, strict=True)]
+        self._add([each.mean_s for each in every], variance, spent)
 
     def add_assumed(self, seconds: Sequence[float]) -> None:
         """Of each lease, without an interval; 0 where nothing is assumed."""
@@ -74,3 +87,14 @@ class Sums:
 
     def _with_all(self, leases: Sequence[bool]) -> list[bool]:
         return [*leases, *[any(leases)] * len(self._weights)]
+
+
+def _combined(weights: Sequence[float], times: Sequence[Duration]) -> Duration:
+    """A weighted sum."""
+    terms = list(zip(weights, times, strict=True))
+    return Duration(
+        sum(weight * each.mean_s for weight, each in terms),
+        sum(weight * each.common_s for weight, each in terms),
+        math.hypot(*(weight * each.own_s for weight, each in terms)),
+        min(each.freedom for each in times),
+    )
