@@ -455,7 +455,7 @@ def test_what_stays_attached_and_is_in_use_by_then_is_not_taken_from_its_host(tm
     fabric.leave("one")
     agent.busy = {"host1": "python"}
     elsewhere = replace(asked("two"), epoch="demo/1", allowed_hosts=("host2",))
-    with pytest.raises(HostBusy, match="python"):
+    with pytest.raises(Conflict, match="python"):
         composed(fabric, elsewhere)
     assert fabric.release("two") == ()
     assert sum(device.attached_to == "host1" for device in plane.rack.devices.values()) == 4

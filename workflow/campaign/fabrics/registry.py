@@ -33,6 +33,7 @@ FABRICS: dict[str, str] = {
     "sunfish": "campaign.fabrics.dialects.sunfish",
     "cdi": "campaign.fabrics.dialects.cdi",
     "nec": "campaign.fabrics.dialects.nec",
+    "h3": "campaign.fabrics.dialects.h3",
     "prefix": "campaign.fabrics.prefix",
 }
 """Module of each kind."""

@@ -32,6 +32,21 @@ class Stay(_Stored):
     epoch: str = Field(description="epoch of the lease that left it, see `protocol.Request`")
 
 
+FOUND = "found"
+"""In place of an epoch: what was attached when it was found, and the system file gives to the campaign."""
+
+
+class Detached(_Stored):
+    """What the fabric told of a device when this program detached it; some fabrics do not show what nobody has.
+
+    called: how the fabric is told of it; port: where it was; others: how others were called then.
+    """
+
+    called: str
+    port: str
+    others: dict[str, str] = Field(default_factory=dict)
+
+
 class Slot(_Stored):
     """What is not ordinary about one device; a device without an entry is free and well."""
 
@@ -82,6 +97,8 @@ class State(_Stored):
     schema_version: Literal[1] = 1
     devices: dict[str, Slot] = Field(default_factory=dict)
     leases: dict[str, Holding] = Field(default_factory=dict)
+    detached: dict[str, Detached] = Field(default_factory=dict, description="written before a device is detached")
+    homes: dict[str, str] = Field(default_factory=dict, description="host that a device was found on")
     faults: dict[str, int] = Field(default_factory=dict, description="how often each fault may still happen")
 
     def slot(self, fabric_id: str) -> Slot:
@@ -143,6 +160,11 @@ class State(_Stored):
             for name, slot in self.devices.items()
             if slot.lease is None and slot.stays is not None and slot.stays.epoch.startswith(epochs)
         }
+
+    def homeless(self) -> dict[str, str]:
+        """Host by fabric id of devices that were found on it, and that neither a lease has nor one has left attached."""
+        slots = ((name, host, self.devices.get(name)) for name, host in self.homes.items())
+        return {name: host for name, host, slot in slots if slot is None or (slot.lease is None and slot.stays is None)}
 
     def tags(self) -> dict[str, Tag]:
         return {

@@ -151,6 +151,10 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
             return
         problems = lease.mismatches
         document = release(fabric, lease, poll_s=0.5)
+        try:
+            fabric.clear()
+        except FabricError as error:
+            yield Finding("trial", "problem", f"not brought back to where it was: {error}")
     times = document["times"]
     attached_s, visible_s = times["fabric_done_s"] - times["requested_s"], times["host_visible_s"]
     host_words = "not looked at" if visible_s is None else f"{visible_s - times['fabric_done_s']:.2f} s"

@@ -10,23 +10,24 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.banks import Bank, open_banks
+from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.host_view import HostView
 from campaign.fabrics.control_plane.ownership import ClaimedView, distinct, moving_of
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, View
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import Composition, Device, Host, HostSpec, Inventory, PoolSpec
 from campaign.fabrics.host_agents import open_agent
-from campaign.fabrics.host_agents.protocol import HostAgent
+from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
 from campaign.fabrics.operation_log import timing
-from campaign.fabrics.placement.devices import own_devices, pool_devices
+from campaign.fabrics.placement.devices import own_devices
 from campaign.fabrics.placement.selection import select
 from campaign.fabrics.protocol import Capabilities, Fabric, Observed, Portable, Reading, Request, Selection, Sent, Tag
-from campaign.fabrics.state_file import Holding, State, StateFile, claim, in_the_way, occupy_slots, wanted
+from campaign.fabrics.state_file import FOUND, Holding, State, StateFile, Stay, claim, in_the_way, occupy_slots, wanted
 
 _RECENT_S = 1.0
 
@@ -107,14 +108,19 @@ class ControlledFabric(Fabric):
 
     def inventory_planned(self) -> Inventory:
         hosts = tuple(Host(spec.name, spec.cores, spec.memory_gib, spec.ports) for spec in self._hosts.values())
-        return Inventory(hosts, (*self._own, *pool_devices(self._pool)))
+        return Inventory(hosts, (*self._own, *self._planned[0]))
 
     def select_planned(self, request: Request, inventory: Inventory | None = None) -> Selection:
-        """Rules that only the control plane knows are not in it."""
-        banks = open_banks((device.location for device in pool_devices(self._pool)), tuple(self._hosts))
-        return select(request, self.inventory_planned() if inventory is None else inventory, banks)
+        """By the rules that the system file tells; those that only the control plane knows are not in it."""
+        return select(request, self.inventory_planned() if inventory is None else inventory, self._planned[1])
+
+    @cached_property
+    def _planned(self) -> tuple[Sequence[Device], Sequence[Bank]]:
+        return self.plane.planned(self._pool, tuple(self._hosts))
 
     def read_back(self, lease_id: str) -> Composition | None:
+        if self.plane.keeps_attached and lease_id not in self._state.read().leases:
+            return None  # such a fabric carries no marks
         with self.plane.client.operation():
             view = self._look("release")
             self._keep("reading back", view)
@@ -178,6 +184,7 @@ class ControlledFabric(Fabric):
             locations = {device.fabric_id: device.location for device in view.devices}
             with self._state.change() as state:
                 _forget_moved(state, view)
+                _take_over(state, view, selection)
                 new = claim(state, selection)
                 if new:
                     occupy_slots(state, selection, locations)
@@ -194,6 +201,10 @@ class ControlledFabric(Fabric):
                 if new:  # the fabric changed nothing, so there is nothing to give back
                     self._drop(lease_id)
                 raise
+            except HostBusy as busy:  # before anything was attached; whoever uses what stayed there may end
+                if new:
+                    self._drop(lease_id)
+                raise Conflict(f"{lease_id}: {busy}", busy.holders or ("a host",)) from busy
 
     def release(self, lease_id: str) -> tuple[str, ...]:
         with self.plane.client.operation():
@@ -237,15 +248,36 @@ class ControlledFabric(Fabric):
         return self.release(lease_id)
 
     def clear(self, epochs: str = "") -> tuple[str, ...]:
-        if not self.plane.keeps_attached or not self._state.read().staying(epochs):
+        state = self._state.read()
+        if not self.plane.keeps_attached or not (state.staying(epochs) or state.homeless()):
             return ()
         with self._state.transaction("what stayed attached"), self.plane.client.operation():
             view = self._view()
             with self._state.change() as state:
                 _forget_moved(state, view)
                 staying = state.staying(epochs)
-            self._detach_staying(view, staying, Tag(epochs, epochs, "", time.time(), ()))
+            tag = Tag(epochs, epochs, "", time.time(), ())
+            self._detach_staying(view, staying, tag)
+            self._bring_home(tag)
             return tuple(staying)
+
+    def _bring_home(self, tag: Tag) -> None:
+        """Attach what was found on a host to that host again, where no lease has it now."""
+        view = self._view()
+        with self._state.change() as state:
+            _forget_moved(state, view)
+            hosts: dict[str, tuple[str, ...]] = {}
+            for name, host in state.homeless().items():
+                device = view.device(name)
+                if device is None or device.attached_to is not None:
+                    del state.homes[name]  # somebody has found a place for it
+                elif state.holder_of_host(host) is None:
+                    hosts[host] = (*hosts.get(host, ()), name)
+        if hosts:
+            self.plane.attach(Change(tag, hosts), lambda name, handle: None)
+            with self._state.change() as state:
+                for name in (name for names in hosts.values() for name in names):
+                    del state.homes[name]
 
     def _detach_staying(self, view: View, devices: Mapping[str, str], tag: Tag) -> None:
         """Detach what earlier leases left attached, by fabric id and host. Raises PartialFailure for what would not go."""
@@ -253,6 +285,11 @@ class ControlledFabric(Fabric):
         for name, host in devices.items():
             if (device := view.device(name)) is not None:
                 hosts.setdefault(host, []).append(device)
+        if hosts and not self._host_view.looks and not self.force:
+            who = ", ".join(device.fabric_id for there in hosts.values() for device in there)
+            raise HostBusy(
+                f"whether {who} are in use on {', '.join(hosts)} is unknown: nobody looks there (see `agent`)"
+            )
         for host, there in hosts.items():
             self._host_view.drain(host, there, force=self.force)
             names = tuple(device.fabric_id for device in there)
@@ -306,8 +343,22 @@ def _forget_moved(state: State, view: View) -> None:
     """Pass over what others have detached or moved since it was left attached."""
     for name, slot in tuple(state.devices.items()):
         shown = view.device(name)
-        if slot.stays is not None and (shown is None or shown.attached_to != slot.stays.host):
+        if slot.stays is None:
+            continue
+        lent = slot.stays.epoch == FOUND and slot.lease is None and name not in view.movable
+        if lent or shown is None or shown.attached_to != slot.stays.host:
             state.cleared(name)
+
+
+def _take_over(state: State, view: View, selection: Selection) -> None:
+    """Treat what is movable, and is in the selection or in its way, as if an earlier lease had left it there."""
+    hosts = {host.host for host in selection.hosts}
+    for device in view.devices:
+        if device.fabric_id in view.movable and (device.fabric_id in selection.ids or device.attached_to in hosts):
+            slot = state.slot(device.fabric_id)
+            if slot.lease is None and slot.stays is None:
+                slot.stays = Stay(host=str(device.attached_to), epoch=FOUND)
+                state.homes[device.fabric_id] = slot.stays.host
 
 
 def opening(

@@ -26,6 +26,10 @@ class HostView:
         self._state = state
         self._own = own
 
+    @property
+    def looks(self) -> bool:
+        return self._agent is not None
+
     def before(self, hosts: Mapping[str, Sequence[Device]]) -> dict[str, tuple[str, ...]]:
         """What hosts have before devices are attached, where that is needed to know those afterwards."""
         if self._agent is None:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from campaign.fabrics.banks import Bank
-from campaign.fabrics.hardware import Device
+from campaign.fabrics.banks import Bank, open_banks
+from campaign.fabrics.hardware import Device, PoolSpec
 from campaign.fabrics.http.client import Client
+from campaign.fabrics.placement.devices import pool_devices
 from campaign.fabrics.protocol import Capabilities, Observed, Portable, Tag
 
 
@@ -27,6 +28,7 @@ class View:
     unless it is `shareable`.
     holders: hosts (system file's names) that somebody holds according to the fabric -> lease id, or whoever it is.
     shared_hosts: hosts that several hold -> whoever has them beside their holder; no lease has them.
+    movable: devices that are free to be had although they are attached to a host: the system file says so.
     p2p: hosts whose devices the fabric lets reach each other (True) or not (False); without those of which it does not say.
     tags: our leases that the fabric itself carries a mark of; their `devices` are what the fabric shows for them.
     """
@@ -36,6 +38,7 @@ class View:
     tags: Mapping[str, Tag] = field(default_factory=dict)
     shared_hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     p2p: Mapping[str, bool] = field(default_factory=dict)
+    movable: frozenset[str] = frozenset()
 
     def device(self, fabric_id: str) -> Device | None:
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
@@ -84,6 +87,11 @@ class ControlPlane(Protocol):
 
     def banks(self, view: View) -> Sequence[Bank]:
         """Which hosts can reach which devices (`chassis.Bank`; a device's `location` is `<drawer>/slot<n>`), with their rules."""
+
+    def planned(self, pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[Sequence[Device], Sequence[Bank]]:
+        """The pool of the system file and its rules, for plans; asks nobody. hosts: names. Default: no rule is known."""
+        devices = pool_devices(pool)
+        return devices, open_banks((device.location for device in devices), tuple(hosts))
 
     def objection(self, change: Change, view: View) -> str | None:
         """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure."""

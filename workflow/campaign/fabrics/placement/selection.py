@@ -218,6 +218,8 @@ def _forbidding_rule(request: Request, inventory: Inventory, banks: Sequence[Ban
             replace(bank, hosts=tuple(cabled[bank.drawer.split("/")[0]]), hosts_max=len(inventory.hosts))
             if bank.mode == mode != "advanced"
             else replace(bank, hosts_max=len(inventory.hosts))
+            if bank.mode == "advanced"
+            else bank
             for bank in banks
         ]
         if _place(request, inventory, lifted) is not None:
