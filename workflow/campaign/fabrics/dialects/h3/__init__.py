@@ -8,6 +8,7 @@ that nobody has, statuses and errors, logins, modes, other kinds of devices, par
 from __future__ import annotations
 
 from campaign.documents.cell import Configuration
+from campaign.documents.operation_times import Operation
 from campaign.fabrics.control_plane.controlled_fabric import opening
 from campaign.fabrics.dialects.h3.control_plane import Plane
 from campaign.fabrics.dialects.h3.options import Options
@@ -16,6 +17,8 @@ from campaign.fabrics.moves import Steps
 from campaign.fabrics.registry import Example, FabricKind
 
 open_fabric = opening(Plane, "h3")
+
+_MOVE: tuple[Operation, ...] = ("detach", "read_back", "attach", "read_back")
 
 FABRIC = FabricKind(
     "H3 Falcon boxes, H3's own interface",
@@ -27,7 +30,7 @@ FABRIC = FabricKind(
     emulator="campaign.testbed.control_planes.h3",
     times="h3",
     serial="all",
-    steps=Steps(),
+    steps=Steps(_MOVE, _MOVE, ("detach", "read_back"), ("inventory",) * 3),
     keeps_attached=True,
     example=Example(
         {

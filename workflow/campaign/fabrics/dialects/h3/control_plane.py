@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from campaign.documents.operation_times import Operation
 from campaign.errors import FabricError
 from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
@@ -21,6 +22,7 @@ from campaign.fabrics.dialects.h3.options import Options
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import Device, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
+from campaign.fabrics.operation_log import timing
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import Detached, StateFile
 
@@ -128,10 +130,10 @@ class Plane(ControlPlane):
                     raise Conflict(f"{name} is attached to {where}", (where,))
                 self._boxes[box].detach(gpu.gid)
             gid = self._gid(name, now)
-            said = self._ordered(box, lambda gid=gid, to=port_gid: self._boxes[box].attach(gid, to), lost)  # type: ignore[misc]
+            said = self._ordered("attach", box, lambda gid=gid, to=port_gid: self._boxes[box].attach(gid, to), lost)  # type: ignore[misc]
             if self.client.rehearses:
                 return lost
-            after = self._reading(box).gpu(uuid)
+            after = self._read_back(box).gpu(uuid)
             if after is not None and after.port == port:
                 self._forget(name)
                 return lost
@@ -167,21 +169,27 @@ class Plane(ControlPlane):
                 self._boxes[box].detach(gid)
                 return True
             self._remember(name, gpu, now)
-            said = self._ordered(box, lambda gid=gid: self._boxes[box].detach(gid), lost)  # type: ignore[misc]
-            after = self._reading(box).gpu(uuid)
+            said = self._ordered("detach", box, lambda gid=gid: self._boxes[box].detach(gid), lost)  # type: ignore[misc]
+            after = self._read_back(box).gpu(uuid)
             if after is None or after.port != port:
                 return True
             if said:
                 return False
         raise OutcomeUnknown(f"{'; '.join(lost)}; ordered twice, and {box} still shows it on port {port} of {host}")
 
-    def _ordered(self, box: str, order: Callable[[], str], lost: list[str]) -> str:
+    def _read_back(self, box: str) -> Listing:
+        with timing("read_back", "gpu", box):
+            return self._reading(box)
+
+    def _ordered(self, what: Operation, box: str, order: Callable[[], str], lost: list[str]) -> str:
         """What the box answered; "" where it said nothing, which is then added to `lost`."""
         if not self.client.rehearses:
             self._read.pop(box, None)
             self._ordered_last.add(box)
         try:
-            return order()
+            with timing(what, "gpu", box) as answered:
+                answered.answer = order()
+            return answered.answer
         except OutcomeUnknown as error:
             lost.append(str(error))
             return ""
