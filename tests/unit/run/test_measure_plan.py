@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from campaign.paths import Results
 from campaign.plan.dag import Dag, Request, read_plan
 from campaign.plan.write import write_plan
 from campaign.run.measure_plan import STARTS_WHILE, Measure, Outcome, measure_plan
+from tests import campaign_records
 from tests.campaign_files import write_files
 
 MANY = {
@@ -102,6 +104,16 @@ def test_manifests_are_those_that_the_workflow_expects_and_are_not_made_again(tm
     expected = Dag(here.asked, read_plan(here.asked)).manifests
     assert list(map(str, here.run().manifests)) == expected
     assert len(here.lines("start")) == 16
+
+
+def test_where_nothing_is_left_to_measure_no_launcher_is_loaded(tmp_path: Path) -> None:
+    """PyTorch, which it loads for training, takes seconds."""
+    here = Here(tmp_path)
+    here.run()
+    campaign_records.fill(here.asked.load(), here.results.directory)
+    with mock.patch("campaign.launch.local.LocalLauncher.load", side_effect=AssertionError):
+        here.run()
+    assert len(here.lines("start")) == 8
 
 
 def test_a_lease_that_fails_keeps_no_other_from_being_measured(tmp_path: Path) -> None:

@@ -120,7 +120,8 @@ class _Queue:
 
     def run(self) -> Outcome:
         before = {number: signal.signal(number, self.end) for number in ENDING}
-        _load(self.campaign)
+        if self.waiting:
+            _load(self.campaign)
         gc.freeze()  # what is there is shared with the forked processes, as long as nobody writes to it
         try:
             while self.running or (self.waiting and self.may_start()):
