@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from campaign.archive.read import opened
 from campaign.config.resolve import Campaign, from_document, load_campaign
@@ -14,7 +14,9 @@ from campaign.files import read_json
 from campaign.paths import Results
 from campaign.report.write import draw_figures, render_report
 from campaign.tables.collect import collect, gather, tables_of
-from campaign.tables.io import Tables, read
+
+if TYPE_CHECKING:  # it brings pandas
+    from campaign.tables.io import Tables
 
 
 def as_planned(campaign: Campaign, directory: Path) -> Campaign:
@@ -50,6 +52,8 @@ def tables_from(source: Path, results: Path = Path("results"), where: str | None
     if (Results.at(source).tables / "runs.parquet").is_file():
         if where:
             raise ConfigError(f"{source}: --where needs a campaign file or an archive, not a directory of results")
+        from campaign.tables.io import read
+
         return read(Results.at(source).tables)
     raise ConfigError(
         f"{source}: is not a source of measurements; give a campaign file (.yaml), an archive (.zip), or a campaign's results "
