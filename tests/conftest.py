@@ -130,14 +130,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file stays on one worker, because its tests share a cluster or a process; those of _SPREAD share nothing.
 
-    All files of trainer/ share one server, whose imports take seconds.
+    All files of trainer/ share one server, whose imports take seconds; another that trains shares what PyTorch itself imports late.
     """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            if "/trainer/" in file:
+            if "/trainer/" in file or file.endswith("test_train_counts.py"):
                 return "trainer"
             return nodeid if Path(file).stem in _SPREAD else file
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from scipy.stats import chi2
-from scipy.stats import t as student
+import scipy
 
 Key = tuple[str, int, str]  # configuration, batch, precision
 Interval = tuple[float, float, float]
@@ -156,7 +155,7 @@ class Campaign:
         freedom = len(left) - len(self.cells) - len(apart) + configurations
         sd = 100 * math.sqrt(sum(value**2 for value in left) / freedom)
         own = sum(len(values) - 1 for values in logs.values())
-        low, high = (sd * math.sqrt(own / chi2.ppf(part, own)) for part in (0.975, 0.025))
+        low, high = (sd * math.sqrt(own / scipy.stats.chi2.ppf(part, own)) for part in (0.975, 0.025))
         return sd, low, high
 
     # What a sentence is about
@@ -177,7 +176,7 @@ class Campaign:
 
 
 def _interval(value: float, variance: float, freedom: float) -> Interval:
-    half = student.ppf(0.975, freedom) * math.sqrt(variance)
+    half = scipy.stats.t.ppf(0.975, freedom) * math.sqrt(variance)
     return value, value * math.exp(-half), value * math.exp(half)
 
 

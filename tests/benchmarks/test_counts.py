@@ -23,6 +23,7 @@ from tests.benchmarks.project import ROOT, Project
 from tests.benchmarks.slurm import calls_in_a_minute
 from tests.benchmarks.suite import exponent
 
+Driven = tuple[dict[str, Any], dict[str, Any]]
 LOADED = f"import sys; print([name for name in {DISPENSABLE!r} if name in sys.modules], file=sys.__stdout__)"
 
 
@@ -53,28 +54,34 @@ def driven(project: Project, name: str, cells: int, repetitions: int) -> dict[st
     return found
 
 
-def test_a_run_takes_one_process_one_forced_file_and_the_same_opens_however_many_there_are(project: Project) -> None:
-    few = driven(project, "few", 4, 2)
-    many = driven(project, "many", 8, 5)
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Driven:
+    """What a driver of 4 runs and one of 40 did."""
+    project = Project.at(tmp_path_factory.mktemp("driven"))
+    found = driven(project, "few", 4, 1), driven(project, "many", 8, 5)
+    assert len(list((project.directory / "results/many/records").glob("*/*.json"))) == 40
+    return found
+
+
+def test_a_run_takes_one_process_one_forced_file_and_the_same_opens_however_many_there_are(driver: Driven) -> None:
+    few, many = driver
     more = {what: many["counts"][what] - few["counts"][what] for what in ("processes", "forced", "opened")}
-    assert more["processes"] == 40 - 8
-    assert more["forced"] == 40 - 8
+    assert more["processes"] == 40 - 4
+    assert more["forced"] == 40 - 4
     # The log, written and read; the record's temporary file; a line of progress; /dev/null; the lease's journal; children, before
     # and after; the kernel's count of processes killed for want of memory, before and after; whether the run was stopped.
-    assert more["opened"] <= 20 * (40 - 8)
-    assert len(list((project.directory / "results/many/records").glob("*/*.json"))) == 40
+    assert more["opened"] <= 20 * (40 - 4)
 
 
-def test_a_run_that_leaves_nothing_behind_does_not_look_through_the_hosts_processes(project: Project) -> None:
-    few = driven(project, "few", 4, 1)["counts"].get("environments read", 0)
-    many = driven(project, "many", 4, 8)["counts"].get("environments read", 0)
-    # Once at the start, for what a killed driver may have left; 28 runs more must not be 28 looks more.
+def test_a_run_that_leaves_nothing_behind_does_not_look_through_the_hosts_processes(driver: Driven) -> None:
+    few, many = (found["counts"].get("environments read", 0) for found in driver)
+    # Once at the start, for what a killed driver may have left; 36 runs more must not be 36 looks more.
     processes = len([entry for entry in Path("/proc").iterdir() if entry.name.isdigit()])
     assert many - few < 2 * processes
 
 
-def test_a_driver_loads_nothing_that_makes_tables_or_figures(project: Project) -> None:
-    assert driven(project, "few", 4, 1)["loaded"] == []
+def test_a_driver_loads_nothing_that_makes_tables_or_figures(driver: Driven) -> None:
+    assert [found["loaded"] for found in driver] == [[], []]
 
 
 def test_a_process_that_waits_for_slurm_loads_nothing_that_submits_or_makes_tables(project: Project) -> None:
@@ -102,32 +109,34 @@ def test_where_there_is_no_slurm_its_figures_are_skipped_with_the_reason(
     assert "slurm: skipped: not installed: slurmd" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["plan"], ["plan", "--format", "json"], ["validate"]])
-def test_planning_loads_nothing_that_makes_tables_or_figures(project: Project, command: list[str]) -> None:
+def test_planning_and_archiving_load_nothing_that_makes_tables_or_figures(project: Project) -> None:
     path = project.campaign("small", 4, configurations=1)
-    program = f"from campaign.cli.main import main\nmain({[*command, str(path)]!r}, standalone_mode=False)\n{LOADED}"
-    assert python(project, "-c", program).splitlines()[-1] == "[]"
-
-
-@pytest.mark.parametrize(
-    ("command", "dispensable"),
-    [
-        (["summary"], ("pandas", "numpy", "matplotlib", "campaign.config", "campaign.archive")),
-        (["report"], ("scipy.special", "matplotlib", "campaign.config.resolve", "campaign.archive")),
-        (["figures", "--for", "report"], ("scipy.stats", "campaign.config.resolve", "campaign.archive")),
-    ],
-)
-def test_what_the_workflow_starts_at_the_end_loads_only_what_it_needs(
-    project: Project, command: list[str], dispensable: tuple[str, ...]
-) -> None:
-    """Of results without tables: each says so, with all imports done."""
-    (project.directory / "tables").mkdir()
+    commands = [["plan"], ["plan", "--format", "json"], ["validate"], ["archive", "verify"]]
     program = (
-        f"import sys\nfrom campaign.cli.main import main\ntry:\n    main({[*command, '.']!r})\n"
-        f"except SystemExit as ended:\n    assert ended.code == 1\n"
-        f"print([name for name in {dispensable!r} if name in sys.modules])"
+        f"from campaign.cli.main import main\nfor command in {commands!r}:\n"
+        f"    main([*command, {str(path)!r}], standalone_mode=False)\n{LOADED}"
     )
     assert python(project, "-c", program).splitlines()[-1] == "[]"
+
+
+def test_what_the_workflow_starts_at_the_end_loads_only_what_it_needs(project: Project) -> None:
+    """Of results without tables: each command says so, with all imports done."""
+    (project.directory / "tables").mkdir()
+    # Each loads more than the one before.
+    dispensable = {
+        ("summary",): ("pandas", "numpy", "matplotlib", "campaign.config", "campaign.archive"),
+        ("report",): ("scipy.special", "matplotlib", "campaign.config.resolve", "campaign.archive"),
+        ("figures", "--for", "report"): ("scipy.stats", "campaign.config.resolve", "campaign.archive"),
+    }
+    program = (
+        "import sys\nfrom campaign.cli.main import main\n"
+        f"for command, names in {dispensable!r}.items():\n"
+        "    try:\n        main([*command, '.'])\n"
+        "    except SystemExit as ended:\n        assert ended.code == 1\n"
+        "    print(command, [name for name in names if name in sys.modules])"
+    )
+    said = [line for line in python(project, "-c", program).splitlines() if line.startswith("(")]
+    assert said == [f"{command} []" for command in dispensable]
 
 
 def test_snakemake_loads_no_pandas_to_compare_what_measures_and_collects(project: Project) -> None:

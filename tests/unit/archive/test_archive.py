@@ -86,7 +86,7 @@ def test_the_report_from_the_archive_alone_is_the_same_bytes(
     campaign: Campaign, results: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # That every figure draws the same from the same tables is tested with the figures.
-    some = ["composition_times", "memory_frontier", "overhead", "precision"]
+    some = ["composition_times", "precision"]
     monkeypatch.setattr(figure, "figure_names", lambda *arguments: some)
     report_from(campaign, results, None, tmp_path / "live", tmp_path / "live.html")
     elsewhere = tmp_path / "elsewhere"

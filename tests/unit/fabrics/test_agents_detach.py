@@ -92,7 +92,8 @@ def test_when_all_gpus_go_the_last_of_them_is_the_last_one(emulated: Hosts) -> N
 @pytest.mark.parametrize("case", ["others remain", "all go", "virtual machine"])
 def test_stopped_anywhere_and_begun_again_it_ends_the_same(case: str, emulated: Hosts) -> None:
     # Where others remain is the whole way; the other cases begin where they leave it.
-    dies_at, stopped = {"others remain": 0, "all go": 6, "virtual machine": 3}[case], True
+    first, stopped = {"others remain": 0, "all go": 6, "virtual machine": 3}[case], True
+    dies_at = first
     while stopped:
         host = emulated(f"host{dies_at}", virtual=case == "virtual machine")
         uuids = [host.gpu(1), *([host.gpu(2)] if case == "all go" else [])]
@@ -109,9 +110,10 @@ def test_stopped_anywhere_and_begun_again_it_ends_the_same(case: str, emulated: 
         agent = host.agent()
         agent.detach("c1", list(pair(fabric, agent.devices("c1")).values()))
         assert (host.functions, host.wounds) == ([] if case == "all go" else ["0000:33:00.0"], []), host.changes
-        done = len(host.changes)
-        agent.detach("c1", list(pair(fabric, agent.devices("c1")).values()))
-        assert len(host.changes) == done, "what is off the bus is left alone"
+        if dies_at == first:  # later it is the same host as then
+            done = len(host.changes)
+            agent.detach("c1", list(pair(fabric, agent.devices("c1")).values()))
+            assert len(host.changes) == done, "what is off the bus is left alone"
         dies_at += 1
     assert dies_at >= {"others remain": 5, "all go": 12, "virtual machine": 5}[case]
 

@@ -343,7 +343,7 @@ def write(tmp_path: Path, given: FigureData, shown: Figure) -> dict[str, Path]:
 
 
 def test_figures_are_drawn_from_the_tables_of_a_directory(tmp_path: Path) -> None:
-    plan = [entry for entry in synthetic.planned(2) if entry.cell.workload == "bert"][:12]
+    plan = [entry for entry in synthetic.planned(2) if entry.cell.workload == "bert"][:6]
     runs = runs_table(synthetic.records(plan))
     context = synthetic.context_document()
     tableset.write(Tables(runs, cells_table(plan, runs), synthetic.leases(), [], context), tmp_path / "tables")

@@ -20,7 +20,10 @@ from tests.unit.report import report_data as synthetic
 
 @pytest.fixture(scope="module")
 def tables() -> Tables:
-    plan = [each for each in synthetic.planned(2) if (each.cell.workload, each.cell.batch) == ("bert", 8)]
+    shown = ("bert", 8, "fp16")
+    plan = [
+        each for each in synthetic.planned(2) if (each.cell.workload, each.cell.batch, each.cell.precision) == shown
+    ]
     runs = runs_table(synthetic.records(plan))
     return Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
 

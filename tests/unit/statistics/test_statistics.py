@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, stdtrit
-from scipy.stats import bootstrap
 
 from campaign import statistics
 from campaign.statistics import summaries
@@ -123,7 +123,7 @@ def test_from_20_runs_on_intervals_are_bootstrapped_and_always_the_same() -> Non
 def test_the_bootstrap_is_that_of_scipy_at_the_expanded_level(of: str) -> None:
     sample = np.random.default_rng(4).gamma(2.0, 3.0, 25)
     level = 1 - 2 * ndtr(-np.sqrt(25 / 24) * stdtrit(24, 0.975))
-    theirs = bootstrap(
+    theirs = scipy.stats.bootstrap(
         (sample,), getattr(np, of), confidence_level=level, n_resamples=20_000, rng=5, vectorized=True
     ).confidence_interval
     (low,), (high,) = bca(sample[None, :], of)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from campaign.statistics import holm, scaling_models
 from campaign.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, Curves
@@ -47,7 +47,7 @@ def test_intervals_cover_the_planted_parameters_and_the_model_is_recognised(
     fits = scaling_models.fit(curves(scaling_models.throughput_of(model, truth, DEVICES, BATCH)))
     found = fits[model]
     covered = ((found.low <= truth) & (truth <= found.high)).sum(axis=0)
-    assert (covered >= binom.ppf(0.001, DRAWS, 0.95)).all()
+    assert (covered >= scipy.stats.binom.ppf(0.001, DRAWS, 0.95)).all()
     assert found.parameters.mean(axis=0) == pytest.approx(truth, rel=0.02, abs=2e-4)
     assert (scaling_models.best(fits) == model).mean() > 0.9
     assert found.misses.mean() < 0.1
@@ -115,7 +115,7 @@ def test_points_that_are_not_there_change_nothing() -> None:
 def test_noise_on_a_smooth_curve_dips_in_no_more_than_5_of_100_curves(model: str, truth: tuple[float, ...]) -> None:
     rate = scaling_models.throughput_of(model, truth, DEVICES, BATCH)
     found = scaling_models.dips(curves(rate))
-    assert dipping(found) <= binom.ppf(0.999, DRAWS, 0.05)
+    assert dipping(found) <= scipy.stats.binom.ppf(0.999, DRAWS, 0.05)
     # In one figure, all curves together are no more than 5 of 100 times wrong.
     assert found.dip.sum() <= 1
 
@@ -131,7 +131,7 @@ def test_the_published_dip_is_found_and_measured() -> None:
 
 def test_leases_that_differ_are_no_dips_once_their_spread_is_known() -> None:
     found = curves(50 * DEVICES**0.9, lease=0.02)
-    assert dipping(scaling_models.dips(found, 0.02**2)) <= binom.ppf(0.999, DRAWS, 0.05)
+    assert dipping(scaling_models.dips(found, 0.02**2)) <= scipy.stats.binom.ppf(0.999, DRAWS, 0.05)
     assert dipping(scaling_models.dips(found)) > 0.2 * DRAWS
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from campaign.statistics import variance_components
 from campaign.statistics.slow_hosts import AMONG_HOSTS, WITH_LEASES, compare_hosts
@@ -55,7 +55,7 @@ def test_intervals_of_components_cover_what_was_planted(lease_sd: float, host_sd
         parts = [next(part for part in each.all() if part.name == name) for each in found]
         covered = sum(part.low_pct <= 100 * truth <= part.high_pct for part in parts)
         # Approximate intervals: no less than 93 % in truth, and these are draws.
-        assert covered >= binom.ppf(0.001, draws, 0.93), name
+        assert covered >= scipy.stats.binom.ppf(0.001, draws, 0.93), name
         if truth:  # an estimate of nothing is cut at zero, so its mean is above
             assert np.mean([part.variance for part in parts]) == pytest.approx(truth**2, rel=0.15)
 
@@ -128,9 +128,9 @@ def test_no_slow_host_is_found_where_none_is_and_the_planted_one_is_found() -> N
             found += bool(part) and "host2" in slow
             covered += results["host2"].low_pct <= 100 * part <= results["host2"].high_pct
             assert {result.error_of for result in results.values()} == {WITH_LEASES}
-    assert wrong <= binom.ppf(0.999, 2 * draws, 0.06)
+    assert wrong <= scipy.stats.binom.ppf(0.999, 2 * draws, 0.06)
     assert found >= 0.95 * draws
-    assert covered >= binom.ppf(0.001, 2 * draws, 0.94)
+    assert covered >= scipy.stats.binom.ppf(0.001, 2 * draws, 0.94)
 
 
 @pytest.mark.parametrize(("leases", "hosts"), [(12, 4), (6, 6)])
@@ -144,7 +144,7 @@ def test_rare_slow_runs_of_short_leases_blame_no_host(leases: int, hosts: int) -
         found += any(
             result.slow and result.host == "host2" for result in compare_hosts(slow, cell, lease, by_host(host))
         )
-    assert wrong <= binom.ppf(0.999, draws, 0.05)
+    assert wrong <= scipy.stats.binom.ppf(0.999, draws, 0.05)
     assert found >= 0.3 * draws
 
 
@@ -164,7 +164,7 @@ def test_without_repeated_leases_a_host_must_stand_out_from_the_others() -> None
         first = compare_hosts(slow, cell, lease, by_host(host))[0]
         assert first.error_of == AMONG_HOSTS
         found += first.host == "host2" and first.slow
-    assert wrong <= binom.ppf(0.999, draws, 0.08)
+    assert wrong <= scipy.stats.binom.ppf(0.999, draws, 0.08)
     assert found >= 0.9 * draws
 
 
