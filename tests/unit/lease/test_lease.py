@@ -97,7 +97,9 @@ def test_what_operations_took_is_journaled_and_makes_a_file_of_times(bench: Benc
         bench.release(bench.acquire(name))
     composing, releasing = Journal(bench.journals, "one").document()["timed"]
     assert (composing["of"], releasing["of"]) == ("composing", "release")
-    assert [row[:4] for row in composing["rows"]] == [["attach", "gpu", "falcon1/drawer1", ""]] * 2
+    inventory, *attached = composing["rows"]
+    assert inventory[0] == "inventory"
+    assert [row[:4] for row in attached] == [["attach", "gpu", "falcon1/drawer1", ""]] * 2
     assert composing["seconds"] >= sum(row[4] for row in composing["rows"]) >= 0.04
     system = SystemFile(name="bench", fabric={"kind": "simulated"}, hosts=[HostGroup(name="host[1-2]")])
     site = Site(system, bench.directory / "results")

@@ -11,7 +11,7 @@ with "" for what is not known; operations with the same group belong to one reco
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -106,13 +106,16 @@ class OperationTimes:
         """The same, each time multiplied by a factor."""
         if factor == 1:
             return self
-        sessions = (
-            replace(
-                session, operations=tuple(replace(each, seconds=factor * each.seconds) for each in session.operations)
-            )
-            for session in self.sessions
-        )
-        return replace(self, source=f"{self.source}, times {factor:g}", sessions=tuple(sessions))
+        scaled = self._with(lambda each: replace(each, seconds=factor * each.seconds))
+        return replace(scaled, source=f"{self.source}, times {factor:g}")
+
+    def of_any_device(self) -> OperationTimes:
+        """The same without the kind of device: they stand for devices of every kind."""
+        return self._with(lambda each: replace(each, device=""))
+
+    def _with(self, change: Callable[[Timed], Timed]) -> OperationTimes:
+        sessions = (replace(each, operations=tuple(map(change, each.operations))) for each in self.sessions)
+        return replace(self, sessions=tuple(sessions))
 
     def sample(self, random: Random, operation: Operation, device: str = "", answer: str = "") -> float:
         """One recorded duration, at random; 0 where the operation was never timed."""

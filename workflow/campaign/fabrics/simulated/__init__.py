@@ -23,6 +23,7 @@ from campaign.fabrics.banks import violation
 from campaign.fabrics.errors import Busy, Conflict, OutcomeUnknown, PartialFailure
 from campaign.fabrics.hardware import Composition, Device, HostSpec, PoolSpec
 from campaign.fabrics.moves import Steps
+from campaign.fabrics.operation_log import timing
 from campaign.fabrics.placement.devices import own_devices
 from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
@@ -83,8 +84,8 @@ class Options(BaseModel):
     detach_s: float = Field(default=0.0, ge=0, description="further seconds per device detached")
     times: str = Field(
         default="",
-        description="recorded times that attaching and detaching a device take as well, drawn at random: `h3` for those of two "
-        "Falcon 4005 boxes",
+        description="recorded times that reading the chassis, attaching and detaching a device take as well, drawn at random: "
+        "`h3` for those of GPUs in two Falcon 4005 boxes; they stand for drives, too",
     )
     times_factor: float = Field(
         default=1.0, gt=0, description="factor of the recorded times; 0.01: a hundredth of what was recorded"
@@ -120,9 +121,9 @@ class SimulatedFabric(SimpleFabric):
         self._random = Random()
         self._faults = {f"{n}-{content_hash(fault.model_dump(), 8)}": fault for n, fault in enumerate(options.faults)}
 
-    def _take(self, operation: Operation, device: str, least_s: float) -> None:
-        """Sleep for as long as an operation on a device takes."""
-        drawn_s = self._times.sample(self._random, operation, self.pool[device].kind) if self._times else 0.0
+    def _take(self, operation: Operation, kind: str, least_s: float) -> None:
+        """Sleep for as long as an operation on a device of a kind takes; a drive is moved as a GPU was."""
+        drawn_s = self._times.sample(self._random, operation, kind and "gpu") if self._times else 0.0
         time.sleep(least_s + drawn_s)
 
     def _strikes(self, kind: FaultKind, lease_id: str, device: str | None = None) -> Fault | None:
@@ -169,7 +170,11 @@ class SimulatedFabric(SimpleFabric):
             if self._strikes("lost_request", lease_id):
                 raise OutcomeUnknown(f"{lease_id}: no reply to compose")
             self.claim(selection)
-            time.sleep(self._options.operation_s)
+            if self.unattached(selection):
+                with timing("inventory"):
+                    self._take("inventory", "", self._options.operation_s)
+            else:
+                time.sleep(self._options.operation_s)
             self.attach_claimed(selection)
             if self._strikes("unknown_outcome", lease_id):
                 raise OutcomeUnknown(f"{lease_id}: the reply to compose was lost")
@@ -179,7 +184,7 @@ class SimulatedFabric(SimpleFabric):
         self.make_way(lease_id)
         for device, host in self.unattached(selection):
             with timed(self.pool[device], "attach"):
-                self._take("attach", device, self._options.attach_s)
+                self._take("attach", self.pool[device].kind, self._options.attach_s)
                 if self._strikes("partial_attach", lease_id, device):
                     failed.append(device)
                 elif not self._strikes("short_attach", lease_id, device):
@@ -223,7 +228,7 @@ class SimulatedFabric(SimpleFabric):
         return stuck
 
     def detach(self, device: Device, host: str, lease_id: str) -> None:
-        self._take("detach", device.fabric_id, self._options.detach_s)
+        self._take("detach", device.kind, self._options.detach_s)
         if self._strikes("leak", lease_id, device.fabric_id):
             raise FabricError(f"{device.fabric_id}: cannot be detached")
 
@@ -273,6 +278,6 @@ FABRIC = FabricKind(
     "a Falcon-4016-like chassis and its pool, simulated with latencies and faults",
     Options,
     SimulatedFabric,
-    steps=Steps(),
+    steps=Steps(once=("inventory",)),
     keeps_attached=True,
 )

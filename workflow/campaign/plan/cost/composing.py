@@ -21,11 +21,13 @@ from copy import copy
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from campaign.documents.operation_times import Operation, OperationTimes, Timed
+from campaign.documents.operation_times import Operation, OperationTimes, Session, Timed
 from campaign.fabrics.moves import Key, Operations
 from campaign.fabrics.registry import Serial
 
 LEVEL = 0.95
+ENOUGH = 5
+"""Sessions on a system that tell how sessions differ, so that nothing from elsewhere is needed."""
 _FREEDOM = 3.0
 _MOST = 5.0  # degrees of freedom, however long the session: a box may change within it
 _BESIDE = 0.5  # how alike two boxes are in one session: a correlation of what each has of its own
@@ -81,13 +83,16 @@ def forecast(
 class Composing:
     """What is known of the times of operations: from earlier sessions, and from the present one."""
 
-    def __init__(self, times: OperationTimes | None, basis: str = "") -> None:
+    def __init__(self, times: OperationTimes | None, own: Sequence[Session] = (), basis: str = "") -> None:
+        """times: of this kind of fabric; own: earlier sessions of the very system, which are used alone where they are enough."""
         self.basis = basis or (times.source if times else "")
-        units: defaultdict[Named, defaultdict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
-        for session in times.sessions if times else ():
-            for each in session.operations:
-                units[each.operation, each.device][session.name, each.box].append(each.seconds)
-        self._models = {named: _fitted(list(found.values())) for named, found in units.items()}
+        published, own_units = _units(times.sessions if times else ()), _units(own)
+        self._models = {}
+        for named in {**published, **own_units}:
+            found = own_units.get(named, {})
+            if len({session for session, _ in found}) < ENOUGH:
+                found = {**published.get(named, {}), **found}
+            self._models[named] = _fitted(list(found.values()))
         self._here: dict[Named, list[Timed]] = {}
 
     def within(self, history: Iterable[Timed]) -> Composing:
@@ -103,7 +108,10 @@ class Composing:
         return all(self._is_known(key) or key[0] == "rest" for key in operations.counts)
 
     def _is_known(self, key: Key) -> bool:
-        return key[:2] in self._models or key[:2] in self._here
+        return self._model(*key[:2]) is not None or key[:2] in self._here
+
+    def _model(self, operation: Operation, device: str) -> _Model | None:
+        return self._models.get((operation, device)) or self._models.get((operation, ""))
 
     def time(self, operations: Operations, serial: Serial = "all") -> ComposingTime:
         """With its interval; the whole is as long as the longest of what runs side by side."""
@@ -136,7 +144,7 @@ class Composing:
         for (operation, device, box), count in operations.counts.items():
             if not self._is_known((operation, device, box)):
                 continue
-            one = _here(self._models.get((operation, device)), self._here.get((operation, device), ()), box)
+            one = _here(self._model(operation, device), self._here.get((operation, device), ()), box)
             mean += count * one.mean
             by_box[box] += count * math.sqrt(one.between)
             error += count * math.sqrt(one.error)
@@ -157,6 +165,16 @@ class _Here:
     within: float
     error: float
     freedom: float
+
+
+def _units(sessions: Iterable[Session]) -> dict[Named, dict[tuple[str, str], list[float]]]:
+    """Seconds by operation, then by box in a session."""
+    units: dict[Named, dict[tuple[str, str], list[float]]] = {}
+    for session in sessions:
+        for each in session.operations:
+            of = units.setdefault((each.operation, each.device), {})
+            of.setdefault((session.name, each.box), []).append(each.seconds)
+    return units
 
 
 def _here(model: _Model | None, seen: Sequence[Timed], box: str) -> _Here:

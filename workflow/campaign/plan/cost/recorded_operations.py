@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,9 @@ from campaign.documents.operation_times import (
 )
 from campaign.fabrics.moves import Steps
 from campaign.fabrics.registry import fabric_kind
-from campaign.plan.cost.composing import Composing
+from campaign.plan.cost.composing import ENOUGH, Composing
 from campaign.plan.cost.costs import Costs
 from campaign.wording import plural
-
-ENOUGH = 5
-"""Sessions on a system that tell how sessions differ, so that nothing from elsewhere is needed."""
 
 
 def composing_of(campaign: Campaign, costs: Sequence[Costs]) -> Composing:
@@ -36,21 +32,22 @@ def composing_of(campaign: Campaign, costs: Sequence[Costs]) -> Composing:
     before = tuple(session for session in own if session.name != campaign.name)
     now = [each for session in own if session.name == campaign.name for each in session.operations]
     published = given_times(system, campaign.sources.system.path)
-    words = f"{plural(len(before), 'earlier campaign')} on {system.name}"
-    times = OperationTimes(str(system.fabric["kind"]), words, "", before) if before else None
-    if published is not None and len(before) < ENOUGH:
-        source = f"{words}, and {published.source}" if before else published.source
-        times = replace(published, source=source, sessions=(*published.sessions, *before))
-    known = " and ".join([*["this campaign"] * bool(now), *([times.source] if times else [])])
-    return Composing(times, known).within(now)
+    known = [
+        *["this campaign"] * bool(now),
+        *[f"{plural(len(before), 'earlier campaign')} on {system.name}"] * bool(before),
+        *([published.source] if published and len(before) < ENOUGH else []),
+    ]
+    return Composing(published, before, " and ".join(known)).within(now)
 
 
 def given_times(system: SystemFile, path: Path) -> OperationTimes | None:
     """Those that a system file names, or that come with the package for its kind of fabric."""
     if system.times:
         return read_times(path.parent / system.times)
-    name = str(system.fabric.get("times") or fabric_kind(str(system.fabric["kind"])).times)
-    return published_times(name).scaled(float(system.fabric.get("times_factor", 1.0))) if name else None
+    if drawn := str(system.fabric.get("times", "")):  # by a simulation, for devices of every kind
+        return published_times(drawn).scaled(float(system.fabric.get("times_factor", 1.0))).of_any_device()
+    name = fabric_kind(str(system.fabric["kind"])).times
+    return published_times(name) if name else None
 
 
 def timed_of(costs: Costs, steps: Steps) -> tuple[Timed, ...]:
