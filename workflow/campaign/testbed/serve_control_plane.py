@@ -35,7 +35,7 @@ def serve(
     say: Callable[[str], None],
     until: threading.Event | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, or until `until` is set. Raises ConfigError for what is none of what can be said."""
+    """Serve until SIGINT or SIGTERM, or until `until` is set. Raises ConfigError for what is unknown."""
     module = emulator(kind)
     parsed = [_device(text) for text in devices or getattr(module, "DEVICES", _DEVICES)]
     asked = getattr(module, "OPTIONS", {}) | dict(_option(text) for text in options)
