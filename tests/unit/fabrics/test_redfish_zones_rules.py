@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from campaign.errors import ConfigError
+from campaign.fabrics import open_fabric
 from campaign.fabrics.banks import UNLIMITED
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch
-from campaign.fabrics.hardware import Link
+from campaign.fabrics.hardware import HostSpec, Link, PoolSpec
 from tests.unit.fabrics.zones_chassis import FOUR, Build, chassis_in, composed, names, request
 
 
@@ -66,13 +67,39 @@ def test_hosts_that_nobody_told_of_count_in_an_advanced_drawer(build: Build) -> 
 def test_a_chassis_that_does_not_tell_its_mode_is_told_by_the_system_file(build: Build) -> None:
     chassis = build(FOUR, (("gpu", "a100", 8),), drawers=1, modes={"drawer1": "standard_two_hosts"}, tells_modes=False)
     fabric = chassis.open(modes={"drawer1": "standard_two_hosts"})
-    told = fabric.select(request(devices=1, allowed=("host2",)), fabric.inventory())
+    told, view = fabric.select(request(devices=1, allowed=("host2",)), fabric.inventory()), fabric.plane.view()
     assert told.ids == ("gpu5",)
+    assert chassis.open("long", modes={"falcon1/drawer1": "standard_two_hosts"}).plane.banks(
+        view
+    ) == fabric.plane.banks(view)
     naive = chassis.open("naive")
     selection = naive.select(request(devices=1, allowed=("host2",)), naive.inventory())
     with pytest.raises(Incompatible, match="does not reach"):
         naive.compose(selection)
     assert naive.release("one") == ()
+
+
+def test_plans_know_the_modes_of_the_system_file(tmp_path: Path) -> None:
+    pool = [PoolSpec("gpu", "a100", 8, f"falcon1/drawer{number}") for number in (1, 2)]
+    hosts = [HostSpec(name, 8, 32.0) for name in FOUR]
+
+    def opened(modes: dict[str, str], **options: Any) -> Any:
+        told = {"url": "https://falcon1.example", "modes": modes, **options}
+        return open_fabric("redfish-zones", told, hosts, pool, tmp_path)
+
+    opened({}).select_planned(request(devices=3, hosts=4))
+    one_host = opened({"falcon1/drawer1": "standard_one_host", "drawer2": "standard_one_host"})
+    one_host.select_planned(request(devices=8, hosts=2))
+    with pytest.raises(Incompatible, match="standard_one_host"):
+        one_host.select_planned(request(devices=3, hosts=4))
+    halves = dict.fromkeys(("drawer1", "drawer2"), "standard_two_hosts")
+    opened(halves).select_planned(request(devices=8, hosts=1))
+    one_port = {"ports": {name: [f"H{number}"] for number, name in enumerate(FOUR, 1)}}
+    opened(halves, **one_port).select_planned(request(devices=4, hosts=4))
+    with pytest.raises(
+        ConfigError, match=r"modes: no drawer 'falcon1/drawer9'; there are: falcon1/drawer1, falcon1/drawer2"
+    ):
+        opened({"falcon1/drawer9": "advanced"})
 
 
 def test_a_mode_that_was_changed_meanwhile_is_read_again_after_the_refusal(build: Build) -> None:

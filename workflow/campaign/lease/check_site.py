@@ -15,7 +15,7 @@ from campaign.config.open_fabric import owner
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
 from campaign.errors import CampaignError, ConfigError, FabricError
-from campaign.fabrics.banks import RULES
+from campaign.fabrics.banks import RULES, named_drawer
 from campaign.fabrics.control_plane.options import Controlled as ControlledOptions
 from campaign.fabrics.errors import Conflict
 from campaign.fabrics.hardware import Inventory, use_of
@@ -92,6 +92,11 @@ def _against(system: SystemFile, inventory: Inventory) -> Iterator[Finding]:
             known = "" if found else f"; the fabric has {', '.join(map(repr, sorted(names))) or 'nothing'}"
             help_ = f" (map its names: `fabric: models: {{NAME: {model}}}`)" if known and names else ""
             yield Finding("pool", "problem", f"{found} {words} found, the system file lists {listed}{known}{help_}")
+    drawers = dict.fromkeys(d.location.rpartition("/slot")[0] for d in inventory.devices if not d.local)
+    for entry in system.pool:
+        if entry.drawer is not None and drawers and named_drawer(entry.drawer, drawers) is None:
+            words = f"drawer {entry.drawer!r} (`pool: drawer`) has no device; those that have: {', '.join(drawers)}"
+            yield Finding("pool", "note", words)
     for device in inventory.devices:
         name = f"{device.fabric_id} ({device.model})"
         if device.health != "ok" or device.state in ("failed", "unknown", "unavailable"):

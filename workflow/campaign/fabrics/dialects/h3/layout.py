@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from campaign.fabrics.banks import HOSTS_IN_ADVANCED, Bank, open_banks
+from campaign.fabrics.banks import Bank, banks_by_mode
 from campaign.fabrics.control_plane.protocol import View
 from campaign.fabrics.dialects.h3.listing import Gpu, Listing
 from campaign.fabrics.dialects.h3.options import Options
@@ -110,13 +110,7 @@ class Layout:
         def hosts(box: str) -> tuple[str, ...]:
             return tuple(host for host in self.hosts if self.port(box, host) is not None)
 
-        limits = {"standard_one_host": 1, "advanced": HOSTS_IN_ADVANCED}
-        return tuple(
-            replace(bank, mode=mode, hosts_max=limits[mode])
-            if (mode := self.options.modes.get(bank.drawer)) is not None
-            else bank
-            for bank in open_banks((device.location for device in devices), hosts)
-        )
+        return banks_by_mode((device.location for device in devices), hosts, self.options.modes)
 
     def planned(self) -> tuple[tuple[Device, ...], tuple[Bank, ...]]:
         """The pool of the system file; devices that name no box are spread evenly."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.banks import CABLING_RULE, SLOTS, Bank, violation
+from campaign.fabrics.banks import CABLING_RULE, SLOTS, Bank, banks_by_mode, require_drawers, violation
 from campaign.fabrics.control_plane.lease_tag import decode, encode
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.redfish.answers import Stale
@@ -19,8 +20,9 @@ from campaign.fabrics.dialects.redfish_zones.read_chassis import Reader
 from campaign.fabrics.dialects.redfish_zones.telemetry import events, readings
 from campaign.fabrics.dialects.redfish_zones.zones import Zones, foreign
 from campaign.fabrics.errors import Busy, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.hardware import HostSpec, PoolSpec
+from campaign.fabrics.hardware import Device, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
+from campaign.fabrics.placement.devices import pool_devices
 from campaign.fabrics.protocol import Capabilities, Event, Reading, Tag
 from campaign.fabrics.state_file import StateFile
 
@@ -30,6 +32,10 @@ UNMARKED = "zones are not marked: only the state file of this system says whose 
 
 class Plane(ControlPlane):
     def __init__(self, options: Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile) -> None:
+        drawers = [spec.drawer for spec in pool if spec.drawer is not None]
+        if drawers:
+            require_drawers("modes", options.modes, drawers)
+        self._ports = {host.name: options.host_ports(host) for host in hosts}
         self.client = Client(options)
         self.observed = self.portable = self
         self.telemetry = options.telemetry
@@ -60,6 +66,17 @@ class Plane(ControlPlane):
 
     def banks(self, view: View) -> Sequence[Bank]:
         return (self._layout or self.look()).banks
+
+    def planned(self, pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[Sequence[Device], Sequence[Bank]]:
+        """By the modes of the options. Which ports reach a drawer is the chassis' to tell, so that any host may have any drawer."""
+        devices = pool_devices(pool)
+        locations = (device.location for device in devices)
+        return devices, banks_by_mode(locations, tuple(hosts), self._options.modes, self._connection)
+
+    def _connection(self, host: str) -> int | None:
+        """Of a host with one port: H1 and H3 are the first connections of their drawers, H2 and H4 the second ones."""
+        numbers = [re.search(r"\d+$", port) for port in self._ports[host]]
+        return (int(numbers[0][0]) - 1) % 2 if len(numbers) == 1 and numbers[0] is not None else None
 
     def objection(self, change: Change, view: View) -> str | None:
         known = self._layout or self.look()

@@ -105,7 +105,7 @@ class Layout:
             for one in self.enclosures
             if (mode := one.mode or (paths[one.within].mode if one.within in paths else None)) is not None
         }
-        return {**self.options_modes, **told}
+        return {**{name.rpartition("/")[2]: mode for name, mode in self.options_modes.items()}, **told}
 
     @cached_property
     def drawers(self) -> tuple[str, ...]:
@@ -184,10 +184,7 @@ def host_ports(
                 found.setdefault(path, (endpoints[path], one))
     owners: dict[str, str] = {}
     for host in hosts:
-        named = options.ports.get(host.name) or tuple(
-            options.hosts[name] for name in (host.name,) if name in options.hosts
-        )
-        named = named or tuple(port.rpartition("/")[2] for port in host.ports)
+        named = options.host_ports(host)
         for name in named or (host.name,):
             here = next((path for path, (end, _) in found.items() if name in end.labels), None)
             if here is None and named:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from campaign.fabrics.banks import Mode
 from campaign.fabrics.control_plane.options import Controlled
+from campaign.fabrics.hardware import HostSpec
 
 
 class Options(Controlled):
@@ -33,7 +34,8 @@ class Options(Controlled):
     )
     modes: dict[str, Mode] = Field(
         default_factory=dict,
-        description="mode of a drawer, for a chassis that does not tell it; default: advanced. It is never changed",
+        description="mode of a drawer (`falcon1/drawer2` or `drawer2`), for plans and for a chassis that does not tell it; "
+        "default: advanced, and no limit in plans. It is never changed",
     )
     telemetry: bool = Field(
         default=True,
@@ -43,3 +45,8 @@ class Options(Controlled):
     poll_s: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="seconds between two polls of a task, where the chassis does not say"
     )
+
+    def host_ports(self, host: HostSpec) -> tuple[str, ...]:
+        """What the system file names as host ports of a host; empty where it names none."""
+        one = (self.hosts[host.name],) if host.name in self.hosts else ()
+        return self.ports.get(host.name) or one or tuple(port.rpartition("/")[2] for port in host.ports)
