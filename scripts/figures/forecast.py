@@ -1,15 +1,13 @@
 """Figure: what each lease was expected to take, and what it took."""
 
-import math
 from typing import Any
 
 import pandas as pd
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator
 
 from campaign import wording
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
+from campaign.report.forecast_lines import LEVEL_PCT, Line, picture
 
 TITLE = "Forecast and actual duration"
 SECTION = (
@@ -20,7 +18,6 @@ PLACE = 200
 UNITS = {"runs_expected": "", "uses": ""}
 
 _MOST = 40
-_LEVEL_PCT = 95
 _COLUMNS = ["lease", "configuration", "runs_expected", "runs", "uses", "expected_s", "low_s", "high_s", "basis", "resumed",
             "actual_s"]  # fmt: skip
 
@@ -40,7 +37,7 @@ def draw(data: FigureData) -> Drawing:
     findings = _findings(rows)
     apart = int((~rows["judged"]).sum())
     caption = (
-        f"Expected duration with its {_LEVEL_PCT} % prediction interval (line) and actual duration (open) of "
+        f"Expected duration with its {LEVEL_PCT} % prediction interval (line) and actual duration (open) of "
         f"{wording.plural(len(rows), 'lease')}, composing and releasing included, the longest first; time is logarithmic. Without "
         "a line the user assumed a time; with neither, it was unknown."
         + (
@@ -52,7 +49,7 @@ def draw(data: FigureData) -> Drawing:
         + without_runs(data)
     )
     with plot.style(data.style):
-        svg = _picture(rows.head(_MOST))
+        svg = picture(_lines(rows.head(_MOST)), "duration of the lease (s)", "lease")
     table = page_table(
         rows,
         {
@@ -86,7 +83,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
         inside = int(learned["inside"].astype(bool).sum())
         error = float(learned["error_pct"].abs().median())
         said.append(
-            f"{inside} of {wording.plural(len(learned), 'forecast')} correct: the actual duration is within the {_LEVEL_PCT} % "
+            f"{inside} of {wording.plural(len(learned), 'forecast')} correct: the actual duration is within the {LEVEL_PCT} % "
             f"interval. Median error: {wording.percent(error, 0)} of the expected duration."
         )
     if assumed.any():
@@ -101,47 +98,12 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _picture(rows: pd.DataFrame) -> str:
-    figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.26 * max(3, len(rows)))
-    expected, actual = plot.look(0), plot.look(1)
-    for place, row in enumerate(rows.to_dict("records")):
-        if not math.isnan(row["low_s"]):
-            axes.plot([row["low_s"], row["high_s"]], [place, place], color=expected.colour, linewidth=1.6)
-        axes.plot([row["expected_s"]], [place], **_dot(expected, filled=True))
-        axes.plot([row["actual_s"]], [place], **_dot(actual, filled=False))
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,)))
-    axes.xaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
-    for which in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        which(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.set_yticks(range(len(rows)), [_label(row) for row in rows.to_dict("records")])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(visible=True, axis="x")
-    axes.grid(visible=False, axis="y")
-    axes.set_xlabel("duration of the lease (s)")
-    axes.set_ylabel("lease")
-    handles = [
-        Line2D(
-            [], [], color=expected.colour, label=f"expected, {_LEVEL_PCT} % interval", **_mark(expected, filled=True)
-        ),
-        Line2D([], [], color="none", label="actual", **_mark(actual, filled=False)),
+def _lines(rows: pd.DataFrame) -> list[Line]:
+    return [
+        Line(_label(row), row["expected_s"], row["low_s"], row["high_s"], row["actual_s"])
+        for row in rows.to_dict("records")
     ]
-    plot.legend(figure, handles)
-    return plot.to_svg(figure)
 
 
 def _label(row: Any) -> str:
     return f"{row['lease']} ({wording.plural(int(row['runs']), 'run')})" + ("" if row["judged"] else " *")
-
-
-def _mark(look: plot.Look, *, filled: bool) -> dict[str, Any]:
-    return {
-        "marker": look.marker,
-        "markersize": 5,
-        "markerfacecolor": look.colour if filled else "none",
-        "markeredgecolor": look.colour,
-    }
-
-
-def _dot(look: plot.Look, *, filled: bool) -> dict[str, Any]:
-    return {"linestyle": "", "zorder": 3, **_mark(look, filled=filled)}

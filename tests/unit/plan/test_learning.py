@@ -20,11 +20,13 @@ from campaign.plan.cost.costs import (
     costs_of,
     from_document,
     lease_cost,
+    parts_s,
 )
 from campaign.plan.cost.history import COSTS, begin, begun, end, measured_forecasts, merged, read_costs
 from campaign.plan.dag import Request, read_plan
 from campaign.plan.matrix import expand
 from campaign.plan.write import write_plan
+from campaign.report.context_schema import ForecastSaid
 from campaign.tables.collect import collect, gather
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill
@@ -86,6 +88,13 @@ def test_what_was_just_measured_is_told_apart_by_use_of_the_lease(tmp_path: Path
     found = costs_measured(Costs("small", "bench"), [cell], lambda _: {}, spans, [*uses, {}])
     assert [(each.cell_id, each.runs, each.believed) for each in found.cells] == [(cell.id, 2, True)]
     assert [(each.lease_id, each.runs, each.start_s) for each in found.leases] == [("l.1", 1, 1.0), ("l.2", 2, 2.0)]
+
+
+def test_what_leases_took_by_part() -> None:
+    spans = [Span("a", 0.0, 5.0, True), Span("b", 6.0, 16.0, False)]
+    uses = [LeaseCost("l.1", SHAPE, 3, 7.0, 3.0, 2.0, 1.0), LeaseCost("l.2", SHAPE, 1, 1.0, 1.0, None, None)]
+    assert parts_s(uses, spans) == {"composing": 8.0, "start": 4.0, "runs": 15.0, "between": 4.0, "release": None}
+    assert set(parts_s([], []).values()) == {None}
 
 
 def test_what_was_held_without_a_run_is_charged_to_the_lease(tmp_path: Path) -> None:
@@ -199,13 +208,14 @@ def test_a_manifest_tells_forecast_and_actual(tmp_path: Path) -> None:
         "runs_s": 45.0,
         "basis": "b",
         "resumed": False,
+        "parts": [{"part": "runs", "expected_s": 40.0, "low_s": 30.0, "high_s": 50.0, "devices": 2.0, "hosts": 1.0}],
     }
     manifests = {
         "a": {
             "lease": "a",
             "configuration": "c",
             "forecast": forecast,
-            "actual": {"runs": 4, "uses": 1, "wall_s": 55.0},
+            "actual": {"runs": 4, "uses": 1, "wall_s": 55.0, "parts_s": {"runs": 44.0}},
         },
         "never": {"lease": "never", "forecast": forecast, "actual": {"runs": 0, "uses": 0, "wall_s": None}},
         "older": {"lease": "older"},
@@ -215,3 +225,4 @@ def test_a_manifest_tells_forecast_and_actual(tmp_path: Path) -> None:
         (results.manifests / name / "x.1.json").write_text(json.dumps(document))
     (row,) = measured_forecasts(results.directory)
     assert (row["lease"], row["expected_s"], row["actual_s"], row["runs"]) == ("a", 50.0, 55.0, 4)
+    assert ForecastSaid.model_validate(row).parts[0].actual_s == 44.0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,7 @@ from campaign.tables.leases import leases_table
 from tests.unit.report.figure_columns import without_unit
 
 FIGURE = load_figure("forecast")
+PARTS = load_figure("forecast_parts")
 
 
 def row(number: int, actual_s: float, **changes: Any) -> dict[str, Any]:
@@ -60,6 +62,47 @@ def test_without_a_forecast_the_figure_is_left_out() -> None:
     drawing = drawn([])
     assert drawing.svg is None
     assert drawing.empty_reason == "no lease was measured with a forecast"
+
+
+def part(name: str, actual_s: float | None = 10.0, **changes: Any) -> dict[str, Any]:
+    return {
+        "part": name, "expected_s": 10.0, "low_s": 8.0, "high_s": 12.5, "actual_s": actual_s, "devices": 4.0, "hosts": 1.0,
+        **changes,
+    }  # fmt: skip
+
+
+def parts(of_runs: float, **changes: Any) -> list[dict[str, Any]]:
+    others = [part(name) for name in ("composing", "between", "release")]
+    return [
+        part("start", 20.0, **changes),
+        part("runs", of_runs, expected_s=3600.0, low_s=3000.0, high_s=4000.0),
+        *others,
+    ]
+
+
+def test_parts_are_summed_over_leases_and_judged_lease_by_lease() -> None:
+    rows = [row(1, 0.0, parts=parts(3650.0)), row(2, 0.0, parts=parts(5000.0)), row(3, 0.0, uses=2, parts=parts(1.0))]
+    data = FigureData(pd.DataFrame(), pd.DataFrame(), leases_table([]), "", {}, context={"forecast": rows})
+    drawing = PARTS.draw(data)
+    told = {each[0]: each[1:] for each in drawing.rows}
+    assert told["runs"][:5] == ("2.0\u202fh", "100\u202fmin to 2.2\u202fh", "2.4\u202fh", "20\u202f%", "1 of 2")
+    assert told["start, with the queue"][4] == "0 of 2"
+    assert drawing.findings == (
+        "7 of 10 parts of leases took a time within the 95 % interval.",
+        "Held: 9.72 device-hours and 2.43 host-hours; expected were 8.09 and 2.02.",
+    )
+    assert "Sums over the 2 leases that were measured in one go" in drawing.caption
+    assert without_unit(PARTS, drawing) == []
+    unknown = {"expected_s": None, "low_s": None, "high_s": None}
+    others = [row(4, 0.0, **unknown, parts=parts(3650.0, **unknown))]
+    assert (
+        "Without 1 other of unknown duration" in PARTS.draw(replace(data, context={"forecast": rows + others})).caption
+    )
+    rows = [row(1, 0.0, parts=parts(3650.0, **unknown))]
+    drawing = PARTS.draw(
+        FigureData(pd.DataFrame(), pd.DataFrame(), leases_table([]), "", {}, context={"forecast": rows})
+    )
+    assert drawing.findings[1].endswith("not every part was known beforehand.")
 
 
 @pytest.mark.parametrize("count", [1, 60])

@@ -44,6 +44,7 @@ OF_OTHER_DATA = (
     "workload_characteristics",
     "software_stack",
     "forecast",
+    "forecast_parts",
     "reference",
 )
 SHOWN = [name for name in FIGURES if name not in OF_OTHER_DATA]

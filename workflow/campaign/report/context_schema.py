@@ -105,6 +105,18 @@ class PublishedSaid(_Closed):
     claims: tuple[PublishedClaim, ...] = ()
 
 
+class PartSaid(_Closed):
+    """The same of one part of a lease, with the devices and hosts that are held in it."""
+
+    part: str
+    expected_s: float | None
+    low_s: float | None
+    high_s: float | None
+    actual_s: float | None
+    devices: float
+    hosts: float
+
+
 class ForecastSaid(_Closed):
     """What was expected of a lease before it was measured, and what it took. Null where unknown; intervals also where assumed."""
 
@@ -119,6 +131,7 @@ class ForecastSaid(_Closed):
     basis: str
     resumed: bool = Field(description="whether it was begun before by a process that was killed")
     actual_s: float
+    parts: tuple[PartSaid, ...] = ()
 
 
 class ContextDocument(_Closed):

@@ -39,7 +39,7 @@ from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
 from campaign.paths import Results, machine_lock
 from campaign.plan.cost import history
-from campaign.plan.cost.costs import Costs, actual_s, costs_measured
+from campaign.plan.cost.costs import Costs, actual_s, costs_measured, parts_s
 from campaign.plan.cost.history import document_of
 from campaign.plan.lease_plans import campaign_of, lease_frontier
 from campaign.plan.missing_runs import Known, read_known, record_implied
@@ -413,10 +413,11 @@ class _Measuring:
         times = [seconds for use in uses if (seconds := actual_s(use)) is not None]
         whole = len(times) == len(self.uses) and bool(times)
         spans = self.supervisor.spans
-        actual = {"runs": len(spans), "uses": len(uses), "wall_s": round(sum(times), 3) if whole else None}
         system = self.campaign.system
         empty = Costs(self.campaign.name, system.name, fabric=str(system.fabric["kind"]))
         found = costs_measured(empty, self.plan.work, self.plan.specification, spans, uses)
+        wall_s = round(sum(times), 3) if whole else None
+        actual = {"runs": len(spans), "uses": len(uses), "wall_s": wall_s, "parts_s": parts_s(found.leases, spans)}
         return {"actual": actual, "costs": found.document()}
 
     def portable(self, message: str) -> str:

@@ -168,6 +168,22 @@ def actual_s(document: Mapping[str, Any]) -> float | None:
     return None if requested is None or released is None else released - requested
 
 
+def parts_s(leases: Sequence[LeaseCost], spans: Iterable[Span]) -> dict[str, float | None]:
+    """What some uses of a lease and their runs took, by part; None where one of the uses does not say it."""
+
+    def whole(seconds: Iterable[float | None]) -> float | None:
+        known = list(seconds)
+        return None if None in known or not known else round(sum(each or 0.0 for each in known), 3)
+
+    return {
+        "composing": whole(each.compose_s for each in leases),
+        "start": whole(each.start_s for each in leases),
+        "runs": whole(span.ended - span.started for span in spans),
+        "between": whole((each.between_s or 0.0) * (each.runs - 1) for each in leases),
+        "release": whole(each.end_s for each in leases),
+    }
+
+
 def costs_of(
     campaign: str, system: str, records: Iterable[Record], leases: Iterable[Mapping[str, Any]], fabric: str = ""
 ) -> Costs:

@@ -265,7 +265,7 @@ class Forecaster:
             ]
         )
         often = [
-            0.0 if yes else float(work.count if part == "between" else work.count > 0)
+            0.0 if yes else float(max(0, work.count - 1) if part == "between" else work.count > 0)
             for yes, work in zip(counted, works, strict=True)
         ]
         if not any(often):

@@ -149,6 +149,10 @@ def measured_forecasts(directory: Path) -> list[dict[str, Any]]:
                 "uses": actual["uses"],
                 **{name: forecast[name] for name in ("expected_s", "low_s", "high_s", "basis", "resumed")},
                 "actual_s": actual["wall_s"],
+                "parts": [
+                    {**part, "actual_s": actual.get("parts_s", {}).get(part["part"])}
+                    for part in forecast.get("parts", ())
+                ],
             }
         )
     return rows

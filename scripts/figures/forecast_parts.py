@@ -1,0 +1,112 @@
+"""Figure: what each part of the leases was expected to take, and what it took."""
+
+import pandas as pd
+
+from campaign import wording
+from campaign.report import plot
+from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, page_table, without_runs
+from campaign.report.forecast_lines import LEVEL_PCT, Line, picture
+
+TITLE = "Forecast and actual duration by part"
+SECTION = (
+    "Which part of the leases took longer than planned: composing, the start of the first run, runs, the time between them, or the "
+    "release? And how many device-hours and host-hours were held?"
+)
+PLACE = 205
+UNITS = {"leases": "", "inside": "", "with_interval": ""}
+
+_NAMES = {
+    "composing": "composing",
+    "start": "start, with the queue",
+    "runs": "runs",
+    "between": "between runs",
+    "release": "release",
+}
+
+
+def draw(data: FigureData) -> Drawing:
+    whole = [
+        row
+        for row in data.context.get("forecast", ())
+        if row["parts"] and row["runs"] == row["runs_expected"] and row["uses"] == 1 and not row["resumed"]
+    ]
+    # Of leases of unknown duration there is nothing to compare; where there are no others, they still say what was held.
+    judged = [row for row in whole if row["expected_s"] is not None] or whole
+    found = [
+        {"lease": row["lease"], "number": number, **part} for number, row in enumerate(judged) for part in row["parts"]
+    ]
+    if not found:
+        return nothing("no lease was measured in one go with a forecast by part")
+    each = pd.DataFrame(found).astype(dict.fromkeys(("expected_s", "low_s", "high_s", "actual_s"), "float64"))
+    leases, unknown = each["number"].nunique(), len(whole) - len(judged)
+    rows = pd.DataFrame([_part(name, each[each["part"] == name]) for name in _NAMES])
+    caption = (
+        f"Sums over the {wording.plural(leases, 'lease')} that were measured in one go: expected (filled) and actual (open). "
+        + f"Without {wording.plural(unknown, 'other')} of unknown duration. " * bool(unknown)
+        + f"Lines go from the sum of the lower to the sum of the upper ends of the leases' {LEVEL_PCT} % prediction intervals, "
+        "which is wider than an interval of the sum unless all depart alike. Parts that were unknown or assumed have none. "
+        "Time is logarithmic. Device-hours count all devices that a lease held, used or idle." + without_runs(data)
+    )
+    drawn = [
+        Line(_NAMES[row["part"]], row["expected_s"], row["low_s"], row["high_s"], row["actual_s"])
+        for row in rows.to_dict("records")
+    ]
+    with plot.style(data.style):
+        svg = picture(drawn, "time of all leases together (s)", "part of a lease")
+    table = page_table(
+        rows,
+        {
+            "Part": lambda row: _NAMES[row["part"]],
+            "Expected": lambda row: wording.seconds(row["expected_s"]),
+            "Intervals together": lambda row: wording.between(row["low_s"], row["high_s"], wording.seconds),
+            "Actual": lambda row: wording.seconds(row["actual_s"]),
+            "Error": lambda row: wording.percent(row["error_pct"], 0),
+            "Leases inside": lambda row: f"{row['inside']} of {row['with_interval']}" if row["with_interval"] else "–",
+            "Device-hours held": lambda row: _held(row, "device"),
+            "Host-hours held": lambda row: _held(row, "host"),
+        },
+    )
+    named = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
+    covered = coverage_of_leases(named, each["lease"], "were measured in one go with a forecast by part")
+    return Drawing(svg=svg, caption=caption, findings=_findings(rows), data=rows, coverage=covered, **table)
+
+
+def _held(row: pd.Series, what: str) -> str:
+    """'4.1 (expected 3.9)'."""
+    expected, actual = (wording.number(row[f"{when}_{what}_s"] / 3600) for when in ("expected", "actual"))
+    return f"{actual} (expected {expected})"
+
+
+def _part(name: str, rows: pd.DataFrame) -> dict[str, object]:
+    """Of one part, over all leases; not a number where one of them is not known."""
+    expected, actual = rows["expected_s"].sum(skipna=False), rows["actual_s"].sum(skipna=False)
+    bounded = rows[rows["high_s"] > 0]
+    return {
+        "part": name,
+        "leases": len(rows),
+        "expected_s": expected,
+        "low_s": rows["low_s"].sum(skipna=False),
+        "high_s": rows["high_s"].sum(skipna=False),
+        "actual_s": actual,
+        "error_pct": 100 * (actual / expected - 1) if expected > 0 else float("nan"),
+        "inside": int(((bounded["low_s"] <= bounded["actual_s"]) & (bounded["actual_s"] <= bounded["high_s"])).sum()),
+        "with_interval": len(bounded),
+        "expected_device_s": (rows["expected_s"] * rows["devices"]).sum(skipna=False),
+        "actual_device_s": (rows["actual_s"] * rows["devices"]).sum(skipna=False),
+        "expected_host_s": (rows["expected_s"] * rows["hosts"]).sum(skipna=False),
+        "actual_host_s": (rows["actual_s"] * rows["hosts"]).sum(skipna=False),
+    }
+
+
+def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+    said = []
+    inside, bounded = int(rows["inside"].sum()), int(rows["with_interval"].sum())
+    if bounded:
+        said.append(
+            f"{inside} of {wording.plural(bounded, 'part')} of leases took a time within the {LEVEL_PCT} % interval."
+        )
+    held = [wording.number(rows[f"actual_{name}_s"].sum() / 3600) for name in ("device", "host")]
+    expected = [wording.number(rows[f"expected_{name}_s"].sum(skipna=False) / 3600) for name in ("device", "host")]
+    known = wording.NONE not in expected
+    beside = f"expected were {' and '.join(expected)}" if known else "not every part was known beforehand"
+    return (*said, f"Held: {held[0]} device-hours and {held[1]} host-hours; {beside}.")
