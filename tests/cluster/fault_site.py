@@ -8,14 +8,16 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import chdir, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
+from click.testing import CliRunner
 
 from campaign import files
+from campaign.cli.plan import plan
 from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.lease.journal import Journal, journaled
 from campaign.testbed.slurm import daemons
@@ -26,6 +28,8 @@ from tests.warm_start import Started
 HOSTS, DEVICES = 5, 2
 PATIENCE_S = 100.0
 """As long as a condition may take on a machine that has other things to do."""
+SNAKEMAKE = ("--until", "measure")
+"""Arguments of what goes through Snakemake."""
 GATED = 'echo rate: 10; until [ -e "$STARTS.open" ]; do sleep 0.05; done'
 """A run that lasts until the test has seen what it waits for."""
 
@@ -53,24 +57,40 @@ class FaultSite(ClusterProject):
     def open(self) -> None:
         (self.directory / "starts.log.open").touch()
 
-    def begin(self, runs: int = 1) -> Started:
+    def plan(self, campaign: str = "c") -> Path:
+        """Write the campaign's plan, as the rule `plan` does, in this process."""
+        given = [f"campaigns/{campaign}.yaml", f"--results={self.results_root}", "--launcher=slurm", "--write"]
+        with chdir(self.directory):
+            CliRunner().invoke(plan, given, catch_exceptions=False)
+        return self.results(campaign).plan_document
+
+    def command(self, *arguments: str, campaign: str = "c", profile: str = "slurm", **config: str) -> list[str]:
+        """What the rule `measure` runs; with arguments, Snakemake, of which most faults see only that it waits."""
+        if arguments:
+            return super().command(*arguments, campaign=campaign, profile=profile, **config)
+        return ["campaign", "measure", str(self.plan(campaign)), "--results", str(self.results_root), "--cores", "64"]
+
+    def measure(self, *arguments: str, **keys: Any) -> str:
+        return self.run(*arguments, **keys)
+
+    def begin(self, *arguments: str, runs: int = 1) -> Started:
         """The campaign in the background, as soon as so many runs were started."""
-        process = self.start("--until", "measure")
+        process = self.start(*arguments)
         self.until(lambda: len(self.starts()) >= runs or process.poll() is not None)
         assert process.poll() is None, self.said()
         return process
 
-    def submit_array(self, leases: int) -> Started:
+    def submit_array(self, leases: int, *arguments: str) -> Started:
         """The campaign in the background; all of its leases ask before one of them may submit."""
         directory = self.results().slurm
         with files.lock(directory / "submit.lock"):
-            process = self.start("--until", "measure")
+            process = self.start(*arguments)
             self.until(lambda: len(list(directory.glob("requests/*.json"))) == leases or process.poll() is not None)
         return process
 
-    def begin_array(self, leases: int, running: int = 0) -> Started:
+    def begin_array(self, leases: int, *arguments: str, running: int = 0) -> Started:
         """As `submit_array`, as soon as so many of them (or all) run and all jobs are written down."""
-        process = self.submit_array(leases)
+        process = self.submit_array(leases, *arguments)
         self.until(lambda: len(self.starts()) >= (running or leases) or process.poll() is not None)
         self.until(lambda: len(list(self.results().directory.glob("work/*/job.json"))) == leases)
         assert self.accepted() == 1, self.said()

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterSpec
+from campaign.tables.collect import collect, gather_planned
 from campaign.testbed.slurm import daemons
 from campaign.testbed.slurm.cluster import down, up
-from tests.cluster.fault_site import DEVICES, GATED, HOSTS, FaultSite
+from tests.cluster.fault_site import DEVICES, GATED, HOSTS, SNAKEMAKE, FaultSite
 from tests.equal_hosts import equal_hosts
 from tests.warm_start import Started
 
@@ -72,13 +73,13 @@ def site(frail: Cluster, tmp_path: Path) -> Iterator[FaultSite]:
 def test_kill_9_with_jobs_queued_and_running(site: FaultSite) -> None:
     other = site.occupy("host2,host3,host4,host5")
     site.gated(batch=[1, 2, 3], lease_per="cell")
-    process = site.begin_array(3, running=1)
+    process = site.begin_array(3, *SNAKEMAKE, running=1)
     site.until(lambda: sorted(site.jobs().values()) == ["PENDING", "PENDING", "RUNNING"])
     site.kill_all()
     site.ends(process, -9)
     jobs = site.jobs()
     assert len(jobs) == 3
-    again = site.start("--until", "measure")
+    again = site.start(*SNAKEMAKE)
     site.until_said("found its driver still there", times=3)
     assert site.jobs() == jobs
     site.slurm("scancel", other)
@@ -96,7 +97,7 @@ def test_death_between_sbatch_and_its_journal(site: FaultSite) -> None:
     site.ends(process, -9)
     site.kill_all()
     assert len(site.jobs()) == 2
-    again = site.start("--until", "measure")
+    again = site.start()
     site.until_said("found its driver still there", times=2)
     site.open()
     site.ends(again)
@@ -106,13 +107,13 @@ def test_death_between_sbatch_and_its_journal(site: FaultSite) -> None:
 
 def test_ctrl_c_leaves_the_jobs_and_the_same_command_picks_them_up(site: FaultSite) -> None:
     site.gated(devices=[1, 2])
-    process = site.begin(runs=2)
+    process = site.begin(*SNAKEMAKE, runs=2)
     jobs = site.jobs()
     os.killpg(process.pid, signal.SIGINT)
     site.ends(process, 1)
     assert "the same command picks them up" in site.said()
     assert site.jobs() == jobs
-    again = site.start("--until", "measure")
+    again = site.start(*SNAKEMAKE)
     site.until_said("found its driver still there", times=2)
     site.open()
     site.ends(again)
@@ -122,7 +123,7 @@ def test_ctrl_c_leaves_the_jobs_and_the_same_command_picks_them_up(site: FaultSi
 
 def test_ctrl_c_twice_cancels_and_releases(site: FaultSite) -> None:
     site.gated(devices=[1, 2])
-    process = site.begin(runs=2)
+    process = site.begin(*SNAKEMAKE, runs=2)
     os.killpg(process.pid, signal.SIGINT)
     site.until_said("Ctrl-C again")
     os.killpg(process.pid, signal.SIGINT)
@@ -143,7 +144,7 @@ def test_hosts_die(site: FaultSite) -> None:
     site.system("pinned", hosts=HOSTS, devices=DEVICES, slurm={"placement": "pinned"})
     site.gated(repetitions=2)
     site.campaign("d", system="pinned", batch=2)
-    pinned = site.start("--until", "measure", campaign="d")
+    pinned = site.start(campaign="d")
     site.until(lambda: len(site.starts()) == 1)
     chosen = site.begin(runs=2)
     dead = {name: site.host_of(site.job("1x1-local", name)) for name in ("c", "d")}
@@ -171,7 +172,7 @@ def test_nothing_is_composed_while_others_have_the_hosts(site: FaultSite) -> Non
     site.change_system(slurm={"placement": "pinned"})
     site.gated()
     others = [site.occupy("host1,host2,host3,host4"), site.occupy("host5")]
-    process = site.start("--until", "measure")
+    process = site.start()
     site.until_said("nothing is composed until 1 fitting hosts are free")
     site.slurm("scontrol", "update", "nodename=host1", "state=drain", "reason=a fan is loud")
     assert site.jobs() == {}
@@ -210,7 +211,7 @@ def test_the_controller_is_away_for_ten_seconds(site: FaultSite) -> None:
     process = site.begin()
     site.stop("slurmctld")
     gone_s = time.monotonic()
-    other = site.start("--until", "measure", campaign="d")
+    other = site.start(campaign="d")
     site.until_said("Slurm does not answer")
     site.until_said("Slurm did not answer")
     site.until(lambda: time.monotonic() > gone_s + 10)
@@ -307,7 +308,7 @@ def test_two_campaigns_at_once(site: FaultSite) -> None:
     site.workload("logged", sleep_s=0.3)
     site.campaign("c", devices=[1, 2], repetitions=2)
     site.campaign("d", devices=[1, 2], repetitions=2, batch=2)
-    both = [site.start("--until", "measure", campaign=name) for name in ("c", "d")]
+    both = [site.start(campaign=name) for name in ("c", "d")]
     for process in both:
         site.ends(process)
     for name in ("c", "d"):
@@ -413,5 +414,6 @@ def unwritable(directory: Path) -> Iterator[None]:
 
 
 def report_context(site: FaultSite) -> str:
-    site.run("--until", "tables")
-    return (site.results().directory / "tables" / "context.json").read_text()
+    tables = site.results().tables
+    collect(gather_planned(site.results().plan_document), tables)
+    return (tables / "context.json").read_text()
