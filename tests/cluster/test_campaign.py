@@ -1,4 +1,4 @@
-"""A campaign from one YAML file to its report through a real Slurm, whatever way Slurm learns of composed devices."""
+"""A campaign from one YAML file to its tables through a real Slurm, whatever way Slurm learns of composed devices."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import pytest
 import yaml
 
 from campaign.config.load import read_system
-from campaign.documents.record import Store
 from campaign.launch.emulation.cluster_spec import Cluster
 from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.spec_from_system import cluster_of
 from tests.cluster.cluster_project import SLURM, ClusterProject
-from tests.workflow.checkout_twin import ROOT
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
 
@@ -102,80 +100,3 @@ def test_what_is_composed_is_what_slurm_gives(site: tuple[Cluster, dict[str, Any
     assert all(state.startswith("idle") for state in states), states
     if document["slurm"]["strategy"] == "dynamic":
         assert set(project.slurm("sinfo", "--noheader", "--Node", "--format=%G").split()) == {"gpu:2"}
-
-
-@pytest.fixture(scope="module")
-def demo(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProject]:
-    """Kinds of the default campaign's configurations, measured through Slurm on the hosts of its own system file.
-
-    One run of each workload: a command everywhere, and training on two devices of every attachment. Each rank of a step of Slurm's
-    imports torch by itself, so that more of them would cost minutes.
-    """
-    directory = tmp_path_factory.mktemp("demo")
-    document = yaml.safe_load((ROOT / "config" / "campaign.yaml").read_text())
-    document["configurations"] = [
-        {"hosts": [1, 2], "devices_per_host": [2, 1], "zip": [["hosts", "devices_per_host"]]},
-        {"devices_per_host": 2, "attach": ["hybrid", "fabric"]},
-        {"hosts": 4, "devices_per_host": 1},
-    ]
-    document["baseline"] = "1x2-local"
-    document["axes"] = {"workload": ["bert-nano", "logged"], "batch": 8, "precision": "fp32"}
-    # Links and telemetry: see test_training_campaign.
-    document["protocol"] |= {"repetitions": 1, "compositions": 1, "links": {"when": []}, "telemetry_s": None}
-    document["exclude"] = [{"when": "workload == 'bert-nano' and hosts == 4", "why": "two hosts show it"}]
-    # Many steps where the fastest is looked at: beside other tests, most of them wait for a processor.
-    looked_at = "workload == 'bert-nano' and configuration != '1x2-hybrid'"
-    document["overrides"] = [{"when": looked_at, "measured_steps": 40}]
-    try:
-        cluster = up(directory / "cluster", cluster_of(read_system("falcon-demo", ROOT / "config" / "campaign.yaml")))
-        project = ClusterProject(directory / "project", cluster)
-        # The emulated cluster answers at once; patience is for real ones.
-        system = yaml.safe_load((ROOT / "config" / "systems" / "falcon-demo.yaml").read_text())
-        project.write("systems/falcon-demo.yaml", system | {"slurm": SLURM | {"latency_s": 30}})
-        project.write("c.yaml", document | {"name": "c"})
-        try:
-            project.run("tables", time_out_s=600)
-            yield project
-        finally:
-            project.kill()
-    finally:
-        down(directory / "cluster")
-
-
-def test_the_demo_is_measured_on_emulated_hosts(demo: ClusterProject) -> None:
-    records = demo.records()
-    assert len(records) == 5 + 4
-    assert {record.status for record in records} == {"ok"}, [record.failure for record in records if record.failure]
-    store = Store(demo.results().directory)
-    compositions = {record.cell.configuration: store.shared_document(record.composition) for record in records}
-    assert {document["links"]["emulated"] for document in compositions.values()} == {"root"}
-    assert {len(document["hosts"]) for document in compositions.values()} == {1, 2, 4}
-    trained = [record for record in records if record.cell.workload == "bert-nano"]
-    assert not [flag for record in trained for flag in record.flags if flag.startswith(("composition", "links"))]
-
-
-def test_links_cost_what_they_cost_in_the_local_demo_too(demo: ClusterProject) -> None:
-    # The fastest step: what else the machine does only makes steps longer.
-    fastest_s = {
-        record.cell.configuration: min(min(steps) for steps in record.step_times_s)
-        for record in demo.records()
-        if record.cell.workload == "bert-nano"
-    }
-    assert fastest_s["1x2-local"] < fastest_s["2x1-local"]
-    assert fastest_s["1x2-local"] < fastest_s["1x2-fabric"]
-
-
-def test_jobs_have_names_that_a_person_understands(demo: ClusterProject) -> None:
-    names = demo.slurm("sacct", "--noheader", "--allocations", "--parsable2", "--format=JobName").split()
-    assert {"c/1x2-local", "c/2x1-local", "c/1x2-fabric"} <= set(names)
-    assert all(name.startswith("c/") for name in names)
-
-
-def test_the_report_is_made_without_slurm_and_says_who_measured_and_what_was_emulated(demo: ClusterProject) -> None:
-    before = demo.calls()
-    demo.run()
-    assert demo.calls() == before
-    page = demo.results().report.read_text()
-    assert "every allocation was a Slurm job" in page
-    assert "Links are emulated" in page
-    assert "Idle between runs" in page
