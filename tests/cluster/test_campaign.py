@@ -66,12 +66,12 @@ def test_what_is_composed_is_what_slurm_gives(site: tuple[Cluster, dict[str, Any
     project.write("systems/bench.yaml", document)
     # Each run says on which host it is, and how many devices it was given there.
     project.workload("logged", body='echo "rate: 10"; echo "$(hostname) $CUDA_VISIBLE_DEVICES" >> "$STARTS.devices"')
-    file = project.campaign(devices=[2], attach=["local", "fabric"], repetitions=2)
+    file = project.campaign(repetitions=2)
     unequal = document["slurm"]["strategy"] != "resume"  # which composes equal hosts only
-    if unequal:
-        campaign = yaml.safe_load(file.read_text())
-        campaign["configurations"].append({"name": "unequal", **UNEQUAL})
-        file.write_text(yaml.safe_dump(campaign))
+    # All hosts at once, one with devices of the fabric, and hosts that differ.
+    shapes: list[dict[str, Any]] = [{"hosts": 4, "devices_per_host": 2}, {"devices_per_host": 2, "attach": "fabric"}]
+    shapes += [{"name": "unequal", **UNEQUAL}] * unequal
+    project.write(file.name, yaml.safe_load(file.read_text()) | {"configurations": shapes})
     try:
         project.run("tables", time_out_s=300)
     finally:
