@@ -11,7 +11,6 @@ import click
 
 from campaign.cli.options import PATH, format_option
 from campaign.cli.practice_cluster import default_directory
-from campaign.cli.terminal import show_json
 from campaign.errors import ConfigError
 from campaign.launch.emulation.cluster_spec import Cluster, find_from_environment
 from campaign.testbed.slurm import cluster as clusters
@@ -84,6 +83,8 @@ def status(directory: Path | None, style: str) -> None:
     where = _where(directory)
     found = clusters.status(where)
     if style == "json":
+        from campaign.cli.terminal import show_json  # it brings rich
+
         show_json({
             "directory": where, "slurm_conf": found.cluster and found.cluster.slurm_conf, "missing": found.missing,
             **{part: [asdict(each) for each in getattr(found, part)] for part in ("running", "hosts", "jobs")},

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pkgutil
+from typing import TYPE_CHECKING
 
-from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, nearest
-from campaign.fabrics.hardware import Composition
-from campaign.launch.protocol import Launcher
+
+if (
+    TYPE_CHECKING
+):  # slurmd is started and stopped by commands that need emulated hosts of this package, and no configuration
+    from campaign.config.system_file import SystemFile
+    from campaign.fabrics.hardware import Composition
+    from campaign.launch.protocol import Launcher
 
 LAUNCHERS: dict[str, str] = {
     "local": "campaign.launch.local:LocalLauncher",

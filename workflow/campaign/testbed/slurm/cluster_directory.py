@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from campaign.errors import LaunchError
 from campaign.files import acquire_lock, is_foreign, is_locked
 from campaign.launch.emulation.cluster_spec import DESCRIPTION, Cluster
@@ -127,6 +125,8 @@ def clear(directory: Path) -> None:
 
 def render(cluster: Cluster) -> dict[str, str]:
     """Text of every configuration file, by its path in the cluster's directory."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # only a cluster that is made needs them
+
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
