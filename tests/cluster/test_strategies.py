@@ -38,7 +38,7 @@ from tests.equal_hosts import equal_hosts
 
 LEASE = "night.4x1.0a1b2c"
 OWN = 2
-_PROGRAM = str(Path(sys.executable).with_name("campaign"))
+_SLURMD = "slurmd-of"
 _NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
@@ -54,11 +54,37 @@ def cluster_up(spec: ClusterSpec) -> Iterator[Cluster]:
         shutil.rmtree(directory)
 
 
+def light_slurmd(cluster: Cluster) -> None:
+    """A program that does what `campaign cluster slurmd` does, without a python: these tests do it some hundred times.
+
+    That command in its place: test_campaign, test_cluster_commands.
+    """
+    on = "\n".join(
+        f"{host.name}) on={shlex.quote(shlex.join(cluster.prefix(host.name)))} ;;" for host in cluster.spec.hosts
+    )
+    shape = f"CPUs={cluster.spec.cpus} RealMemory={cluster.spec.memory_mib} Feature=composed Gres=gpu:$2"
+    wait = "while kill -0 $pid 2>&-; do sleep 0.02; done"
+    (cluster.directory / _SLURMD).write_text(f"""#!/bin/sh
+        case $1 in
+        {on}
+        esac
+        if [ "$2" ]; then exec $on setsid --fork slurmd -D -N "$1" -Z --conf "{shape}" </dev/null >/dev/null 2>&1; fi
+        exec $on sh -c 'pid=$(cat {cluster.directory}/run/slurmd-'$1'.pid) && kill $pid && {wait}; true' 2>/dev/null
+    """)
+
+
+def slurmd_commands(devices: str = "{devices}") -> dict[str, list[str]]:
+    """`slurm.slurmd` of a system file, by that program of the cluster that is meant here."""
+    script = str(Path(os.environ["SLURM_CONF"]).parents[1] / _SLURMD)
+    return {"stop": ["sh", script, "{host}"], "start": ["sh", script, "{host}", devices]}
+
+
 @pytest.fixture(scope="module")
 def cluster(slurm_installed: None) -> Iterator[Cluster]:
     """Two static hosts and two dynamic ones, each with two devices of its own; up to six can be attached to a dynamic one."""
     dynamic = [ClusterHost(name=f"dyn{n}", devices=OWN, devices_max=8, registration="dynamic") for n in (1, 2)]
     with cluster_up(ClusterSpec(hosts=(*equal_hosts(2, OWN), *dynamic), accounting=False)) as started:
+        light_slurmd(started)
         yield started
 
 
@@ -101,8 +127,6 @@ class Case:
         return {host: OWN + count for host, count in zip(self.hosts, self.attached, strict=True)}
 
     def system(self, **settings: object) -> SystemFile:
-        slurmd = [_PROGRAM, "cluster", "slurmd"]
-        start = [*slurmd, "start", "{host}", "--devices", "{devices}"]
         return SystemFile.model_validate(
             {
                 "name": "contract",
@@ -112,7 +136,7 @@ class Case:
                 "slurm": {
                     "strategy": self.strategy,
                     "poll_s": 1,
-                    "slurmd": {"stop": [*slurmd, "stop", "{host}"], "start": start},
+                    "slurmd": slurmd_commands(),
                     **settings,
                 },
             }
@@ -261,24 +285,6 @@ def test_a_second_time_changes_nothing(strategy: str, cluster: Cluster) -> None:
     assert seen[0] == seen[1]
 
 
-def light_commands(cluster: Cluster) -> dict[str, list[str]]:
-    """What `campaign cluster slurmd` does, without a python: for a test that does it a hundred times."""
-    on = "\n".join(
-        f"{host.name}) on={shlex.quote(shlex.join(cluster.prefix(host.name)))} ;;" for host in cluster.spec.hosts
-    )
-    shape = f"CPUs={cluster.spec.cpus} RealMemory={cluster.spec.memory_mib} Feature=composed Gres=gpu:$2"
-    wait = "while kill -0 $pid 2>&-; do sleep 0.02; done"
-    script = cluster.directory / "slurmd-of"
-    script.write_text(f"""#!/bin/sh
-        case $1 in
-        {on}
-        esac
-        if [ "$2" ]; then exec $on setsid --fork slurmd -D -N "$1" -Z --conf "{shape}" </dev/null >/dev/null 2>&1; fi
-        exec $on sh -c 'pid=$(cat {cluster.directory}/run/slurmd-'$1'.pid) && kill $pid && {wait}; true' 2>/dev/null
-    """)
-    return {"stop": ["sh", str(script), "{host}"], "start": ["sh", str(script), "{host}", "{devices}"]}
-
-
 def killed_before(step: int, call: Callable[[], None]) -> bool:
     """Whether a process that does the call was killed before its n-th command that changes something."""
     child = os.fork()
@@ -310,15 +316,13 @@ def killed_before(step: int, call: Callable[[], None]) -> bool:
 def test_a_kill_at_any_moment_is_repaired_by_the_same_calls(strategy: str, cluster: Cluster) -> None:
     case = Case(strategy)
 
-    slurmd = light_commands(cluster)
-
     def compose() -> None:
-        opened = case.open(slurmd=slurmd)
+        opened = case.open()
         opened.begin(case.hosts, LEASE)
         opened.announce(case.composition(), LEASE)
 
     def release() -> None:
-        opened = case.open(slurmd=slurmd)
+        opened = case.open()
         opened.begin(case.hosts, LEASE)
         opened.end(case.hosts, LEASE)
 
@@ -424,8 +428,7 @@ def test_a_later_reservation_of_others_bounds_ours_and_one_that_has_begun_is_wai
 
 def test_a_host_that_registers_with_less_is_named() -> None:
     case = Case("dynamic")
-    start = [_PROGRAM, "cluster", "slurmd", "start", "{host}", "--devices", "3"]
-    opened = case.open(slurmd={"stop": [_PROGRAM, "cluster", "slurmd", "stop", "{host}"], "start": start})
+    opened = case.open(slurmd=slurmd_commands("3"))
     assert isinstance(opened, Dynamic)
     opened.registers_s = 2.0
     opened.begin(case.hosts, LEASE)
