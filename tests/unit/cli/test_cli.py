@@ -67,6 +67,15 @@ def test_help_of_a_command_loads_no_other_command() -> None:
     assert done.stdout.splitlines()[-1] == str(loaded)
 
 
+def test_a_command_that_slurm_waits_for_loads_little() -> None:
+    program = (
+        "import sys\nfrom campaign.cli.main import main\nmain(['cluster', 'slurmd', 'start', '--help'], standalone_mode=False)\n"
+        "print(sorted({'rich', 'jinja2', 'campaign.config', 'campaign.workloads'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_an_unknown_command_is_an_error() -> None:
     result = CliRunner().invoke(main, ["meassure"])
     assert (result.exit_code, "No such command 'meassure'" in result.output) == (2, True)
