@@ -219,6 +219,7 @@ class Project:
         mark = f"PROJECT_UNDER_TEST={self.directory}".encode()
         # A forked process keeps the variables of the one that it was forked from, as far as others can see.
         own = {process.pid for process in self._started if process.poll() is None}
+        sessions = {process.pid for process in self._started}
         found = []
         for entry in os.scandir("/proc"):
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -227,12 +228,15 @@ class Project:
                 variables = Path(entry.path, "environ").read_bytes().split(b"\0")
                 arguments = Path(entry.path, "cmdline").read_bytes().decode()
                 name = Path(entry.path, "comm").read_text().strip()
+                session = os.getsid(int(entry.name))
             except OSError:
                 continue
             if int(entry.name) in own:
                 found.append(Process(int(entry.name), "snakemake"))
             elif mark in variables:
                 found.append(Process(int(entry.name), "driver" if name == NAME else _kind(arguments, variables)))
+            elif session in sessions and arguments:  # forked by a `campaign measure` that was started without Snakemake
+                found.append(Process(int(entry.name), "measure"))
         return found
 
     def pids(self, *kinds: str) -> list[int]:
