@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from campaign.documents.cell import Configuration
 from campaign.fabrics import open_fabric
@@ -122,18 +122,20 @@ def fabric(project: Project) -> Iterable[Figure]:
         yield Figure(f"{name}: time of ours", ours_s * 1e3, "ms", 50, asked_s * 1e3, "the requests themselves")
         took = min(inventory_s(kind, project.directory / f"{kind}-large-{n}", 2_000) for n in range(2))
         yield Figure(f"{kind}, inventory of 2,000 devices", took, "s", 2)
-    yield operations(400, 25)
-
-
-def operations(sequences: int, steps: int) -> Figure:
-    """Random sequences of compose, release, faults, kills and other people's changes; a violation raises."""
-    # Here, because importing it registers a test case.
+    # Here, because importing them registers test cases.
     from tests.unit.fabrics.test_controlled_invariants import Site
+    from tests.unit.fabrics.test_h3_habits import Operations
 
+    yield operations("random operations", Site, 400, 25)
+    yield operations("random operations on emulated Falcon boxes", Operations, 400, 25)
+
+
+def operations(name: str, machine: type[RuleBasedStateMachine], sequences: int, steps: int) -> Figure:
+    """Random sequences of compose, release, faults, kills and other people's changes; a violation raises."""
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Site,
+        machine,
         settings=settings(
             max_examples=sequences, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
-    return Figure(f"{sequences * steps:,} random operations: violations", 0, "", 0)
+    return Figure(f"{sequences * steps:,} {name}: violations", 0, "", 0)

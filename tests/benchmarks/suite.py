@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tests.benchmarks import floors
 from tests.benchmarks.fabric import fabric
+from tests.benchmarks.falcon import falcon
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.knowledge import knowledge
 from tests.benchmarks.leases import leases
@@ -100,6 +101,7 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "knowledge": knowledge,
     "slurm": slurm,
     "fabric": fabric,
+    "falcon": falcon,
     "telemetry": telemetry,
     "parsing": parsing,
     "train": train,

@@ -12,6 +12,7 @@ import yaml
 from campaign.config.resolve import load_campaign
 from campaign.plan.matrix import expand
 from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.h3 import Boxes
 from campaign.testbed.control_planes.hardware import rack
 from campaign.testbed.control_planes.server import Server
 from campaign.testbed.emulators import emulator, open_dialect
@@ -21,7 +22,11 @@ from tests.workflow.checkout_twin import ROOT, Project
 HOSTS = "host[1-4]"
 
 
-@pytest.fixture(params=["redfish", "redfish-zones", "liqid"])
+H3 = {"factor": 0.002, "attached": "all", "disturbed": "always"}
+"""Two Falcon boxes 500 times as fast as they were recorded, while others poll them too."""
+
+
+@pytest.fixture(params=["redfish", "redfish-zones", "liqid", "h3"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Project, Server]]:
     """The demo's hosts and pool behind another control plane, and the demo with short runs: all its cells behind one of them,
     one configuration of each kind behind the others."""
@@ -29,12 +34,17 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
     falcon = yaml.safe_load((ROOT / "config" / "systems" / "falcon-demo.yaml").read_text())
     pool = [(entry["kind"], entry["model"]) for entry in falcon["pool"]]
     counts = {each: sum(e["count"] for e in falcon["pool"] if (e["kind"], e["model"]) == each) for each in pool}
-    hardware = rack([f"host{n}" for n in range(1, 5)], [(kind, model, n) for (kind, model), n in counts.items()])
-    with Server(open_dialect(request.param, hardware), tmp_path / "tls") as server:
+    h3 = request.param == "h3"
+    devices = [(kind, model, n) for (kind, model), n in counts.items() if kind == "gpu" or not h3]
+    hardware = rack([f"host{n}" for n in range(1, 5)], devices)
+    with Server(open_dialect(request.param, hardware, **(H3 if h3 else {})), tmp_path / "tls") as server:
+        (tmp_path / "tls").mkdir(exist_ok=True)
         (tmp_path / "tls" / "credentials").write_text(f"{USER}\n{PASSWORD}\n")
         (tmp_path / "tls" / "credentials").chmod(0o600)
         project = Project(tmp_path / "project")
         system: dict[str, Any] = system_document("falcon-demo", request.param, server, hardware, HOSTS)
+        if h3:
+            system["fabric"]["poll_s"] = 0.01
         project.write("systems/falcon-demo.yaml", system | {"hosts": falcon["hosts"]})
         short = {"warmup_steps": 1, "measured_steps": 1, "repetitions": 1, "telemetry_s": None, "links": {"when": []}}
         some = {
@@ -54,6 +64,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
 def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Server]) -> None:
     project, server = site
     campaign = load_campaign(project.campaigns / "c.yaml")
+    before = {device.name: device.attached_to for device in server.dialect.rack.devices.values()}
     whole = campaign.system.fabric["kind"] == "redfish"
     said = project.run("tables", time_out_s=900)
     cells = {cell.id for cell in expand(campaign).cells}
@@ -72,7 +83,10 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Serv
         devices = [device for host in lease["obtained"]["hosts"] for device in host["devices"]]
         assert sum(not device["local"] for device in devices) == pooled.get(lease["configuration"], 0)
     assert sum(lease["retries"] for lease in leases) >= 1
-    assert len(server.dialect.rack.free()) == len(server.dialect.rack.devices)
+    assert {device.name: device.attached_to for device in server.dialect.rack.devices.values()} == before
+    if isinstance(server.dialect, Boxes):
+        assert server.dialect.violations == []
+        assert {took.operation for took in server.dialect.took} == {"detach", "attach", "inventory", "read_back"}
 
     if whole:
         page = project.page("composition_times")

@@ -1,0 +1,375 @@
+"""The adapter of Falcon boxes against their habits, faults on the wire, and all answers to what nobody has published."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from campaign.errors import FabricError
+from campaign.fabrics import open_fabric
+from campaign.fabrics.hardware import Composition, HostSpec, PoolSpec
+from campaign.fabrics.http import client as http_client
+from campaign.fabrics.http.client import Client
+from campaign.fabrics.protocol import Request
+from campaign.lease.lifecycle import Lease, acquire, release
+from campaign.lease.reconcile import reconcile
+from campaign.testbed.control_planes.faults import Fault
+from campaign.testbed.control_planes.h3 import Boxes, open_dialect
+from campaign.testbed.control_planes.h3.box import ALLOCATION, RESOURCES
+from campaign.testbed.control_planes.hardware import rack
+from campaign.testbed.control_planes.server import Server
+from campaign.testbed.emulators import reached
+from tests.contract.fabric_fixtures import configuration
+from tests.unit.fabrics.memory_plane import Killed
+
+HOSTS = tuple(HostSpec(f"host{number}", 8, 32.0) for number in range(1, 4))
+DEVICES = 6
+WRITES = ("POST", "DELETE")
+
+
+class Falcon:
+    """Two emulated boxes of three devices each, and an adapter for them."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        dialect = open_dialect(rack([host.name for host in HOSTS], [("gpu", "a100", DEVICES)]), **options)
+        assert isinstance(dialect, Boxes)
+        self.dialect, self.directory = dialect, directory
+        self.server = Server(dialect)
+        self.fabric = self.open()
+
+    def open(self, **options: Any) -> Any:
+        pool = tuple(PoolSpec("gpu", "a100", DEVICES // 2, drawer) for drawer in self.dialect.boxes)
+        quick = {"poll_s": 0, "request_s": 10.0, "operation_s": 30.0}
+        return open_fabric(
+            "h3", {**reached("h3", self.server), **quick, **options}, HOSTS, pool, self.directory / "state"
+        )
+
+    def close(self) -> None:
+        self.fabric.close()
+        self.server.close()
+
+    def attached(self) -> dict[str, str]:
+        """Host by UUID, as it is."""
+        devices = self.dialect.rack.devices.values()
+        return {f"GPU-{device.uuid}": device.attached_to for device in devices if device.attached_to}
+
+    def has(self, composition: Composition) -> bool:
+        attached = self.attached()
+        return all(attached.get(str(d.host_id)) == host.name for host in composition.hosts for d in host.devices)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "RETRY_S", (0.0, 0.0, 0.0, 0.0))
+
+
+@pytest.fixture
+def falcon(tmp_path: Path) -> Iterator[Callable[..., Falcon]]:
+    opened: list[Falcon] = []
+
+    def make(**options: Any) -> Falcon:
+        opened.append(Falcon(tmp_path / str(len(opened)), **options))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+def request(name: str = "one", devices: int = 2, hosts: int = 1) -> Request:
+    return Request(name, "demo", "tester", configuration(hosts=hosts, devices_per_host=devices))
+
+
+# -- faults on the wire --------------------------------------------------------------------------------------------------
+
+FAULTS = [
+    Fault("drop_before"),
+    Fault("drop_after"),
+    Fault("status", status=500),
+    Fault("status", status=503),
+    Fault("status_after", status=500, body="500"),
+    Fault("lie", body='{"action": "assign", "result": [ true ], "remark": "done"}'),
+    Fault("lie", status=204),
+    Fault("garbage"),
+    Fault("html"),
+    Fault("stale"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.status}")
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_no_fault_makes_a_lease_that_is_not_there_or_leaves_one_behind(
+    falcon: Callable[..., Falcon], fault: Fault, method: str
+) -> None:
+    site = falcon()
+    fabric = site.fabric
+    selection = fabric.select(request(), fabric.inventory())
+    if method == "DELETE":
+        fabric.compose(selection)
+    where = ("GET", RESOURCES) if fault.kind == "stale" else (method, ALLOCATION)
+    site.server.faults.add(Fault(fault.kind, *where, 1, 0, fault.status, fault.body))
+    try:
+        fabric.compose(selection) if method == "POST" else fabric.release("one")
+    except FabricError:
+        assert list(fabric.held()) in (["one"], [])
+    composition = fabric.read_back("one")
+    assert composition is None or site.has(composition)
+    site.server.faults.clear()
+    assert fabric.release("one") == ()
+    assert site.attached() == {}
+    assert not fabric.held()
+    assert site.dialect.violations == []
+
+
+# -- what nobody has published -------------------------------------------------------------------------------------------
+
+SWITCHES: list[dict[str, Any]] = [
+    *({"free_port": shown} for shown in ("empty", "no_key", "dash")),
+    *({"free_port": shown, "attached": "all"} for shown in ("empty", "no_key", "no_record", "dash")),
+    *({"answers": answer} for answer in ("recorded", "true", "false")),
+    {"strange": True},
+    {"status": 201},
+    {"status": 500},
+    {"keep_alive": False},
+    {"renumber_after": 3},
+    {"disturbed": "always"},
+    {"disturbed": "always", "rate": 5.0},
+]
+
+
+@pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: "-".join(map(str, switch.values())))
+def test_a_lease_is_composed_and_released_whatever_a_box_does(
+    falcon: Callable[..., Falcon], switch: dict[str, Any]
+) -> None:
+    site = falcon(**switch)
+    before = site.attached()
+    for number in range(2):
+        lease = acquire(
+            site.fabric, request(f"l{number}", 2, 2), site.directory / "leases", wait_s=0, poll_s=0, attempts=3
+        )
+        assert site.has(lease.composition)
+        assert len(lease.composition.devices) == 4
+        assert release(site.fabric, lease, poll_s=0)["state"] == "RELEASED"
+    assert set(site.attached()) <= set(before)
+    assert site.dialect.violations == []
+
+
+def test_a_device_that_is_not_listed_is_not_looked_for_under_a_number_that_may_be_anothers(
+    falcon: Callable[..., Falcon],
+) -> None:
+    site = falcon(renumber_after=3, free_port="no_record", attached="all")
+    before = site.attached()
+    with pytest.raises(FabricError, match="H3's own tools"):
+        site.fabric.compose(site.fabric.select(request("one", 2, 2), site.fabric.inventory()))
+    moved = {uuid for uuid, host in site.attached().items() if before[uuid] != host}
+    composition = site.fabric.read_back("one")
+    assert moved <= {str(d.host_id) for d in composition.devices} if composition else not moved
+    assert site.dialect.violations == []
+
+
+def test_a_box_that_demands_a_login_is_told_of_in_words(falcon: Callable[..., Falcon]) -> None:
+    site = falcon(login=True)
+    with pytest.raises(FabricError, match="demands a login"):
+        site.fabric.inventory()
+    assert site.dialect.violations == []
+
+
+def test_a_power_cycle_that_frees_all_devices_is_noticed(falcon: Callable[..., Falcon]) -> None:
+    site = falcon(persistent=False)
+    site.fabric.compose(site.fabric.select(request(), site.fabric.inventory()))
+    assert site.fabric.read_back("one") is not None  # may be what composing has just read
+    for box in site.dialect.boxes.values():
+        box.power_cycle()
+    composition = site.fabric.read_back("one")
+    assert composition is None or not composition.devices
+    assert site.fabric.release("one") == ()
+    assert not site.fabric.held()
+
+
+# -- at random -----------------------------------------------------------------------------------------------------------
+
+WIRE = st.lists(
+    st.sampled_from(["drop_before", "drop_after", "status", "status_after", "garbage", "html", "lie", "killed"]),
+    max_size=2,
+)
+
+
+class Operations(RuleBasedStateMachine):
+    """Two boxes with all their habits: whatever is composed, released, broken, killed or taken by others, in whatever order."""
+
+    @initialize(
+        seed=st.integers(0, 2**16),
+        free_port=st.sampled_from(["empty", "no_key", "dash"]),
+        renumber_after=st.sampled_from([0, 0, 5]),
+        strange=st.booleans(),
+        disturbed=st.sampled_from(["overlap", "always"]),
+        attached=st.sampled_from(["none", "all"]),
+    )
+    def switch_on(self, attached: str, **options: Any) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="falcon"))
+        if attached == "all":  # what is found may be moved, and what is detached is not listed
+            options |= {"free_port": "no_record", "renumber_after": 0}
+        self.site = Falcon(self.directory, refusal="true", attached=attached, **options)
+        self.found = {name: one.attached_to for name, one in self.site.dialect.rack.devices.items() if one.attached_to}
+        self.journals = self.directory / "leases"
+        self.leases: dict[str, Lease] = {}
+        self.foreign: dict[str, str] = {}
+        self.number = 0
+        self.deadly: list[int] = []
+
+    def armed(self, faults: list[str]) -> None:
+        """One fault for one of the next requests that change something, after as many others as its place in the list."""
+        self.site.server.faults.clear()
+        for place, kind in enumerate(faults):
+            if kind == "killed":
+                self.deadly = [place + 1]
+            else:
+                method = WRITES[(place + self.number) % 2]
+                self.site.server.faults.add(Fault(kind, method, ALLOCATION, 1, place, 500, ""))  # type: ignore[arg-type]
+
+    def honest(self) -> None:
+        self.site.server.faults.clear()
+        self.deadly.clear()
+
+    def restarted(self) -> None:
+        self.site.fabric.close()
+        self.site.fabric = self.site.open()
+
+    def mortal(self, act: Callable[[], Any]) -> Any:
+        """Do it in a process that may die before or after one of its changing requests."""
+        change = Client.change
+        left = self.deadly
+
+        def deadly(client: Client, *args: Any, **named: Any) -> Any:
+            answer = change(client, *args, **named)
+            if left and args[1] == ALLOCATION:
+                left[0] -= 1
+                if left[0] == 0:
+                    left.clear()
+                    raise Killed
+            return answer
+
+        Client.change = deadly  # type: ignore[method-assign]
+        try:
+            return act()
+        finally:
+            Client.change = change  # type: ignore[method-assign]
+
+    @rule(devices=st.integers(1, 3), hosts=st.integers(1, 2), faults=WIRE)
+    def compose(self, devices: int, hosts: int, faults: list[str]) -> None:
+        self.number += 1
+        name = f"lease{self.number}"
+        self.armed(faults)
+        try:
+            lease = self.mortal(
+                lambda: acquire(
+                    self.site.fabric,
+                    request(name, devices, hosts),
+                    self.journals,
+                    wait_s=0,
+                    poll_s=0,
+                    visible_s=0,
+                    attempts=2,
+                )
+            )
+        except (FabricError, Killed):
+            self.honest()
+            self.restarted()
+            return
+        self.honest()
+        self.leases[name] = lease
+        assert len(lease.composition.devices) == devices * hosts
+        assert self.site.has(lease.composition)
+
+    @precondition(lambda self: self.leases)
+    @rule(faults=WIRE, data=st.data())
+    def give_back(self, faults: list[str], data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.leases)))
+        lease = self.leases.pop(name)
+        self.armed(faults)
+        try:
+            document = self.mortal(lambda: release(self.site.fabric, lease, wait_s=0, poll_s=0))
+        except Killed:
+            lease.ownership.close()  # the kernel does this for a dead process
+            self.restarted()
+            return
+        finally:
+            self.honest()
+        assert document["state"] in ("RELEASED", "LEAKED")
+
+    @rule()
+    def clean_up(self) -> None:
+        with suppress(FabricError):
+            reconcile(
+                self.site.fabric, self.journals, is_alive=lambda name: name in self.leases, dry_run=False, unjournaled=True,
+                wait_s=0, poll_s=0,
+            )  # fmt: skip
+
+    @rule(device=st.integers(1, DEVICES), host=st.sampled_from([host.name for host in HOSTS]))
+    def others_take(self, device: int, host: str) -> None:
+        """Somebody else attaches what nobody has, and nobody has claimed."""
+        found = self.site.dialect.rack.devices[f"gpu{device}"]
+        claimed = {name.rpartition("/")[2] for tag in self.site.fabric.held().values() for name in tag.devices}
+        if not self.found and found.attached_to is None and f"GPU-{found.uuid}" not in claimed:
+            self.site.dialect.rack.attach(found.name, host)
+            self.foreign[found.name] = host
+
+    @precondition(lambda self: self.foreign)
+    @rule(data=st.data())
+    def others_give_back(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.foreign)))
+        self.site.dialect.rack.detach(name)
+        del self.foreign[name]
+
+    @invariant()
+    def nothing_was_sent_that_no_client_ever_sent(self) -> None:
+        assert self.site.dialect.violations == []
+
+    @invariant()
+    def no_device_has_two_holders(self) -> None:
+        held = [d.fabric_id for lease in self.leases.values() for d in lease.composition.devices]
+        assert len(held) == len(set(held))
+        assert all(self.site.has(lease.composition) for lease in self.leases.values())
+
+    @invariant()
+    def what_others_attached_stays_where_it_is(self) -> None:
+        for name, host in self.foreign.items():
+            assert self.site.dialect.rack.devices[name].attached_to == host
+
+    def teardown(self) -> None:
+        if not hasattr(self, "site"):
+            return
+        try:
+            for lease in self.leases.values():
+                for _ in range(3):
+                    with suppress(FabricError):
+                        release(self.site.fabric, lease, poll_s=0)
+            self.leases.clear()
+            for _ in range(3):
+                self.clean_up()
+                with suppress(FabricError):
+                    self.site.fabric.clear()  # what was found on a host goes back to it
+            held = {
+                n: one.attached_to for n, one in self.site.dialect.rack.devices.items() if one.attached_to is not None
+            }
+            assert held == (self.found or self.foreign)
+            assert not self.site.fabric.held()
+            assert self.site.dialect.violations == []
+        finally:
+            self.site.close()
+            shutil.rmtree(self.directory)
+
+
+Operations.TestCase.settings = settings(
+    max_examples=8, stateful_step_count=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+TestOperations = Operations.TestCase
