@@ -181,7 +181,7 @@ def test_a_damaged_record_of_a_finished_campaign_is_measured_again(
         each for each in lease_plans(plan) if any(lease.missing and lease.name == each.lease for lease in plan.leases)
     )
     said: list[str] = []
-    measuring = _Measuring(lease, results, said.append, False)
+    measuring = _Measuring(lease, results, said.append, False, False)
     assert measuring.missing() == []
     measuring.set_damaged_aside()
     assert len(measuring.missing()) == 1

@@ -17,5 +17,5 @@ def test_a_driver_reads_the_plan_that_is_measured_whatever_lies_in_its_place(tmp
     path = results.lease_plans / f"{plan.lease}.{plan.digest}.json"
     path.parent.mkdir(parents=True)
     path.write_text("planted")
-    _Measuring(plan, results, print, False)
+    _Measuring(plan, results, print, False, False)
     assert path.read_text() == plan.text()
