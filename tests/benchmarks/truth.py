@@ -16,6 +16,7 @@ from tests import imported_under_truth
 from tests import statements_under_truth as said
 from tests.figures_under_truth import over
 from tests.planted_campaigns import Truth
+from tests.planted_costs import held
 from tests.planted_records import Planted
 from tests.statements_under_truth import Statements
 
@@ -132,6 +133,19 @@ def _whole(campaigns: int) -> Iterator[tuple[str, Statements]]:
             yield f"whole campaign, {name}: {figure}", found
 
 
+def _forecasts(campaigns: int) -> Iterator[Row]:
+    """cover: of the intervals of leases that never ran; half: their median half-width."""
+
+    def said_of(share: float, additive: bool) -> Statements:
+        found = held(share, campaigns, additive=additive)
+        half = 100 * (found.width**0.5 - 1)
+        return Statements(100 * found.leases, float("nan"), float("nan"), half, 100.0)
+
+    for share, additive in itertools.product((0.05, 0.1, 0.3, 0.5, 0.9), (False, True)):
+        kind = "start and steps add up" if additive else "effects multiply"
+        yield f"forecast, {100 * share:g} % of 288 cells known, {kind}", lambda s=share, a=additive: said_of(s, a)  # type: ignore[misc]
+
+
 def _number(value: float, digits: int = 0) -> str:
     return "" if value != value else f"{value:.{digits}f}"
 
@@ -140,9 +154,10 @@ def table(campaigns: int) -> Iterator[str]:
     """Lines of Markdown."""
     yield "| planted | cover | wrong | found | half |"
     yield "|---|---|---|---|---|"
-    for name, make in itertools.chain(_between(campaigns), _others(campaigns), _public(max(4, campaigns // 10))):
+    few = max(4, campaigns // 10)
+    for name, make in itertools.chain(_between(campaigns), _others(campaigns), _public(few), _forecasts(few)):
         yield _line(name, make())
-    for name, of in _whole(max(4, campaigns // 10)):
+    for name, of in _whole(few):
         yield _line(name, of)
 
 

@@ -54,9 +54,11 @@ def cost_table(plan: Plan) -> Table:
 
 def _row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> tuple[object, ...]:
     charges = [charge for _, charge in group]
-    first, expected = charges[0], group[0][0].expected
+    first = charges[0]
+    composing = group[0][0].expected.parts["composing"]
+    if len(group) > 1:
+        composing = Estimate(_sum([lease.expected.parts["composing"].expected_s for lease, _ in group]))
     limits = [charge.time_limit_min or 0 for charge in charges]
-    each = " each" if len(group) > 1 else ""
     return (
         f"{name} x {len(group)}" if len(group) > 1 else name,
         sum(lease.missing for lease, _ in group),
@@ -66,10 +68,10 @@ def _row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> tuple[
         first.partition or "default",
         _limit(max(limits)),
         first.gres or "none",
-        f"{_brief(expected.parts['composing'])}{each}",
-        f"{_brief(Estimate(expected.expected_s))}{each}",
-        _sum([charge.device_hours for charge in charges]),
-        _sum([charge.host_hours for charge in charges]),
+        _brief(composing),
+        _brief(Estimate(_sum([lease.expected_s for lease, _ in group]))),
+        _short(_sum([charge.device_hours for charge in charges])),
+        _short(_sum([charge.host_hours for charge in charges])),
     )
 
 
@@ -81,7 +83,7 @@ def _brief(time: Estimate) -> str:
     words = f"{time.expected_s / size:.3g} {unit}"
     if time.low_s is None or time.high_s is None or not time.expected_s:
         return words
-    return f"{words} ({time.low_s / size:.3g} to {time.high_s / size:.3g})"
+    return f"{words} ({time.low_s / size:.2g} to {time.high_s / size:.2g})"
 
 
 def _limit(minutes: int) -> str:
@@ -90,9 +92,13 @@ def _limit(minutes: int) -> str:
     return f"{days}-" * bool(days) + f"{rest // 60:02d}:{rest % 60:02d}:00"
 
 
-def _sum(hours: Sequence[float | None]) -> str:
-    known = [each for each in hours if each is not None]
-    return f"{sum(known):.3g}" if len(known) == len(hours) else "unknown"
+def _sum(times: Sequence[float | None]) -> float | None:
+    known = [each for each in times if each is not None]
+    return sum(known) if len(known) == len(times) else None
+
+
+def _short(hours: float | None) -> str:
+    return "unknown" if hours is None else f"{hours:.3g}"
 
 
 def _hours(expected: Expected) -> str:

@@ -276,8 +276,8 @@ class Forecaster:
         if effects is not None:
             from campaign.plan.cost.log_linear import Summand, lease_features
 
-            shapes = [work.configuration.shape() for work in works]
-            rows = [(lease_features(shape, self.system), _group(shape, self.system)) for shape in shapes]
+            shapes = [(work.configuration.shape(), work.count if part == "between" else 1) for work in works]
+            rows = [(lease_features(s, self.system, runs), _group(s, self.system)) for s, runs in shapes]
             sums.add(Summand(effects.predict(rows, own), often, range(len(works))))
             return sums
         composed = [
@@ -302,7 +302,7 @@ class Forecaster:
                 if (seconds := getattr(each, _RECORDED[part])) is not None:
                     group = _group(each.shape, costs.system)
                     logs[group].append(math.log(max(SHORTEST_S, seconds)))
-                    features[group] = lease_features(each.shape, costs.system)
+                    features[group] = lease_features(each.shape, costs.system, each.runs if part == "between" else 1)
         seen = {
             group: Observed(features[group], statistics.fmean(x), statistics.stdev(x) if len(x) > 1 else 0.0, len(x))
             for group, x in logs.items()

@@ -29,6 +29,7 @@ PRIOR_VALUES = 4.0
 _ROUNDS = 12
 _MOST_FOR_VARIANCE = 600
 _WIDEST = 1.0  # of a variance in ln(s)^2, where a median is turned into a mean: what is hardly known is not inflated
+_MOST_VARIANCE = 4.0  # of one time in ln(s)^2: a single one of which nothing is known does not make a sum unknown
 
 Features = Mapping[str, float]
 
@@ -42,6 +43,7 @@ _PRIORS: Mapping[str, tuple[float, float]] = {
     "ranks": (0.1, 0.3),
     "hosts": (0.1, 0.3),
     "moved": (0.2, 0.4),
+    "gaps": (0.0, 0.4),
     "precision": (0.0, 0.5),
 }
 _PRIOR = (0.0, 0.5)
@@ -86,8 +88,8 @@ def run_features(
     return {name: value for name, value in features.items() if value}
 
 
-def lease_features(shape: Mapping[str, Any], system: str) -> dict[str, float]:
-    """What composing, starting and releasing may depend on."""
+def lease_features(shape: Mapping[str, Any], system: str, runs: int) -> dict[str, float]:
+    """What composing, starting, the time between so many runs, and releasing may depend on."""
     moved = _configuration(shape).fabric_devices
     features = {
         "mean": 1.0,
@@ -95,6 +97,7 @@ def lease_features(shape: Mapping[str, Any], system: str) -> dict[str, float]:
         "hosts": math.log2(shape["hosts"]),
         "ranks": math.log2(_configuration(shape).ranks),
         "moved": math.log2(1 + moved),
+        "gaps": math.log2(max(1, runs - 1)),
         "by the fabric": float(moved > 0 or shape["storage"] == "fabric-nvme"),
     }
     return {name: value for name, value in features.items() if value}
@@ -215,8 +218,8 @@ def summed(part: Summand, weights: Sequence[Sequence[float]]) -> tuple[list[floa
     over = sparse.vstack([sparse.eye_array(groups), sparse.csr_array(np.array(weights, dtype=float))]).tocsr()
     each = np.minimum(rows.expected, part.limits)
     seconds = np.array(part.counts, dtype=float) * each
-    noise = (seconds * each if part.runs else seconds**2) * math.expm1(min(_WIDEST, rows.run))
-    own = seconds**2 * np.expm1(np.minimum(_WIDEST, rows.apart)) + noise
+    noise = (seconds * each if part.runs else seconds**2) * math.expm1(min(_MOST_VARIANCE, rows.run))
+    own = seconds**2 * np.expm1(np.minimum(_MOST_VARIANCE, rows.apart)) + noise
     of_row = sparse.csr_array((np.ones(len(each)), (part.groups, np.arange(len(each)))), (groups, len(each)))
     shared = over @ (of_row @ sparse.diags_array(seconds) @ rows.design)
     variance = over.multiply(over) @ (of_row @ own) + (shared * (shared @ rows.cov)).sum(axis=1)
