@@ -263,22 +263,34 @@ def test_of_too_many_panels_those_like_the_baseline_and_the_largest_are_drawn() 
     assert ("1", "fabric") not in titles
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_nothing_to_show_is_said_with_a_reason(name: str) -> None:
+@pytest.fixture(scope="module")
+def without_runs() -> list[FigureData]:
     only = synthetic.cell(synthetic.configuration())
-    for plan in ([], [PlannedCell(only, 2, "l")]):
-        drawing = FIGURES[name].draw(data(plan, []))
+    return [data(plan, []) for plan in ([], [PlannedCell(only, 2, "l")])]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_to_show_is_said_with_a_reason(name: str, without_runs: list[FigureData]) -> None:
+    for given in without_runs:
+        drawing = FIGURES[name].draw(given)
         assert drawing.svg is None
         assert len(drawing.empty_reason) > 20
 
 
-@pytest.mark.parametrize("name", [name for name in SHOWN if name not in (*OF_NO_RATE, "variance", "roofline")])
-def test_one_run_a_cell_is_drawn_without_an_interval(name: str, request: pytest.FixtureRequest) -> None:
-    if name not in ("scaling", "precision"):  # all draw their intervals alike
-        request.getfixturevalue("unpainted")
+@pytest.fixture(scope="module")
+def one_run_a_cell() -> FigureData:
     plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=1) if each.cell.workload == "resnet"]
     plan = [each for each in plan if each.cell.batch < 32]
-    drawing = FIGURES[name].draw(data(plan, list(synthetic.records(plan))))
+    return data(plan, list(synthetic.records(plan)))
+
+
+@pytest.mark.parametrize("name", [name for name in SHOWN if name not in (*OF_NO_RATE, "variance", "roofline")])
+def test_one_run_a_cell_is_drawn_without_an_interval(
+    name: str, one_run_a_cell: FigureData, request: pytest.FixtureRequest
+) -> None:
+    if name not in ("scaling", "precision"):  # all draw their intervals alike
+        request.getfixturevalue("unpainted")
+    drawing = FIGURES[name].draw(one_run_a_cell)
     assert drawing.svg
     assert "n = 1 run " in drawing.caption
     assert "one run each, so no interval" in drawing.caption
@@ -361,12 +373,17 @@ def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
         outputs.draw_figures(tmp_path / "tables", tmp_path / "figures")
 
 
-@pytest.mark.usefixtures("unpainted")
-@pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead", "speedup_by_batch"])
-def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str) -> None:
+@pytest.fixture(scope="module")
+def two_noisy_runs() -> FigureData:
     plan = [replace(each, missing={}) for each in synthetic.planned(repetitions=2) if each.cell.workload == "bert"]
     plan = [each for each in plan if each.cell.batch < 32]
-    drawing = FIGURES[name].draw(data(plan, list(synthetic.records(plan, noise=0.4))))
+    return data(plan, list(synthetic.records(plan, noise=0.4)))
+
+
+@pytest.mark.usefixtures("unpainted")
+@pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead", "speedup_by_batch"])
+def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str, two_noisy_runs: FigureData) -> None:
+    drawing = FIGURES[name].draw(two_noisy_runs)
     assert "Very wide intervals are cut" in drawing.caption
 
 

@@ -165,6 +165,19 @@ def test_the_models_of_the_studies_train_at_their_true_size_on_two_ranks(
         assert result.allreduce_bytes_per_step == 4 * result.parameters
 
 
+ONE_LAYER = """
+from campaign.workloads.trainer import models
+build = models.build
+def shallow(*args, **kwargs):
+    trainable = build(*args, **kwargs)
+    del trainable.network.layers[1:]
+    return trainable
+models.build = shallow
+main()
+"""
+"""Compiling takes seconds a layer."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_compiled_model_trains_as_it_does_without(
@@ -172,7 +185,7 @@ def test_a_compiled_model_trains_as_it_does_without(
 ) -> None:
     def loss(compiled: bool) -> float:
         spec = nano_spec(options={"parallel": parallel, "compile": compiled})
-        results = driver.run(tmp_path / str(compiled), spec, world_size=2, patience_s=300).results
+        results = driver.run(tmp_path / str(compiled), spec, 2, patience_s=300, program=ONE_LAYER).results
         assert results[0].status == "ok", results[0]
         assert results[0].phases_s["warmup"] > 0
         return float(results[0].loss_last)
