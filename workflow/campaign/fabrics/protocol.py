@@ -118,6 +118,15 @@ class Sent:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a control plane shows beyond what its adapter knows, in words, and all that it shows as a document without names,
+    addresses and identities."""
+
+    unknown: Sequence[str]
+    document: Mapping[str, Any]
+
+
 class Observed(Protocol):
     """A control plane that also tells how its links and parts are doing."""
 
@@ -160,6 +169,9 @@ class Controlled(Protocol):
 
     def banks(self) -> Sequence[Bank]:
         """Which hosts reach which devices, read now."""
+
+    def survey(self) -> Survey | None:
+        """None where the adapter knows everything that its control plane may show."""
 
     def rehearse(self, selection: Selection) -> tuple[list[Sent], list[Sent]]:
         """The requests that compose and release would send now; none is sent, and nothing is claimed."""

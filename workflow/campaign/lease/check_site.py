@@ -9,8 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from campaign import __version__
 from campaign.config.open_fabric import owner
 from campaign.config.system_file import SystemFile
 from campaign.documents.cell import Configuration
@@ -21,6 +23,7 @@ from campaign.fabrics.errors import Conflict
 from campaign.fabrics.hardware import Inventory, use_of
 from campaign.fabrics.protocol import Controlled, Fabric, Portable, Request
 from campaign.fabrics.registry import Offer, fabric_kind, offering
+from campaign.files import write_json
 from campaign.lease.campaign_leases import Site
 from campaign.lease.lifecycle import acquire, release
 from campaign.lease.reconcile import Orphan
@@ -37,8 +40,11 @@ class Finding:
     words: str
 
 
-def check(site: Site) -> Iterator[Finding]:
-    """Everything that can be looked at without changing anything, line by line as it is known."""
+def check(site: Site, survey: Path | None = None) -> Iterator[Finding]:
+    """Everything that can be looked at without changing anything, line by line as it is known.
+
+    survey: file for what the fabric shows, without names, addresses and identities, where its adapter does not know all of it.
+    """
     kind, adapter = site.kind, fabric_kind(site.kind)
     if adapter.unverified:
         yield Finding("adapter", "note", f"{kind}: unverified: {adapter.unverified}")
@@ -55,12 +61,21 @@ def check(site: Site) -> Iterator[Finding]:
             yield from _against(site.system, inventory)
             yield from _rules(fabric, inventory)
             yield from _holders(site, fabric, inventory)
+            yield from _surveyed(fabric, survey)
     except CampaignError as error:
         yield Finding("answer", "problem", str(error))
 
 
 def _transport(site: Site) -> Iterator[Finding]:
     options = {key: value for key, value in site.system.fabric.items() if key in ControlledOptions.model_fields}
+    boxes = site.system.fabric.get("boxes")
+    if isinstance(boxes, dict):
+        plain = [name for name, url in boxes.items() if str(url).startswith("http://")]
+        words = "not encrypted, and no login is known: whoever reaches them can give orders; keep them in a network of their own"
+        yield (
+            Finding("transport", "note", f"{', '.join(plain)}: {words}") if plain else Finding("transport", "ok", "TLS")
+        )
+        return
     url = str(options.get("url", ""))
     if url.startswith("http://") and options.get("tunnel") is True:
         yield Finding("transport", "note", f"{url}: not encrypted by itself; the system file says that it is a tunnel")
@@ -124,6 +139,20 @@ def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     if lost := [host.name for host in inventory.hosts if host.name not in reachable]:
         words = f"the fabric reaches no device from {', '.join(lost)} (map their names under `fabric: hosts`)"
         yield Finding("hosts", "problem", words)
+
+
+def _surveyed(fabric: Fabric, file: Path | None) -> Iterator[Finding]:
+    found = fabric.controlled.survey() if fabric.controlled is not None else None
+    if found is None:
+        return
+    if file is not None:
+        write_json(file, {"campaign": __version__, **found.document}, indent=1)
+    more = f"{file} has it" if file is not None else "write it to a file with --survey FILE"
+    if found.unknown:
+        words = f"beyond what is known: {', '.join(found.unknown)}. None of it is used; {more}, masked, and send it to the authors"
+        yield Finding("survey", "note", words)
+    else:
+        yield Finding("survey", "ok", "nothing beyond what is known" + (f"; {file} has what is shown" if file else ""))
 
 
 def _holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:

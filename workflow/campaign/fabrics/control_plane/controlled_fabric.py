@@ -26,7 +26,18 @@ from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy
 from campaign.fabrics.operation_log import timing
 from campaign.fabrics.placement.devices import own_devices
 from campaign.fabrics.placement.selection import select
-from campaign.fabrics.protocol import Capabilities, Fabric, Observed, Portable, Reading, Request, Selection, Sent, Tag
+from campaign.fabrics.protocol import (
+    Capabilities,
+    Fabric,
+    Observed,
+    Portable,
+    Reading,
+    Request,
+    Selection,
+    Sent,
+    Survey,
+    Tag,
+)
 from campaign.fabrics.state_file import FOUND, Holding, State, StateFile, Stay, claim, in_the_way, occupy_slots, wanted
 
 _RECENT_S = 1.0
@@ -164,6 +175,10 @@ class ControlledFabric(Fabric):
 
     def banks(self) -> Sequence[Bank]:
         return self.plane.banks(self.plane.view())
+
+    def survey(self) -> Survey | None:
+        with self.plane.client.operation():
+            return self.plane.survey()
 
     def held(self) -> Mapping[str, Tag]:
         with self.plane.client.operation():

@@ -14,7 +14,7 @@ from campaign.fabrics.banks import Bank, open_banks
 from campaign.fabrics.hardware import Device, PoolSpec
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.placement.devices import pool_devices
-from campaign.fabrics.protocol import Capabilities, Observed, Portable, Tag
+from campaign.fabrics.protocol import Capabilities, Observed, Portable, Survey, Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,10 @@ class ControlPlane(Protocol):
         """The pool of the system file and its rules, for plans; asks nobody. hosts: names. Default: no rule is known."""
         devices = pool_devices(pool)
         return devices, open_banks((device.location for device in devices), tuple(hosts))
+
+    def survey(self) -> Survey | None:
+        """See `protocol.Controlled`. Default: there is nothing to find out."""
+        return None
 
     def objection(self, change: Change, view: View) -> str | None:
         """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure."""

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from campaign.errors import FabricError
-from campaign.fabrics.dialects.h3.listing import Listing, listing
+from campaign.fabrics.dialects.h3.listing import Listing, listing, survey
 from campaign.fabrics.errors import Busy, OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.http.json_values import listing as values
@@ -63,6 +64,17 @@ class Box:
                 f"{where}: {answer.words()}; the box demands a login, and none is known for its interface"
             )
         return ProtocolViolation(f"{where}: no list of devices and ports: {answer.words()}")
+
+    def survey(self) -> dict[str, Any]:
+        """What the box answers, masked (see `listing.survey`)."""
+        with self._alone():
+            answer = self.client.get(RESOURCES)
+        return {
+            "status": answer.status,
+            "headers": sorted(answer.headers),
+            "content_type": answer.header("Content-Type"),
+            "records": survey(answer.body if answer.body is not None else answer.text),
+        }
 
     def attach(self, gid: str, port_gid: str) -> str:
         """Have a device attached; gives what the box said of it, which proves nothing. OutcomeUnknown: it said nothing."""

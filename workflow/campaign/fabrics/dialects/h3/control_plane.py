@@ -17,13 +17,13 @@ from campaign.fabrics.banks import Bank
 from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
 from campaign.fabrics.dialects.h3.box import Box
 from campaign.fabrics.dialects.h3.layout import Layout
-from campaign.fabrics.dialects.h3.listing import Gpu, Listing
+from campaign.fabrics.dialects.h3.listing import Gpu, Listing, unknown
 from campaign.fabrics.dialects.h3.options import Options
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import Device, HostSpec, PoolSpec
 from campaign.fabrics.http.client import Client
 from campaign.fabrics.operation_log import timing
-from campaign.fabrics.protocol import Capabilities
+from campaign.fabrics.protocol import Capabilities, Survey
 from campaign.fabrics.state_file import Detached, StateFile
 
 NOTE = (
@@ -75,6 +75,10 @@ class Plane(ControlPlane):
         """The box as it is now, by a reading after the last order of this program."""
         when, listing = self._read.get(box, (0.0, None))
         return listing if listing is not None and time.monotonic() - when < JUST_BEFORE_S else self._reading(box)
+
+    def survey(self) -> Survey:
+        boxes = [box.survey() for box in self._boxes.values()]
+        return Survey(unknown([shape for box in boxes for shape in box["records"]]), {"boxes": boxes})
 
     def banks(self, view: View) -> Sequence[Bank]:
         return self._layout.banks(view.devices)

@@ -1,19 +1,19 @@
 """What a GPU box lists, read out of the records that it answers with. Pure.
 
 Records of several kinds stand in one list, and a kind is told by its keys. All that is known of them is what public clients of two
-boxes read; everything else is counted and told by `unknown`, never guessed.
+boxes read; everything else is counted, and told by `survey`, never guessed.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 GPU_KEYS = frozenset({"dev_type", "Dev_GID", "Host_Port#", "OB_GPU_GUID"})
 PORT_KEYS = frozenset({"Port#", "Port_GID"})
+VALUES_MAX = 8
 NOBODY = ("", "na", "n/a", "none", "null")
 """What `Host_Port#` may say of a device that nobody has, in lower case and without signs. Assumed: no recording shows one."""
 
@@ -35,11 +35,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Listing:
-    """A box at one moment. ports: Port_GID by `Port#`. Equal where what is known of the box is; `strange` does not count."""
+    """A box at one moment. ports: Port_GID by `Port#`; skipped: records of no known kind, which equality passes over."""
 
     gpus: tuple[Gpu, ...]
     ports: Mapping[str, str]
-    strange: tuple[str, ...] = field(default=(), compare=False)
+    skipped: int = field(default=0, compare=False)
 
     def gpu(self, uuid: str) -> Gpu | None:
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
@@ -53,44 +53,70 @@ def listing(body: Any) -> Listing | None:
     """The listing that an answer is; None for what is none: no list of objects, or one without any port."""
     if not isinstance(body, list) or not all(isinstance(record, dict) for record in body):
         return None
-    gpus, ports, strange = list[Gpu](), dict[str, str](), list[str]()
+    gpus, ports, skipped = list[Gpu](), dict[str, str](), 0
     for record in body:
         texts = {key: value for key, value in record.items() if isinstance(value, str)}
-        if texts.get("dev_type") == "GPU" and re.fullmatch("[0-9A-Fa-f]{1,8}", texts.get("Dev_GID", "")):
-            if uuid := texts.get("OB_GPU_GUID", "").strip():
-                gpus.append(Gpu(uuid, texts["Dev_GID"], _port(texts.get("Host_Port#", ""))))
-                known = GPU_KEYS
-            else:
-                known = frozenset[str]()
+        uuid, gid = texts.get("OB_GPU_GUID", "").strip(), texts.get("Dev_GID", "")
+        if texts.get("dev_type") == "GPU" and uuid and re.fullmatch("[0-9A-Fa-f]{1,8}", gid):
+            gpus.append(Gpu(uuid, gid, _port(texts.get("Host_Port#", ""))))
         elif texts.get("Port#") and texts.get("Port_GID"):
             ports[texts["Port#"]] = texts["Port_GID"]
-            known = PORT_KEYS
         else:
-            known = frozenset[str]()
-        if more := record.keys() - known or {key for key in record if key not in texts}:
-            strange.append(_kind(record, bool(known), more))
-    return Listing(tuple(sorted(gpus, key=lambda gpu: (gpu.uuid, gpu.gid))), ports, tuple(strange)) if ports else None
+            skipped += 1
+    return Listing(tuple(sorted(gpus, key=lambda gpu: (gpu.uuid, gpu.gid))), ports, skipped) if ports else None
 
 
 def _port(told: str) -> str | None:
     return None if re.sub(r"[^a-z0-9/]", "", told.lower()) in NOBODY else told
 
 
-def _kind(record: Mapping[str, Any], known: bool, more: Iterable[str]) -> str:
-    """What is beyond what is known of a record, in words: its keys with the forms of their values."""
-    shown = ", ".join(f"{key}={form(record[key])}" for key in sorted(more))
-    return f"{'known record' if known else 'unknown record'} with {shown}"
+def survey(body: Any) -> list[dict[str, Any]]:
+    """What a box lists, by sets of keys, for people who do not know such a box: how often, and masked values of each key."""
+    shapes: dict[tuple[str, ...], dict[str, Any]] = {}
+    for record in body if isinstance(body, list) else [body]:
+        named = {_key(key): value for key, value in record.items()} if isinstance(record, dict) else {"(none)": record}
+        shape = shapes.setdefault(tuple(sorted(named)), {"records": 0, "unknown_keys": [], "values": {}})
+        shape["records"] += 1
+        for key in sorted(named):
+            values = shape["values"].setdefault(key, [])
+            if (shown := masked(key, named[key])) not in values and len(values) < VALUES_MAX:
+                values.append(shown)
+        shape["unknown_keys"] = sorted(named.keys() - GPU_KEYS - PORT_KEYS)
+    return list(shapes.values())
 
 
-def form(value: Any) -> str:
-    """A value as it may be shown to others: what could name a device, an address or a person is masked."""
-    if not isinstance(value, str):
-        return f"{type(value).__name__}({'...' if isinstance(value, list | dict) else value})"
-    if re.search(r"[0-9A-Fa-f]{8}|[.:@]|\d{4}|-.*-", value):
-        return re.sub(r"[A-Za-z]", "x", re.sub(r"\d", "9", value))
-    return repr(value[:40])
+def unknown(shapes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What is beyond what is known in a survey, in words."""
+    found: dict[str, None] = {}
+    for shape in shapes:
+        found |= {f"key {key}": None for key in shape["unknown_keys"]}
+        found |= {f"dev_type {kind}": None for kind in shape["values"].get("dev_type", ()) if kind != "GPU"}
+        known = set(shape["values"])
+        if not shape["unknown_keys"] and not (known >= GPU_KEYS or known == PORT_KEYS):
+            found[f"records with {', '.join(sorted(known)) or 'nothing'} alone"] = None
+    return list(found)
 
 
-def unknown(listings: Iterable[Listing]) -> dict[str, int]:
-    """How often each kind of thing that is not known was listed."""
-    return dict(Counter(words for each in listings for words in each.strange))
+def _key(key: str) -> str:
+    return _mask(key) if re.search(r"\d{4}|\d[.:]\d|@|[0-9A-Fa-f]{8}", key) else key
+
+
+def _mask(text: str) -> str:
+    return re.sub("[A-Za-z]", "x", re.sub(r"\d", "9", text))[:80]
+
+
+def masked(key: str, value: Any) -> str:
+    """A value as it may be shown to others: letters are x and digits 9, but for plain words and small numbers."""
+    if (
+        key in ("Dev_GID", "Host_Port#", *PORT_KEYS)
+        and isinstance(value, str)
+        and re.fullmatch("[0-9A-Fa-f]{0,6}h?", value)
+    ):
+        return value
+    text = value if isinstance(value, str) else f"({type(value).__name__}) {value}"
+    telling = re.search("name|host|user|owner|serial|addr|uuid|guid|mac$|ip$", key.lower()) and "#" not in key
+    if not telling and re.fullmatch(
+        r"(\((int|float|bool|NoneType)\) )?([A-Za-z][A-Za-z ]{0,20}|x?\d{1,3}|[0-9A-F]{2}h|)", text
+    ):
+        return text
+    return _mask(text)
