@@ -4,7 +4,8 @@
 as the report reads it. Deviations are of the logarithm of time: of a composition (`lease`), of a run (`run`), and a drift over the
 whole campaign, in which compositions come in random blocks. `effect`: time of each configuration. `host`: deviation of each of the
 `hosts`, on which compositions are placed at random, but for the first configuration ("one") or all ("own"), which stay on one.
-`noisy`: by how much more compositions of the last configuration deviate.
+`noisy`: by how much more compositions of the last configuration deviate. `devices`: of each configuration, where the order within
+blocks is the one that attaches few devices; `drifts`: steadily over the campaign, or up in each block, or up and down in each.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pandas as pd
 
 from campaign.documents.cell import Configuration
 from campaign.documents.run_numbers import run_number
+from campaign.plan.lease_order import Moves, order_of, tour_of
 from campaign.tables.cells import PlannedCell, cells_table
 from campaign.tables.io import Tables
 from campaign.tables.runs import runs_table
@@ -48,6 +50,8 @@ class Truth:
     host: float = 0.0
     placed: str = "random"
     noisy: float = 1.0
+    devices: tuple[int, ...] = ()
+    drifts: str = "campaign"
 
     def composed(self) -> list[int]:
         k = self.compositions
@@ -75,11 +79,15 @@ def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
     blocks = max(composed)
     of_host = truth.host * random.standard_normal((campaigns, truth.hosts)) if truth.hosts else np.zeros((campaigns, 1))
     found = []
+    ordered = places(truth, blocks, campaigns, seed) if truth.devices else None
     for block in range(blocks):
         there = [i for i, k in enumerate(composed) if k > block]
-        place = np.argsort(random.random((campaigns, len(there))), axis=1)
+        place = np.argsort(random.random((campaigns, len(there))), axis=1) if ordered is None else ordered[:, block]
         for position, i in enumerate(there):
-            at = (block + (place[:, position] + 0.5) / len(there)) / blocks
+            within = (place[:, position] + 0.5) / len(there)
+            at = {"campaign": (block + within) / blocks, "block": within, "hump": 1 - 4 * (within - 0.5) ** 2}[
+                truth.drifts
+            ]
             lease = truth.lease * noise(truth.of_leases, random, campaigns)
             lease = lease * (truth.noisy if i == truth.configurations - 1 else 1.0)
             stays = truth.placed == "own" or (truth.placed == "one" and i == 0)
@@ -107,6 +115,19 @@ def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
         status="ok",
         started=table["block"].astype("float64"),
     )
+
+
+def places(truth: Truth, blocks: int, campaigns: int, seed: int) -> npt.NDArray[np.int_]:
+    """Place of each configuration in each block of each campaign, on tours that attach few devices to one host."""
+    moves = Moves(1, (max(truth.devices),))
+    stops = {str(i): (((count,), 1),) for i, count in enumerate(truth.devices)}
+    found = []
+    for campaign in range(campaigns):
+        drawn = f"{seed}/{campaign}"
+        tour = tour_of(stops, moves, drawn)
+        orders = [order_of(tour, block, drawn) for block in range(blocks)]
+        found.append([[order.index(name) for name in stops] for order in orders])
+    return np.array(found)
 
 
 def pairs(truth: Truth, campaigns: int) -> tuple[pd.Series[int], pd.Series[int]]:

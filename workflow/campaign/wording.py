@@ -196,6 +196,7 @@ def alternative(findings: Sequence[str]) -> str:
 _ORDERS = {
     "lease_order": {
         "blocks": "leases in randomised blocks",
+        "random-blocks": "leases in blocks of any order",
         "least-recomposition": "leases ordered to move few devices",
     },
     "order": {"blocks": "runs in randomised blocks", "sequential": "runs cell after cell"},

@@ -70,8 +70,14 @@ def test_leases_are_blocks_over_the_campaign_in_random_order(tmp_path: Path) -> 
 
 
 def test_what_is_added_leaves_the_order_of_the_rest(tmp_path: Path) -> None:
-    few = [lease.name for lease in planned(load(tmp_path, {K: 2})).leases]
-    changes = {K: 3, N: 3, "campaign.configurations": [{"devices_per_host": [1, 2, 3], "attach": ["local", "fabric"]}]}
+    drawn = {"campaign.protocol.lease_order": "random-blocks"}
+    few = [lease.name for lease in planned(load(tmp_path, {K: 2, **drawn})).leases]
+    changes = {
+        **drawn,
+        K: 3,
+        N: 3,
+        "campaign.configurations": [{"devices_per_host": [1, 2, 3], "attach": ["local", "fabric"]}],
+    }
     changes["system.hosts"] = [{"name": "host[1-2]", "cores": 4, "devices": [{"model": "cpu-rank", "count": 4}]}]
     many = [lease.name for lease in planned(load(tmp_path, changes)).leases]
     assert [name for name in many if name in few] == few

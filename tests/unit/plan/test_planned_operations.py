@@ -41,7 +41,9 @@ def test_devices_that_stay_are_not_attached_again(tmp_path: Path) -> None:
 
 
 def test_a_new_block_attaches_everything_anew(tmp_path: Path) -> None:
-    assert operations_of(tmp_path, ("two", 1), ("two", 1), ("two", 2)) == [(0, 2), (0, 0), (2, 2)]
+    assert operations_of(tmp_path, ("two", 1), ("none", 1), ("two", 2)) == [(0, 2), (0, 0), (2, 2)]
+    # The last lease of a block leaves nothing attached.
+    assert operations_of(tmp_path, ("two", 1), ("two", 1), ("two", 2)) == [(0, 2), (0, 0), (0, 2)]
 
 
 def test_a_plan_forecasts_composing_from_recordings(tmp_path: Path) -> None:
@@ -49,7 +51,11 @@ def test_a_plan_forecasts_composing_from_recordings(tmp_path: Path) -> None:
     composing = {lease.configuration.name: lease.expected.parts["composing"] for lease in plan.leases}
     assert composing["none"].expected_s == 0
     attached = sum(each.expected_s for each in composing.values())
-    assert attached == pytest.approx(0.1 * (4 * 15 + 2 * 6.7 + 2 * 3.4), rel=0.05)
+    assert plan.moving is not None
+    assert plan.moving.attached == 4
+    assert plan.moving.seconds == pytest.approx(attached)
+    detached = sum(lease.work.operations.of("detach") for lease in plan.leases if lease.work.operations)
+    assert attached == pytest.approx(0.1 * (4 * 15 + detached * 6.7 + 2 * 3.4), rel=0.05)
     assert all(each.low_s < each.expected_s < each.high_s for name, each in composing.items() if name != "none")
 
 

@@ -45,6 +45,17 @@ def test_intervals_between_compositions_hold_the_truth_and_ties_are_ties(name: s
     assert found.tested >= 95
 
 
+@pytest.mark.parametrize("drifts", ["campaign", "block", "hump"])
+@pytest.mark.parametrize("compositions", [2, 4])
+def test_an_order_that_moves_few_devices_lets_no_drift_pose_as_a_difference(compositions: int, drifts: str) -> None:
+    devices = (1, 2, 3, 4, 6, 8)
+    found = said.measured(
+        Truth(6, compositions, 2 * compositions, drift=0.05, drifts=drifts, devices=devices), campaigns=150
+    )
+    assert found.wrong <= 8
+    assert found.cover >= 93
+
+
 @pytest.mark.parametrize("placed", ["random", "one"])
 @pytest.mark.parametrize(("hosts", "sd"), [(2, 0.03), (3, 0.0), (4, 0.01), (4, 0.03)])
 def test_hosts_that_several_compositions_shared_are_taken_out(placed: str, hosts: int, sd: float) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from campaign.config.resolve import Campaign, from_document
+from campaign.documents.run_numbers import BLOCK_ORDERS
 from campaign.errors import ArchiveError, ConfigError
 from campaign.plan.matrix import expand
 
@@ -126,7 +127,7 @@ def _put_together(campaigns: Sequence[Campaign], documents: Sequence[Mapping[str
         axes["configuration"] = _in_order([[c.name for c in campaign.configurations] for campaign in campaigns])
     for often in ("repetitions", "compositions"):
         file["protocol"][often] = max(each["protocol"][often] for each in files)
-    if any(each["protocol"]["lease_order"] != "blocks" for each in files):
+    if any(each["protocol"]["lease_order"] not in BLOCK_ORDERS for each in files):
         file["protocol"]["lease_order"] = "least-recomposition"
     file["exclude"] = [rule for rule in files[0]["exclude"] if all(rule in each["exclude"] for each in files)]
     file["baseline"] = next((each["baseline"] for each in files if each["baseline"]), None)

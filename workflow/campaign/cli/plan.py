@@ -19,6 +19,7 @@ from campaign.paths import Results
 from campaign.plan.dag import Request, read_plan
 from campaign.plan.plan import Plan, isolation, time_words
 from campaign.plan.plan_table import counts_per_axis, plan_document, plan_rows
+from campaign.plan.planned_operations import stays_attached
 from campaign.plan.repetitions import said
 from campaign.plan.write import write_plan, write_tables
 from campaign.run.preflight import missing_software
@@ -162,11 +163,21 @@ def _show_totals(plan: Plan) -> None:
         f"{_up_to(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n"
         f"{''.join([*repeated, *longer, *notes])}{_of_reference(plan)}{_unplanned(plan)}"
         f"{_LEAST * (plan.campaign.protocol.lease_order == 'least-recomposition')}"
-        f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n"
+        f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n{_moves(plan)}"
         f"{_expected(plan)}"
         f"compositions: {_compositions(plan)}; add --detect '3 %' to see what other numbers cost, and what they can find\n"
     )
     show(cost_table(plan), most=None)
+
+
+def _moves(plan: Plan) -> str:
+    """What composing attaches, and what the order saves; nothing where that is not known."""
+    moving, in_file_order, at_random = plan.moving, plan.moving_in_file_order, plan.moving_at_random
+    if moving is None or in_file_order is None or at_random is None or not moving.attached:
+        return ""
+    if not stays_attached(plan.campaign):
+        return f"moves: {moving.words()}; nothing stays attached between leases\n"
+    return f"moves: {moving.words()}; in random order {at_random.words()}, in the order of the file {in_file_order.words()}\n"
 
 
 def _expected(plan: Plan) -> str:

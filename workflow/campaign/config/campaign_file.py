@@ -201,10 +201,12 @@ class Protocol(Model):
     order: Literal["blocks", "sequential"] = "blocks"
     """Order of runs in a lease. `blocks`: every repetition is a block with all cells of the lease in random order, so that drift is
     not mistaken for an effect; `sequential`: all repetitions of a cell in a row."""
-    lease_order: Literal["blocks", "least-recomposition"] = "blocks"
-    """Order of leases. `blocks`: the first composition of every configuration in random order, then the second of every one, and so
-    on, so that drift over the campaign is not mistaken for an effect. `least-recomposition`: neighbours differ little, which moves
-    fewer devices; drift over the campaign cannot be told from differences between configurations."""
+    lease_order: Literal["blocks", "random-blocks", "least-recomposition"] = "blocks"
+    """Order of leases. `blocks`: the first composition of every configuration, then the second of every one, and so on, so that
+    drift over the campaign is not mistaken for an effect. Within a block the order is random; where devices stay attached between
+    leases, all blocks follow one tour that moves few devices, each from another start. `random-blocks`: any order within a block,
+    whatever it moves. `least-recomposition`: neighbours differ little, which moves fewer devices; drift over the campaign cannot
+    be told from differences between configurations."""
     lease_per: Literal["configuration", "workload", "cell"] = "configuration"
     """Cells that share one composition: all cells of a configuration, those of one workload on it, or a single cell."""
     isolation: Literal["machine", "host", "none"] | None = None

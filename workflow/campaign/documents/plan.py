@@ -40,6 +40,12 @@ class Totals(_Closed):
     """Leases still to be measured for which the fabric has to move devices."""
     recompositions_least: int
     """Distinct compositions among them: no order and no sharing could do with fewer."""
+    attached: int | None = None
+    """Devices that composing attaches for the leases still to be measured, in their order; null where that is not known."""
+    attached_in_file_order: int | None = None
+    """The same in the order of the campaign's file, block by block."""
+    attached_at_random: int | None = None
+    """The same in random order within blocks (`lease_order: random-blocks`)."""
     device_hours: float | None
     """Expected device time of what is to be measured, in hours; null where it is unknown."""
     device_hours_low: float | None
@@ -157,6 +163,8 @@ class LeaseCost(_Closed):
     """What a site charges for it, and what its allocation asks for; null where nothing is to be measured."""
     basis: str
     """What the expectation rests on."""
+    attached: int | None = None
+    """Devices that composing attaches; others are in place since the lease before. Null where that is not known."""
     run_set: str
     """Digest of the runs; part of the manifest's name."""
     document: str
@@ -236,6 +244,8 @@ class PlanDocument(_Closed):
     """What the campaign asks for in vain."""
     leases: tuple[LeaseCost, ...]
     """Leases in the order of measuring."""
+    order_basis: str = ""
+    """Hash of what their order rests on: leases of a later plan on the same basis keep their places."""
 
 
 _AGAIN = "write it again with 'campaign plan --write'"

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from campaign.documents.cell import Settings
 
+BLOCK_ORDERS = ("blocks", "random-blocks")
+"""Orders of leases (`protocol.lease_order`) that compose everything once, in random order, before anything is composed again."""
 MOST = 999
 """Most runs of a cell in one composition, and most compositions of a configuration."""
 

@@ -58,14 +58,15 @@ def operations(
     devices: Mapping[str, Device],
     steps: Steps,
     stale: Collection[str] = (),
+    hosts: Collection[str] = (),
 ) -> Operations:
     """From what is attached where to what is wanted, both as host by fabric id; devices built into hosts are passed over.
 
     before: only what this program may detach. What it holds there on a host that gets devices, and that is not wanted, is detached.
-    stale: devices that are detached and attached anew, even where they are.
+    stale: devices that are detached and attached anew, even where they are. hosts: those that are in use beside.
     """
     counts: Counter[Key] = Counter()
-    hosts = set(wanted.values())
+    hosts = {*hosts, *wanted.values()}
     for name in dict.fromkeys((*wanted, *before)):
         device = devices.get(name)
         if device is None or device.local:

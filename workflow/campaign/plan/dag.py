@@ -30,6 +30,7 @@ from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.history import document_of, earlier_spread, read_costs
 from campaign.plan.cost.ranking import Offer
 from campaign.plan.cost.recorded_operations import composing_of
+from campaign.plan.lease_order import Earlier, order_basis
 from campaign.plan.lease_plans import DocumentNames, plan_digest
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import Known, implied_cells, read_known, without_damaged
@@ -164,11 +165,12 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
     with fabric_of(campaign.system, results.system_state(campaign.system.name), where) as fabric:
         why_not, taken = unfit(fabric, campaign), hosts_taken(fabric, campaign)
         counted = counting(fabric, campaign)
+        earlier = _earlier(results, campaign)
 
         def planned(of: Matrix) -> Plan:
             return build_plan(
                 campaign, of, known.measured, forecaster, known.stops, implied,
-                where=asked.where, unfit=why_not, taken=taken, counted=counted,
+                where=asked.where, unfit=why_not, taken=taken, counted=counted, earlier=earlier,
             )  # fmt: skip
 
         plan = planned(matrix)
@@ -184,6 +186,14 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
     if plan.unfit and not allow_unfit:
         raise ConfigError("\n".join(unfit_messages(plan)))
     return plan
+
+
+def _earlier(results: Results, campaign: Campaign) -> Earlier:
+    """The order in which leases were planned before; empty where that rests on something else, or there is no plan."""
+    document = read_json(results.plan_document)
+    if document.get("order_basis") != order_basis(campaign):
+        return ()
+    return [(int(lease["composition"]), str(lease["configuration"])) for lease in document["leases"]]
 
 
 def forecaster_of(campaign: Campaign, costs: Sequence[Costs], assumed: Assumption) -> Forecaster:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +19,10 @@ from campaign.plan.cost.budget import Choice
 from campaign.plan.cost.charge import Charges, held
 from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, Held, Work
 from campaign.plan.cost.forecast import Forecaster
+from campaign.plan.lease_order import Earlier, in_order, random_blocks
 from campaign.plan.matrix import Matrix, Removed, run_set_digest
 from campaign.plan.missing_runs import missing_runs
-from campaign.plan.planned_operations import Counted
+from campaign.plan.planned_operations import Counted, Moving, stays_attached
 from campaign.plan.reference import References
 from campaign.plan.repetitions import CellIn, Reached, least, likely, planned, said, usual
 from campaign.wording import duration
@@ -125,6 +125,12 @@ class Plan:
     """What the user assumes of durations that cannot be known, as it was written."""
     budget: Choice | None = None
     """What a budget chose of the matrix, where one was given."""
+    moving: Moving | None = None
+    """What is attached to compose what is to be measured; None where that is not known."""
+    moving_in_file_order: Moving | None = None
+    """The same, block by block in the order of the campaign's file."""
+    moving_at_random: Moving | None = None
+    """The same in random order within blocks."""
     notes: tuple[str, ...] = ()
     """What the campaign asks for in vain."""
     unplanned: int = 0
@@ -242,12 +248,14 @@ def build_plan(
     unfit: Callable[[Configuration], str | None] = lambda _: None,
     taken: Callable[[Configuration], Collection[str]] = lambda _: (),
     counted: Counted = lambda leases: [None] * len(leases),
+    earlier: Earlier = (),
 ) -> Plan:
     """Order the cells into leases and cost them.
 
     measured: keys of the runs that have a record. stops: what ended cells before their most repetitions. implied: ids of cells
     whose missing runs are not started. unfit: says why a configuration does not fit the pool, or None. taken: hosts
     that a configuration takes, as far as that is known beforehand. counted: operations of the fabric that leases take.
+    earlier: the order in which leases were planned before.
     """
     known = forecaster or Forecaster()
     ended = stops or {}
@@ -258,11 +266,17 @@ def build_plan(
         _lease(name, composition, cells, measured, ended, spared, in_the_middle, holds)
         for (name, composition), cells in _by_lease(campaign, matrix.cells).items()
     ]
-    leases.sort(key=_order(campaign))
+    leases = in_order(campaign, leases, earlier, stays=stays_attached(campaign))
     leases, forecast = _costed(_with_operations(leases, counted), known, campaign, holds)
     names = dict.fromkeys(lease.configuration.name for lease in leases)
     by_name = {c.name: c for c in campaign.configurations}
     reasons = {name: why for name in names if (why := unfit(by_name[name]))}
+    place = {c.name: number for number, c in enumerate(campaign.configurations)}
+
+    def moving(ordered: Sequence[PlannedLease]) -> Moving | None:
+        shapes = [(lease.configuration, lease.composition) for lease in ordered if lease.missing]
+        return Moving.of(counted(shapes), known.composing_s)
+
     return Plan(
         campaign,
         where,
@@ -274,6 +288,11 @@ def build_plan(
         matrix.cells,
         known.learned_from([lease.work for lease in leases]),
         known.assumed.text,
+        moving=moving(leases),
+        moving_in_file_order=moving(
+            sorted(leases, key=lambda lease: (lease.composition, place[lease.configuration.name]))
+        ),
+        moving_at_random=moving(random_blocks(campaign, leases)),
         notes=matrix.notes,
         unplanned=0
         if where
@@ -362,25 +381,6 @@ def _by_lease(campaign: Campaign, cells: Sequence[Cell]) -> dict[tuple[str, int]
         for (_, composition), together in groups.items():
             together += [each for each in [references.of(together, composition)] if each is not None]
     return groups
-
-
-def _order(campaign: Campaign) -> Callable[[PlannedLease], tuple[object, ...]]:
-    """Sorting key of leases (`protocol.lease_order`)."""
-    protocol = campaign.protocol
-    if protocol.lease_order == "blocks":
-        # Drawn from the name, so that what is missing keeps its place when configurations or compositions are added.
-        return lambda lease: (lease.composition, random.Random(f"{protocol.seed}/leases/{lease.name}").random())
-    position = {c.name: index for index, c in enumerate(campaign.configurations)}
-    # Compositions of one configuration are neighbours, local ones (which need no fabric) come first, and what is moved
-    # from one to the next stays small.
-    return lambda lease: (
-        lease.needs_fabric,
-        lease.configuration.storage,
-        lease.configuration.device,
-        lease.configuration.fabric_devices,
-        position[lease.configuration.name],
-        lease.composition,
-    )
 
 
 def _lease(

@@ -21,6 +21,7 @@ from campaign.documents.plan import (
     Totals,
 )
 from campaign.plan.cost.budget import Choice
+from campaign.plan.lease_order import order_basis
 from campaign.plan.lease_plans import DocumentNames, part_forecasts, plan_digest
 from campaign.plan.plan import Plan, isolation
 from campaign.plan.repetitions import said
@@ -70,6 +71,9 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             leases=len(plan.leases),
             recompositions=plan.recompositions,
             recompositions_least=plan.recompositions_least,
+            attached=plan.moving and plan.moving.attached,
+            attached_in_file_order=plan.moving_in_file_order and plan.moving_in_file_order.attached,
+            attached_at_random=plan.moving_at_random and plan.moving_at_random.attached,
             device_hours=_hours(plan.forecast.device_s.expected_s),
             device_hours_low=_hours(plan.forecast.device_s.low_s),
             device_hours_high=_hours(plan.forecast.device_s.high_s),
@@ -114,11 +118,13 @@ def plan_document(plan: Plan) -> dict[str, Any]:
                 parts=part_forecasts(lease.expected, lease.work) if lease.work.count else (),
                 charge=lease.charge,
                 basis=lease.basis,
+                attached=None if lease.work.operations is None else lease.work.operations.of("attach"),
                 run_set=lease.digest,
                 document=f"leases/{name(lease)}",
             )
             for order, lease in enumerate(plan.leases, 1)
         ),
+        order_basis=order_basis(plan.campaign),
     )
     return document.model_dump(mode="json")
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from campaign.documents.earlier_spread import EarlierSpread, spreads
 from campaign.documents.metric import metric_of
-from campaign.documents.run_numbers import composition_of
+from campaign.documents.run_numbers import BLOCK_ORDERS, composition_of
 from campaign.statistics import composition_variance, drift, location
 from campaign.statistics.composition_variance import Means, Variances
 from campaign.statistics.host_level import HostLevel, host_level
@@ -176,7 +176,7 @@ def design(
     # Runs that were brought near are no reason to doubt the compositions as well.
     known = np.where(np.isfinite(pool.pool), pool.variance, np.nan)
     pool = replace(pool, variance=known, outlying=pool.outlying & (kept == 1.0))
-    in_blocks = protocol is None or said.get("lease_order") == "blocks"
+    in_blocks = protocol is None or said.get("lease_order") in BLOCK_ORDERS
     lent = composition_variance.lent(earlier, [str(name) for name in workloads]) if earlier else None
     found = composition_variance.of_locations(means, pool, in_blocks, lent)
     level = host_level(means, hosts, found.in_blocks)

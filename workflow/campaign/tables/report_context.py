@@ -14,6 +14,7 @@ from campaign.config.primary_metric import declared_metrics
 from campaign.config.resolve import Campaign
 from campaign.documents.record import IMPORTED
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
+from campaign.documents.run_numbers import BLOCK_ORDERS
 from campaign.documents.superseded import all_set_aside
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
@@ -53,7 +54,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
     software = {(name, version) for document in hosts for name, version in document.get("packages", {}).items()}
     document = campaign.document()
     # Of an import, both stand for what nobody knows.
-    random_order = campaign.protocol.lease_order == "blocks"
+    random_order = campaign.protocol.lease_order in BLOCK_ORDERS
     unknown = ("seed", *(() if random_order else ("lease_order",))) if campaign.file.imported else ()
     flags = {flag for record in records for flag in record.flags}
     return {
@@ -122,7 +123,7 @@ def _why_not_adjusted(collected: Collected) -> str:
     kinds = {hardware(record.specification) for record in collected.reference if record.status == "ok"}
     if not kinds:
         return "no run of it is valid"
-    if len(kinds) > 1 and collected.campaign.protocol.lease_order != "blocks":
+    if len(kinds) > 1 and collected.campaign.protocol.lease_order not in BLOCK_ORDERS:
         return (
             "compositions were not made in random order, and the reference ran on devices of several kinds, whose difference "
             "cannot be told from drift"

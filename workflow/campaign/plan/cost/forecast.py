@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from campaign.documents.cell import Cell
+from campaign.fabrics.moves import Operations
 from campaign.fabrics.registry import Serial
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption
 from campaign.plan.cost.composing import Composing
@@ -243,6 +244,10 @@ class Forecaster:
     def _is_counted(self, work: Work) -> bool:
         """Whether it is composed by operations that were timed."""
         return work.count > 0 and work.operations is not None and self.composing.knows(work.operations)
+
+    def composing_s(self, operations: Operations) -> float | None:
+        """How long operations take; None where they were never timed."""
+        return self.composing.time(operations, self.serial).expected_s
 
     def _composing_time(self, work: Work, otherwise: Estimate) -> Estimate:
         if work.operations is None or not self._is_counted(work):
