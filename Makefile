@@ -41,7 +41,7 @@ check: $(VENV)/.dev  ## Style, types, architecture
 	python -m docs.generate --check
 	snakemake --lint
 
-bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (about forty minutes; those of Slurm need root)
+bench: $(VENV)/.dev  ## Figures of speed, and statements under a planted truth (about an hour; those of Slurm need root)
 	python -m tests.benchmarks
 	python -m tests.benchmarks.truth
 	python -m tests.benchmarks.composing
