@@ -98,6 +98,7 @@ FAULTS = [
     Fault("status", status=503),
     Fault("status_after", status=500, body="500"),
     Fault("lie", body='{"action": "assign", "result": [ true ], "remark": "done"}'),
+    Fault("lie", body='{"action": "assign", "result": [ false ], "remark": "done"}'),
     Fault("lie", status=204),
     Fault("garbage"),
     Fault("html"),
@@ -161,6 +162,28 @@ def test_a_lease_is_composed_and_released_whatever_a_box_does(
         assert release(site.fabric, lease, poll_s=0)["state"] == "RELEASED"
     assert set(site.attached()) <= set(before)
     assert site.dialect.violations == []
+
+
+@pytest.mark.parametrize("refusal", ["false", "true", "empty", "status", "text"])
+def test_what_a_box_does_not_do_is_no_lease_whatever_it_answers(falcon: Callable[..., Falcon], refusal: str) -> None:
+    site = falcon(devices_max=1, refusal=refusal)
+    selection = site.fabric.select(request("one", 3), site.fabric.inventory())
+    with pytest.raises(FabricError):
+        site.fabric.compose(selection)
+    composition = site.fabric.read_back("one")
+    assert composition is not None
+    assert len(composition.devices) == len(site.attached()) < 3
+    assert site.fabric.release("one") == ()
+    assert (site.attached(), site.dialect.violations) == ({}, [])
+
+
+def test_what_a_box_lists_and_the_host_does_not_see_is_no_lease(falcon: Callable[..., Falcon]) -> None:
+    site = falcon()
+    for device in site.dialect.rack.devices.values():
+        device.quirks.add("never_visible")
+    with pytest.raises(FabricError, match="not see"):
+        acquire(site.fabric, request(), site.directory / "leases", wait_s=0, poll_s=0, visible_s=0, attempts=1)
+    assert site.attached() == {}
 
 
 def test_a_device_that_is_not_listed_is_not_looked_for_under_a_number_that_may_be_anothers(

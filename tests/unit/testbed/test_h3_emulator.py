@@ -390,6 +390,17 @@ def test_what_cannot_be_done_is_answered_in_every_conceivable_way(refusal: str, 
     assert body in reply.body
 
 
+@pytest.mark.parametrize("limit", ["devices_max", "hosts_max"])
+def test_a_box_may_have_limits_and_says_no_to_what_is_beyond(limit: str) -> None:
+    dialect = boxes(attached="none", refusal="status", **{limit: 1})
+    assert result(ask(dialect, "POST", attach("000500", "00h"))) == [True]
+    beyond = ("000C00", "00h") if limit == "devices_max" else ("000C00", "30h")
+    assert ask(dialect, "POST", attach(*beyond)).status == 409  # type: ignore[union-attr]
+    assert len(dialect.rack.free()) == 7
+    assert result(ask(dialect, "POST", attach(*beyond), box=1)) == [True]
+    assert dialect.violations == []
+
+
 def test_a_box_can_number_its_devices_anew() -> None:
     dialect = boxes(renumber_after=2)
 

@@ -236,6 +236,8 @@ class Box:
             return self._refuse(asked, f"no such {'device' if device is None else 'port'} here")
         if device.attached_to is not None:
             return self._refuse(asked, f"attaches what {device.attached_to} has")
+        if self._full(host):
+            return self._cannot(asked)
         said, seconds = self.habits.attach()
         lost = self.habits.loses_attach()
         self._wait("attach", seconds, "true" if said else "false")
@@ -247,9 +249,18 @@ class Box:
     def _device(self, asked: Asked) -> RackDevice | None:
         return next((one for one in self.devices if self.gids[one.name] == asked.body["dev_gid"]), None)
 
+    def _full(self, host: str) -> bool:
+        """Whether one device more on this host is more than the box takes."""
+        held = [device.attached_to for device in self.devices if device.attached_to is not None]
+        devices, hosts = self.options.devices_max or len(self.devices), self.options.hosts_max or len(self.ports)
+        return held.count(host) >= devices or len({*held, host}) > hosts
+
     def _refuse(self, asked: Asked, why: str) -> Reply:
         """What cannot be done; no public client has tried."""
         self._violation(asked, why)
+        return self._cannot(asked)
+
+    def _cannot(self, asked: Asked) -> Reply:
         action = "unassign" if asked.method == "DELETE" else "assign"
         match self.options.refusal:
             case "status":

@@ -58,6 +58,11 @@ class Options(BaseModel):
     login: bool = Field(
         default=False, description="a login is demanded, and answered with 401 where there is none; unknown"
     )
+    devices_max: int = Field(default=0, description="devices of a box that one host may have; 0: all; unknown")
+    hosts_max: int = Field(
+        default=0,
+        description="hosts that may have devices of a box at one time, as in a mode that it was set to; 0: all",
+    )
     persistent: bool = Field(
         default=True, description="false: a power cycle (`Box.power_cycle`) frees all devices; unknown"
     )
