@@ -38,12 +38,12 @@ def draw(data: FigureData) -> Drawing:
         else ""
     )
     caption = (
-        f"Mean time of each phase by configuration, {wording.plural(leases, 'lease')} in all; the line spans the shortest and the "
-        f"longest composition (a range of few leases, not an interval).{more} Leases that never became "
+        f"Mean time of each phase by configuration, {wording.plural(leases, 'lease')} in all; each dot is one composition, and "
+        f"the line spans the shortest and the longest (a range of few leases, not an interval).{more} Leases that never became "
         f"ready are excluded.{without_runs(data)}"
     )
     with plot.style(data.style):
-        svg = _picture(rows.head(_MOST_BARS))
+        svg = _picture(rows.head(_MOST_BARS), data.leases)
     table = page_table(
         rows,
         {
@@ -80,7 +80,8 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     return (f"{said}; {wording.percent(share, 0)} of the composition time is the phase “{_PHASES[largest]}”.",)
 
 
-def _picture(rows: pd.DataFrame) -> str:
+def _picture(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
+    took = {name: group.dropna() for name, group in leases.groupby("configuration")["compose_s"]}
     looks = {phase: plot.look(position) for position, phase in enumerate(_PHASES)}
     drawn = [phase for phase in _PHASES if rows[phase].notna().any()]
     figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.36 * max(2, len(rows)))
@@ -96,7 +97,11 @@ def _picture(rows: pd.DataFrame) -> str:
             start += 0.0 if released else row[phase]
         if row["leases"] > 1:
             ends = [row["compose_min_s"], row["compose_max_s"]]
-            axes.plot(ends, [place - 0.34] * 2, color=plot.INK, marker="|", markersize=4)
+            axes.plot(ends, [place - 0.34] * 2, color=plot.INK, marker="", linewidth=0.8)
+            each = took[row["configuration"]]
+            axes.plot(
+                each, [place - 0.34] * len(each), color=plot.INK, marker="o", markersize=2.5, linestyle="", alpha=0.7
+            )
     axes.set_yticks(
         range(len(rows)), [f"{row['configuration']} (n = {row['leases']})" for row in rows.to_dict("records")]
     )

@@ -203,6 +203,7 @@ def leases(seed: int = 3) -> list[dict[str, Any]]:
                 "release_started_s": None if failed else start + 600,
                 "released_s": None if failed else start + 600 + 0.3 * fabric,
                 "operations": at.devices,
+                "timed": [] if failed else timed(at.devices - short, fabric, np.random.default_rng(position)),
                 "retries": int(position == 1),
                 "requested": {"hosts": at.hosts, "devices_per_host": at.devices_per_host, "device": at.device},
                 "obtained": {"hosts": [] if failed else hosts},
@@ -211,6 +212,18 @@ def leases(seed: int = 3) -> list[dict[str, Any]]:
             }
         )
     return documents
+
+
+def timed(devices: int, fabric_s: float, random: np.random.Generator) -> list[dict[str, Any]]:
+    """What operations took to compose and to release so many devices."""
+    attached = [
+        ["attach", "gpu", f"drawer {n % 2}", "", fabric_s / devices * random.uniform(0.7, 0.9)] for n in range(devices)
+    ]
+    detached = [["detach", "gpu", f"drawer {n % 2}", "", 0.3 * row[4]] for n, row in enumerate(attached)]
+    return [
+        {"of": "composing", "seconds": fabric_s, "rows": attached},
+        {"of": "release", "seconds": 0.3 * fabric_s, "rows": detached},
+    ]
 
 
 def context_document() -> dict[str, Any]:

@@ -25,7 +25,7 @@ from campaign.statistics.step_times import NOT_STEADY, SHORT
 from campaign.tables import io as tableset
 from campaign.tables.cells import PlannedCell, cells_table
 from campaign.tables.io import Tables
-from campaign.tables.leases import leases_table
+from campaign.tables.leases import leases_table, operations_table
 from campaign.tables.runs import runs_table
 from campaign.tables.step_times import step_times_table
 from tests.unit.observe.links import links_data
@@ -34,7 +34,7 @@ from tests.unit.report.figure_columns import UNPAINTED, unnamed_axes, with_pictu
 
 FIGURES = all_figures()
 # Figures whose numbers are no throughput: they have no interval of one.
-OF_NO_RATE = ("composition_times", "memory_frontier", "link_matrices", "allreduce")
+OF_NO_RATE = ("composition_times", "memory_frontier", "link_matrices", "allreduce", "operation_times")
 # Figures of what this campaign has none of: options, sizes, a reference ..; they are drawn in tests of their own.
 OF_OTHER_DATA = (
     "software_options",
@@ -55,7 +55,10 @@ def data(plan: list[PlannedCell], records: list, leases: list | None = None, lin
     protocol = synthetic.context_document()["campaign"]["protocol"]
     cells = cells_table(plan, runs)
     steps = step_times_table(records)
-    return FigureData(runs, cells, leases_table(leases or []), synthetic.BASELINE, protocol, tuple(links), steps=steps)
+    return FigureData(
+        runs, cells, leases_table(leases or []), synthetic.BASELINE, protocol, tuple(links),
+        steps=steps, operations=operations_table(leases or []),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +116,24 @@ def test_a_caption_states_runs_interval_and_protocol(name: str, drawn: dict[str,
     assert "n = 4 runs" in caption
     assert "95 % interval" in caption
     assert "5 warm-up and 20 measured steps a run in" in caption
+
+
+def test_operations_show_their_distribution_beside_what_was_recorded_elsewhere(campaign: FigureData) -> None:
+    recorded = {"operation": "attach", "count": 251, "low_s": 9.0, "median_s": 15.0, "high_s": 16.6}
+    told = {"system": {"times": {"source": "logs of two boxes", "operations": [recorded]}}}
+    (drawing, alone) = (FIGURES["operation_times"].draw(replace(campaign, context=each)) for each in (told, {}))
+    rows = drawing.data.set_index("operation")
+    attached = campaign.operations.loc[campaign.operations["operation"] == "attach", "seconds"]
+    assert rows.loc["attach", "operations"] == len(attached) > 20
+    assert rows.loc["attach", ["low_s", "median_s", "high_s"]].tolist() == pytest.approx(
+        [attached.quantile(0.05), attached.median(), attached.quantile(0.95)]
+    )
+    assert rows.loc["attach", "recorded_median_s"] == 15
+    assert pd.isna(rows.loc["detach", "recorded_median_s"])
+    assert "Grey: logs of two boxes." in drawing.caption
+    assert "Grey" not in alone.caption
+    assert drawing.findings[0].startswith("To attach a device took ")
+    assert FIGURES["operation_times"].draw(replace(campaign, operations=campaign.operations.head(0))).empty_reason
 
 
 @pytest.mark.usefixtures("unpainted")

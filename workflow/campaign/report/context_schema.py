@@ -42,10 +42,28 @@ class CampaignSaid(_Closed):
     )
 
 
+class OperationSaid(_Closed):
+    """Recorded seconds of one operation: 5 % quantile, median, 95 % quantile."""
+
+    operation: str
+    count: int
+    low_s: float
+    median_s: float
+    high_s: float
+
+
+class TimesSaid(_Closed):
+    """Recordings of this kind of fabric, or those that a simulation draws from."""
+
+    source: str
+    operations: tuple[OperationSaid, ...]
+
+
 class SystemSaid(_Closed):
     name: str
     description: str = ""
     fabric: str = Field(description="the kind of fabric")
+    times: TimesSaid | None = Field(default=None, description="recorded times of the fabric's operations")
 
 
 class Excluded(_Closed):

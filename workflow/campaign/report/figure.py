@@ -49,7 +49,7 @@ from campaign.statistics.step_times import MARKS
 from campaign.tables import measured_protocol
 from campaign.tables.cells import STATES
 from campaign.tables.io import Tables
-from campaign.tables.leases import leases_table
+from campaign.tables.leases import leases_table, operations_table
 
 # A table in the page is for reading; beyond this many rows a reader wants the CSV.
 ROWS_ON_PAGE = 150
@@ -76,6 +76,8 @@ class FigureData:
     context: Mapping[str, Any] = field(default_factory=dict)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Runs of the reference (`campaign.tables.runs.reference_table`)."""
+    operations: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """What operations of the fabric took (`campaign.tables.leases.operations_table`)."""
     style: Path = REPORTS / "style.mplstyle"
 
     @property
@@ -226,6 +228,7 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
         tables.steps,
         tables.context,
         tables.reference,
+        operations_table(tables.leases),
         **given,
     )
 

@@ -162,6 +162,17 @@ LEASES: Columns = {
     "faults": (COUNT, "faults of the fabric that were met"),
 }
 
+OPERATIONS: Columns = {
+    "lease_id": (TEXT, "use of a lease"),
+    "configuration": (TEXT, "name of the configuration"),
+    "part": (TEXT, "composing or release"),
+    "operation": (TEXT, "attach, detach, inventory, read_back or visible; rest: what composing took beside them"),
+    "device": (TEXT, "kind of device; empty where it is of all"),
+    "box": (TEXT, "part of the fabric, such as a drawer; empty where it is of all"),
+    "answer": (TEXT, "what the control plane answered, where that is kept"),
+    "seconds": (NUMBER, "from the request until it was done"),
+}
+
 LINKS: Columns = {
     "lease_id": (TEXT, "use of a lease whose links were measured"),
     "configuration": (TEXT, "name of the configuration"),
@@ -198,6 +209,7 @@ _TABLES: Mapping[str, Columns] = {
     "runs": RUNS,
     "cells": CELLS,
     "leases": LEASES,
+    "operations": OPERATIONS,
     "links": LINKS,
     "telemetry": TELEMETRY,
     "steps": STEPS,
@@ -213,6 +225,7 @@ ROWS: Mapping[str, str] = {
     "runs": "one row a run",
     "cells": "one row a planned cell, measured or not",
     "leases": "one row a use of a lease",
+    "operations": "one row a timed operation of the fabric",
     "links": "one row a measured number of a link",
     "telemetry": "one row a sample of a run, thinned",
     "reference": "one row a run of the reference, which is measured in every lease; empty without one",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign.tables.columns import LEASES, types
+from campaign.tables.columns import LEASES, OPERATIONS, types
 from campaign.tables.io import NUMBER, TEXT, frame
 
 
@@ -45,6 +45,23 @@ def _lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:
         "ports_gb_per_s": all_gb_per_s(lease.get("readings") or ()),
         **{name: _size(lease.get(name)) for name in ("operations", "retries", "mismatches", "faults")},
     }
+
+
+def operations_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row a timed operation of the fabric (`Journal.note_times`), and one for the rest of each composing."""
+    rows = []
+    for lease in leases:
+        for entry in lease.get("timed") or ():
+            use = {"lease_id": lease["lease_id"], "configuration": lease["configuration"], "part": entry["of"]}
+            timed = [
+                dict(zip(("operation", "device", "box", "answer", "seconds"), row, strict=True))
+                for row in entry["rows"]
+            ]
+            if entry["of"] == "composing":
+                rest_s = max(0.0, entry["seconds"] - sum(each["seconds"] for each in timed))
+                timed.append({"operation": "rest", "device": "", "box": "", "answer": "", "seconds": rest_s})
+            rows += [{**use, **each} for each in timed]
+    return frame(rows, types(OPERATIONS), {})
 
 
 def _size(value: Any) -> int:

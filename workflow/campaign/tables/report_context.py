@@ -12,6 +12,7 @@ import yaml
 from campaign.config import launch_prefix_rules
 from campaign.config.primary_metric import declared_metrics
 from campaign.config.resolve import Campaign
+from campaign.documents.operation_times import OPERATIONS
 from campaign.documents.record import IMPORTED
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
 from campaign.documents.run_numbers import BLOCK_ORDERS
@@ -21,6 +22,7 @@ from campaign.fabrics import fabric_kind
 from campaign.launch.emulation_plan import FLAGS as LINK_FLAGS
 from campaign.launch.emulation_plan import sentence
 from campaign.plan.cost.history import measured_forecasts
+from campaign.plan.cost.recorded_operations import given_times
 from campaign.plan.matrix import Matrix
 from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.reference import hardware
@@ -82,6 +84,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             "name": campaign.system.name,
             "description": campaign.system.description,
             "fabric": "not known (imported)" if campaign.file.imported else str(campaign.system.fabric.get("kind", "")),
+            **_times(campaign),
         },
         "notes": [
             *campaign.system.notes,
@@ -203,6 +206,31 @@ def _emulation(campaign: Campaign) -> list[str]:
         "machine, they are not those of GPUs."
         for model in models
     ]
+
+
+def _times(campaign: Campaign) -> dict[str, Any]:
+    """Recorded times of such a fabric: what a simulation draws from, or what measured times stand beside."""
+    if campaign.file.imported:
+        return {}
+    try:
+        times = given_times(campaign.system, campaign.sources.system.path)
+    except ConfigError:  # the file stayed elsewhere
+        return {}
+    if times is None:
+        return {}
+    found = [
+        {
+            "operation": operation,
+            "count": len(times.seconds(operation)),
+            **{
+                name: times.quantile(share, operation)
+                for name, share in (("low_s", 0.05), ("median_s", 0.5), ("high_s", 0.95))
+            },
+        }
+        for operation in OPERATIONS
+        if times.seconds(operation)
+    ]
+    return {"times": {"source": times.source, "operations": found}}
 
 
 def _conditions(campaign: Campaign) -> list[str]:

@@ -14,7 +14,7 @@ from campaign.errors import CampaignError, needs_extra
 from campaign.tables.cells import cells_table
 from campaign.tables.columns import COLUMNS, LINKS, REFERENCE, STEPS, TELEMETRY, meaning, types
 from campaign.tables.io import frame
-from campaign.tables.leases import leases_table
+from campaign.tables.leases import leases_table, operations_table
 from campaign.tables.runs import runs_table
 
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ def _frame(table: str, tables: Tables) -> pd.DataFrame:
             return tables.cells
         case "leases":
             return leases_table(tables.leases)
+        case "operations":
+            return operations_table(tables.leases)
         case "links":
             return links_table(tables.links)
     found: pd.DataFrame = getattr(tables, table)

@@ -82,10 +82,10 @@ _PHASES: Mapping[str, str] = {
 
 
 def _phases(times: pd.DataFrame) -> dict[str, Any] | None:
-    """How long each phase of composing took: median and longest by configuration, with operations and retries; None without any."""
+    """How long each phase of composing took: median and range by configuration, with operations and retries; None without any."""
     rows = []
     for name, group in times[times["compose_s"].notna()].groupby("configuration", sort=False):
-        told = [_median_and_longest(group[column].dropna()) for column in _PHASES.values()]
+        told = [_median_and_range(group[column].dropna()) for column in _PHASES.values()]
         counts = (f"{int(group[column].sum()):,}" for column in ("operations", "retries"))
         rows.append((str(name), f"{len(group):,}", *told, *counts))
     return {"headings": ("Configuration", "Leases", *_PHASES, "Operations", "Retries"), "rows": rows} if rows else None
@@ -132,11 +132,11 @@ def _idle_table(table: pd.DataFrame, first: Mapping[str, str]) -> dict[str, Any]
     return {"headings": headings, "rows": rows}
 
 
-def _median_and_longest(seconds: pd.Series[float]) -> str:
+def _median_and_range(seconds: pd.Series[float]) -> str:
     if seconds.empty:
         return "–"
-    longest = f" ({wording.seconds(seconds.max())})" if len(seconds) > 1 else ""
-    return wording.seconds(seconds.median()) + longest
+    spread = f" ({wording.between(seconds.min(), seconds.max(), wording.seconds)})" if len(seconds) > 1 else ""
+    return wording.seconds(seconds.median()) + spread
 
 
 def _requested(asked: Mapping[str, Any]) -> str:
