@@ -62,7 +62,9 @@ def test_a_plan_forecasts_composing_from_recordings(tmp_path: Path) -> None:
     assert plan.moving.seconds == pytest.approx(attached)
     detached = sum(lease.work.operations.of("detach") for lease in plan.leases if lease.work.operations)
     assert attached == pytest.approx(0.1 * (4 * 15 + detached * 6.7 + 2 * 3.4), rel=0.05)
-    assert all(each.low_s < each.expected_s < each.high_s for name, each in composing.items() if name in ("two", "four"))
+    assert all(
+        each.low_s < each.expected_s < each.high_s for name, each in composing.items() if name in ("two", "four")
+    )
 
 
 def test_own_times_come_before_those_of_others(tmp_path: Path) -> None:
