@@ -9,15 +9,16 @@ from campaign.report.forecast_lines import LEVEL_PCT, Line, picture
 
 TITLE = "Forecast and actual duration by part"
 SECTION = (
-    "Which part of the leases took longer than planned: composing, the start of the first run, runs, the time between them, or the "
-    "release? And how many device-hours and host-hours were held?"
+    "Which part of the leases took longer than planned: composing, the queue, the start of the first run, runs, the time between "
+    "them, or the release? And how many device-hours and host-hours were held?"
 )
 PLACE = 205
 UNITS = {"leases": "", "inside": "", "with_interval": ""}
 
 _NAMES = {
     "composing": "composing",
-    "start": "start, with the queue",
+    "queue": "queue",
+    "start": "start",
     "runs": "runs",
     "between": "between runs",
     "release": "release",
@@ -39,7 +40,7 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no lease was measured in one go with a forecast by part")
     each = pd.DataFrame(found).astype(dict.fromkeys(("expected_s", "low_s", "high_s", "actual_s"), "float64"))
     leases, unknown = each["number"].nunique(), len(whole) - len(judged)
-    rows = pd.DataFrame([_part(name, each[each["part"] == name]) for name in _NAMES])
+    rows = pd.DataFrame([_part(name, of) for name in _NAMES if len(of := each[each["part"] == name])])
     caption = (
         f"Sums over the {wording.plural(leases, 'lease')} that were measured in one go: expected (filled) and actual (open). "
         + f"Without {wording.plural(unknown, 'other')} of unknown duration. " * bool(unknown)

@@ -32,10 +32,10 @@ SLURM: dict[str, Any] = {
     ("slurm", "devices", "hosts", "idle"),
     [
         # 8 of the host's own and 2 from the pool; Slurm's job begins after composing. Two are used.
-        ({}, [2, 10, 10, 10, 2], [0, 1, 1, 1, 0], 8),
-        ({"strategy": "reservation"}, [10] * 5, [1] * 5, 8),
-        ({"strategy": "resume"}, [10] * 5, [1] * 5, 8),
-        ({"exclusive": False}, [2, 3, 3, 3, 2], [0, 1, 1, 1, 0], 1),
+        ({}, [2, 2, 10, 10, 10, 2], [0, 0, 1, 1, 1, 0], 8),
+        ({"strategy": "reservation"}, [10] * 6, [1] * 6, 8),
+        ({"strategy": "resume"}, [10] * 6, [1] * 6, 8),
+        ({"exclusive": False}, [2, 2, 3, 3, 3, 2], [0, 0, 1, 1, 1, 0], 1),
     ],
 )
 def test_whole_hosts_are_held_with_what_is_idle_on_them(
@@ -58,10 +58,10 @@ def test_a_charge_counts_each_part_with_what_is_held_in_it(tmp_path: Path) -> No
     campaign = load(tmp_path, SLURM)
     cell = Cell("c", HYBRID, "steps", 1, "fp32", {}, Settings(time_limit_s=600))
     work = Work("l", HYBRID, [(cell, 4)], True, held(campaign.system, HYBRID, ["host1"]))
-    seconds = dict(zip(PARTS, (60.0, 40.0, 1000.0, 20.0, 30.0), strict=True))
-    expected = Expected(Estimate(1150.0), {part: Estimate(s) for part, s in seconds.items()}, "")
+    seconds = dict(zip(PARTS, (60.0, 600.0, 40.0, 1000.0, 20.0, 30.0), strict=True))
+    expected = Expected(Estimate(1750.0), {part: Estimate(s) for part, s in seconds.items()}, "")
     found = Charges(campaign)(work, expected, ["host1"])
-    assert found.device_hours == pytest.approx((2 * 60 + 10 * 1060 + 2 * 30) / 3600, abs=1e-6)
+    assert found.device_hours == pytest.approx((2 * 660 + 10 * 1060 + 2 * 30) / 3600, abs=1e-6)
     assert found.host_hours == pytest.approx(1060 / 3600, abs=1e-6)
     assert (found.partition, found.gres, found.time_limit_min) == ("gpu", "gpu:a100:10", 44)
     unknown = replace(expected, whole=Estimate(None), parts={**expected.parts, "runs": Estimate(None)})

@@ -60,8 +60,8 @@ def test_a_cell_is_forecast_from_the_others() -> None:
 
 def parts(lease: LeaseCost, runs_s: float) -> dict[Part, float]:
     between_s = max(0.01, lease.between_s or 0.0) * (lease.runs - 1)
-    found = (lease.compose_s, lease.start_s, runs_s, between_s, lease.end_s)
-    return {part: max(0.01, seconds or 0.0) for part, seconds in zip(PARTS, found, strict=True)}
+    found = (lease.compose_s, lease.queue_s, lease.start_s, runs_s, between_s, lease.end_s)
+    return {part: max(0.01, seconds) for part, seconds in zip(PARTS, found, strict=True) if seconds is not None}
 
 
 def test_every_part_of_a_configuration_is_forecast_from_the_other_configurations() -> None:

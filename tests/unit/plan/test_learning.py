@@ -74,6 +74,13 @@ def test_a_lease_costs_what_is_not_a_run() -> None:
     }  # fmt: skip
     spans = [Span("a", 110.0, 115.0, True), Span("b", 117.0, 127.0, False), Span("a", 131.0, 138.0, True)]
     assert lease_cost(document, spans) == LeaseCost("l.1", SHAPE, 3, 7.0, 3.0, 3.0, 2.0)
+    queued = lease_cost({**document, "driver_began_s": 109.0}, spans)
+    assert queued is not None
+    assert (queued.queue_s, queued.start_s) == (2.0, 1.0)
+    # Slurm put the job back into the queue after the first run.
+    again = lease_cost({**document, "driver_began_s": 125.0}, spans)
+    assert again is not None
+    assert (again.queue_s, again.start_s) == (3.0, 0.0)
     assert lease_cost({**document, "ready_s": None}, spans) is None
     assert lease_cost(document, []) is None
 
@@ -93,7 +100,14 @@ def test_what_was_just_measured_is_told_apart_by_use_of_the_lease(tmp_path: Path
 def test_what_leases_took_by_part() -> None:
     spans = [Span("a", 0.0, 5.0, True), Span("b", 6.0, 16.0, False)]
     uses = [LeaseCost("l.1", SHAPE, 3, 7.0, 3.0, 2.0, 1.0), LeaseCost("l.2", SHAPE, 1, 1.0, 1.0, None, None)]
-    assert parts_s(uses, spans) == {"composing": 8.0, "start": 4.0, "runs": 15.0, "between": 4.0, "release": None}
+    assert parts_s(uses, spans) == {
+        "composing": 8.0,
+        "queue": None,
+        "start": 4.0,
+        "runs": 15.0,
+        "between": 4.0,
+        "release": None,
+    }
     assert set(parts_s([], []).values()) == {None}
 
 
@@ -107,6 +121,9 @@ def test_what_was_held_without_a_run_is_charged_to_the_lease(tmp_path: Path) -> 
     spans = [Span(cell.id, 5031.0, 5033.0, True)]
     found = costs_measured(Costs("small", "bench"), [cell], lambda _: {}, spans, uses)
     assert [(each.lease_id, each.start_s) for each in found.leases] == [("l.3", 300.0 + 300.0 + 30.0)]
+    uses = [{**use, "driver_began_s": 5030.0} for use in uses]
+    (told,) = costs_measured(Costs("small", "bench"), [cell], lambda _: {}, spans, uses).leases
+    assert (told.queue_s, told.start_s) == (300.0 + 300.0 + 29.0, 1.0)
 
 
 def test_every_cell_and_every_use_counts_once() -> None:

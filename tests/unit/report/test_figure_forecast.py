@@ -86,7 +86,7 @@ def test_parts_are_summed_over_leases_and_judged_lease_by_lease() -> None:
     drawing = PARTS.draw(data)
     told = {each[0]: each[1:] for each in drawing.rows}
     assert told["runs"][:5] == ("2.0\u202fh", "100\u202fmin to 2.2\u202fh", "2.4\u202fh", "20\u202f%", "1 of 2")
-    assert told["start, with the queue"][4] == "0 of 2"
+    assert told["start"][4] == "0 of 2"
     assert drawing.findings == (
         "7 of 10 parts of leases took a time within the 95 % interval.",
         "Held: 9.72 device-hours and 2.43 host-hours; expected were 8.09 and 2.02.",

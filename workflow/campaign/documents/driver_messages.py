@@ -92,6 +92,7 @@ class _Document:
     measured: list[tuple[str, int]]
     use: str
     error: _Error | None
+    began_s: float | None = None
 
 
 _RESULT = TypeAdapter(_Document)
@@ -99,17 +100,22 @@ _RESULT = TypeAdapter(_Document)
 
 @dataclass
 class DriverResult:
-    """How a driver ended. measured: runs that got a record; use: of the lease; error: what stopped it before all runs had one."""
+    """How a driver ended. measured: runs that got a record; use: of the lease; error: what stopped it before all runs had one.
+
+    began_s: when it began, Unix seconds: until then its job was in the queue.
+    """
 
     measured: list[tuple[str, int]] = field(default_factory=list)
     use: str = ""
     error: CampaignError | None = None
+    began_s: float | None = None
 
     def document(self) -> dict[str, Any]:
-        return asdict(_Document(self.measured, self.use, _Error.of(self.error) if self.error else None))
+        error = _Error.of(self.error) if self.error else None
+        return asdict(_Document(self.measured, self.use, error, self.began_s))
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
         """ValueError: it is no such document."""
         found = _RESULT.validate_python(document)
-        return cls(found.measured, found.use, found.error.error() if found.error else None)
+        return cls(found.measured, found.use, found.error.error() if found.error else None, found.began_s)

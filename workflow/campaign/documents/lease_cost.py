@@ -10,7 +10,7 @@ class _Closed(BaseModel):
 
 
 class PartForecast(_Closed):
-    """Expected duration of a part of a lease: `composing`, `start`, `runs`, `between`, `release`."""
+    """Expected duration of a part of a lease: `composing`, `queue`, `start`, `runs`, `between`, `release`."""
 
     part: str
     """Name of the part."""

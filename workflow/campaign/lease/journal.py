@@ -151,6 +151,7 @@ class Journal:
         return {
             "lease_id": self.lease_id,
             **facts,
+            "driver_began_s": last.get("driver_began_s"),
             "mismatches": last.get("mismatches", []),
             "times": _times(states),
             "operations": len(operations),

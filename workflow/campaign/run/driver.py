@@ -13,6 +13,7 @@ from typing import Any
 from campaign import files
 from campaign.documents.driver_messages import DriverRequest, DriverResult
 from campaign.errors import CampaignError, LaunchError, unwritable
+from campaign.processes.clocks import stamp_s
 from campaign.run.run_loop import Session
 from campaign.slurm import submitted_jobs
 
@@ -31,7 +32,7 @@ class Driver:
         """Measure what is missing, until all runs have a record or something stops it; gives `DriverResult.document`."""
         _leave_terminal()
         results, lease = self.request.results, self.request.lease
-        done = DriverResult()
+        done = DriverResult(began_s=stamp_s())
         try:
             submitted_jobs.check_restart(results, self.request)
             with files.lock(results.driver_lock(lease), holder=self.request.token):

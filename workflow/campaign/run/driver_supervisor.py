@@ -93,6 +93,8 @@ class Supervisor:
             raise
         self.submitter.forget(self.lease)
         self.use = result.use
+        if lease and result.began_s is not None:
+            lease.journal.note(driver_began_s=result.began_s)
         if isinstance(result.error, LaunchError):
             raise result.error.with_log(submitted.log_file)
         if result.error:

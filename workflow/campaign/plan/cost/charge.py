@@ -3,8 +3,8 @@
 Devices from the pool are held from the first operation on them until the last one has given them back. Hosts are held with all
 devices of their own where allocations are exclusive, used or idle; otherwise with those of the configuration. They are held all the
 time where Slurm is told of them before they are recomposed (`dynamic`, `reservation`) or composes them itself (`resume`), and also
-where there is no Slurm; otherwise for as long as the driver's job, with its wait in the queue, which is part of the start. No host
-is held only because a device comes from it: what a running lease holds is waited for.
+where there is no Slurm; otherwise for as long as the driver's job runs. No host is held only because a device comes from it: what a
+running lease holds is waited for.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class CellCost:
 
 @dataclass(frozen=True)
 class LeaseCost:
-    """Time that one use of a lease took beside its runs: composing, up to the first run, between two runs, from the last to the
-    release. None where it was not recorded."""
+    """Time that one use of a lease took beside its runs: composing, in a queue, from there to the first run, between two runs, from
+    the last to the release. None where it was not recorded; without `queue_s`, the start includes the queue."""
 
     lease_id: str
     shape: Shape
@@ -61,6 +61,7 @@ class LeaseCost:
     end_s: float | None
     timed: tuple[Mapping[str, Any], ...] = ()
     """Operations of the fabric as its journal has them (`Journal.note_times`)."""
+    queue_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def from_document(document: Any) -> Costs | None:
         costs = Costs(str(document["campaign"]), str(document["system"]), cells, leases, spread, fabric)
         numbers = [x for c in cells for x in (c.mean_log_s, c.sd_log_s, float(c.runs), math.log2(c.batch * c.steps))]
         numbers += [math.log2(1.0 if cell.flops is None else cell.flops) for cell in cells]
-        times = [x for each in leases for x in (each.compose_s, each.start_s, each.between_s, each.end_s)]
+        times = [x for each in leases for x in (each.compose_s, each.queue_s, each.start_s, each.between_s, each.end_s)]
         if all(map(math.isfinite, numbers)) and all(x is None or math.isfinite(x) for x in times):
             return costs
     except (KeyError, TypeError, ValueError):
@@ -149,16 +150,19 @@ def lease_cost(document: Mapping[str, Any], spans: Iterable[Span]) -> LeaseCost 
     shape = document.get("requested")
     if ready is None or not ordered or not isinstance(shape, Mapping):
         return None
+    began, first = _number(document.get("driver_began_s")), ordered[0].started
+    queue_s = None if began is None else max(0.0, min(began, first) - ready)
     gaps = [after.started - before.ended for before, after in itertools.pairwise(ordered)]
     return LeaseCost(
         lease_id=str(document["lease_id"]),
         shape={name: value for name, value in shape.items() if name != "name"},
         runs=len(ordered),
         compose_s=None if requested is None else max(0.0, ready - requested),
-        start_s=max(0.0, ordered[0].started - ready),
+        start_s=max(0.0, first - ready - (queue_s or 0.0)),
         between_s=max(0.0, statistics.fmean(gaps)) if gaps else None,
         end_s=None if released is None else max(0.0, released - max(span.ended for span in ordered)),
         timed=tuple(document.get("timed") or ()),
+        queue_s=queue_s,
     )
 
 
@@ -177,6 +181,7 @@ def parts_s(leases: Sequence[LeaseCost], spans: Iterable[Span]) -> dict[str, flo
 
     return {
         "composing": whole(each.compose_s for each in leases),
+        "queue": whole(each.queue_s for each in leases),
         "start": whole(each.start_s for each in leases),
         "runs": whole(span.ended - span.started for span in spans),
         "between": whole((each.between_s or 0.0) * (each.runs - 1) for each in leases),
@@ -243,8 +248,13 @@ def _lease_costs(uses: Sequence[tuple[Mapping[str, Any], Sequence[Span]]]) -> It
             idle_s[_lease_of(document)] += max(0.0, released - ready)
     for document, spans in uses:
         if (cost := lease_cost(document, spans)) is not None:
-            start_s = (cost.start_s or 0.0) + idle_s.pop(_lease_of(document), 0.0)
-            yield replace(cost, start_s=start_s)
+            idle = idle_s.pop(_lease_of(document), 0.0)
+            told = cost.queue_s is not None
+            yield (
+                replace(cost, queue_s=(cost.queue_s or 0.0) + idle)
+                if told
+                else replace(cost, start_s=(cost.start_s or 0.0) + idle)
+            )
 
 
 def _lease_of(use: Mapping[str, Any]) -> str:

@@ -10,9 +10,9 @@ from campaign.documents.cell import Cell, Configuration
 from campaign.fabrics.moves import Operations
 from campaign.wording import plural
 
-Part = Literal["composing", "start", "runs", "between", "release"]
-"""What a lease's time is made of: until its composition is ready; up to the first run (in a queue, too); runs; between them; from
-the last one until everything is released."""
+Part = Literal["composing", "queue", "start", "runs", "between", "release"]
+"""What a lease's time is made of: until its composition is ready; until its driver begins; up to the first run; runs; between them;
+from the last one until everything is released."""
 PARTS: tuple[Part, ...] = get_args(Part)
 
 NEEDED: frozenset[Part] = frozenset({"composing", "runs"})

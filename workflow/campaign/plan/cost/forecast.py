@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # numpy and scipy are loaded only where something is planned
 _MOST = 3000  # observations that a regression is given: more change nothing and take time
 _RECORDED: Mapping[Part, str] = {
     "composing": "compose_s",
+    "queue": "queue_s",
     "start": "start_s",
     "between": "between_s",
     "release": "end_s",
