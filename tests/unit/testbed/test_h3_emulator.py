@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -248,6 +249,32 @@ def test_a_read_waits_for_the_attach_and_another_box_does_not() -> None:
     assert time.monotonic() - began > attach_s > elsewhere_s
     assert next(record for record in listed if record.get("Dev_GID") == "000500")["Host_Port#"] == "48"
     assert dialect.violations == []
+
+
+def test_the_bytes_of_the_recorded_client_are_answered() -> None:
+    """As the standard library of Go writes the requests of that client."""
+    agent = "User-Agent: Go-http-client/1.1"
+    texts = [
+        f"GET {R} HTTP/1.1\r\nHost: box\r\n{agent}\r\nAccept-Encoding: gzip\r\n\r\n",
+        *(
+            f"{method} {A} HTTP/1.1\r\nHost: box\r\n{agent}\r\nContent-Length: {len(body)}\r\n"
+            f"Content-Type: text/plain\r\nAccept-Encoding: gzip\r\n\r\n{body}"
+            for method, body in (
+                ("DELETE", RECORDED["request_bodies"]["detach"]),
+                ("POST", RECORDED["request_bodies"]["attach"]),
+            )
+        ),
+    ]
+    dialect = boxes()
+    with Server(dialect) as server, socket.create_connection(urlsplit(server.url).netloc.split(":")) as wire:  # type: ignore[arg-type]
+        for text in texts:
+            wire.sendall(text.encode())
+            answer = http.client.HTTPResponse(wire)
+            answer.begin()
+            assert answer.getheader("Content-Encoding") is None
+            assert json.loads(answer.read())
+    assert dialect.violations == []
+    assert held(dialect)["001300"] == "48"
 
 
 def test_an_attach_whose_client_is_gone_is_finished() -> None:
