@@ -86,6 +86,15 @@ def test_the_plan_the_table_and_the_lease_plans_say_the_same(tmp_path: Path) -> 
     assert total[-2] == "28.04"
 
 
+def test_the_plan_says_what_times_of_composing_rest_on(tmp_path: Path) -> None:
+    path = write_files(tmp_path, {"system.fabric.times": "h3"})
+    document = plan_document(read_plan(Request(path, tmp_path / "results", assumed=ASSUMED)))
+    assert "H3 Falcon" in document["totals"]["composing_from"]
+    of_parts = [part for lease in document["leases"] for part in lease["parts"] if part["part"] == "composing"]
+    assert sum(part["expected_s"] > 0 for part in of_parts) == 2
+    assert all(part["low_s"] <= part["expected_s"] <= part["high_s"] for part in of_parts)
+
+
 def test_a_budget_pays_for_all_that_is_held(tmp_path: Path) -> None:
     path = write_files(tmp_path, {**SLURM, "campaign.configurations": [{"devices_per_host": 1}]})
     # A run costs 8 devices for ten minutes, the whole host.

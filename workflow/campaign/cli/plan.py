@@ -184,6 +184,8 @@ def _expected(plan: Plan) -> str:
     """What it will take, and how that is known."""
     alone = f"{_ALONE[isolation(plan.campaign)]}\n"
     learned = f"in brackets: 95 % intervals; learned from {plan.learned_from}\n" * bool(plan.learned_from)
+    source = plan.forecast.composing_from
+    learned += f"times of composing from {source}\n" * bool(source)
     assumed = f"assumed, so without an interval: {plan.assumed}\n" * bool(plan.assumed)
     device, wall, range_s = plan.forecast.device_s, plan.wall_s, plan.wall_range_s
     if wall is None or device.expected_s is None:

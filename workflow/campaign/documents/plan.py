@@ -68,6 +68,8 @@ class Totals(_Closed):
     """Upper end of it."""
     learned_from: str
     """What the expectations were learned from; empty where there was nothing."""
+    composing_from: str = ""
+    """What the times of composing rest on; empty where nothing is composed, or nothing is known."""
     assumed: str = ""
     """What the user assumes of durations that cannot be known: `10 min a run`."""
     runs_unknown: int = 0

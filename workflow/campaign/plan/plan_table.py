@@ -85,6 +85,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             wall_low_s=_rounded(plan.wall_range_s and plan.wall_range_s[0]),
             wall_high_s=_rounded(plan.wall_range_s and plan.wall_range_s[1]),
             learned_from=plan.learned_from,
+            composing_from=plan.forecast.composing_from,
             assumed=plan.assumed,
             runs_unknown=plan.forecast.unknown.run_count,
             isolation=isolation(plan.campaign),

@@ -148,3 +148,5 @@ class Forecast:
     device_s: Expected
     host_s: Expected
     unknown: Unknown
+    composing_from: str = ""
+    """What times of operations of the fabric rest on; empty where there is none to make."""

@@ -23,9 +23,10 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from campaign.documents.cell import Cell
+from campaign.documents.cell import Cell, Configuration
 from campaign.fabrics.moves import Operations
 from campaign.fabrics.registry import Serial
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption
@@ -129,7 +130,9 @@ class Forecaster:
                     runs[_kind(cell)] += count
         composed = sum(sums["composing"].unknown[: len(works)])
         total, device_s, host_s = rows[len(works) :]
-        return Forecast(leases, total, device_s, host_s, Unknown(runs, composed))
+        moved = any(work.operations and self._is_counted(work) for work in works)
+        basis = self.composing.basis * moved
+        return Forecast(leases, total, device_s, host_s, Unknown(runs, composed), basis)
 
     def prices(self, works: Sequence[Work], per: Callable[[Work, Part], float] = lambda *_: 1.0) -> Prices:
         """The expected time of every single run, and what a lease takes beside its runs, times what `per` says of the part.
@@ -193,7 +196,7 @@ class Forecaster:
         effects, own = self._fits[kind]
         features = [
             _run_features(
-                cell.configuration.shape(),
+                _shape(cell.configuration),
                 self.system,
                 cell,
                 cell.settings.warmup_steps + cell.settings.measured_steps,
@@ -282,7 +285,7 @@ class Forecaster:
         if effects is not None:
             from campaign.plan.cost.log_linear import Summand, lease_features
 
-            shapes = [(work.configuration.shape(), work.count if part == "between" else 1) for work in works]
+            shapes = [(_shape(work.configuration), work.count if part == "between" else 1) for work in works]
             rows = [(lease_features(s, self.system, runs), _group(s, self.system)) for s, runs in shapes]
             sums.add(Summand(effects.predict(rows, own), often, range(len(works))))
             return sums
@@ -315,6 +318,11 @@ class Forecaster:
         }
         own = {group: (row.mean_log_s, row.runs) for group, row in seen.items()}
         return fitted([seen[group] for group in _thinned(seen)], run_sd=0.3, own_sd=0.3), own
+
+
+@lru_cache(maxsize=4096)
+def _shape(configuration: Configuration) -> Shape:
+    return configuration.shape()
 
 
 def _kind(cell: Cell) -> Kind:
