@@ -16,8 +16,8 @@ from campaign.errors import nearest
 class DeviceCount(Model):
     """Devices of one model that are built into a host."""
 
-    kind: Literal["gpu", "nvme", "nic"] = "gpu"
-    """Kind of device."""
+    kind: Literal["gpu", "nvme", "nic", "memory"] = "gpu"
+    """Kind of device. Configurations cannot name `memory` yet; it is composed by `campaign fabric check` alone."""
     model: Name
     """Device model."""
     count: Count

@@ -17,6 +17,7 @@ Health = Literal["ok", "warning", "critical"]
 
 STORAGE_KIND = "nvme"
 NETWORK_KIND = "nic"
+MEMORY_KIND = "memory"
 
 
 def use_of(kind: str) -> str:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from campaign.errors import FabricError
 from campaign.fabrics.dialects.h3.listing import Listing, listing, survey
@@ -22,10 +22,11 @@ from campaign.fabrics.http.response import Answer
 from campaign.files import acquire_lock
 
 RESOURCES, ALLOCATION = "/h3api/v1/resources", "/h3api/v1/allocation"
+State = TypeVar("State")
 _PLAIN = {"Content-Type": "text/plain"}
 
 
-class Box:
+class AnyBox(Generic[State]):
     """name: the drawer that it is. state_dir: beside the state file, for the lock that all campaigns on this system share."""
 
     def __init__(self, name: str, client: Client, state_dir: Path, *, poll_s: float, reads_max: int) -> None:
@@ -35,27 +36,59 @@ class Box:
         self._thread_lock = threading.Lock()
         self._poll_s, self._reads_max = poll_s, reads_max
 
-    def read(self) -> Listing:
+    def read_once(self) -> State:
+        """One reading; ProtocolViolation: what came is none."""
+        raise NotImplementedError
+
+    def read(self) -> State:
         """The box as two readings in a row agree on it.
 
-        Raises FabricError for a box that is not there or never agrees with itself, ProtocolViolation for what is no list.
+        Raises FabricError for a box that is not there or never agrees with itself, ProtocolViolation for what is no reading.
         """
-        last: Listing | None = None
+        last: State | ProtocolViolation | None = None
         for number in range(self._reads_max):
             if number:
                 self.client.sleep(self._poll_s)
-            with self._alone():
-                answer = self.client.get(RESOURCES)
-            found = listing(answer.body)
-            if found is not None and found == last:
+            try:
+                found = self.read_once()
+            except ProtocolViolation as error:
+                last = error
+                continue
+            if found == last:
                 return found
             last = found
-        if last is None:
-            raise self._no_list(answer)
+        if isinstance(last, ProtocolViolation):
+            raise last
         raise FabricError(
             f"{self.name} ({self.client.base}): no two readings in a row agreed in {self._reads_max} (reads_max); "
             "something else polls or changes the box: stop it, and try again"
         )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Ask nothing of the box while anybody of this program does. Raises Busy when that takes longer than the operation may."""
+        with self._thread_lock:
+            held = acquire_lock(self._lock_file, attempts=max(1, int(100 * self.client.left_s())))
+            if held is None:
+                raise Busy(
+                    f"{self.name}: another process of this program has been asking it for too long", (self.name,)
+                )
+            try:
+                yield
+            finally:
+                os.close(held)
+
+
+class Box(AnyBox[Listing]):
+    """A box of GPUs."""
+
+    def read_once(self) -> Listing:
+        with self.alone():
+            answer = self.client.get(RESOURCES)
+        found = listing(answer.body)
+        if found is None:
+            raise self._no_list(answer)
+        return found
 
     def _no_list(self, answer: Answer) -> FabricError:
         where = f"{self.name}: GET {self.client.base}{RESOURCES}"
@@ -67,7 +100,7 @@ class Box:
 
     def survey(self) -> dict[str, Any]:
         """What the box answers, masked (see `listing.survey`)."""
-        with self._alone():
+        with self.alone():
             answer = self.client.get(RESOURCES)
         return {
             "status": answer.status,
@@ -85,23 +118,9 @@ class Box:
         return self._allocate("DELETE", f'{{"gep" : "0", "dev_gid" : "{gid}"}}')
 
     def _allocate(self, method: str, body: str) -> str:
-        with self._alone():
+        with self.alone():
             answer = self.client.change(method, ALLOCATION, body.encode(), headers=_PLAIN, assumed={"result": [True]})
         told = values(answer.body, "result")
         if not told or not isinstance(told[0], bool):
             raise OutcomeUnknown(f"{self.name}: {method} {self.client.base}{ALLOCATION}: {answer.words()}")
         return "true" if told[0] else "false"
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Ask nothing of the box while anybody of this program does. Raises Busy when that takes longer than the operation may."""
-        with self._thread_lock:
-            held = acquire_lock(self._lock_file, attempts=max(1, int(100 * self.client.left_s())))
-            if held is None:
-                raise Busy(
-                    f"{self.name}: another process of this program has been asking it for too long", (self.name,)
-                )
-            try:
-                yield
-            finally:
-                os.close(held)

@@ -39,6 +39,11 @@ class Layout:
         box, _, uuid = fabric_id.rpartition("/")
         return box, uuid
 
+    def model(self, box: str, kind: str) -> str | None:
+        """The model of a kind in a box, as the system file says; None where it says several, or none."""
+        found = {spec.model for spec in self.pool if spec.kind == kind and spec.drawer in (None, box)}
+        return found.pop() if len(found) == 1 else None
+
     def view(
         self, listings: Mapping[str, Listing], detached: Mapping[str, Detached], slots: Mapping[str, Slot]
     ) -> View:
@@ -75,9 +80,7 @@ class Layout:
         return self.end(box, gpu.port)
 
     def _device(self, box: str, gpu: Gpu, attached: str | None, doubtful: bool) -> Device:
-        models = self.options.models
-        of_box = sorted({spec.model for spec in self.pool if spec.kind == "gpu" and spec.drawer in (None, box)})
-        model = gpu.uuid if gpu.uuid in models else of_box[0] if len(of_box) == 1 else UNNAMED
+        model = gpu.uuid if gpu.uuid in self.options.models else self.model(box, "gpu") or UNNAMED
         return Device(
             f"{box}/{gpu.uuid}",
             "gpu",

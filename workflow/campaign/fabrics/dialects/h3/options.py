@@ -42,6 +42,11 @@ class Options(Controlled):
         description="mode that a box is set to, which it does not tell: `advanced`: three hosts at one time, `standard_one_host`: "
         "one; default: no limit. It is never changed",
     )
+    offline: bool = Field(
+        default=False,
+        description="with `api: cxl`: hosts have taken a module offline when its lease ends; nobody looks, and nothing is composed "
+        "without this",
+    )
     poll_s: Annotated[float, Field(ge=0)] = Field(
         default=0.5, description="seconds between two reads of a box; a state counts when two reads in a row agree"
     )
