@@ -20,7 +20,7 @@ from campaign.testbed.serve_control_plane import system_document
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import COMMAND, Project
 
-HOSTS = "host[1-2]"
+HOSTS = "host[1-3]"
 CONFIGURATIONS = [
     {"devices_per_host": [1, 2, 4], "attach": "fabric"},
     {"hosts": 2, "devices_per_host": 2, "attach": "fabric"},
@@ -63,8 +63,10 @@ def falcon(project: Project) -> Iterable[Figure]:
 
 @contextmanager
 def served(directory: Path, factor: float = 1.0) -> Iterator[tuple[Server, Boxes]]:
-    """Two boxes of four GPUs, all of them attached to one of two hosts, while somebody else polls the boxes too."""
-    hardware = rack(["host1", "host2"], [("gpu", "cpu-rank", 8)])
+    """Two boxes of four GPUs, all of them on a third host at first, while somebody else polls the boxes too."""
+    hardware = rack(["host1", "host2", "host3"], [("gpu", "cpu-rank", 8)])
+    for device in hardware.devices:
+        hardware.attach(device, "host3")
     dialect = open_dialect(hardware, factor=factor, attached="all", disturbed="always", seed=13)
     assert isinstance(dialect, Boxes)
     with Server(dialect, directory / "emulator") as server:

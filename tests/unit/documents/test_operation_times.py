@@ -33,6 +33,13 @@ def test_recordings_of_the_falcon():
     assert times.address.startswith("https://")
 
 
+def test_a_reading_that_is_confirmed_by_another_takes_as_long_as_both():
+    once, twice = published_times("h3"), published_times("h3").read_twice(1.0)
+    assert twice.quantile(0.5, "inventory") == pytest.approx(2 * once.quantile(0.5, "inventory") + 1.0)
+    assert twice.quantile(0.5, "read_back") == once.quantile(0.5, "read_back") + once.quantile(0.5, "inventory") + 1.0
+    assert twice.seconds("attach") == once.seconds("attach")
+
+
 def test_values_by_what_is_known_of_them():
     slow, fast = Timed("attach", "gpu", "0", "false", 15.0), Timed("attach", "gpu", "1", "true", 9.0)
     times = replace(published_times("h3"), sessions=(Session("a", (slow, fast)), Session("b", (fast,))))

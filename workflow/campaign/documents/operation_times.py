@@ -109,6 +109,16 @@ class OperationTimes:
         scaled = self._with(lambda each: replace(each, seconds=factor * each.seconds))
         return replace(scaled, source=f"{self.source}, times {factor:g}")
 
+    def read_twice(self, pause_s: float) -> OperationTimes:
+        """As if each reading were followed by another after a pause, where a state counts that two readings in a row agree on."""
+        again = pause_s + (self.quantile(0.5, "inventory") or 0.0)
+
+        def longer(each: Timed) -> Timed:
+            reading = each.operation in ("inventory", "read_back")
+            return replace(each, seconds=each.seconds + again) if reading else each
+
+        return self._with(longer)
+
     def of_any_device(self) -> OperationTimes:
         """The same without the kind of device: they stand for devices of every kind."""
         return self._with(lambda each: replace(each, device=""))

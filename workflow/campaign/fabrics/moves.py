@@ -22,13 +22,15 @@ class Steps:
     """What a kind of fabric does to change attachments, as operations one after another.
 
     attach: to attach a device of which nobody knows where it is; move: one that is attached to another host; detach: to free one.
-    once: at every composing that changes anything, and beside it the `rest`.
+    once: at every composing that changes anything, and beside it the `rest`. confirmed: a state counts that two readings agree on,
+    so that a reading is two of those that were recorded by others.
     """
 
     attach: tuple[Operation, ...] = ("attach",)
     move: tuple[Operation, ...] = ("detach", "attach")
     detach: tuple[Operation, ...] = ("detach",)
     once: tuple[Operation, ...] = ()
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

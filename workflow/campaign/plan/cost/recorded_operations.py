@@ -32,6 +32,8 @@ def composing_of(campaign: Campaign, costs: Sequence[Costs]) -> Composing:
     before = tuple(session for session in own if session.name != campaign.name)
     now = [each for session in own if session.name == campaign.name for each in session.operations]
     published = given_times(system, campaign.sources.system.path)
+    if published is not None and steps.confirmed and not system.times:
+        published = published.read_twice(float(system.fabric.get("poll_s", 0.0)))
     known = [
         *["this campaign"] * bool(now),
         *[f"{plural(len(before), 'earlier campaign')} on {system.name}"] * bool(before),
