@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
 import click
-import pytest
 
 from campaign.cli.main import main
 from campaign.documents.record import Status
@@ -12,10 +10,10 @@ from docs import generate
 from tests.docs.pages import DOCS, anchors
 
 
-@pytest.mark.parametrize("page", generate.pages(), ids=lambda page: page.name)
-def test_generated_pages_are_up_to_date(page: Path) -> None:
-    current = page.read_text(encoding="utf-8") if page.is_file() else ""
-    assert current == generate.pages()[page], f"{page} is out of date; run: make docs"
+def test_generated_pages_are_up_to_date() -> None:
+    for page, text in generate.pages().items():
+        current = page.read_text(encoding="utf-8") if page.is_file() else ""
+        assert current == text, f"{page} is out of date; run: make docs"
 
 
 def test_every_command_is_in_the_reference() -> None:

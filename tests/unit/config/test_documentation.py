@@ -3,7 +3,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,14 @@ def _models(schema: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "schema",
-    [schema_of(noun) for noun in ("campaign", "system", "workload", "plan")]
-    + [options_schema(name) for name in fabric_kinds()],
+    [partial(schema_of, noun) for noun in ("campaign", "system", "workload", "plan")]
+    + [partial(options_schema, name) for name in fabric_kinds()],
+    ids=lambda schema: schema.args[0],
 )
-def test_every_key_says_what_it_means(schema: dict[str, Any]) -> None:
+def test_every_key_says_what_it_means(schema: Callable[[], dict[str, Any]]) -> None:
     silent = [
         key
-        for model in _models(schema)
+        for model in _models(schema())
         for key, value in model["properties"].items()
         if not value.get("description") and "$ref" not in value
     ]
