@@ -25,7 +25,7 @@ SERVER = ("-m", "campaign.workloads.trainer.forkserver")
 SERVER_OF_TESTS = (
     "-c",
     """
-import os, sys
+import gc, os, sys
 from campaign.workloads.trainer import forkserver, rank
 main, import_everything = rank.main, forkserver._import_everything
 
@@ -38,6 +38,8 @@ def program():
 def more():
     import_everything()
     import torch._inductor.compile_fx  # each rank of a compiled model would
+    gc.collect()
+    gc.freeze()
 
 rank.main, forkserver._import_everything = program, more
 sys.exit(forkserver.main())

@@ -20,7 +20,7 @@ from tests.campaign_files import one_cell, one_run
 
 Spec = Callable[..., dict[str, Any]]
 LONG = 10_000_000  # steps
-TICKS = 20  # of processor time, with which a rank is past its start
+TICKS = 40  # of processor time, with which a rank is past its start on a busy machine, too
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",))
 
 
