@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from campaign.config.resolve import load_campaign
-from campaign.documents.operation_times import published_times
 from campaign.plan.matrix import expand
 from campaign.testbed.control_planes.faults import Fault
 from campaign.testbed.control_planes.h3 import Boxes
@@ -47,8 +46,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
         system: dict[str, Any] = system_document("falcon-demo", request.param, server, hardware, HOSTS)
         if h3:
             system["fabric"]["poll_s"] = 0.01
-            system["times"] = "times.json"
-            project.write("systems/times.json", published_times("h3").scaled(H3["factor"]).document())
+            system["times_factor"] = H3["factor"]
         project.write("systems/falcon-demo.yaml", system | {"hosts": falcon["hosts"]})
         short = {"warmup_steps": 1, "measured_steps": 1, "repetitions": 1, "telemetry_s": None, "links": {"when": []}}
         some = {

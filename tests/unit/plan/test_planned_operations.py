@@ -95,7 +95,7 @@ def test_a_system_file_names_a_file_of_times(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(json.dumps(published_times("h3").scaled(3).document()))
     named = replace(
         campaign,
-        system=campaign.system.model_copy(update={"times": "own.json"}),
+        system=campaign.system.model_copy(update={"times": "own.json", "times_factor": 2.0}),
         sources=replace(campaign.sources, system=system),
     )
-    assert composing_of(named, []).basis.endswith("times 3")
+    assert composing_of(named, []).basis.endswith("times 3, times 2")

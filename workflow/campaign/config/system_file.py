@@ -231,6 +231,8 @@ class SystemFile(Model):
     times: str = ""
     """File with recorded times of the fabric's operations (`campaign fabric times`), relative to this one, to forecast composing.
     Default: recordings of this kind of fabric that come with the program, if there are any."""
+    times_factor: Annotated[float, Field(ge=0)] = 1.0
+    """Factor of these times, for a fabric that is emulated faster than it was recorded."""
     hosts: tuple[HostGroup, ...] = Field(min_length=1)
     """The hosts."""
     pool: tuple[PoolEntry, ...] = ()

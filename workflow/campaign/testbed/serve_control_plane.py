@@ -51,7 +51,8 @@ def serve(
     with Server(dialect, directory, port=port) as server:
         for fault in planned:
             server.faults.add(fault)
-        system, campaign = write_files(directory, kind, server, hardware, hosts)
+        factor = float(asked.get("factor", 1.0))
+        system, campaign = write_files(directory, kind, server, hardware, hosts, factor)
         login = f", user {USER}, password {PASSWORD}, certificate {server.ca_file}" if server.ca_file else ""
         say(f"{kind} at {', '.join(server.urls.values())}{login}\n")
         say(f"  campaign fabric check {system}")
@@ -65,14 +66,22 @@ def serve(
         say(f"stopped after {len(server.log)} requests, {len(server.changing())} of which were changes")
 
 
-def write_files(directory: Path, kind: str, server: Server, hardware: Rack, hosts: str) -> tuple[Path, Path]:
-    """A system file and a small campaign for an emulated control plane, and the credentials; gives the two files."""
+def write_files(
+    directory: Path, kind: str, server: Server, hardware: Rack, hosts: str, factor: float = 1.0
+) -> tuple[Path, Path]:
+    """A system file and a small campaign for an emulated control plane, and the credentials; gives the two files.
+
+    factor: of recorded times, by which it is emulated.
+    """
     credentials = directory / "credentials"
     credentials.touch(0o600)
     credentials.write_text(f"{USER}\n{PASSWORD}\n")
     system, campaign = directory / "systems" / f"{directory.name}.yaml", directory / "campaign.yaml"
     system.parent.mkdir(exist_ok=True)
-    system.write_text(yaml.safe_dump(system_document(directory.name, kind, server, hardware, hosts), sort_keys=False))
+    described = system_document(directory.name, kind, server, hardware, hosts) | (
+        {"times_factor": factor} if factor != 1 else {}
+    )
+    system.write_text(yaml.safe_dump(described, sort_keys=False))
     model = next(iter(device.model for device in hardware.devices.values() if device.kind == "gpu"), "cpu-rank")
     document = {
         "name": directory.name,

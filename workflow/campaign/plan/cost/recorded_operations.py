@@ -45,11 +45,11 @@ def composing_of(campaign: Campaign, costs: Sequence[Costs]) -> Composing:
 def given_times(system: SystemFile, path: Path) -> OperationTimes | None:
     """Those that a system file names, or that come with the package for its kind of fabric."""
     if system.times:
-        return read_times(path.parent / system.times)
+        return read_times(path.parent / system.times).scaled(system.times_factor)
     if drawn := str(system.fabric.get("times", "")):  # by a simulation, for devices of every kind
         return published_times(drawn).scaled(float(system.fabric.get("times_factor", 1.0))).of_any_device()
     name = fabric_kind(str(system.fabric["kind"])).times
-    return published_times(name) if name else None
+    return published_times(name).scaled(system.times_factor) if name else None
 
 
 def timed_of(costs: Costs, steps: Steps) -> tuple[Timed, ...]:
