@@ -56,10 +56,11 @@ def test_the_list_of_commands_says_of_each_what_its_own_help_says() -> None:
         assert line.split()[0] == str(command.help).split()[0]
 
 
-def test_help_of_a_command_loads_no_other_command() -> None:
+def test_help_of_a_command_loads_no_other_command_and_what_it_loads_is_not_looked_through_for_garbage() -> None:
     program = (
-        "import sys\nfrom campaign.cli.main import main\nmain(['plan', '--help'], standalone_mode=False)\n"
-        "print(sorted(name for name in sys.modules if name.startswith('campaign.cli.')))"
+        "import gc, sys\nfrom campaign.cli.main import main\nmain(['plan', '--help'], standalone_mode=False)\n"
+        "print(sorted(name for name in sys.modules if name.startswith('campaign.cli.')))\n"
+        "assert len(gc.get_objects()) < gc.get_freeze_count()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = ["campaign.cli.cost_table", "campaign.cli.main", "campaign.cli.options", "campaign.cli.plan"]
