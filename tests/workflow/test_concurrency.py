@@ -62,6 +62,8 @@ def test_without_isolation_leases_run_at_once_as_far_as_the_pool_allows(project:
     assert len(records) == 4
     assert overlapping(records)
     assert most_at_once(records) == 2
+    assert len(project.leases()) == 4
+    assert {record.lease_id for record in records} == {document["lease_id"] for document in project.leases()}
     assert_no_device_in_two_leases(project.leases())
     assert project.held() == {}
 

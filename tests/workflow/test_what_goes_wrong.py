@@ -68,27 +68,6 @@ def test_a_transient_fault_of_every_kind_is_overcome(project: Project) -> None:
             assert document["faults"], document
 
 
-def test_a_permanent_fault_is_named_and_the_campaign_completes_once_it_is_gone(project: Project) -> None:
-    project.synthetic("failing", failures=[{"when": "batch == 1", "status": "crashed"}])
-    project.campaign(attach=["local", "fabric"], workload=["logged", "failing"], batch=[1, 2], attempts=2)
-    project.system(faults=[{"kind": "partial_attach", "times": 1000}])
-    said = project.run(expect=1)
-    assert re.search(r"error: some runs have no record.*\n1x1-fabric: 4 of 4 runs: .*could not be attached", said)
-    assert {record.cell.attach for record in project.records()} == {"local"}
-    page = project.results().report.read_text()
-    assert "could not be attached" in page, "the report does not say why runs are missing"
-    assert "ended with ValueError" in page, "the report does not show a failed run"
-    assert any(document["faults"] for document in project.leases())
-    assert project.held() == {}
-
-    # The fault is gone: the same command completes, and measures nothing twice.
-    project.system()
-    project.run("tables")
-    assert len(project.records()) == 8
-    assert set(project.started().values()) == {1}
-    assert "could not be attached" not in (project.results().tables / "cells.csv").read_text()
-
-
 def test_a_device_that_no_host_ever_sees_is_reported(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, because nobody wants to wait for the minutes that real hosts are given."""
     monkeypatch.setenv("STARTS", project.environment["STARTS"])
