@@ -31,6 +31,7 @@ IMPORTED = (
     "campaign.cli.main",
     "campaign.cli.measure",
     "campaign.cli.plan",
+    "campaign.plan.cost.log_linear",
     "campaign.plan.dag",
     "campaign.report.source_hash",
     "campaign.run.measure_plan",

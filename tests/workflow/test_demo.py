@@ -18,6 +18,7 @@ FIGURES = {
     "allreduce",
     "composition-times",
     "forecast",
+    "forecast-parts",
     "link-matrices",
     "node-spread",
     "overhead",
@@ -37,7 +38,8 @@ FIGURES = {
     "work-per-step",
 }
 LIMIT_S = 900  # a minute on two quiet cores; a test must not fail because the machine is busy
-LESS = {"warmup_steps": 1, "measured_steps": 3, "repetitions": 1, "compositions": 1}
+LINKS = {"sizes_bytes": [8, 4096, 262144], "repeats": 3, "warmup": 0, "budget_s": 4}
+LESS = {"warmup_steps": 1, "measured_steps": 3, "repetitions": 1, "compositions": 1, "telemetry_s": 0.4, "links": LINKS}
 """Of the same cells: nothing here is a question of how often and how long they are measured."""
 TWICE = {"when": "configuration == '1x1-local'", "repetitions": 2}
 """Variance is drawn where something was measured twice."""

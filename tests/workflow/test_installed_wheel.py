@@ -58,16 +58,18 @@ def test_a_project_of_ones_own_is_measured_and_goes_on(installed: Path, tmp_path
     assert "snakemake --profile local" in said
     project = tmp_path / "my project"
     more = project / "config" / "campaign.yaml"
-    # One device shows it.
-    more.write_text(more.read_text().replace("devices_per_host: [1, 2]", "devices_per_host: 1"))
+    # One device and one repetition show it.
+    text = more.read_text().replace("devices_per_host: [1, 2]", "devices_per_host: 1")
+    more.write_text(text.replace("repetitions: 3", "repetitions: 1"))
     printed = run(installed, project, "snakemake", "--profile", "local", "-p")
-    assert "4 cells, 12 runs: 12 measured, 0 failed, 0 missing" in printed
+    assert "4 cells, 4 runs: 4 measured, 0 failed, 0 missing" in printed
     assert str(ROOT / "workflow") not in printed
     assert "-P -m campaign.cli report results/first" in printed
     assert (project / "results" / "first" / "report.html").stat().st_size > 10_000
 
-    more.write_text(more.read_text().replace("repetitions: 3", "repetitions: 4"))
+    more.write_text(text.replace("repetitions: 3", "repetitions: 2"))
     planned = run(installed, project, "campaign.cli", "run", "--dry-run")
-    assert re.search(r"^ *\d+  1x1-local +1 host with 1 local cpu-rank +4 +2 ", planned, re.MULTILINE)
+    assert "4 cells, 8 runs, 4 without a record" in planned
+    assert re.search(r"^1x1-local--c2 +2 +1 +1 +0 ", planned, re.MULTILINE)
     run(installed, project, "campaign.cli", "run", "--", "--until", "measure")
-    assert len(list(project.glob("results/first/records/*/*.json"))) == 16
+    assert len(list(project.glob("results/first/records/*/*.json"))) == 8
