@@ -9,8 +9,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from campaign.config.documentation.schemas import schema_of
 from campaign.errors import ConfigError
@@ -20,7 +18,7 @@ from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.dag import Dag, Request, read_plan
 from campaign.plan.lease_plans import lease_plans
 from campaign.plan.matrix import expand
-from campaign.plan.plan import _packed, build_plan, duration, missing_runs
+from campaign.plan.plan import build_plan, duration, missing_runs
 from campaign.plan.plan_table import plan_document, plan_rows
 from campaign.plan.repetitions import Reached
 from tests.campaign_files import load, write_files
@@ -215,16 +213,6 @@ def test_recompositions_are_at_least_one_per_composition(tmp_path: Path) -> None
     shared, apart = plan_of(tmp_path / "a"), plan_of(tmp_path / "b", {"campaign.protocol.lease_per": "cell"})
     assert (shared.recompositions, shared.recompositions_least) == (2, 2)
     assert (apart.recompositions, apart.recompositions_least) == (8, 2)
-
-
-@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0.1, 100)), max_size=15), st.integers(1, 5))
-def test_packing_is_never_faster_than_the_work_nor_slower_than_one_by_one(
-    jobs: list[tuple[int, float]], hosts: int
-) -> None:
-    jobs = [(min(needed, hosts), seconds) for needed, seconds in jobs]
-    packed = _packed(jobs, hosts)
-    assert packed >= sum(needed * seconds for needed, seconds in jobs) / hosts - 1e-6
-    assert packed <= sum(seconds for _, seconds in jobs) + 1e-6
 
 
 class _Counted(dict[Any, Any]):

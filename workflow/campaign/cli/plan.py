@@ -16,8 +16,9 @@ from campaign.config.resolve_slurm_options import given_options
 from campaign.documents.run_numbers import runs_of, whole
 from campaign.errors import ConfigError
 from campaign.paths import Results
+from campaign.plan.concurrency import isolation
 from campaign.plan.dag import Request, read_plan
-from campaign.plan.plan import Plan, isolation, time_words
+from campaign.plan.plan import Plan, time_words
 from campaign.plan.plan_table import counts_per_axis, plan_document, plan_rows
 from campaign.plan.planned_operations import stays_attached
 from campaign.plan.repetitions import said

@@ -2,42 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from campaign.config.resolve import Campaign
 from campaign.documents.cell import Configuration
-from campaign.plan.plan import host_count, isolation
+from campaign.plan.packing import Amounts, Job, makespan
+
+CORES, HOSTS, DRIVES = "cores", "hosts", "drives"
+
+
+def host_count(campaign: Campaign) -> int:
+    return sum(len(group.names()) for group in campaign.system.hosts)
+
+
+def isolation(campaign: Campaign) -> str:
+    """The protocol's isolation; by default hosts are their own where they are real, and share a machine where they are not."""
+    one_machine = campaign.system.launcher == "local" or campaign.system.emulation is not None
+    return campaign.protocol.isolation or ("machine" if one_machine else "host")
 
 
 @dataclass(frozen=True)
-class Share:
-    """cores: of the machine that runs `campaign measure`; devices: behind the fabric."""
+class Limit:
+    """What all leases together may take, by name: cores of the machine that runs `campaign measure`, hosts, devices of the pool by
+    model, drives of the pool, and hosts with devices of their own, by model ("own a100").
 
-    cores: int
-    hosts: int
-    devices: int
+    The fabric's own lock guards devices; this keeps leases from waiting for each other.
+    """
 
-    def __add__(self, other: Share) -> Share:
-        return Share(self.cores + other.cores, self.hosts + other.hosts, self.devices + other.devices)
+    campaign: Campaign
+    amounts: dict[str, int]
 
-    def fits(self, limit: Share) -> bool:
-        return all(getattr(self, each.name) <= getattr(limit, each.name) for each in fields(self))
+    @classmethod
+    def of(cls, campaign: Campaign, cores: int) -> Limit:
+        system, pool, own = campaign.system, Counter[str](), Counter[str]()
+        for entry in system.pool:
+            if entry.kind != "nic":
+                pool[DRIVES if entry.kind == "nvme" else f"pooled {entry.model}"] += entry.count
+        for group in system.hosts:
+            own.update({f"own {each.model}": len(group.names()) for each in group.devices if each.kind != "nvme"})
+        return cls(campaign, {CORES: cores, HOSTS: host_count(campaign), **pool, **own})
+
+    @property
+    def whole(self) -> Amounts:
+        return tuple(self.amounts.values())
+
+    def share(self, configuration: Configuration) -> Amounts:
+        """What a lease takes: all cores where leases must not disturb each other, one for its process where Slurm runs it, else one
+        a rank; never more than there is."""
+        cores = max(1, configuration.ranks) if self.campaign.system.launcher == "local" else 1
+        if isolation(self.campaign) == "machine":
+            cores = self.amounts[CORES]
+        taken = Counter({CORES: cores, HOSTS: configuration.hosts})
+        taken[DRIVES] += configuration.hosts * (configuration.storage == "fabric-nvme")
+        for host in configuration.host_shapes:
+            for each in host.devices:
+                taken[f"pooled {each.model}"] += each.fabric
+                taken[f"own {each.model}"] += each.local > 0
+        return tuple(min(taken[name], most) for name, most in self.amounts.items())
 
 
-NOTHING = Share(0, 0, 0)
-
-
-def limit_of(campaign: Campaign, cores: int) -> Share:
-    """What all leases together may take. The fabric's own lock guards devices; this keeps leases from waiting for each other."""
-    pool = sum(entry.count for entry in campaign.system.pool if entry.kind not in ("nvme", "nic"))
-    return Share(cores, host_count(campaign), pool)
-
-
-def share_of(campaign: Campaign, configuration: Configuration, limit: Share) -> Share:
-    """What a lease takes: all cores where leases must not disturb each other, one for its process where Slurm runs it, one a rank
-    elsewhere; never more than there is."""
-    cores = max(1, configuration.ranks) if campaign.system.launcher == "local" else 1
+def wall_s(
+    campaign: Campaign, leases: Sequence[tuple[Configuration, int, float]], *, looks_ahead: bool = False
+) -> float:
+    """Duration of leases (configuration, composition, seconds), in this order, where the isolation permits it at once."""
     if isolation(campaign) == "machine":
-        cores = limit.cores
-    devices = min(configuration.fabric_devices, limit.devices)
-    return Share(min(cores, limit.cores), min(configuration.hosts, limit.hosts), devices)
+        return sum(seconds for _, _, seconds in leases)
+    limit = Limit.of(campaign, sum(configuration.ranks for configuration, _, _ in leases) or 1)
+    shares = {configuration.name: limit.share(configuration) for configuration, _, _ in leases}
+    jobs = [Job(shares[configuration.name], seconds, block) for configuration, block, seconds in leases]
+    return makespan(jobs, limit.whole, looks_ahead=looks_ahead)

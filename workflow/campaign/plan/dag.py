@@ -22,6 +22,7 @@ from campaign.errors import ConfigError
 from campaign.fabrics.registry import fabric_kind
 from campaign.files import content_hash, read_json
 from campaign.paths import Results
+from campaign.plan.concurrency import host_count, isolation, wall_s
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption, parse_assumption
 from campaign.plan.cost.budget import Budget, Choice, choose, kept_choice, parse_budget
 from campaign.plan.cost.costs import Costs
@@ -35,7 +36,7 @@ from campaign.plan.lease_plans import DocumentNames, plan_digest
 from campaign.plan.matrix import Matrix, Removed, expand
 from campaign.plan.missing_runs import Known, implied_cells, read_known, without_damaged
 from campaign.plan.oom_frontier import campaign_frontier
-from campaign.plan.plan import Plan, PlannedLease, build_plan, host_count, isolation, wall_s
+from campaign.plan.plan import Plan, PlannedLease, build_plan
 from campaign.plan.planned_operations import counting
 from campaign.plan.reference import without_references
 from campaign.workloads.sample_flops import sample_flops
@@ -247,7 +248,7 @@ def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster
         if by_devices:
             return sum(seconds) / 3600
         each = zip((work.configuration for work in works), seconds, strict=True)
-        return wall_s(plan.campaign, [(configuration, s) for configuration, s in each if s]) / 3600
+        return wall_s(plan.campaign, [(configuration, 1, s) for configuration, s in each if s]) / 3600
 
     def weight(configuration: Configuration) -> float:
         if by_devices:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from campaign.config.campaign_file import Protocol
 from campaign.config.expand_shapes import Impossible
@@ -15,6 +15,7 @@ from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.lease_cost import LeaseCharge
 from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
+from campaign.plan.concurrency import wall_s
 from campaign.plan.cost.budget import Choice
 from campaign.plan.cost.charge import Charges, held
 from campaign.plan.cost.estimates import NOTHING, Estimate, Expected, Forecast, Held, Work
@@ -185,12 +186,12 @@ class Plan:
         seconds = self.forecast.device_s.expected_s
         return None if seconds is None else seconds / 3600
 
-    @property
+    @cached_property
     def wall_s(self) -> float | None:
-        """Expected duration: one lease at a time, or packed onto the hosts, as the isolation permits. None where it is unknown."""
-        times = [(lease.configuration, lease.expected_s) for lease in self.leases if lease.missing]
-        known = [(configuration, seconds) for configuration, seconds in times if seconds is not None]
-        return wall_s(self.campaign, known) if len(known) == len(times) else None
+        """Expected duration: one lease at a time, or side by side, as the isolation permits. None where it is unknown."""
+        times = [(lease.configuration, lease.composition, lease.expected_s) for lease in self.leases if lease.missing]
+        known = [(configuration, block, seconds) for configuration, block, seconds in times if seconds is not None]
+        return wall_s(self.campaign, known, looks_ahead=True) if len(known) == len(times) else None
 
     @property
     def wall_range_s(self) -> tuple[float, float] | None:
@@ -199,13 +200,6 @@ class Plan:
         if lasts is None or total.low_s is None or total.high_s is None or not total.expected_s:
             return None
         return lasts * total.low_s / total.expected_s, lasts * total.high_s / total.expected_s
-
-
-def wall_s(campaign: Campaign, leases: Sequence[tuple[Configuration, float]]) -> float:
-    """Duration of leases of so many seconds, in this order, where the isolation permits it at once."""
-    if isolation(campaign) == "machine":
-        return sum(seconds for _, seconds in leases)
-    return _packed([(configuration.hosts, seconds) for configuration, seconds in leases], host_count(campaign))
 
 
 def about(expected: Expected) -> str:
@@ -224,16 +218,6 @@ def time_words(expected: Expected | Estimate) -> str:
 
 def needs_fabric(configuration: Configuration) -> bool:
     return configuration.fabric_devices_per_host > 0 or configuration.storage == "fabric-nvme"
-
-
-def host_count(campaign: Campaign) -> int:
-    return sum(len(group.names()) for group in campaign.system.hosts)
-
-
-def isolation(campaign: Campaign) -> str:
-    """The protocol's isolation; by default hosts are their own where they are real, and share a machine where they are not."""
-    one_machine = campaign.system.launcher == "local" or campaign.system.emulation is not None
-    return campaign.protocol.isolation or ("machine" if one_machine else "host")
 
 
 def build_plan(
@@ -449,16 +433,3 @@ def _work(lease: str, configuration: Configuration, runs: Sequence[tuple[Cell, i
     for cell, _ in runs:
         counts[cell.id] = (cell, counts[cell.id][1] + 1 if cell.id in counts else 1)
     return Work(lease, configuration, tuple(counts.values()), needs_fabric(configuration), holds(configuration)[0])
-
-
-def _packed(jobs: Sequence[tuple[int, float]], hosts: int) -> float:
-    """Duration of (hosts, seconds) jobs started in order as soon as enough hosts are free."""
-    free = [0.0] * hosts
-    end = 0.0
-    for needed, seconds in jobs:
-        taken = [heapq.heappop(free) for _ in range(min(needed, hosts))]
-        finished = max(taken) + seconds
-        end = max(end, finished)
-        for _ in taken:
-            heapq.heappush(free, finished)
-    return end

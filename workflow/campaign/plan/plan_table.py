@@ -20,10 +20,11 @@ from campaign.documents.plan import (
     RemovedCells,
     Totals,
 )
+from campaign.plan.concurrency import isolation
 from campaign.plan.cost.budget import Choice
 from campaign.plan.lease_order import order_basis
 from campaign.plan.lease_plans import DocumentNames, part_forecasts, plan_digest
-from campaign.plan.plan import Plan, isolation
+from campaign.plan.plan import Plan
 from campaign.plan.repetitions import said
 
 

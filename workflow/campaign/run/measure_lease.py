@@ -38,12 +38,12 @@ from campaign.lease.campaign_leases import (
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
 from campaign.paths import Results, machine_lock
+from campaign.plan.concurrency import isolation
 from campaign.plan.cost import history
 from campaign.plan.cost.costs import Costs, actual_s, costs_measured, parts_s
 from campaign.plan.cost.history import document_of
 from campaign.plan.lease_plans import campaign_of, lease_frontier
 from campaign.plan.missing_runs import Known, read_known, record_implied
-from campaign.plan.plan import isolation
 from campaign.processes.signals import deferred, interruptible
 from campaign.run.driver import Driver
 from campaign.run.driver_supervisor import Left, Supervisor

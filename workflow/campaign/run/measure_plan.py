@@ -32,9 +32,10 @@ from campaign.files import is_locked, read_json
 from campaign.launch import LAUNCHERS
 from campaign.lease.campaign_leases import Site, clear
 from campaign.paths import Results
-from campaign.plan.concurrency import NOTHING, Share, limit_of, share_of
+from campaign.plan.concurrency import Limit
 from campaign.plan.lease_plans import campaign_of
 from campaign.plan.missing_runs import Known, read_known, without_damaged
+from campaign.plan.packing import Job, given_back, left, next_to_start
 from campaign.processes.signals import ENDING
 from campaign.run.driver import Driver
 from campaign.run.environment import package_versions
@@ -85,17 +86,16 @@ class _Queue:
         self.results = results
         self.measure = measure
         self.campaign: Campaign = campaign_of(self.lease_plan(planned.leases[0]))
-        self.limit = limit_of(self.campaign, max(1, cores))
+        self.limit = Limit.of(self.campaign, max(1, cores))
+        self.free = self.limit.whole
+        self.shares = {each.name: self.limit.share(each) for each in self.campaign.configurations}
         self.manifests: dict[str, Path] = {}
         self.failed: list[str] = []
-        self.running: dict[int, tuple[LeaseCost, Share, BaseProcess]] = {}
+        self.running: dict[int, tuple[LeaseCost, float, BaseProcess]] = {}
         self.reconciled_s = -math.inf
         self.told = 0  # the signal that ends this process
-        # Leases of one configuration take the same share: only the first of them is looked at.
-        self.waiting: dict[str, list[LeaseCost]] = {}
-        for lease in reversed(list(self.unmeasured(planned))):
-            self.waiting.setdefault(lease.configuration, []).append(lease)
-        self.order = {lease.lease: lease.order for lease in planned.leases}
+        self.waiting = list(self.unmeasured(planned))
+        self.jobs = [self.job(lease, lease.expected_s or 0.0) for lease in self.waiting]
 
     def lease_plan(self, lease: LeaseCost) -> LeasePlan:
         return read_lease_plan(self.directory / lease.document)
@@ -126,12 +126,11 @@ class _Queue:
         try:
             while self.running or (self.waiting and self.may_start()):
                 while self.may_start() and (found := self.next()):
-                    self.start(*found)
+                    self.start(found)
                 self.reap()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        left = sum(map(len, self.waiting.values()))
         if self.campaign.system.launcher == "local":
             self.clear()
         if not self.told:
@@ -139,7 +138,7 @@ class _Queue:
                 open_submitter(self.campaign, self.results, Driver).end_left_behind()
             except (CampaignError, OSError) as error:
                 print(f"it was not looked whether jobs are left: {error}", flush=True)
-        return Outcome(tuple(self.manifests.values()), tuple(self.failed), left)
+        return Outcome(tuple(self.manifests.values()), tuple(self.failed), len(self.waiting))
 
     def clear(self) -> None:
         """Detach what leases of this campaign left attached for the next one."""
@@ -159,34 +158,33 @@ class _Queue:
         starts_while = os.environ.get(STARTS_WHILE)
         return not self.told and (starts_while is None or is_locked(Path(starts_while)))
 
-    def next(self) -> tuple[LeaseCost, Share] | None:
-        """The first lease, in the order of the plan, that fits beside those under way."""
-        taken = sum((share for _, share, _ in self.running.values()), NOTHING)
-        for lease in sorted((leases[-1] for leases in self.waiting.values()), key=lambda lease: lease.order):
-            share = self.share(lease)
-            if (taken + share).fits(self.limit):
-                return lease, share
-        return None
+    def next(self) -> LeaseCost | None:
+        """The next lease that fits beside those under way (`packing`); the first one, where it is not known how long they take."""
+        now = time.monotonic()
+        under_way = [
+            self.job(lease, (lease.expected_s or 0.0) - (now - started)) for lease, started, _ in self.running.values()
+        ]
+        place = next_to_start(self.jobs, under_way, self.free)
+        if place is None:
+            return None
+        self.jobs.pop(place)
+        return self.waiting.pop(place)
 
-    def share(self, lease: LeaseCost) -> Share:
-        found = next(c for c in self.campaign.configurations if c.name == lease.configuration)
-        return share_of(self.campaign, found, self.limit)
+    def job(self, lease: LeaseCost, seconds: float) -> Job:
+        return Job(self.shares[lease.configuration], max(0.0, seconds), lease.composition)
 
-    def start(self, lease: LeaseCost, share: Share) -> None:
-        leases = self.waiting[lease.configuration]
-        leases.pop()
-        if not leases:
-            del self.waiting[lease.configuration]
+    def start(self, lease: LeaseCost) -> None:
+        self.free = left(self.free, self.shares[lease.configuration])
         reconcile = time.monotonic() - self.reconciled_s >= _RECONCILE_S
         if reconcile:
             self.reconciled_s = time.monotonic()
-        follows = any(other.composition == lease.composition for group in self.waiting.values() for other in group)
+        follows = any(other.composition == lease.composition for other in self.waiting)
         process = multiprocessing.get_context("fork").Process(target=self.child, args=(lease, reconcile, follows))
         totals(self.results)  # for the forked process, which reads on from there
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             process.start()
-            self.running[process.sentinel] = lease, share, process
+            self.running[process.sentinel] = lease, time.monotonic(), process
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
@@ -199,6 +197,7 @@ class _Queue:
     def reap(self) -> None:
         for sentinel in cast(list[int], wait(list(self.running), timeout=_LOOK_S)):
             lease, _, process = self.running.pop(sentinel)
+            self.free = given_back(self.free, self.shares[lease.configuration])
             process.join()
             if process.exitcode:
                 self.failed.append(lease.lease)
