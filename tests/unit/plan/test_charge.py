@@ -10,6 +10,7 @@ import pytest
 
 from campaign.cli.cost_table import cost_table
 from campaign.documents.cell import Cell, Configuration, Settings
+from campaign.errors import ConfigError
 from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.cost.budget import parse_budget
 from campaign.plan.cost.charge import Charges, held
@@ -46,6 +47,22 @@ def test_whole_hosts_are_held_with_what_is_idle_on_them(
     assert [found.devices[part] for part in PARTS] == devices
     assert [found.hosts[part] for part in PARTS] == hosts
     assert found.idle == idle
+
+
+def test_hosts_that_lend_devices_are_held_with_what_is_left_on_them(tmp_path: Path) -> None:
+    """As on a system where whoever gathers four GPUs on one host reserves the four hosts that they belong to."""
+    pool = [{"model": "cpu-rank", "count": 8, "home": "host[1-4]"}]
+    hosts = [{"name": "host[1-4]", "cores": 4, "devices": []}]
+    system = load(tmp_path, {**SLURM, "system.pool": pool, "system.hosts": hosts}).system
+    five = Configuration("1x5-fabric", 1, 5, 0, 5, "cpu-rank", "fabric", "local")
+    found = held(system, five, ["host2"])
+    # Two of its own, two of the first and one of the third host.
+    assert (found.donors, found.idle) == (2, 1)
+    assert [found.devices[part] for part in PARTS] == [6] * 6
+    assert [found.hosts[part] for part in PARTS] == [2, 2, 3, 3, 3, 2]
+    assert held(system, replace(five, devices_per_host=2, devices_used=2), ["host2"]).donors == 0
+    with pytest.raises(ConfigError, match="has a home host9 that is no host"):
+        load(tmp_path, {"system.pool": [{"model": "cpu-rank", "count": 1, "home": "host9"}]})
 
 
 def test_without_slurm_a_lease_holds_what_it_names(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from campaign.documents.cell import Cell, Settings
 from campaign.plan.cost.assumption import parse_assumption
 from campaign.plan.cost.costs import Costs, Span, cell_cost
 from campaign.plan.cost.estimates import NOTHING, Work
@@ -57,6 +58,26 @@ def test_what_never_ran_is_expected_less_surely() -> None:
         return expected.high_s / expected.low_s  # type: ignore[attr-defined, no-any-return]
 
     assert width(known) < width(extrapolated)
+
+
+def test_longer_runs_larger_batches_and_larger_samples_are_scaled() -> None:
+    """One cell has run, at 25 steps of batch 4 on samples of 1 GFLOP; a twentieth of the time is the start."""
+
+    def seconds(steps: int, batch: int, gflops: float) -> float:
+        return 5.0 + 0.95 * steps * batch / 4 * gflops
+
+    shape = SHAPES[0]
+    ran = Span("c", 0.0, seconds(25, 4, 1.0), True)
+    cost = cell_cost("c", shape.shape(), ("bert", 4, "fp32", {"seq_len": 64}), 25, [ran] * 3, 1e9)
+    for steps, batch, gflops in ((100, 4, 1.0), (25, 16, 1.0), (25, 4, 4.0), (10, 4, 1.0)):
+        settings = Settings(0, measured_steps=steps)
+        cell = Cell("d", shape, "bert", batch, "fp32", {"seq_len": int(64 * gflops)}, settings)
+        forecaster = Forecaster([Costs("x", "site", (cost,))], "site", flops=lambda _, g=gflops: 1e9 * g)  # type: ignore[misc]
+        (found,) = forecaster.forecast([Work("l", shape, [(cell, 1)], False)]).leases
+        assert found.low_s is not None
+        assert found.high_s is not None
+        assert found.low_s < seconds(steps, batch, gflops) < found.high_s
+        assert (found.expected_s > ran.ended) == (seconds(steps, batch, gflops) > ran.ended)
 
 
 def test_runs_that_failed_early_say_nothing_of_their_neighbours() -> None:

@@ -62,7 +62,7 @@ def _row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> tuple[
     return (
         f"{name} x {len(group)}" if len(group) > 1 else name,
         sum(lease.missing for lease, _ in group),
-        first.hosts,
+        f"{first.hosts} + {first.donors}" if first.donors else first.hosts,
         f"{first.devices:g}",
         f"{first.devices_idle:g}",
         first.partition or "default",

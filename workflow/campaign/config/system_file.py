@@ -67,6 +67,9 @@ class PoolEntry(DeviceCount):
 
     drawer: str | None = None
     """Location, for fabrics with drawers: `falcon1/drawer1`."""
+    home: Annotated[str, StringConstraints(pattern=HOSTS_PATTERN, max_length=80)] | None = None
+    """Hosts that these devices belong to when nothing is composed, ranges as in `hosts`; each has an equal part of them. Give it
+    where the site reserves or drains such a host while its device is elsewhere: plans then charge the host, too."""
 
 
 class PcieLink(Model):
@@ -270,6 +273,9 @@ class SystemFile(Model):
             raise ValueError(
                 f"'tenancy.allowed_hosts' has no host {', '.join(unknown)}; there are: {', '.join(sorted(names))}"
             )
+        homes = {name for entry in self.pool if entry.home for name in host_names(entry.home)}
+        if unknown := sorted(homes - names):
+            raise ValueError(f"'pool' has a home {unknown[0]} that is no host; there are: {', '.join(sorted(names))}")
         if unknown := sorted(self.tenancy.quota.keys() - {entry.model for entry in self.pool}):
             raise ValueError(
                 f"'tenancy.quota.{unknown[0]}' names no model of the pool; {nearest(unknown[0], (e.model for e in self.pool))}"

@@ -31,6 +31,8 @@ class LeaseCharge(_Closed):
 
     hosts: int
     """Hosts of the composition."""
+    donors: int = 0
+    """Further hosts that are held because a device of theirs is composed (`home` of a pool entry)."""
     devices: float
     """Most devices that are held at a time."""
     devices_idle: float

@@ -3,17 +3,19 @@
 Devices from the pool are held from the first operation on them until the last one has given them back. Hosts are held with all
 devices of their own where allocations are exclusive, used or idle; otherwise with those of the configuration. They are held all the
 time where Slurm is told of them before they are recomposed (`dynamic`, `reservation`) or composes them itself (`resume`), and also
-where there is no Slurm; otherwise for as long as the driver's job runs. No host is held only because a device comes from it: what a
-running lease holds is waited for.
+where there is no Slurm; otherwise for as long as the driver's job runs. Hosts that lend devices (`home` of a pool entry) are held
+all the time, with what is left on them.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from campaign.config.resolve import Campaign
 from campaign.config.resolve_slurm_options import gres_of, is_pinned, options_of, time_limit_min
-from campaign.config.system_file import SlurmOptions, SystemFile
+from campaign.config.system_file import SlurmOptions, SystemFile, host_names
 from campaign.documents.cell import Configuration
 from campaign.documents.lease_cost import LeaseCharge
 from campaign.plan.cost.estimates import PARTS, Expected, Held, Part, Work
@@ -26,6 +28,7 @@ def held(system: SystemFile, configuration: Configuration, hosts: Collection[str
     attached = configuration.fabric_devices
     own = used = configuration.devices - attached
     by_slurm = system.launcher == "slurm"
+    donors, left = _donors(system, configuration, hosts)
     if by_slurm and system.slurm.exclusive:
         built_in = {
             name: sum(each.count for each in group.devices if each.kind == "gpu")
@@ -33,12 +36,37 @@ def held(system: SystemFile, configuration: Configuration, hosts: Collection[str
             for name in group.names()
         }
         own = max(used, sum(built_in.get(name, 0) for name in hosts))
+        left += sum(built_in[name] for name in donors)
     parts = _OF_JOB if by_slurm and system.slurm.strategy == "static" else frozenset(PARTS)
     return Held(
-        devices={part: float(attached + own * (part in parts)) for part in PARTS},
-        hosts={part: float(configuration.hosts * (part in parts)) for part in PARTS},
-        idle=float(own - used + configuration.devices - configuration.ranks),
+        devices={part: float(attached + left + own * (part in parts)) for part in PARTS},
+        hosts={part: float(len(donors) + configuration.hosts * (part in parts)) for part in PARTS},
+        idle=float(left + own - used + configuration.devices - configuration.ranks),
+        donors=len(donors),
     )
+
+
+def _donors(system: SystemFile, configuration: Configuration, hosts: Collection[str]) -> tuple[set[str], int]:
+    """Hosts that others of the lease's devices belong to, and how many devices of the pool are left idle on them."""
+    wanted: Counter[str] = Counter()
+    for shape in configuration.host_shapes:
+        wanted.update({each.model: each.fabric for each in shape.devices})
+    donors: set[str] = set()
+    left = 0
+    # Devices that belong to no host, or to one of the lease's own, are counted first: a site is charged no more than it must.
+    for entry in sorted((entry for entry in system.pool if wanted[entry.model]), key=lambda entry: bool(entry.home)):
+        if entry.home is None:
+            wanted[entry.model] -= min(wanted[entry.model], entry.count)
+            continue
+        names = host_names(entry.home)
+        each = math.ceil(entry.count / len(names))
+        for name in sorted(names, key=lambda name: name not in hosts):
+            taken = min(each, wanted[entry.model])
+            wanted[entry.model] -= taken
+            if taken and name not in hosts:
+                donors.add(name)
+                left += each - taken
+    return donors, left
 
 
 class Charges:
@@ -60,6 +88,7 @@ class Charges:
             time_min = options.time_min or time_limit_min(expected.runs_s, longest_s)
         return LeaseCharge(
             hosts=configuration.hosts,
+            donors=work.held.donors if work.held else 0,
             devices=max(map(work.devices, PARTS)),
             devices_idle=work.held.idle if work.held else 0.0,
             partition=options.partition or "",

@@ -24,11 +24,12 @@ Kind = tuple[str, str]
 
 @dataclass(frozen=True)
 class Held:
-    """Devices and hosts that are held in each part of a lease's time. idle: devices that no run uses."""
+    """Devices and hosts held in each part of a lease's time. idle: devices that no run uses; donors: hosts that lend one."""
 
     devices: Mapping[Part, float]
     hosts: Mapping[Part, float]
     idle: float = 0.0
+    donors: int = 0
 
 
 @dataclass(frozen=True)
