@@ -17,6 +17,7 @@ from tests.fake_slurm import FakeSlurm
 
 _LONGEST_FIRST = (
     "test_slurm_faults",
+    "test_slurm_daemon_faults",
     "test_campaign",
     "test_training_campaign",
     "trainer",

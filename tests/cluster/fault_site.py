@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from contextlib import chdir, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from click.testing import CliRunner
 
 from campaign import files
 from campaign.cli.plan import plan
-from campaign.launch.emulation.cluster_spec import Cluster
+from campaign.launch.emulation.cluster_spec import Cluster, ClusterSpec
 from campaign.lease.journal import Journal, journaled
 from campaign.testbed.slurm import daemons
+from campaign.testbed.slurm.cluster import down, up
 from campaign.testbed.slurm.daemons import Daemon
 from tests.cluster.cluster_project import ClusterProject
+from tests.equal_hosts import equal_hosts
 from tests.warm_start import Started
 
 HOSTS, DEVICES = 5, 2
@@ -32,6 +34,19 @@ SNAKEMAKE = ("--until", "measure")
 """Arguments of what goes through Snakemake."""
 GATED = 'echo rate: 10; until [ -e "$STARTS.open" ]; do sleep 0.05; done'
 """A run that lasts until the test has seen what it waits for."""
+
+
+IMPATIENT = ("SlurmdTimeout=6", "KillWait=2")
+"""So that Slurm itself is soon done with what tests do to it."""
+
+
+@contextmanager
+def impatient_cluster(directory: Path, *, accounting: bool) -> Iterator[Cluster]:
+    spec = ClusterSpec(hosts=equal_hosts(HOSTS, DEVICES), accounting=accounting, slurm_conf=IMPATIENT)
+    try:
+        yield up(directory, spec, print)
+    finally:
+        down(directory)
 
 
 class FaultSite(ClusterProject):
