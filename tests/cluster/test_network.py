@@ -86,7 +86,10 @@ def test_devices_of_one_host_talk_freely(person: Person, tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("person", ["nobody"], indirect=True)
 def test_training_slows_with_every_link_on_its_way(person: Person, tmp_path: Path) -> None:
-    """Four ranks. On one host no link, on more hosts the network, behind the fabric a slower one. As root: test_training_campaign."""
+    """Four ranks. On one host no link, on more hosts the network, behind the fabric a slower one.
+
+    The same of root's hosts: test_training_campaign.
+    """
     rates = LinkRates(fabric_gb_per_s=12.235, network_gb_per_s=25.0, scale=0.001)
     shapes = {"1x4": hosts((4, 0)), "2x2": hosts((2, 0), (2, 0)), "4x1": hosts(*[(1, 0)] * 4), "fabric": hosts((0, 4))}
     answer = asked(person, tmp_path, [EmulationSpec(hosts=shape, rates=rates) for shape in shapes.values()], "steps")
