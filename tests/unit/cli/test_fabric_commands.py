@@ -247,18 +247,20 @@ def test_what_a_fabric_cannot_tell_is_said(tmp_path: Path) -> None:
     assert "cannot save and restore its allocation; those that can: redfish-zones" in done.output
 
 
-def test_an_emulator_serves_a_person(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "option"), [("redfish", "powered_off=false"), ("h3", "factor=0.001")])
+def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> None:
     end, said = threading.Event(), []
     directory = tmp_path / "learn"
-    words = (0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), ("powered_off=false",), said.append, end)
-    thread = threading.Thread(target=serve, args=("redfish", directory, *words))
+    words = (0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), (option,), said.append, end)
+    thread = threading.Thread(target=serve, args=(kind, directory, *words))
     thread.start()
     try:
         path = directory / "systems" / "learn.yaml"
         while not any("Ctrl-C" in line for line in said):
             assert thread.is_alive()
             time.sleep(0.01)
-        done = CliRunner().invoke(main, ["fabric", "check", str(path), "--yes", "--results", str(tmp_path / "results")])
+        trial = ["--yes"] if kind == "redfish" else []  # boxes are read twice, with a pause, before each order and after it
+        done = CliRunner().invoke(main, ["fabric", "check", str(path), *trial, "--results", str(tmp_path / "results")])
         assert done.exit_code == 0, done.output
         assert "3 cpu-rank, as in the system file" in done.output
         with Site(read_system_file(str(path)), tmp_path).fabric() as fabric:

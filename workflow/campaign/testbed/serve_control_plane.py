@@ -73,6 +73,7 @@ def write_files(
 
     factor: of recorded times, by which it is emulated.
     """
+    directory.mkdir(parents=True, exist_ok=True)
     credentials = directory / "credentials"
     credentials.touch(0o600)
     credentials.write_text(f"{USER}\n{PASSWORD}\n")
