@@ -251,16 +251,17 @@ def test_what_a_fabric_cannot_tell_is_said(tmp_path: Path) -> None:
 def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> None:
     end, said = threading.Event(), []
     directory = tmp_path / "learn"
-    words = (0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), (option,), said.append, end)
-    thread = threading.Thread(target=serve, args=(kind, directory, *words))
+    given = (0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), (option,), said.append, end)
+    thread = threading.Thread(target=serve, args=(kind, directory, *given))
     thread.start()
     try:
         path = directory / "systems" / "learn.yaml"
         while not any("Ctrl-C" in line for line in said):
             assert thread.is_alive()
             time.sleep(0.01)
-        trial = ["--yes"] if kind == "redfish" else []  # boxes are read twice, with a pause, before each order and after it
-        done = CliRunner().invoke(main, ["fabric", "check", str(path), *trial, "--results", str(tmp_path / "results")])
+        words = ["fabric", "check", str(path), "--results", str(tmp_path / "results")]
+        # Boxes are read twice before each order and after it, with pauses: their composing is tried elsewhere.
+        done = CliRunner().invoke(main, [*words, "--yes"] if kind == "redfish" else words, input="n\n")
         assert done.exit_code == 0, done.output
         assert "3 cpu-rank, as in the system file" in done.output
         with Site(read_system_file(str(path)), tmp_path).fabric() as fabric:
