@@ -6,23 +6,14 @@ from collections.abc import Sequence
 
 from campaign.cli.terminal import MANY, Table
 from campaign.documents.lease_cost import LeaseCharge
-from campaign.plan.cost.estimates import Estimate, Expected
+from campaign.plan.cost.estimates import Estimate
 from campaign.plan.plan import Plan, PlannedLease
 
 _GROUPS = 20
 _SLURM = ("partition", "time\nlimit", "gres")
-_COLUMNS = (
-    "lease",
-    "runs",
-    "hosts",
-    "devices",
-    "idle",
-    *_SLURM,
-    "composing",
-    "expected",
-    "device\nhours",
-    "host\nhours",
-)
+_ASKED = ("lease", "runs", "hosts", "devices", "idle", *_SLURM)
+_COLUMNS = (*_ASKED, "composing", "95 %", "expected", "device\nhours", "host\nhours")
+_SPARE = ("expected", "runs", "95 %", "idle")
 
 
 def cost_table(plan: Plan) -> Table:
@@ -36,20 +27,14 @@ def cost_table(plan: Plan) -> Table:
     if more := len(groups) - len(shown):
         rows.append((f"... and {more} more", *[""] * (len(_COLUMNS) - 1)))
     if rows:
-        total = plan.forecast
-        asked = [sum(lease.missing for lease, _ in leases), *[""] * (3 + len(_SLURM))]
-        composing, whole = _brief(total.total.parts["composing"]), _brief(total.total.whole)
-        rows.append(("total", *asked, composing, whole, _hours(total.device_s), _hours(total.host_s)))
+        total, runs = plan.forecast, sum(lease.missing for lease, _ in leases)
+        asked = ["total", runs, *[""] * (len(_ASKED) - 2)]
+        hours = [_hours(each.expected_s and each.expected_s / 3600) for each in (total.device_s, total.host_s)]
+        rows.append((*asked, *_brief(total.total.parts["composing"]), _brief(total.total.whole)[0], *hours))
     kept = [n for n, name in enumerate(_COLUMNS) if plan.campaign.system.launcher == "slurm" or name not in _SLURM]
     columns = [_COLUMNS[n] for n in kept]
-    kept_rows = [[row[n] for n in kept] for row in rows]
-    return Table(
-        "Cost: what is held from composing to release",
-        columns,
-        kept_rows,
-        columns[1:],
-        spare=("expected", "runs", "idle"),
-    )
+    title = "Cost: what is held from composing to release"
+    return Table(title, columns, [[row[n] for n in kept] for row in rows], columns[1:], spare=_SPARE)
 
 
 def _row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> tuple[object, ...]:
@@ -68,22 +53,22 @@ def _row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> tuple[
         first.partition or "default",
         _limit(max(limits)),
         first.gres or "none",
-        _brief(composing),
-        _brief(Estimate(_sum([lease.expected_s for lease, _ in group]))),
-        _short(_sum([charge.device_hours for charge in charges])),
-        _short(_sum([charge.host_hours for charge in charges])),
+        *_brief(composing),
+        _brief(Estimate(_sum([lease.expected_s for lease, _ in group])))[0],
+        _hours(_sum([charge.device_hours for charge in charges])),
+        _hours(_sum([charge.host_hours for charge in charges])),
     )
 
 
-def _brief(time: Estimate) -> str:
-    """'2.05 min (1.8 to 2.4)'; 'unknown'."""
+def _brief(time: Estimate) -> tuple[str, str]:
+    """('2.05 min', '1.8 to 2.4'); the interval is empty where there is none."""
     if time.expected_s is None:
-        return "unknown"
+        return "unknown", ""
     unit, size = ("s", 1) if time.expected_s < 100 else ("min", 60) if time.expected_s < 6000 else ("h", 3600)
     words = f"{time.expected_s / size:.3g} {unit}"
     if time.low_s is None or time.high_s is None or not time.expected_s:
-        return words
-    return f"{words} ({time.low_s / size:.2g} to {time.high_s / size:.2g})"
+        return words, ""
+    return words, f"{time.low_s / size:.2g} to {time.high_s / size:.2g}"
 
 
 def _limit(minutes: int) -> str:
@@ -97,15 +82,5 @@ def _sum(times: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(times) else None
 
 
-def _short(hours: float | None) -> str:
-    return "unknown" if hours is None else f"{hours:.3g}"
-
-
-def _hours(expected: Expected) -> str:
-    """Of seconds, with their interval."""
-    if expected.expected_s is None:
-        return "unknown"
-    words = f"{expected.expected_s / 3600:.4g}"
-    if expected.low_s is None or expected.high_s is None:
-        return words
-    return f"{words} ({expected.low_s / 3600:.3g} to {expected.high_s / 3600:.3g})"
+def _hours(hours: float | None) -> str:
+    return "unknown" if hours is None else f"{hours:.4g}"

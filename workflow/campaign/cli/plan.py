@@ -17,6 +17,7 @@ from campaign.documents.run_numbers import runs_of, whole
 from campaign.errors import ConfigError
 from campaign.paths import Results
 from campaign.plan.concurrency import isolation
+from campaign.plan.cost.estimates import Estimate, Expected
 from campaign.plan.dag import Request, read_plan
 from campaign.plan.plan import Plan, time_words
 from campaign.plan.plan_table import counts_per_axis, plan_document, plan_rows
@@ -24,7 +25,7 @@ from campaign.plan.planned_operations import stays_attached
 from campaign.plan.repetitions import said
 from campaign.plan.write import write_plan, write_tables
 from campaign.run.preflight import missing_software
-from campaign.wording import duration, plural
+from campaign.wording import plural
 from campaign.workloads.steady_warmup import least_of
 
 if TYPE_CHECKING:  # it brings SciPy
@@ -139,7 +140,7 @@ def _show_leases(plan: Plan) -> None:
     show(
         Table("Leases in order",
               ["#", "lease", "composition", "runs", "without record", "expected", "estimate from"], leases,
-              ["#", "runs", "without record", "expected"]),
+              ["#", "runs", "without record", "expected"], spare=("estimate from", "runs", "composition")),
         Table("Does not fit", ["configuration", "why"], list(plan.unfit.items())),
     )  # fmt: skip
 
@@ -192,11 +193,17 @@ def _expected(plan: Plan) -> str:
     if wall is None or device.expected_s is None:
         unknown = plan.forecast.unknown
         return f"expected: {unknown.words()}; {alone}{unknown.advice()}\n{learned}{assumed}"
-    hours, lasts = f"{device.expected_s / 3600:.4g} device-hours", duration(wall)
-    if device.low_s is not None and device.high_s is not None and range_s is not None:
-        hours += f" ({device.low_s / 3600:.4g} to {device.high_s / 3600:.4g})"
-        lasts += f" ({duration(range_s[0])} to {duration(range_s[1])})"
+    lasts = time_words(Estimate(wall, *(range_s or ())))
+    hours = f"{_hours(device, 'device-hours')}, {_hours(plan.forecast.host_s, 'host-hours')}"
     return f"expected: {hours}, {lasts}; {alone}{learned}{assumed}"
+
+
+def _hours(expected: Expected, unit: str) -> str:
+    """'41.2 device-hours (30 to 55)'."""
+    words = f"{(expected.expected_s or 0.0) / 3600:.4g} {unit}"
+    if expected.low_s is None or expected.high_s is None:
+        return words
+    return f"{words} ({expected.low_s / 3600:.4g} to {expected.high_s / 3600:.4g})"
 
 
 def _compositions(plan: Plan) -> str:
