@@ -81,6 +81,11 @@ def test_one_session_has_no_interval_for_another_and_one_for_itself():
     operations = Operations({("attach", "gpu", ""): 2})
     assert forecast(operations, one).expected_s == pytest.approx(10, rel=0.01)
     assert forecast(operations, one).low_s is None
+    several = forecast(
+        operations + Operations({("rest", "", ""): 1}),
+        recorded(attaches(4.0, 5.0), [*attaches(5.0, 6.0), Timed("rest", "", "", "", 1.0)], attaches(4.5)),
+    )
+    assert several.low_s < 10 < several.expected_s < several.high_s  # what has one session differs like the others
     here = forecast(operations, None, attaches(4.0, 5.0, 6.0))
     assert here.low_s < 10 < here.high_s
 

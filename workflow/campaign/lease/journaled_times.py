@@ -12,6 +12,7 @@ from campaign.fabrics.registry import fabric_kind
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal, journaled
 from campaign.plan.cost.recorded_operations import timed_rows
+from campaign.wording import plural
 
 
 def journaled_times(site: Site) -> OperationTimes:
@@ -38,5 +39,5 @@ def journaled_times(site: Site) -> OperationTimes:
             f"{site.system.name}: no lease of it has times of operations below {site.journals}; measure a campaign first, or "
             "give the results directory (--results)"
         )
-    source = f"leases of {len(sessions)} campaigns on {site.system.name}"
+    source = f"leases of {plural(len(sessions), 'campaign')} on {site.system.name}"
     return OperationTimes(site.kind, source, "", tuple(sorted(sessions, key=lambda session: session.began)))

@@ -18,7 +18,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from campaign.documents.operation_times import Operation, OperationTimes, Session, Timed
@@ -64,13 +64,13 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """Of one operation: mean, variances between boxes in sessions and within, and of the mean; how many boxes in sessions."""
+    """Of one operation: mean, variances between boxes in sessions and within, and of the mean; in how many sessions."""
 
     mean: float
     between: float
     within: float
     error: float
-    units: int
+    sessions: int
 
 
 def forecast(
@@ -92,7 +92,14 @@ class Composing:
             found = own_units.get(named, {})
             if len({session for session, _ in found}) < ENOUGH:
                 found = {**published.get(named, {}), **found}
-            self._models[named] = _fitted(list(found.values()))
+            self._models[named] = _fitted(list(found.values()), len({session for session, _ in found}))
+        # How one session would differ from another nobody knows: as much as in the operation that differs most.
+        apart = max(
+            (m.between / m.mean**2 for m in self._models.values() if m.sessions > 1 and m.mean), default=math.nan
+        )
+        for named, model in self._models.items():
+            if model.sessions == 1:
+                self._models[named] = replace(model, between=apart * model.mean**2)
         self._here: dict[Named, list[Timed]] = {}
 
     def within(self, history: Iterable[Timed]) -> Composing:
@@ -183,8 +190,7 @@ def _here(model: _Model | None, seen: Sequence[Timed], box: str) -> _Here:
     if model is None:
         return _alone(values)
     if not values:
-        between = model.between if model.units > 1 else math.nan
-        return _Here(model.mean, between, model.within, model.error, _FREEDOM)
+        return _Here(model.mean, model.between, model.within, model.error, _FREEDOM)
     alike = 1.0 if own else _BESIDE
     count, mean = len(values), fmean(values)
     variance = model.between + model.within / count
@@ -210,7 +216,7 @@ def _alone(values: Sequence[float]) -> _Here:
     return _Here(mean, 0.0, within, within / len(values), len(values) - 1)
 
 
-def _fitted(units: Sequence[Sequence[float]]) -> _Model:
+def _fitted(units: Sequence[Sequence[float]], sessions: int) -> _Model:
     """Maximum likelihood of the multivariate t, by EM."""
     count, total = len(units), sum(map(len, units))
     means = [fmean(unit) for unit in units]
@@ -237,7 +243,7 @@ def _fitted(units: Sequence[Sequence[float]]) -> _Model:
         between, within = new_between / count, max(least, new_within / total)
         if moved < 1e-6 * within:
             break
-    return _Model(mean, between * count / max(1, count - 4), within, 1 / sum(weights), count)
+    return _Model(mean, between * count / max(1, count - 4), within, 1 / sum(weights), sessions)
 
 
 def _side_by_side(operations: Operations, serial: Serial) -> tuple[Operations, list[Operations]]:
