@@ -106,6 +106,8 @@ def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> st
         Turn(_WAIT_S, 0.5, None).get(lambda: Ownership(site.journals, mine)).close()
         # What is half composed is not composed first in order to be released.
         ended = site.reconcile(fabric, is_alive=lambda other: other != mine)
+        if all(orphan.outcome == "released" for orphan in ended):
+            Turn(_WAIT_S, 0.5, None).get(lambda: fabric.clear(mine))
     for orphan in ended:
         if orphan.outcome != "released":
             held = f" {', '.join(orphan.devices)}" if orphan.devices else ""

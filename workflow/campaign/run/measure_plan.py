@@ -131,8 +131,7 @@ class _Queue:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        if self.campaign.system.launcher == "local":
-            self.clear()
+        self.clear()
         if not self.told:
             try:
                 open_submitter(self.campaign, self.results, Driver).end_left_behind()
@@ -141,7 +140,7 @@ class _Queue:
         return Outcome(tuple(self.manifests.values()), tuple(self.failed), len(self.waiting))
 
     def clear(self) -> None:
-        """Detach what leases of this campaign left attached for the next one."""
+        """Detach what leases of this campaign left attached for the next one, and bring back what was found on a host."""
         try:
             with Site(self.campaign.system, self.results.root).fabric() as fabric:
                 clear(fabric, self.results)
