@@ -44,7 +44,7 @@ def configuration(name: str = "c", **changes: Any) -> Configuration:
 
 @dataclass(frozen=True)
 class System:
-    """What a fabric is opened with, and the configuration that fits into it once."""
+    """What a fabric is opened with, and the configuration that fits into it once. own: where a variant differs from its kind."""
 
     fabric: str
     hosts: tuple[HostSpec, ...]
@@ -54,6 +54,17 @@ class System:
     emulated: bool
     name: str = ""
     variant: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def composes(self) -> tuple[str, str]:
+        """The request that composes."""
+        found: tuple[str, str] = self.own.get("composes") or emulators.emulator(self.fabric).COMPOSES
+        return found
+
+    @property
+    def keeps_attached(self) -> bool:
+        return bool(self.own.get("keeps_attached", fabric_kind(self.fabric).keeps_attached))
 
     def open(self, state_dir: Path, **options: Any) -> Fabric:
         """Open it; another process that opens it in the same directory meets the same control plane."""
@@ -118,6 +129,15 @@ ODD = {
     "etags": "none",
     "expand": False,
 }
+SYSTEMS["h3 memory"] = replace(
+    SYSTEMS["h3"],
+    name="h3 memory",
+    options=SYSTEMS["h3"].options | {"api": "cxl", "offline": True},
+    pool=(PoolSpec("memory", "cxl-128", 3),),
+    fits_once=configuration(devices_per_host=2, device="cxl-128"),
+    variant={"api": "cxl"},
+    own={"composes": ("POST", "*/VCSMapping"), "keeps_attached": False, "reads_back_itself": True},
+)
 SYSTEMS["odd redfish"] = replace(SYSTEMS["redfish"], name="odd redfish", variant=ODD)
 
 
