@@ -188,6 +188,28 @@ def test_the_plan_is_what_the_budget_pays_for(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def test_a_part_is_not_charged_as_if_all_were_composed(tmp_path: Path) -> None:
+    """Devices stay attached from lease to lease; a lease that is left out leaves none for the next one."""
+    changes = {
+        "system.fabric.times": "h3",
+        "campaign.configurations": [{"devices_per_host": [1, 2, 3, 4], "attach": "fabric"}],
+        "campaign.protocol.compositions": 3,
+        "campaign.protocol.repetitions": 6,
+    }
+    path, assumed = write_files(tmp_path, changes), parse_assumption("1 s a run")
+    whole = read_plan(Request(path, tmp_path / "results", assumed=assumed))
+    assert whole.device_hours
+    assert whole.wall_s
+    for share in (0.1, 0.4, 0.5, 0.7):
+        for unit, amount in (("device-hours", whole.device_hours * share), ("h", whole.wall_s / 3600 * share)):
+            plan = read_plan(replace(asked(path, f"{amount:.6f} {unit}"), assumed=assumed))
+            assert plan.budget
+            assert plan.budget.runs == plan.missing > 0
+            spent = plan.device_hours if unit == "device-hours" else (plan.wall_s or 0) / 3600
+            assert spent == pytest.approx(plan.budget.cost)
+            assert plan.budget.cost <= amount * 1.00001
+
+
 def test_a_choice_is_kept_from_the_first_run_on(tmp_path: Path) -> None:
     path = write_files(tmp_path)
     first = Dag(asked(path, "0.05 device-hours"), read_plan(asked(path, "0.05 device-hours")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,31 +13,27 @@ from campaign.config.open_fabric import fabric_of, hosts_taken, unfit
 from campaign.config.resolve import Campaign, load_campaign
 from campaign.config.resolve_slurm_options import given_options
 from campaign.config.system_file import SlurmOptions
-from campaign.documents.cell import Cell, Configuration
+from campaign.documents.cell import Cell
 from campaign.documents.record import Store
-from campaign.documents.run_numbers import composition_of
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError
 from campaign.fabrics.registry import fabric_kind
 from campaign.files import content_hash, read_json
 from campaign.paths import Results
-from campaign.plan.concurrency import host_count, isolation, wall_s
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption, parse_assumption
-from campaign.plan.cost.budget import Budget, Choice, choose, kept_choice, parse_budget
+from campaign.plan.cost.budget import Budget, kept_choice, parse_budget
 from campaign.plan.cost.costs import Costs
-from campaign.plan.cost.estimates import Work
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.history import document_of, earlier_spread, read_costs
-from campaign.plan.cost.ranking import Offer
 from campaign.plan.cost.recorded_operations import composing_of
 from campaign.plan.lease_order import Earlier, order_basis
 from campaign.plan.lease_plans import DocumentNames, plan_digest
-from campaign.plan.matrix import Matrix, Removed, expand
-from campaign.plan.missing_runs import Known, implied_cells, read_known, without_damaged
+from campaign.plan.matrix import Matrix, expand
+from campaign.plan.missing_runs import implied_cells, read_known, without_damaged
 from campaign.plan.oom_frontier import campaign_frontier
 from campaign.plan.plan import Plan, PlannedLease, build_plan
+from campaign.plan.plan_within_budget import plan_within
 from campaign.plan.planned_operations import counting
-from campaign.plan.reference import without_references
 from campaign.workloads.sample_flops import sample_flops
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
@@ -57,10 +52,6 @@ _KEYS = {
     "skip_implied": "yes or no: whether batches that a smaller one implies to run out of memory are left out, as the campaign says",
     "slurm": "what allocations ask of Slurm, such as {account: x, partition: y}",
 }
-
-
-# What a budget covers the levels of; other axes of a shape follow from these.
-_SHAPE = ("hosts", "devices_per_host", "devices_used", "device", "attach", "storage")
 
 
 @dataclass(frozen=True)
@@ -177,12 +168,8 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
         plan = planned(matrix)
         if asked.budget:
             choice = kept_choice(results.budget)
-            if choice is None or not choice.is_of(asked.budget, matrix.cells):
-                choice = _chosen(asked.budget, plan, matrix, known, forecaster)
-            cells = choice.chosen(matrix.cells)
-            gone = Removed(f"--budget {choice.budget}", choice.left_out, len(matrix.cells) - len(cells))
-            kept = replace(matrix, cells=cells, removed=(*matrix.removed, *([gone] if gone.cells else [])))
-            plan = replace(planned(kept), budget=choice, matrix=matrix.cells, unplanned=plan.unplanned)
+            there = choice if choice and choice.is_of(asked.budget, matrix.cells) else None
+            plan = plan_within(asked.budget, there, plan, matrix, known, forecaster, planned)
     plan = replace(plan, earlier=earlier_spread(costs, campaign.name, campaign.system.name))
     if plan.unfit and not allow_unfit:
         raise ConfigError("\n".join(unfit_messages(plan)))
@@ -223,51 +210,6 @@ def unfit_messages(plan: Plan) -> Iterator[str]:
             f"{place}: configuration {name} does not fit: {why.removeprefix('plan: ')}; remove it, or correct hosts and pool in "
             "the system file"
         )
-
-
-def _chosen(budget: Budget, plan: Plan, matrix: Matrix, known: Known, forecaster: Forecaster) -> Choice:
-    if unknown := plan.forecast.unknown:
-        raise ConfigError(
-            f"--budget {budget}: {unknown.words()}, so what it pays for cannot be said; {unknown.advice()}"
-        )
-    every = [lease.work for lease in plan.leases]
-    by_devices = budget.unit == "device-hours"
-    every_price = forecaster.prices(every, Work.devices) if by_devices else forecaster.prices(every)
-    works, prices = without_references(every, every_price)
-    to_do = {(cell.id, lease.composition): count for lease in plan.leases for cell, count in lease.work.runs}
-    missing: dict[str, list[int]] = {cell.id: [] for cell in matrix.cells}
-    for cell, run in known.missing(matrix.cells):
-        here = cell.id, composition_of(run)
-        if to_do.get(here, 0):
-            to_do[here] -= 1
-            missing[cell.id].append(run)
-    recorded = Counter(cell for cell, _ in known.measured)
-    hosts = 1 if isolation(plan.campaign) == "machine" else host_count(plan.campaign)
-
-    def value(seconds: Sequence[float]) -> float:
-        if by_devices:
-            return sum(seconds) / 3600
-        each = zip((work.configuration for work in works), seconds, strict=True)
-        return wall_s(plan.campaign, [(configuration, 1, s) for configuration, s in each if s]) / 3600
-
-    def weight(configuration: Configuration) -> float:
-        if by_devices:
-            return 1 / 3600
-        return (1 if hosts == 1 else min(configuration.hosts, hosts) / hosts) / 3600
-
-    return choose(
-        budget,
-        Offer(
-            cells=matrix.cells,
-            axes=("workload", "batch", "precision", *plan.campaign.file.axes.options, *_SHAPE, "configuration"),
-            recorded=recorded,
-            missing=missing,
-            works=works,
-            prices=prices,
-            value=value,
-            weights=[weight(work.configuration) for work in works],
-        ),
-    )
 
 
 @dataclass(frozen=True)
