@@ -14,6 +14,7 @@ from tests.campaign_records import fill
 from tests.warm_start import run
 
 ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "workflow")}
 SMALL = {"campaign.configurations": [{"devices_per_host": [1, 2]}], "campaign.axes.precision": "fp32"}
 
 
@@ -31,7 +32,7 @@ def snakemake(project: Path, *arguments: str, changes: dict[str, Any] | None = N
     """Exit code, and what was printed."""
     write_files(project / "mine", {**SMALL, **(changes or {})})
     command = ["snakemake", "--profile", "local", "--config", "campaign=mine/campaign.yaml", *arguments]
-    return run(command, project, {**os.environ, "TMPDIR": str(project / "tmp")}, 120)
+    return run(command, project, ENVIRONMENT | {"TMPDIR": str(project / "tmp")}, 120)
 
 
 def records(project: Path) -> dict[Path, bytes]:
