@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, settings
 from tests.fake_slurm import FakeSlurm
 
 _LONGEST_FIRST = (
-    "test_slurm_faults",
     "test_slurm_daemon_faults",
+    "test_slurm_faults",
     "test_campaign",
+    "test_power",
     "test_training_campaign",
     "trainer",
-    "test_power",
     "test_examples",
     "test_srun_steps",
     "test_strategies",
