@@ -36,10 +36,10 @@ def draw(data: FigureData) -> Drawing:
     rows = by_operation(data.operations, recorded.get("operations", ()))
     with plot.style(data.style):
         svg = _picture(rows, data.operations)
-    source = f" Grey: {recorded['source']}." if rows["recorded_median_s"].notna().any() else ""
+    source = f" Grey, recorded elsewhere: {recorded['source']}." if rows["recorded_median_s"].notna().any() else ""
     caption = (
-        "Each dot is one operation; the line spans 5 to 95 % of them, the tick is the median. `Rest` is what composing took beside "
-        f"operations.{source}{without_runs(data)}"
+        "Each dot is one operation; the line spans 5 to 95 % of them, the tick is the median. The rest of composing is "
+        f"what it took beside operations.{source}{without_runs(data)}"
     )
     seconds = wording.seconds
     table = page_table(
@@ -51,7 +51,7 @@ def draw(data: FigureData) -> Drawing:
             "5 to 95 %": lambda row: wording.between(row["low_s"], row["high_s"], seconds),
             "Longest": lambda row: seconds(row["longest_s"]),
             "Recorded elsewhere: median": lambda row: seconds(row["recorded_median_s"]),
-            "5 to 95 % ": lambda row: (
+            "Recorded elsewhere: 5 to 95 %": lambda row: (
                 wording.between(row["recorded_low_s"], row["recorded_high_s"], seconds)
                 if row["recorded_median_s"] >= 0
                 else wording.NONE
@@ -70,13 +70,14 @@ def _named(row: Mapping[Any, Any]) -> str:
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     said = []
     for row in rows[rows["operation"].isin(["attach", "detach"])].to_dict("records"):
-        kind = {"gpu": "device"}.get(row["device"], row["device"])
+        kind = "device" if row["device"] in ("", "gpu") else row["device"]
         spread = wording.between(row["low_s"], row["high_s"], wording.seconds)
         said.append(
-            f"To {row['operation']} a {kind} took {wording.seconds(row['median_s'])} in the median (5 to 95 %: {spread}; "
+            f"{row['operation']}ing a {kind} took {wording.seconds(row['median_s'])} (median; 5 to 95 %: {spread}; "
             f"n = {row['operations']:,})"
         )
-    return ("; ".join(said) + ".",) if said else ()
+    words = ", ".join(said)
+    return (f"{words[0].upper()}{words[1:]}.",) if said else ()
 
 
 def _picture(rows: pd.DataFrame, operations: pd.DataFrame) -> str:

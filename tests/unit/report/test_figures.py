@@ -130,9 +130,9 @@ def test_operations_show_their_distribution_beside_what_was_recorded_elsewhere(c
     )
     assert rows.loc["attach", "recorded_median_s"] == 15
     assert pd.isna(rows.loc["detach", "recorded_median_s"])
-    assert "Grey: logs of two boxes." in drawing.caption
+    assert "Grey, recorded elsewhere: logs of two boxes." in drawing.caption
     assert "Grey" not in alone.caption
-    assert drawing.findings[0].startswith("To attach a device took ")
+    assert drawing.findings[0].startswith("Attaching a device took ")
     assert FIGURES["operation_times"].draw(replace(campaign, operations=campaign.operations.head(0))).empty_reason
 
 
