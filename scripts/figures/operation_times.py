@@ -23,6 +23,7 @@ _NAMES = {
     "inventory": "read the fabric",
     "read_back": "read back",
     "visible": "until visible",
+    "request": "change the fabric",
     "rest": "rest of composing",
 }
 _MOST_POINTS = 400

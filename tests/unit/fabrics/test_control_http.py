@@ -16,6 +16,7 @@ from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http import connection as http_connection
 from campaign.fabrics.http.response import Answer, parsed, retry_after_s
+from campaign.fabrics.operation_log import recording, timing
 from tests.unit.fabrics.raw_server import OK, RawServer, Talk, client, drips, hangs_up, impatient, reply, says
 
 __all__ = ["impatient"]
@@ -32,6 +33,23 @@ def test_a_read_is_tried_again_until_it_is_answered() -> None:
             assert asking.get("/x").body == {}
         assert (asking.requests, asking.retries, len(server.asked)) == (4, 3, 4)
         assert [traced.status for traced in asking.trace] == [None, 503, 429, 200]
+
+
+def test_changes_are_timed_but_logins_and_parts_of_other_operations_are_not() -> None:
+    with RawServer(OK) as server, recording() as timed:
+        asking = client(server)
+        asking.change("POST", "/login", {"password": "secret-1"}, secret=True)
+        asking.change("POST", "/x", {})
+        with timing("attach", "gpu", "box1") as answered:
+            asking.change("POST", "/y", {})
+            answered.answer = "false"
+        with pytest.raises(FabricError), timing("detach"):
+            raise FabricError("refused")
+    assert [(each.operation, each.device, each.box, each.answer) for each in timed] == [
+        ("request", "", "", "200"),
+        ("attach", "gpu", "box1", "false"),
+    ]
+    assert all(each.seconds > 0 for each in timed)
 
 
 def test_a_service_that_stays_unavailable_gets_its_answer_through() -> None:

@@ -24,8 +24,9 @@ from campaign.errors import ConfigError
 
 SCHEMA = "operation-times/1"
 
-Operation = Literal["detach", "attach", "inventory", "read_back", "visible", "rest"]
+Operation = Literal["detach", "attach", "inventory", "read_back", "visible", "request", "rest"]
 """`inventory`: reading all boxes; `read_back`: reading one box after an attach; `visible`: from attached to seen by the host;
+`request`: one that changes a fabric whose composing is not one operation a device;
 `rest`: what composing took beside all operations."""
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 

@@ -33,8 +33,14 @@ def recording() -> Iterator[list[Timed]]:
 
 @contextmanager
 def timing(operation: Operation, device: str = "", box: str = "") -> Iterator[Answered]:
-    """Time one operation, if somebody records; one that fails is not kept, because it took as long as failing takes."""
+    """Time one operation, if somebody records. One that fails is not kept, because it took as long as failing takes; nor is one
+    that is a part of another."""
     answered, start = Answered(), time.monotonic()
-    yield answered
-    if (log := _LOG.get()) is not None:
+    log = _LOG.get()
+    token = _LOG.set(None)
+    try:
+        yield answered
+    finally:
+        _LOG.reset(token)
+    if log is not None:
         log.append(Timed(operation, device, box, answered.answer, time.monotonic() - start))

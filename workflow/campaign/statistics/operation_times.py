@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-ORDER = ("attach", "detach", "inventory", "read_back", "visible", "rest")
+ORDER = ("attach", "detach", "inventory", "read_back", "visible", "request", "rest")
 
 
 def by_operation(operations: pd.DataFrame, recorded: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:

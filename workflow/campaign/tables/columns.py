@@ -166,7 +166,10 @@ OPERATIONS: Columns = {
     "lease_id": (TEXT, "use of a lease"),
     "configuration": (TEXT, "name of the configuration"),
     "part": (TEXT, "composing or release"),
-    "operation": (TEXT, "attach, detach, inventory, read_back or visible; rest: what composing took beside them"),
+    "operation": (
+        TEXT,
+        "attach, detach, inventory, read_back, visible or request; rest: what composing took beside them",
+    ),
     "device": (TEXT, "kind of device; empty where it is of all"),
     "box": (TEXT, "part of the fabric, such as a drawer; empty where it is of all"),
     "answer": (TEXT, "what the control plane answered, where that is kept"),

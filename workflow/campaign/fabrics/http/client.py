@@ -12,7 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ from campaign.fabrics.http.connection import HttpConnection, Unanswered, Unsent,
 from campaign.fabrics.http.options import Connection
 from campaign.fabrics.http.redaction import AUTHENTICATING, MASK, Hidden
 from campaign.fabrics.http.response import Answer, joined, parsed, printable, shallow
+from campaign.fabrics.operation_log import Answered, timing
 from campaign.fabrics.protocol import Sent
 
 __all__ = ["Answer", "Client", "Traced"]
@@ -197,7 +198,9 @@ class Client:
                 self._shared.rehearsed.append(Sent(method, self._address.url(target), shown, told))
                 return Answer(200, {}, assumed, json.dumps(assumed), path, self.scrub)
             try:
-                answer = self._exchange(method, target, path, content, kind, headers)
+                with nullcontext(Answered()) if secret else timing("request") as timed:
+                    answer = self._exchange(method, target, path, content, kind, headers)
+                    timed.answer = str(answer.status)
             except Unanswered as error:
                 raise self._failure(method, target, error, changes=True) from None
             if secret:
