@@ -104,9 +104,9 @@ class Mad:
         return replace(told, body=mutated(told.body, chance, self._rate))
 
 
-@pytest.fixture(params=emulated_kinds())
+@pytest.fixture(params=[*emulated_kinds(), "h3 memory"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The kinds that there are: an adapter with an emulated control plane to it."""
+    """What there is of adapters with an emulated control plane to them."""
     return str(request.param)
 
 
@@ -126,19 +126,20 @@ def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def _site(kind: str) -> System:
-    """The example of a kind, with more GPUs than a lease asks for."""
+    """The example of a kind, with more devices than a lease asks for."""
     system = SYSTEMS[kind]
-    return replace(system, pool=tuple(replace(spec, count=4) if spec.kind == "gpu" else spec for spec in system.pool))
+    return replace(system, pool=tuple(replace(s, count=4) if s.kind in ("gpu", "memory") else s for s in system.pool))
 
 
 def _honest(kind: str) -> Dialect:
-    return open_dialect(kind, _site(kind).rack())
+    site = _site(kind)
+    return open_dialect(site.fabric, site.rack(), **site.variant)
 
 
 def _open(kind: str, server: Server, state_dir: Path) -> Fabric:
-    own = {**reached(kind, server), "operation_s": 60.0, "request_s": 20.0}
     system = _site(kind)
-    return open_fabric(kind, {**system.options, **own}, system.hosts, system.pool, state_dir)
+    own = {**reached(system.fabric, server), "operation_s": 60.0, "request_s": 20.0}
+    return open_fabric(system.fabric, {**system.options, **own}, system.hosts, system.pool, state_dir)
 
 
 def _tried(action: Callable[[], Any]) -> Any:

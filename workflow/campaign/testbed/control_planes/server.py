@@ -92,7 +92,8 @@ class Server:
     def __init__(self, dialect: Dialect, directory: Path | None = None, *, port: int = 0, tls: bool = True) -> None:
         """directory: where the certificate of the server's own authority is written (`ca.pem`); needed for TLS. port: the first
         part's; the others have those after it."""
-        self.dialect = dialect
+        self.dialect = dialect  # may be replaced by one that answers in its place
+        self.opened = dialect
         self.wire: Wire = getattr(dialect, "wire", Wire())
         self.faults = Faults()
         self.log: list[Asked] = []

@@ -26,7 +26,7 @@ NOTE = "The boxes are emulated. Operations take the times recorded of two H3 Fal
 def address(server: Server) -> dict[str, object]:
     """What a system file says of where the boxes are, of the ports of their hosts, and of what may be taken from these."""
     ca = {"ca_file": str(server.ca_file.resolve())} if server.ca_file else {}
-    dialect, hosts = server.dialect, server.dialect.rack.hosts
+    dialect, hosts = server.opened, server.opened.rack.hosts
     if isinstance(dialect, CxlBoxes):
         return {"api": "cxl", "boxes": dict(server.urls), "hosts": _numbers(hosts, HOST_PORTS), **ca}
     movable = {"movable": [*server.urls]} if isinstance(dialect, Boxes) and dialect.options.attached == "all" else {}
