@@ -51,7 +51,7 @@ class Composed:
 
 
 def falcon(project: Project) -> Iterable[Figure]:
-    """Composing over two emulated Falcon boxes at recorded speed: forecast beside what it took (about twenty minutes)."""
+    """Composing over two emulated Falcon boxes at recorded speed: forecast beside what it took (about half an hour)."""
     with served(project.directory) as (server, boxes):
         document = system_document("falcon", "h3", server, boxes.rack, HOSTS)
         (project.directory / "systems" / "falcon.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
