@@ -115,10 +115,12 @@ class Unknown:
         return sum(self.runs.values())
 
     def words(self) -> str:
-        """'960 runs take an unknown time (bert-large on a100 never ran behind this kind of fabric)'."""
+        """'960 runs of unknown duration (no earlier run of bert-large on a100 with this kind of fabric)'."""
         names = [f"{workload} on {device}" for workload, device in sorted(self.runs)]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        runs = f"{plural(self.run_count, 'run')} of unknown duration ({', '.join(names[:3])}{more} never ran behind such a fabric)"
+        kinds = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        runs = (
+            f"{plural(self.run_count, 'run')} of unknown duration (no earlier run of {kinds} with this kind of fabric)"
+        )
         composed = f"{plural(self.composed, 'lease')} of unknown composition time"
         return " and ".join([*[runs] * bool(self.runs), *[composed] * bool(self.composed)])
 
