@@ -94,6 +94,9 @@ def test_the_plan_the_table_and_the_lease_plans_say_the_same(tmp_path: Path) -> 
     assert charges == [each.charge and each.charge.model_dump() for each in lease_plans(plan)]
     assert sum(each["device_hours"] for each in charges) == pytest.approx(document["totals"]["device_hours"], abs=1e-4)
     assert sum(each["host_hours"] for each in charges) == pytest.approx(document["totals"]["host_hours"], abs=1e-4)
+    composing = [lease["composing_s"] for lease in document["leases"]]
+    written = [each.forecast and each.forecast.parts[0].expected_s for each in lease_plans(plan)]
+    assert (composing, sum(composing)) == (written, document["totals"]["parts"][0]["expected_s"])
     table = cost_table(plan)
     *rows, total = table.rows
     assert [row[0] for row in rows] == [lease.name for lease in plan.leases]
@@ -107,9 +110,9 @@ def test_the_plan_says_what_times_of_composing_rest_on(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"system.fabric.times": "h3"})
     document = plan_document(read_plan(Request(path, tmp_path / "results", assumed=ASSUMED)))
     assert "H3 Falcon" in document["totals"]["composing_from"]
-    of_parts = [part for lease in document["leases"] for part in lease["parts"] if part["part"] == "composing"]
-    assert sum(part["expected_s"] > 0 for part in of_parts) == 2
-    assert all(part["low_s"] <= part["expected_s"] <= part["high_s"] for part in of_parts)
+    composed = [lease for lease in document["leases"] if lease["composing_s"] > 0]
+    assert len(composed) == 2
+    assert all(each["composing_low_s"] <= each["composing_s"] <= each["composing_high_s"] for each in composed)
 
 
 def test_a_budget_pays_for_all_that_is_held(tmp_path: Path) -> None:

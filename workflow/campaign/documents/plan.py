@@ -159,8 +159,12 @@ class LeaseCost(_Closed):
     """Upper end of it."""
     expected_least_s: float | None
     """Duration in seconds with the fewest runs; null where it is unknown."""
-    parts: tuple[PartForecast, ...] = ()
-    """The same by part; empty where nothing is to be measured."""
+    composing_s: float | None = None
+    """Of the expected duration, composing; null where it is unknown. The document of the lease has all parts."""
+    composing_low_s: float | None = None
+    """Lower end of its 95 % interval; null where it is unknown or assumed."""
+    composing_high_s: float | None = None
+    """Upper end of it."""
     charge: LeaseCharge | None = None
     """What a site charges for it, and what its allocation asks for; null where nothing is to be measured."""
     basis: str
