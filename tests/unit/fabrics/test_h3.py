@@ -17,6 +17,7 @@ import yaml
 from campaign.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
+from campaign.fabrics.dialects.h3 import control_plane
 from campaign.fabrics.dialects.h3.listing import listing
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.hardware import HostSpec, PoolSpec
@@ -276,16 +277,21 @@ def test_a_state_counts_when_two_readings_in_a_row_agree(site: Site) -> None:
         site.open(reads_max=4).inventory()
 
 
-def test_a_device_is_addressed_by_what_it_is_called_right_before(site: Site) -> None:
-    """Dev_GIDs of a box changed within two weeks; nobody knows when."""
+def test_a_device_is_addressed_by_what_it_is_called_right_before(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dev_GIDs of a box changed within two weeks; nobody knows when. Here they do while a host is asked to let go."""
+    monkeypatch.setattr(control_plane, "JUST_BEFORE_S", 0.0)
     fabric = site.open(movable=["a", "b"])
     selection = selected(fabric, asked(host="host2", devices=6))
-    box = site.boxes["a"]
+    box, agent = site.boxes["a"], site.agent
+    assert agent is not None
 
     def renumbered(shown: list[dict[str, str]]) -> list[dict[str, str]]:
         return [{**each, "Dev_GID": f"0F{each['Dev_GID'][2:]}"} if "Dev_GID" in each else each for each in shown]
 
-    box.lists = [renumbered] * 100
+    def letting_go(host: str, devices: Any, *, force: bool = False) -> None:
+        box.lists = [renumbered] * 100
+
+    monkeypatch.setattr(agent, "detach", letting_go)
     box.orders = [(False, "[true]")]
     with pytest.raises(FabricError):
         fabric.compose(selection)

@@ -157,6 +157,20 @@ def test_what_somebody_else_composed_is_left_alone(boxes: Callable[..., Boxes]) 
     assert [memory.port for memory in box.read().memories] == ["0"]
 
 
+def test_what_somebody_else_composed_in_place_of_ours_is_left_alone(boxes: Callable[..., Boxes]) -> None:
+    site = boxes()
+    fabric = site.open()
+    fabric.compose(selected(fabric, 1))
+    box = fabric.plane._boxes["drawer1"]  # type: ignore[attr-defined]
+    (ours,) = box.read().memories
+    box.unassign(ours.id)
+    box.delete(ours.id)
+    theirs = box.compose(ours.port)
+    assert fabric.release("one") == ()
+    assert [memory.id for memory in box.read().memories] == [theirs]
+    assert not fabric.held()
+
+
 def test_nothing_is_composed_that_could_not_be_taken_back_safely(boxes: Callable[..., Boxes]) -> None:
     site = boxes()
     with pytest.raises(Incompatible, match="offline: true"):
