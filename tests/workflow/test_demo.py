@@ -21,6 +21,7 @@ FIGURES = {
     "forecast-parts",
     "link-matrices",
     "node-spread",
+    "operation-times",
     "overhead",
     "overhead-by-size",
     "pareto",
