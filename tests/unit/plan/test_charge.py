@@ -52,13 +52,13 @@ def test_whole_hosts_are_held_with_what_is_idle_on_them(
 def test_hosts_that_lend_devices_are_held_with_what_is_left_on_them(tmp_path: Path) -> None:
     """As on a system where whoever gathers four GPUs on one host reserves the four hosts that they belong to."""
     pool = [{"model": "cpu-rank", "count": 8, "home": "host[1-4]"}]
-    hosts = [{"name": "host[1-4]", "cores": 4, "devices": []}]
+    hosts = [{"name": "host[1-4]", "cores": 4, "devices": [{"model": "cpu-rank", "count": 1}]}]
     system = load(tmp_path, {**SLURM, "system.pool": pool, "system.hosts": hosts}).system
     five = Configuration("1x5-fabric", 1, 5, 0, 5, "cpu-rank", "fabric", "local")
     found = held(system, five, ["host2"])
-    # Two of its own, two of the first and one of the third host.
-    assert (found.donors, found.idle) == (2, 1)
-    assert [found.devices[part] for part in PARTS] == [6] * 6
+    # Two that belong to it, two of the first host and one of the third; one of the third and those that are built in are idle.
+    assert (found.donors, found.idle) == (2, 4)
+    assert [found.devices[part] for part in PARTS] == [8, 8, 9, 9, 9, 8]
     assert [found.hosts[part] for part in PARTS] == [2, 2, 3, 3, 3, 2]
     assert held(system, replace(five, devices_per_host=2, devices_used=2), ["host2"]).donors == 0
     with pytest.raises(ConfigError, match="has a home host9 that is no host"):
