@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.main import main
+from campaign.documents.operation_times import from_document, read_times
 from campaign.fabrics import fabric_kind
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal
@@ -102,6 +103,11 @@ def test_a_site_that_is_as_its_file_says_is_ready(place: Place) -> None:
     assert done.output.rstrip().splitlines()[-1].startswith("Ready")
     assert len(place.rack.free()) == 4
     assert place.rack.changes >= 2
+    times = from_document(yaml.safe_load(place.fabric("times").output))
+    assert min(len(times.seconds(each)) for each in ("request", "inventory", "rest")) >= 1
+    kept = place.directory / "times.yaml"
+    assert re.search(r"(?m)^request: \d+ times, median ", place.fabric("times", "--output", str(kept)).output)
+    assert read_times(kept) == times
 
 
 def test_nothing_is_composed_without_being_asked(place: Place) -> None:
