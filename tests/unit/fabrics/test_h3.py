@@ -413,8 +413,15 @@ def test_a_rehearsal_shows_every_request_and_sends_none(site: Site) -> None:
     fabric = site.open(movable=["a", "b"])
     for box in site.boxes.values():
         box.ports = dict.fromkeys(GIDS, "48")
+    site.boxes["b"].ports[GIDS[1]] = "0"  # in the way of a lease of one device
+    before = site.places()
     composing, releasing = fabric.rehearse(selected(fabric, asked()))
-    assert [sent.method for sent in (*composing, *releasing)] == ["DELETE", "POST", "DELETE"]
-    assert composing[1].body == '{"gep" : "0", "port_gid" : "00h", "dev_gid" : "000500"}'
-    assert composing[1].headers == {"Content-Type": "text/plain"}
+    assert [sent.method for sent in (*composing, *releasing)] == ["DELETE", "DELETE", "POST", "DELETE"]
+    assert composing[2].body == '{"gep" : "0", "port_gid" : "00h", "dev_gid" : "000500"}'
+    assert composing[2].headers == {"Content-Type": "text/plain"}
     assert site.asked == []
+    fabric.compose(selected(fabric, asked()))
+    assert sorted(site.asked) == sorted((sent.method, sent.body) for sent in composing)
+    fabric.release("one")
+    fabric.clear()
+    assert site.places() == before

@@ -38,7 +38,7 @@ from campaign.fabrics.protocol import (
     Survey,
     Tag,
 )
-from campaign.fabrics.state_file import FOUND, Holding, State, StateFile, Stay, claim, in_the_way, occupy_slots, wanted
+from campaign.fabrics.state_file import FOUND, State, StateFile, Stay, claim, in_the_way, occupy_slots
 
 _RECENT_S = 1.0
 
@@ -196,19 +196,10 @@ class ControlledFabric(Fabric):
             look.refuse(selection)
             devices = {host.host: [d for d in view.devices if d.fabric_id in host.ids] for host in selection.hosts}
             before = self._host_view.before(devices)
-            locations = {device.fabric_id: device.location for device in view.devices}
             with self._state.change() as state:
-                _forget_moved(state, view)
-                _take_over(state, view, selection)
-                new = claim(state, selection)
+                new, change, leaving = self._enter(state, look, selection)
                 if new:
-                    occupy_slots(state, selection, locations)
                     state.leases[lease_id].seen_before = before
-                change = look.change(state.leases[lease_id], _tag(selection.request, state))
-                change = replace(change, p2p=selection.request.configuration.p2p)
-                leaving = (
-                    in_the_way(state, lease_id, self.plane.banks(view), locations) if self.plane.keeps_attached else {}
-                )
             try:
                 self._detach_staying(view, leaving, change.tag)
                 self.plane.attach(change, lambda name, handle: self._remember(lease_id, name, handle))
@@ -220,6 +211,19 @@ class ControlledFabric(Fabric):
                 if new:
                     self._drop(lease_id)
                 raise Conflict(f"{lease_id}: {busy}", busy.holders or ("a host",)) from busy
+
+    def _enter(self, state: State, look: ClaimedView, selection: Selection) -> tuple[bool, Change, Mapping[str, str]]:
+        """Enter a selection into the state: whether it is new, what is to be attached, and what leaves which host before that."""
+        lease_id, view = selection.request.lease_id, look.view
+        locations = {device.fabric_id: device.location for device in view.devices}
+        _forget_moved(state, view)
+        _take_over(state, view, selection)
+        if new := claim(state, selection):
+            occupy_slots(state, selection, locations)
+        change = look.change(state.leases[lease_id], _tag(selection.request, state))
+        change = replace(change, p2p=selection.request.configuration.p2p)
+        keeps = self.plane.keeps_attached
+        return new, change, in_the_way(state, lease_id, self.plane.banks(view), locations) if keeps else {}
 
     def release(self, lease_id: str) -> tuple[str, ...]:
         with self.plane.client.operation():
@@ -320,13 +324,12 @@ class ControlledFabric(Fabric):
         with self.plane.client.operation():
             look = self._beside_claims(self._view())
             look.refuse(selection)
-            request = selection.request
-            holding = Holding(
-                campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=wanted(selection)
-            )
-            change = replace(look.change(holding, _tag(selection.request)), p2p=request.configuration.p2p)
+            # Into a state that is not written.
+            _, change, leaving = self._enter(self._state.read(), look, selection)
             handles: dict[str, str] = {}
             with self.plane.client.rehearsal() as composing:
+                for name, host in leaving.items():
+                    self.plane.detach(replace(change, hosts={host: (name,)}))
                 self.plane.attach(change, handles.__setitem__)
             with self.plane.client.rehearsal() as releasing:
                 self.plane.detach(replace(change, handles=handles))

@@ -51,6 +51,7 @@ class Plane(ControlPlane):
         }
         self._read: dict[str, tuple[float, Listing]] = {}
         self._ordered_last: set[str] = set()
+        self._rehearsed: set[str] = set()
 
     def capabilities(self) -> Capabilities:
         seen = sum(len(listing.gpus) for _, listing in self._read.values())
@@ -58,6 +59,7 @@ class Plane(ControlPlane):
 
     def view(self) -> View:
         before = self._state.read().detached
+        self._rehearsed = set()
         with self.client.operation(), ThreadPoolExecutor(len(self._boxes)) as threads:
             # What a box showed after the last order will do once, to read back what was composed.
             just, self._ordered_last = self._ordered_last, set()
@@ -121,18 +123,17 @@ class Plane(ControlPlane):
         for _ in range(2):
             now = self._just_before(box)
             gpu, port_gid = now.gpu(uuid), now.ports.get(str(port))
-            if gpu is not None and gpu.port == port:
+            there = gpu is not None and name not in self._rehearsed
+            if gpu is not None and there and gpu.port == port:
                 self._forget(name)
                 return lost
             if port_gid is None:
                 raise Incompatible(
                     f"{box} lists no port {port} for {host}; it has {', '.join(sorted(now.ports))}", PORT_RULE
                 )
-            if gpu is not None and gpu.port in now.ports:
-                if not self.client.rehearses:
-                    where = self._layout.end(box, str(gpu.port))
-                    raise Conflict(f"{name} is attached to {where}", (where,))
-                self._boxes[box].detach(gpu.gid)
+            if gpu is not None and there and gpu.port in now.ports:
+                where = self._layout.end(box, str(gpu.port))
+                raise Conflict(f"{name} is attached to {where}", (where,))
             gid = self._gid(name, now)
             said = self._ordered("attach", box, lambda gid=gid, to=port_gid: self._boxes[box].attach(gid, to), lost)  # type: ignore[misc]
             if self.client.rehearses:
@@ -171,6 +172,7 @@ class Plane(ControlPlane):
             gid = self._gid(name, now)
             if self.client.rehearses:
                 self._boxes[box].detach(gid)
+                self._rehearsed.add(name)
                 return True
             self._remember(name, gpu, now)
             said = self._ordered("detach", box, lambda gid=gid: self._boxes[box].detach(gid), lost)  # type: ignore[misc]
