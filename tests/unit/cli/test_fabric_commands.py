@@ -311,6 +311,24 @@ def test_every_emulator_is_checked_without_a_complaint(kind: str, tmp_path: Path
         place.server.close()
 
 
+def test_what_was_found_on_a_host_is_there_again_after_a_check_and_a_release_by_hand(tmp_path: Path) -> None:
+    place = Place(tmp_path, "h3", attached="all")
+    place.write(poll_s=0)
+    before = {name: device.attached_to for name, device in place.rack.devices.items()}
+    try:
+        for act in (
+            lambda: place.fabric("check", "--yes"),
+            place.compose,
+            lambda: place.run("release", "pair", "--campaign", str(place.campaign)),
+        ):
+            done = act()
+            assert done.exit_code == 0, done.output
+            moved = {name: device.attached_to for name, device in place.rack.devices.items()} != before
+            assert moved == (act == place.compose)
+    finally:
+        place.server.close()
+
+
 def test_a_model_that_the_file_does_not_know_is_offered_as_the_fabric_calls_it(tmp_path: Path) -> None:
     with checked(tmp_path, [("gpu", "NVIDIA A100-PCIE-40GB", 2), ("nvme", "NVIDIA A100-PCIE-40GB", 1)]) as place:
         place.document["pool"] = [{"kind": "gpu", "model": "a100", "count": 2}]

@@ -181,6 +181,8 @@ class ControlledFabric(Fabric):
             return self.plane.survey()
 
     def held(self) -> Mapping[str, Tag]:
+        if self.plane.keeps_attached:
+            return self._state.read().tags()  # such a fabric carries no marks
         with self.plane.client.operation():
             claims, marks = self._state.read().tags(), self._view().tags
         # A mark may have had no room for its owner.
