@@ -82,6 +82,7 @@ def test_own_times_come_before_those_of_others(tmp_path: Path) -> None:
     here = composing_of(campaign, [costs(campaign.name)])
     assert here.time(operations).expected_s == pytest.approx(2.5, rel=0.15)
     assert here.basis.startswith("this campaign and ")
+    assert "1 earlier campaign on" in composing_of(campaign, [costs("c0")] * 5).basis
     others = composing_of(campaign, [costs(f"c{n}") for n in range(5)])
     assert others.time(operations).expected_s == pytest.approx(2.5, rel=0.02)
     assert others.basis == f"5 earlier campaigns on {campaign.system.name}"

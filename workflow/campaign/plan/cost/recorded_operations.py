@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,15 @@ def composing_of(campaign: Campaign, costs: Sequence[Costs]) -> Composing:
     """What is known of the times of operations on a campaign's system; the campaign itself is the present session."""
     system = campaign.system
     steps = fabric_kind(str(system.fabric["kind"])).steps or Steps()
-    here = [each for each in costs if each.system == system.name]
-    own = [Session(each.campaign, rows) for each in here if (rows := timed_of(each, steps))]
-    before = tuple(session for session in own if session.name != campaign.name)
-    now = [each for session in own if session.name == campaign.name for each in session.operations]
+    rows: defaultdict[str, list[Timed]] = defaultdict(list)  # costs of a campaign may come from several files
+    for each in costs:
+        if each.system == system.name:
+            rows[each.campaign] += timed_of(each, steps)
+    now = rows.pop(campaign.name, [])
+    before = tuple(Session(name, tuple(timed)) for name, timed in rows.items() if timed)
     published = given_times(system, campaign.sources.system.path)
+    if published is not None:  # a site's own file may have this campaign
+        published = replace(published, sessions=tuple(s for s in published.sessions if s.name != campaign.name))
     if published is not None and steps.confirmed and not system.times:
         published = published.read_twice(float(system.fabric.get("poll_s", 0.0)))
     known = [
