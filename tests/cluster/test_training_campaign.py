@@ -25,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("slurm_installed")
 
 HOSTS = {"1x2-local": 1, "2x1of2-local": 2, "1x2-fabric": 1}
 EXCLUDE = {
-    "parallel == 'ddp' and precision == 'fp16-o2' or parallel == 'dp' and precision == 'fp32'": "one precision of each shows it",
+    "parallel == 'ddp' and precision != 'fp32' or parallel == 'dp' and precision != 'fp16-o2'": "one precision of each shows it",
+    "parallel == 'fsdp' and (precision != 'bf16' or hosts == 1)": "sharding over two hosts shows it",
     "parallel == 'dp' and attach != 'local'": "local devices show it",
 }
 
@@ -43,8 +44,8 @@ def demo(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     document["axes"] = {
         "workload": "bert-nano",
         "batch": 4,
-        "precision": ["fp32", "fp16-o2"],
-        "options": {"parallel": ["ddp", "dp"]},
+        "precision": ["fp32", "fp16-o2", "bf16"],
+        "options": {"parallel": ["ddp", "dp", "fsdp"]},
     }
     document["exclude"] = [{"when": when, "why": why} for when, why in EXCLUDE.items()]
     # Many steps where the fastest is looked at: beside other tests, most of them wait for a processor.
@@ -74,7 +75,7 @@ def records(demo: ClusterProject) -> dict[tuple[str, str], Record]:
 
 
 def test_the_demo_is_measured_on_emulated_hosts(demo: ClusterProject, records: dict[tuple[str, str], Record]) -> None:
-    assert len(records) == len(demo.records()) == len(HOSTS) + 2
+    assert len(records) == len(demo.records()) == len(HOSTS) + 3
     refused = records["2x1of2-local", "dp"]
     assert refused.status == "unsupported"
     assert refused.failure is not None
@@ -95,7 +96,10 @@ def test_what_is_asked_of_training_reaches_its_ranks(records: dict[tuple[str, st
     assert alone.metrics["gradient_bytes"] < 0.6 * whole.metrics["gradient_bytes"]
     assert "allreduce_bytes_per_step" not in alone.metrics
     losses = [record.metrics["loss_first"] for record in records.values() if record.status == "ok"]
-    assert losses == pytest.approx([losses[0]] * 4, rel=0.05)
+    assert losses == pytest.approx([losses[0]] * 5, rel=0.05)
+    sharded = records["2x1of2-local", "fsdp"]
+    assert sharded.cell.precision == "bf16"
+    assert sharded.metrics["communication_bytes_per_step"] > 0
     assert all(record.metrics["flops_per_step"] > 0 for record in records.values() if record.status == "ok")
 
 
