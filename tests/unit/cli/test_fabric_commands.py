@@ -253,11 +253,13 @@ def test_what_a_fabric_cannot_tell_is_said(tmp_path: Path) -> None:
     assert "cannot save and restore its allocation; those that can: redfish-zones" in done.output
 
 
-@pytest.mark.parametrize(("kind", "option"), [("redfish", "powered_off=false"), ("h3", "factor=0.001")])
+@pytest.mark.parametrize(
+    ("kind", "option"), [("redfish", "powered_off=false times=h3 factor=0.01"), ("h3", "factor=0.001")]
+)
 def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> None:
     end, said = threading.Event(), []
     directory = tmp_path / "learn"
-    given = (0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), (option,), said.append, end)
+    given = (0, "host[1-2]", ("gpu:cpu-rank:3",), ("html,POST,/nowhere",), option.split(), said.append, end)
     thread = threading.Thread(target=serve, args=(kind, directory, *given))
     thread.start()
     try:
@@ -270,6 +272,10 @@ def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> 
         done = CliRunner().invoke(main, [*words, "--yes"] if kind == "redfish" else words, input="n\n")
         assert done.exit_code == 0, done.output
         assert "3 cpu-rank, as in the system file" in done.output
+        if "times" in option:  # attaching took 5 s at least
+            assert "take recorded times: logs" in path.read_text()
+            (took,) = re.findall(r"composed cpu-rank onto host\d: fabric ([\d.]+) s", done.output)
+            assert float(took) >= 0.05
         with Site(read_system_file(str(path)), tmp_path).fabric() as fabric:
             assert len(fabric.inventory().devices) == 3
     finally:

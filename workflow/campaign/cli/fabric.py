@@ -201,7 +201,8 @@ def times(system: str, results: Path, output: Path | None) -> None:
 @click.option("--fault", "faults", multiple=True, metavar="KIND,METHOD,PATH[,TIMES]",
               help="Inject a network fault, e.g. 'drop_after,POST,/redfish/*,1'; may be repeated.")  # fmt: skip
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE",
-              help="Option of the emulator, e.g. 'factor=0.1' for h3; may be repeated.")  # fmt: skip
+              help="Option of the emulator, e.g. 'factor=0.1' for h3. For others, 'times=h3' with 'factor=0.1' "
+                   "lets operations take recorded times of Falcon boxes. May be repeated.")  # fmt: skip
 def emulate(
     kind: str,
     directory: Path | None,

@@ -6,11 +6,13 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import yaml
 
 from campaign.config.system_file import HostGroup
+from campaign.documents.operation_times import OperationTimes, published_times
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
 from campaign.testbed.control_planes.faults import Fault, FaultKind
@@ -44,6 +46,11 @@ def serve(
     except ValueError as error:
         raise ConfigError(f"--host {hosts}: {error}") from error
     planned = [_fault(text) for text in faults]
+    own = "factor" in getattr(module, "OPTIONS", {})
+    times = None if own else _recorded(asked)
+    if times is not None:
+        random = Random()
+        hardware.takes = lambda operation: times.sample(random, operation)
     try:
         dialect = module.open_dialect(hardware, **asked)
     except (TypeError, ValueError) as error:
@@ -52,7 +59,7 @@ def serve(
         for fault in planned:
             server.faults.add(fault)
         factor = float(asked.get("factor", 1.0))
-        system, campaign = write_files(directory, kind, server, hardware, hosts, factor)
+        system, campaign = write_files(directory, kind, server, hardware, hosts, factor, times.source if times else "")
         login = f", user {USER}, password {PASSWORD}, certificate {server.ca_file}" if server.ca_file else ""
         say(f"{kind} at {', '.join(server.urls.values())}{login}\n")
         say(f"  campaign fabric check {system}")
@@ -67,11 +74,11 @@ def serve(
 
 
 def write_files(
-    directory: Path, kind: str, server: Server, hardware: Rack, hosts: str, factor: float = 1.0
+    directory: Path, kind: str, server: Server, hardware: Rack, hosts: str, factor: float = 1.0, drawn: str = ""
 ) -> tuple[Path, Path]:
     """A system file and a small campaign for an emulated control plane, and the credentials; gives the two files.
 
-    factor: of recorded times, by which it is emulated.
+    factor: of recorded times, by which it is emulated. drawn: what its times were recorded of, where they are another fabric's.
     """
     directory.mkdir(parents=True, exist_ok=True)
     credentials = directory / "credentials"
@@ -79,8 +86,12 @@ def write_files(
     credentials.write_text(f"{USER}\n{PASSWORD}\n")
     system, campaign = directory / "systems" / f"{directory.name}.yaml", directory / "campaign.yaml"
     system.parent.mkdir(exist_ok=True)
-    described = system_document(directory.name, kind, server, hardware, hosts) | (
-        {"times_factor": factor} if factor != 1 else {}
+    described = system_document(directory.name, kind, server, hardware, hosts)
+    described |= {"times_factor": factor} if factor != 1 else {}
+    described |= (
+        {"notes": [f"The control plane is emulated. Operations on devices take recorded times: {drawn}."]}
+        if drawn
+        else {}
     )
     system.write_text(yaml.safe_dump(described, sort_keys=False))
     model = next(iter(device.model for device in hardware.devices.values() if device.kind == "gpu"), "cpu-rank")
@@ -119,6 +130,12 @@ def system_document(name: str, kind: str, server: Server, hardware: Rack, hosts:
         "devices": {"cpu-rank": {"runs_on": "cpu"}},
         "notes": [getattr(emulator(kind), "NOTE", _NOTE)],
     }
+
+
+def _recorded(options: dict[str, Any]) -> OperationTimes | None:
+    """Times for an emulator that has none of its own, by the options `times` and `factor`, which are taken out."""
+    name = options.pop("times", None)
+    return None if name is None else published_times(str(name)).scaled(float(options.pop("factor", 1.0)))
 
 
 def _device(text: str) -> tuple[str, str, int]:

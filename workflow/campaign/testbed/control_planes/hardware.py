@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -52,13 +53,16 @@ class RackHost:
 
 
 class Rack:
-    """Hosts and devices. `lock` is held by whoever changes or reads more than one thing."""
+    """Hosts and devices. `lock` is held by whoever changes or reads more than one thing. takes: seconds of an operation, slept with
+    the lock held, as by a chassis that does one thing at a time.
+    """
 
     def __init__(self, hosts: Sequence[RackHost], devices: Sequence[RackDevice]) -> None:
         self.hosts = {host.name: host for host in hosts}
         self.devices = {device.name: device for device in devices}
         self.lock = threading.RLock()
         self.changes = 0
+        self.takes: Callable[[Literal["attach", "detach"]], float] = lambda _: 0.0
 
     def attach(self, device: str, host: str) -> None:
         """Raises RackError when it is attached to another host, or to reach it takes a cable that is not there."""
@@ -70,12 +74,16 @@ class Rack:
                 raise RackError(f"{host} is not cabled to {found.drawer}")
             if found.attached_to not in (None, host):
                 raise RackError(f"{device} is attached to {found.attached_to}")
+            if found.attached_to is None:
+                time.sleep(self.takes("attach"))
             found.attached_to = host
             found.rescanned = False
             self.changes += 1
 
     def detach(self, device: str) -> None:
         with self.lock:
+            if self._device(device).attached_to is not None:
+                time.sleep(self.takes("detach"))
             self._device(device).attached_to = None
             self.changes += 1
 
