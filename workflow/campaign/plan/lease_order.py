@@ -75,6 +75,9 @@ def in_order(campaign: Campaign, leases: Iterable[Leased], earlier: Earlier, *, 
     stops = {configuration.name: stop_of(configuration, models) for configuration in campaign.configurations}
     if not any(map(any, (need for stop in stops.values() for need, _ in stop))):
         return drawn
+    place = {each: number for number, each in enumerate(earlier)}
+    if all((lease.composition, lease.configuration.name) in place for lease in drawn):
+        return sorted(drawn, key=lambda lease: (lease.composition, place[lease.composition, lease.configuration.name]))
     tour, ordered = tour_of(stops, moves, str(protocol.seed)), list[Leased]()
     for block, group in itertools.groupby(drawn, key=lambda each: each.composition):
         here = list(group)
