@@ -31,6 +31,8 @@ _STARTS = 13
 _GOLDEN = (5**0.5 - 1) / 2
 _TRIES = 600_000
 """Steps that the walk from tour to tour may look at, about."""
+_REFINED, _REFINEMENTS = 12, 150
+"""Up to so many configurations: so many tours are looked at as placement chooses."""
 _LOOKS = 60_000
 """Steps from lease to lease that a search may look at, about."""
 
@@ -49,10 +51,13 @@ class Lease(Protocol):
 
 
 Leased = TypeVar("Leased", bound=Lease)
+Place = TypeVar("Place")
+Attached = Callable[[Sequence[Configuration]], int]
+"""How many devices leases of one block attach, in order."""
 
 
-def in_order(campaign: Campaign, leases: Iterable[Leased], earlier: Earlier, *, stays: bool) -> list[Leased]:
-    """Leases as `protocol.lease_order` says. stays: whether devices stay attached from one to the next of a block.
+def in_order(campaign: Campaign, leases: Iterable[Leased], earlier: Earlier, attached: Attached | None) -> list[Leased]:
+    """Leases as `protocol.lease_order` says. attached: None where no device stays attached from one to the next.
 
     earlier: an order on the same basis (`order_basis`), in which the leases were planned before and keep their places.
     """
@@ -69,7 +74,7 @@ def in_order(campaign: Campaign, leases: Iterable[Leased], earlier: Earlier, *, 
     if protocol.lease_order == "least-recomposition":
         return sorted(leases, key=least)
     drawn = random_blocks(campaign, leases)
-    if not stays or protocol.lease_order == "random-blocks":
+    if attached is None or protocol.lease_order == "random-blocks":
         return drawn
     moves, models = _moves(campaign)
     stops = {configuration.name: stop_of(configuration, models) for configuration in campaign.configurations}
@@ -78,7 +83,9 @@ def in_order(campaign: Campaign, leases: Iterable[Leased], earlier: Earlier, *, 
     place = {each: number for number, each in enumerate(earlier)}
     if all((lease.composition, lease.configuration.name) in place for lease in drawn):
         return sorted(drawn, key=lambda lease: (lease.composition, place[lease.composition, lease.configuration.name]))
+    shapes = {configuration.name: configuration for configuration in campaign.configurations}
     tour, ordered = tour_of(stops, moves, str(protocol.seed)), list[Leased]()
+    tour = refined(tour, lambda names: attached([shapes[name] for name in names]), str(protocol.seed))
     for block, group in itertools.groupby(drawn, key=lambda each: each.composition):
         here = list(group)
         there = {lease.configuration.name for lease in here}
@@ -229,14 +236,25 @@ def tour_of(stops: Mapping[str, Stop], moves: Moves, seed: str) -> list[str]:
     if len(together) <= _EACH:
         best = min(([first, *rest] for rest in itertools.permutations(others)), key=cost)
     else:
-        best = _walked(fewest(list(together), moves), cost, len(names), random)
+        tries = max(200, _TRIES // (len(names) * min(len(names), _STARTS)))
+        best = _walked(fewest(list(together), moves), cost, tries, random)
     return [name for stop in best for name in together[stop]]
 
 
-def _walked(tour: list[Stop], cost: Callable[[Sequence[Stop]], float], length: int, random: Random) -> list[Stop]:
+def refined(tour: list[str], attached: Callable[[Sequence[str]], int], seed: str) -> list[str]:
+    """A tour that is no worse by what orders really attach, which drawers and cables decide as well. For few configurations."""
+    if len(tour) > _REFINED:
+        return tour
+
+    def cost(order: Sequence[str]) -> float:
+        return sum(attached([*order[start:], *order[:start]]) for start in range(len(order))) / len(order)
+
+    return _walked(tour, cost, _REFINEMENTS, Random(f"{seed}/refined"))
+
+
+def _walked(tour: list[Place], cost: Callable[[Sequence[Place]], float], tries: int, random: Random) -> list[Place]:
     best, least = tour, cost(tour)
     now, there = best, least
-    tries = max(200, _TRIES // (length * min(length, _STARTS)))
     for number in range(tries):
         low, high = sorted(random.sample(range(len(now) + 1), 2))
         part, rest = now[low:high], now[:low] + now[high:]

@@ -250,7 +250,11 @@ def build_plan(
         _lease(name, composition, cells, measured, ended, spared, in_the_middle, holds)
         for (name, composition), cells in _by_lease(campaign, matrix.cells).items()
     ]
-    leases = in_order(campaign, leases, earlier, stays=stays_attached(campaign))
+
+    def attached(order: Sequence[Configuration]) -> int:
+        return sum(each.of("attach") for each in counted([(shape, 1) for shape in order]) if each is not None)
+
+    leases = in_order(campaign, leases, earlier, attached if stays_attached(campaign) else None)
     leases, forecast = _costed(_with_operations(leases, counted), known, campaign, holds)
     names = dict.fromkeys(lease.configuration.name for lease in leases)
     by_name = {c.name: c for c in campaign.configurations}
