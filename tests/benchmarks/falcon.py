@@ -91,12 +91,7 @@ def composed(project: Project, name: str) -> list[Composed]:
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     plan = project.directory / "plan" / name
     project.run("campaign", "plan", str(path), "--output", str(plan))
-    expected = {
-        lease["lease"]: part
-        for lease in json.loads((plan / "plan.json").read_text())["leases"]
-        for part in lease["parts"]
-        if part["part"] == "composing"
-    }
+    expected = {lease["lease"]: lease for lease in json.loads((plan / "plan.json").read_text())["leases"]}
     project.snakemake(path, "tables")
     measured = json.loads((project.directory / "results" / name / "tables" / "leases.json").read_text())
     found = []
@@ -112,7 +107,7 @@ def composed(project: Project, name: str) -> list[Composed]:
     return found
 
 
-_FORECAST = ("expected_s", "low_s", "high_s")
+_FORECAST = ("composing_s", "composing_low_s", "composing_high_s")
 
 
 def _number(value: float | None) -> float:
