@@ -40,6 +40,12 @@ def test_steps_are_those_of_the_fabric():
     assert (found + found).of("attach") == 4
 
 
+def test_a_device_that_no_host_has_need_not_be_detached_first():
+    steps = Steps(attach=("detach", "attach"))
+    found = operations({}, {ONE: "a", TWO: "a"}, DEVICES, steps, free={ONE})
+    assert (found.of("detach"), found.of("attach")) == (1, 2)
+
+
 def test_what_stayed_since_an_earlier_block_is_attached_anew():
     found = operations({ONE: "a", TWO: "a"}, {ONE: "a", TWO: "a"}, DEVICES, Steps(), stale={ONE})
     assert (found.of("detach"), found.of("attach")) == (1, 1)

@@ -21,12 +21,14 @@ Key = tuple[Operation, str, str]
 class Steps:
     """What a kind of fabric does to change attachments, as operations one after another.
 
-    attach: to attach a device of which nobody knows where it is; move: one that is attached to another host; detach: to free one.
+    attach: to attach a device of which nobody knows where it is; free: one that no host has; move: one that is attached to another
+    host; detach: to free one.
     once: at every composing that changes anything, and beside it the `rest`. confirmed: a state counts that two readings agree on,
     so that a reading is two of those that were recorded by others.
     """
 
     attach: tuple[Operation, ...] = ("attach",)
+    free: tuple[Operation, ...] = ("attach",)
     move: tuple[Operation, ...] = ("detach", "attach")
     detach: tuple[Operation, ...] = ("detach",)
     once: tuple[Operation, ...] = ()
@@ -61,11 +63,13 @@ def operations(
     steps: Steps,
     stale: Collection[str] = (),
     hosts: Collection[str] = (),
+    free: Collection[str] = (),
 ) -> Operations:
     """From what is attached where to what is wanted, both as host by fabric id; devices built into hosts are passed over.
 
     before: only what this program may detach. What it holds there on a host that gets devices, and that is not wanted, is detached.
     stale: devices that are detached and attached anew, even where they are. hosts: those that are in use beside.
+    free: devices of which it is known that no host has them.
     """
     counts: Counter[Key] = Counter()
     hosts = {*hosts, *wanted.values()}
@@ -75,7 +79,7 @@ def operations(
             continue
         at, to = before.get(name), wanted.get(name)
         if to is not None and (at != to or name in stale):
-            taken = steps.attach if at is None else steps.move
+            taken = steps.move if at is not None else steps.free if name in free else steps.attach
         elif to is None and at in hosts:
             taken = steps.detach
         else:

@@ -72,10 +72,12 @@ def counting(fabric: Fabric, campaign: Campaign) -> Counted:
             return [None] * len(leases)
         attached: dict[str, str] = {}
         stale: set[str] = set()
+        free: set[str] = set()
         found: list[Operations | None] = []
         block, last = 0, set[str]()
         for configuration, composition in leases:
             if composition != block:  # the last lease of a block leaves nothing
+                free |= last
                 attached = {name: host for name, host in attached.items() if name not in last}
                 block, stale = composition, set(attached)
             selection = selected(configuration, attached, stale)
@@ -84,9 +86,11 @@ def counting(fabric: Fabric, campaign: Campaign) -> Counted:
                 continue
             hosts = {host.host for host in selection.hosts}
             wanted = {name: host for name, host in attachments(selection).items() if name in devices}
-            found.append(operations(attached, wanted, devices, steps, stale, hosts))
+            found.append(operations(attached, wanted, devices, steps, stale, hosts, free))
             if stays_attached(campaign):
-                attached = {name: host for name, host in attached.items() if host not in hosts} | wanted
+                left = {name: host for name, host in attached.items() if host not in hosts} | wanted
+                free = (free | attached.keys()) - left.keys()
+                attached = left
                 stale = (stale - wanted.keys()) & attached.keys()
                 last = set(wanted)
         return found

@@ -43,7 +43,7 @@ FABRIC = FabricKind(
     emulator="campaign.testbed.control_planes.h3",
     times="h3",
     serial="all",
-    steps=Steps(_MOVE, _MOVE, ("detach", "read_back"), ("inventory",) * 3, confirmed=True),
+    steps=Steps(_MOVE, ("attach", "read_back"), _MOVE, ("detach", "read_back"), ("inventory",) * 3, confirmed=True),
     keeps_attached=True,
     example=Example(
         {
