@@ -53,17 +53,20 @@ def write(directory: Path, again: int = 0, slower: Mapping[str, float] | None = 
         "environment": store.share({"schema_version": "environment/1", "host": "host1", "packages": {"torch": "2.0"}}),
         "composition": store.share({"schema_version": "composition/1", "hosts": []}),
     }
-    number = 0
+    # What a lease and its runs deviate by does not depend on the order of leases.
+    names = sorted(lease.name for lease in dag.plan.leases)
     for place, lease in enumerate(dag.plan.leases):
+        name = names.index(lease.name) + 1
+        number = 300 * name
         began = 1e9 + 1000.0 * place + 1e6 * again
         cells = [cell for of, cell in dag.plan.cells if of.name == lease.name]
         _write_lease(dag, lease.name, lease.configuration.name, began, place)
         for cell in cells:
             for run in runs_of(cell.settings):
                 number += 1
-                deviation = _OF_LEASES * _wave(place + 1 + 101 * again) + _OF_RUNS * _wave(7 * number + 10_007 * again)
+                deviation = _OF_LEASES * _wave(name + 101 * again) + _OF_RUNS * _wave(7 * number + 10_007 * again)
                 speed = math.exp(deviation) * (1 - (slower or {}).get(cell.configuration.name, 0.0))
-                store.write(_record(dag, cell, run, lease.name, began + 2 * number, speed, shared))
+                store.write(_record(dag, cell, run, lease.name, began + 2 * (number % 300), speed, shared))
         manifest = {
             "schema_version": MANIFEST,
             "lease": lease.name,
