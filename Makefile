@@ -20,7 +20,7 @@ demo: $(VENV)/.demo  ## Run the default campaign and write its report (a few min
 	@python -c 'from pathlib import Path; print("Open it:", Path("results/demo/report.html").absolute().as_uri())'
 
 # Most of the time of a test is waiting for daemons: more workers than cores.
-test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (a quarter of an hour on two cores)
+test: $(VENV)/.dev $(VENV)/.rewritten  ## All tests (ten minutes on two cores)
 	pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 # Assertions of files that changed are rewritten once, instead of once in every worker.
