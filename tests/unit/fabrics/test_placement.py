@@ -259,6 +259,11 @@ def test_a_chassis_forbids_unequal_hosts_by_its_rules(tmp_path: Path) -> None:
     with pytest.raises(Incompatible) as caught:
         select(fabric, unequal((0, 5), (0, 1)))
     assert caught.value.rule == RULES["standard_two_hosts"]
+    crowded = system(tmp_path / "c", 4, PoolSpec("gpu", "a100", 8, "drawer1"))
+    assert len(select(crowded, unequal((0, 2), (0, 1), (0, 1))).ids) == 4
+    with pytest.raises(Incompatible) as caught:
+        select(crowded, unequal((0, 2), (0, 1), (0, 1), (0, 1)))
+    assert caught.value.rule == RULES["advanced"]
 
 
 @settings(max_examples=40, deadline=None)

@@ -173,3 +173,25 @@ def test_a_step_that_slurm_refuses_names_no_host(tmp_path: Path, monkeypatch: py
     with pytest.raises(LaunchError, match="Invalid generic resource") as raised:
         verify(system(), composed(), tmp_path)
     assert not isinstance(raised.value, HostFailed)
+
+
+def test_unequal_hosts_are_asked_for_as_many_devices_as_each_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One number for all would be refused by the smaller host, or find too few on the larger one."""
+    asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+
+    def answer(hosts: list[str], _: str, *, devices: list[str], **__: object) -> Answers:
+        asked.append((tuple(hosts), tuple(devices)))
+        count = int(devices[0].rpartition("=")[2])
+        return Answers({host: (*(f"device {i}" for i in range(count)), "exit 0") for host in hosts})
+
+    monkeypatch.setattr(verify_devices, "ask_hosts", answer)
+    parts = [("host1", 2), ("host2", 1), ("host3", 2)]
+    hosts = [replace(composed(count, "core", known=False).hosts[0], name=name) for name, count in parts]
+    found = verify(system(hosts=[{"name": "host[1-3]"}]), Composition(tuple(hosts)), tmp_path)
+    assert asked == [
+        (("host1", "host3"), ("--gpus-per-task=2", "--gpu-bind=none")),
+        (("host2",), ("--gpus-per-task=1", "--gpu-bind=none")),
+    ]
+    assert {host: len(seen) for host, seen in found.hosts.items()} == dict(parts)
