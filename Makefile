@@ -29,7 +29,7 @@ $(VENV)/.rewritten: $(shell find tests -name '*.py') | $(VENV)/.dev
 	@touch $@
 
 test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute; needs no root)
-	pytest --numprocesses=2 --dist=loadfile -m "not slow and not browser" tests/unit
+	pytest --numprocesses=4 --dist=loadfile -m "not slow and not browser" tests/unit
 
 check: $(VENV)/.dev  ## Style, types, architecture
 	ruff check .

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from campaign.documents.cell import Cell
 from tests.figures_under_truth import over
 from tests.planted_records import Planted
+
+pytestmark = pytest.mark.slow
 
 WHOLE = Planted(shapes="all", batches=(8, 16), precisions=("fp32", "bf16"), repetitions=6)
 FIGURES = ("cells", "overhead", "node_spread", "part_of_host", "scaling", "speedup_by_batch", "precision")

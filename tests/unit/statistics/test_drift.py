@@ -12,6 +12,8 @@ from campaign.documents.run_numbers import run_number
 from campaign.statistics import comparisons
 from campaign.statistics.drift import adjusted, drift
 
+pytestmark = pytest.mark.slow
+
 CONFIGURATIONS, COMPOSITIONS = 4, 3
 _NAMES = "cell_id configuration repetition lease_id status value started workload batch precision"
 _OF_REFERENCE = "lease_id configuration attach hardware status value started"

@@ -18,6 +18,8 @@ from tests import planted_campaigns
 from tests import statements_under_truth as said
 from tests.planted_campaigns import Truth
 
+pytestmark = pytest.mark.slow
+
 BETWEEN = {
     "two compositions": Truth(compositions=2),
     "three": Truth(runs=5),
