@@ -28,7 +28,7 @@ $(VENV)/.rewritten: $(shell find tests -name '*.py') | $(VENV)/.dev
 	@pytest --collect-only --quiet > /dev/null || true
 	@touch $@
 
-test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute; needs no root)
+test-fast: $(VENV)/.dev  ## Tests of the package alone (a minute and a half; needs no root)
 	pytest --numprocesses=4 --dist=loadfile -m "not slow and not browser" tests/unit
 
 check: $(VENV)/.dev  ## Style, types, architecture

@@ -67,7 +67,7 @@ def served(directory: Path, factor: float = 1.0) -> Iterator[tuple[Server, Boxes
     hardware = rack(["host1", "host2", "host3"], [("gpu", "cpu-rank", 8)])
     for device in hardware.devices:
         hardware.attach(device, "host3")
-    dialect = open_dialect(hardware, factor=factor, attached="all", disturbed="always", seed=13)
+    dialect = open_dialect(hardware, factor=factor, attached="all", disturbed="always", seed=29)
     assert isinstance(dialect, Boxes)
     with Server(dialect, directory / "emulator") as server:
         yield server, dialect
