@@ -137,6 +137,13 @@ class Emulation(Model):
 
     scale: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Emulated rate divided by the rate in `links`, for every link. The scale is part of a cell's identity."""
+    pace: dict[Name, dict[Precision, Annotated[float, Field(gt=0)]]] = Field(default_factory=dict)
+    """Rate of an emulated device in GFLOP/s, by device model and precision: `{cpu-rank: {fp32: 2, bf16: 4}}`. Built-in training is
+    slowed down to it, so that devices on one machine do not disturb each other. A precision without a rate has that of fp32. The
+    rate is part of a cell's identity."""
+    dilation: Annotated[float, Field(ge=1)] | None = None
+    """Duration of an emulated second of replayed workloads, in seconds. Their collectives carry `scale` times `dilation` of the
+    real bytes, so that all parts of a step are slowed down alike. Default: 1 / scale, which carries all bytes."""
 
 
 class SlurmOptions(Model):

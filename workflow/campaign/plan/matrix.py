@@ -174,9 +174,12 @@ def _system_identity(campaign: Campaign, configuration: Configuration, from_stor
     if place is not None and place.emulated_gb_per_s is not None:
         identity["storage"] = {"emulated_gb_per_s": place.emulated_gb_per_s}
     if campaign.system.emulation is not None:
-        links = campaign.system.links
+        links, emulation = campaign.system.links, campaign.system.emulation
+        paces = {model: emulation.pace[model] for model in configuration.models if model in emulation.pace}
         identity["emulation"] = {
-            "scale": campaign.system.emulation.scale,
+            "scale": emulation.scale,
+            **({"pace": paces} if paces else {}),
+            **({} if emulation.dilation is None else {"dilation": emulation.dilation}),
             **{
                 f"{name}_gb_per_s": link and link.gb_per_s
                 for name, link in (("fabric", links.fabric), ("network", links.network))

@@ -184,6 +184,8 @@ class Workload(Model):
     """Whether it runs with PyTorch, so that links can be measured with it, too."""
     lengthens_warmup: ClassVar[bool] = False
     """Whether its runs go on warming up until they are steady (`warmup_steps_max`)."""
+    predicts: ClassVar[bool] = False
+    """Whether its numbers are predictions of what devices would do, and no measurements of devices."""
     reads_log: ClassVar[bool] = False
     """Whether its numbers come from what it prints, so that a saved log is enough to read them."""
 
