@@ -1,9 +1,11 @@
 """What emulated hosts do to real traffic, as a program: so that the same is asked as root and as somebody else.
 
-    python -m tests.cluster.probe stream SPECS.json FROM TO    what one TCP stream moves between two ranks of the one specification
-    python -m tests.cluster.probe steps SPECS.json             seconds of each step of a short training run over all ranks of each
+    python -m tests.cluster.probe stream SPECS.json [FROM TO BYTES]..
+    python -m tests.cluster.probe steps SPECS.json
 
-SPECS.json: a list of emulated hosts. Prints JSON: {"mode", "gbit_per_s"} or {"mode", "step_times_s"}, a list for each of SPECS.
+stream: what one TCP stream after the other moves between two ranks of the one specification; steps: seconds of each step of a short
+training run over all ranks of each. SPECS.json: a list of emulated hosts. Prints JSON: {"mode", "gbit_per_s"}, a list for each
+stream, or {"mode", "step_times_s"}, a list for each of SPECS.
 """
 
 from __future__ import annotations
@@ -125,7 +127,8 @@ def main(what: str, file: str, *words: str) -> None:
         (spec,) = specs
         with emulated(spec) as emulation:
             answer["mode"] = emulation.mode
-            answer["gbit_per_s"] = stream_gbit_per_s(emulation, int(words[0]), int(words[1]), int(words[2]))
+            streams = [[int(word) for word in words[first : first + 3]] for first in range(0, len(words), 3)]
+            answer["gbit_per_s"] = [stream_gbit_per_s(emulation, *stream) for stream in streams]
     else:
         ranks, times = Ranks(), []
         for spec in specs:

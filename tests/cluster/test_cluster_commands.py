@@ -17,6 +17,7 @@ from campaign.config.system_file import SystemFile
 from campaign.errors import ConfigError, LaunchError
 from campaign.launch.emulation import cluster_spec
 from campaign.launch.emulation.cluster_spec import Cluster, environment
+from campaign.launch.emulation.topology import namespaces
 from campaign.testbed.slurm.cluster import down
 from campaign.testbed.slurm.cluster_directory import granted
 from campaign.testbed.slurm.spec_from_system import cluster_of
@@ -209,6 +210,19 @@ def test_links_are_as_slow_as_the_system_file_says(tmp_path: Path) -> None:
     assert emulated.gbit_per_s("fabric") == pytest.approx(0.96)
     assert emulated.gbit_per_s("network") == pytest.approx(2.0)
     assert cluster_of(system(tmp_path, links=links)).rates.gbit_per_s("network") is None
+
+
+@pytest.mark.parametrize("strategy", ["static", "dynamic"])
+def test_devices_of_a_host_have_ports_where_local_links_are_emulated(tmp_path: Path, strategy: str) -> None:
+    links = {name: {"gb_per_s": 12.0} for name in ("local", "fabric", "network")}
+    emulated = {"emulation": {"scale": 0.01}, "slurm": {"strategy": strategy}}
+    spec = cluster_of(system(tmp_path, links=links, **emulated))
+    assert [name for name in namespaces(spec.emulation()) if name.startswith("host1")] == [
+        "host1", "host1-local0", "host1-local1", *(f"host1-fabric{n}" for n in range(4)),
+    ]  # fmt: skip
+    links.pop("local")
+    without = cluster_of(system(tmp_path, links=links, **emulated))
+    assert [host.local_ports for host in without.hosts] == [0, 0]
 
 
 def test_partitions_and_gres_are_the_systems(tmp_path: Path) -> None:

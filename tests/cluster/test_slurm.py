@@ -214,7 +214,7 @@ def test_a_job_can_put_a_rank_behind_a_fabric_port(cluster: Cluster) -> None:
         "srun",
         "-w",
         "dynamic1",
-        *cluster.fabric_prefix("dynamic1", 1),
+        *cluster.port_prefix("dynamic1-fabric1"),
         "ip",
         "-4",
         "-br",

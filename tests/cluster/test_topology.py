@@ -20,23 +20,33 @@ from campaign.launch.emulation.topology import (
 RATES = LinkRates(fabric_gb_per_s=12.0, network_gb_per_s=25.0, scale=0.01)
 
 
+LOCAL = RATES.model_copy(update={"local_gb_per_s": 36.0})
+
+
+def shaped(spec: EmulationSpec) -> dict[tuple[str, str], str]:
+    """The rate of each end of a link, by namespace and interface."""
+    return {
+        (batch.namespace, line.split()[3]): line.split()[7]
+        for batch in layout(spec).batches
+        if batch.program == "tc"
+        for line in batch.lines
+    }
+
+
 def host(name: str, local: int, fabric: int = 0) -> EmulatedHost:
     return EmulatedHost(name=name, local_devices=local, fabric_devices=fabric)
 
 
 def test_ranks_go_host_by_host_local_devices_first() -> None:
-    assert places((host("a", 2, 1), host("b", 0, 2))) == ("a", "a", "a-fabric0", "b-fabric0", "b-fabric1")
+    spec = EmulationSpec(hosts=(host("a", 2, 1), host("b", 0, 2)), rates=RATES)
+    assert places(spec) == ("a", "a", "a-fabric0", "b-fabric0", "b-fabric1")
+    assert places(spec.model_copy(update={"rates": LOCAL})) == (
+        "a-local0", "a-local1", "a-fabric0", "b-fabric0", "b-fabric1",
+    )  # fmt: skip
 
 
 def test_both_ends_of_every_link_are_shaped_to_its_own_rate() -> None:
-    plan = layout(EmulationSpec(hosts=(host("a", 1, 1), host("b", 1)), rates=RATES))
-    shaped = {
-        (batch.namespace, line.split()[3]): line.split()[7]
-        for batch in plan.batches
-        if batch.program == "tc"
-        for line in batch.lines
-    }
-    assert shaped == {
+    assert shaped(EmulationSpec(hosts=(host("a", 1, 1), host("b", 1)), rates=RATES)) == {
         (".", "host0"): "2000000000bit",
         ("a", "uplink"): "2000000000bit",
         ("a", "fabric0"): "960000000bit",
@@ -46,20 +56,43 @@ def test_both_ends_of_every_link_are_shaped_to_its_own_rate() -> None:
     }
 
 
+def test_local_devices_have_links_where_these_have_a_rate_and_nothing_else_changes() -> None:
+    hosts = (host("a", 2, 1), host("b", 1))
+    before, after = (shaped(EmulationSpec(hosts=hosts, rates=rates)) for rates in (RATES, LOCAL))
+    assert before.items() < after.items()
+    assert {place: after[place] for place in after.keys() - before.keys()} == {
+        ("a", "local0"): "2880000000bit",
+        ("a-local0", "eth0"): "2880000000bit",
+        ("a", "local1"): "2880000000bit",
+        ("a-local1", "eth0"): "2880000000bit",
+        ("b", "local0"): "2880000000bit",
+        ("b-local0", "eth0"): "2880000000bit",
+    }
+
+
+@pytest.mark.parametrize("hosts", [(host("a", 4, 16),), tuple(host(f"h{n}", 8) for n in range(4))])
+def test_large_compositions_have_a_link_for_every_device(hosts: tuple[EmulatedHost, ...]) -> None:
+    spec = EmulationSpec(hosts=hosts, rates=LOCAL)
+    devices = sum(each.local_devices + each.fabric_devices for each in hosts)
+    assert len(set(places(spec))) == devices
+    assert len(shaped(spec)) == 2 * (devices + len(hosts))
+
+
 def test_without_rates_nothing_is_shaped() -> None:
     plan = layout(EmulationSpec(hosts=(host("a", 1, 1), host("b", 1))))
     assert {batch.program for batch in plan.batches} == {"ip"}
 
 
-@given(shape=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=12))
-def test_every_namespace_has_one_address_and_every_device_a_place(shape: list[tuple[int, int]]) -> None:
-    hosts = tuple(host(f"h{index}", local, fabric) for index, (local, fabric) in enumerate(shape))
-    plan = layout(EmulationSpec(hosts=hosts, rates=RATES))
-    assert list(plan.addresses) == namespaces(hosts)
+@given(shape=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=12), local=st.booleans())
+def test_every_namespace_has_one_address_and_every_device_a_place(shape: list[tuple[int, int]], local: bool) -> None:
+    hosts = tuple(host(f"h{index}", *each) for index, each in enumerate(shape))
+    spec = EmulationSpec(hosts=hosts, rates=LOCAL if local else RATES)
+    plan = layout(spec)
+    assert list(plan.addresses) == namespaces(spec)
     assert len(set(plan.addresses.values())) == len(plan.addresses)
     assert all(address in plan.network for address in plan.addresses.values())
-    assert len(places(hosts)) == sum(local + fabric for local, fabric in shape)
-    assert set(places(hosts)) <= set(plan.addresses)
+    assert len(places(spec)) == sum(sum(each) for each in shape)
+    assert set(places(spec)) <= set(plan.addresses)
     # The kernel takes no longer names.
     words = [
         line.split()
@@ -71,10 +104,10 @@ def test_every_namespace_has_one_address_and_every_device_a_place(shape: list[tu
     assert all(len(line[2]) <= 15 for line in words)
 
 
-@pytest.mark.parametrize("names", [("a", "a"), ("a", "a-fabric0")])
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "a-fabric0"), ("a", "a-local0")])
 def test_names_that_would_meet_are_refused(names: tuple[str, str]) -> None:
     with pytest.raises(ValidationError, match="differ"):
-        EmulationSpec(hosts=(host(names[0], 1, 1), host(names[1], 1)))
+        EmulationSpec(hosts=(host(names[0], 1, 1), host(names[1], 1)), rates=LOCAL)
 
 
 def test_a_network_too_small_says_so() -> None:

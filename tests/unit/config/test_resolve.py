@@ -201,6 +201,11 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
         "systems/bench.yaml",
         "emulation.scale: links.fabric would be emulated at 16 Gbit/s, which one machine may not sustain; use at most 0.1",
     ),
+    "emulated local links that a machine cannot carry": (
+        {**EMULATED, "system.links": {**FABRIC, "local": {"gb_per_s": 300}}},
+        "systems/bench.yaml",
+        "use at most 0.0033, or remove links.local, and devices of a host share its loopback",
+    ),
     "GPUs on emulated hosts": (
         {**EMULATED, "system.links": FABRIC, "system.devices": {}},
         "systems/bench.yaml",

@@ -33,6 +33,20 @@ def test_a_link_that_is_not_given_is_not_shaped() -> None:
     assert "a fabric device and its host not shaped" in sentence(document, 1, 1)
 
 
+def test_local_links_are_emulated_only_where_the_system_file_gives_their_rate() -> None:
+    without = links_document(rates_of(Emulation(scale=0.01), LINKS), "root")
+    assert not [key for key in without if key.startswith("local")]
+    assert "between devices of a host not shaped." in sentence(without, 1, 1)
+    local = links_document(
+        rates_of(Emulation(scale=0.01), LINKS.model_copy(update={"local": Link(gb_per_s=36)})), "root"
+    )
+    assert {key: local[key] for key in local.keys() - without.keys()} == {
+        "local_gb_per_s": 36,
+        "local_gbit_per_s": 2.88,
+    }
+    assert "between devices of a host 2.88 Gbit/s for 36 GB/s." in sentence(local, 1, 1)
+
+
 def test_the_report_says_how_links_are_emulated_and_at_what_rates() -> None:
     document = links_document(rates_of(Emulation(scale=0.01), LINKS), "user namespace")
     text = sentence(document, 8, 8)

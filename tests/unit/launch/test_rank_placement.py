@@ -15,7 +15,7 @@ from campaign.launch.emulation.topology import EmulationSpec, layout
 from campaign.launch.emulation_plan import NOT_CROSSED
 from campaign.launch.rank_placement import LocalPlacement, RankPlace, open_placement
 from campaign.workloads.protocol import Step
-from tests.unit.launch.compositions import composition, emulated_system, system
+from tests.unit.launch.compositions import LINKS, composition, emulated_system, system
 
 
 @pytest.fixture
@@ -62,6 +62,20 @@ def test_local_devices_share_a_host_and_each_fabric_device_is_alone() -> None:
     assert set(column(found, "MASTER_ADDR")) == {"198.18.0.1"}
     assert set(column(found, "GLOO_SOCKET_IFNAME")) == {"eth0"}
     assert len(set(column(found, "MASTER_PORT"))) == 1
+
+
+@pytest.mark.usefixtures("closed")
+def test_each_local_device_is_alone_behind_a_local_link() -> None:
+    """Namespaces: 100 is host1, 101 and 102 its own devices, 103 that on the fabric, 104 is host2."""
+    links = {**LINKS, "local": {"gb_per_s": 40}}
+    hosts = open_placement(system(links=links, emulation={"scale": 0.001}), composition((2, 1), (1, 0)))
+    found = hosts.of(step(host1=3, host2=1))
+    assert namespaces(found) == ["101", "102", "103", "105"]
+    assert column(found, "LOCAL_RANK") == ["0", "1", "2", "0"]
+    assert set(column(found, "MASTER_ADDR")) == {"198.18.0.2"}
+    alone = hosts.of(step(host1=1))
+    assert set(column(alone, "GLOO_SOCKET_IFNAME")) == {"lo"}
+    assert hosts.flags(step(per_rank=False, host1=2)) == (NOT_CROSSED,)
 
 
 @pytest.mark.usefixtures("closed")

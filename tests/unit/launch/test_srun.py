@@ -23,6 +23,7 @@ from campaign.errors import ConfigError, HostFailed, LaunchError
 from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch.emulation.cluster_spec import Cluster, ClusterHost, ClusterSpec
 from campaign.launch.emulation.network import Held
+from campaign.launch.emulation.topology import LinkRates, namespaces
 from campaign.launch.emulation_plan import NOT_CROSSED
 from campaign.launch.protocol import Limits
 from campaign.launch.rank_placement import SlurmPlacement
@@ -342,9 +343,13 @@ def composed(*devices_of_a_host: bool, hosts: int = 2, **more: object) -> Compos
     return Composition(tuple(ComposedHost(name, 4, 8.0, devices(name)) for name in names))
 
 
-def cluster(ports: int = 2) -> Cluster:
-    spec = ClusterSpec(hosts=tuple(ClusterHost(name=f"host{i}", devices=2, fabric_ports=ports) for i in (1, 2)))
-    names = [name for i in (1, 2) for name in (f"host{i}", *(f"host{i}-fabric{port}" for port in range(ports)))]
+def cluster(ports: int = 2, local_gb_per_s: float | None = None) -> Cluster:
+    hosts = tuple(
+        ClusterHost(name=f"host{i}", devices=2, fabric_ports=ports, local_ports=2 if local_gb_per_s else 0)
+        for i in (1, 2)
+    )
+    spec = ClusterSpec(hosts=hosts, rates=LinkRates(local_gb_per_s=local_gb_per_s))
+    names = namespaces(spec.emulation())
     held = Held(pid=1, user=False, isolated=True, descriptors={name: {"net": 10 + i} for i, name in enumerate(names)})
     addresses = {name: f"198.18.0.{1 + i}" for i, name in enumerate(names)}
     return Cluster(
@@ -393,6 +398,16 @@ def test_emulated_ranks_stand_behind_the_ports_of_their_devices() -> None:
     assert first_behind.of(TRAIN, 1).address == "198.18.0.2"
 
 
+def test_emulated_ranks_on_local_devices_stand_behind_ports_of_their_own() -> None:
+    """Descriptors: 10 is host1, 11 and 12 its own devices, 13 and 14 its fabric ports, 15 is host2."""
+    emulated = system(emulation={"scale": 0.01})
+    placement = SlurmPlacement(emulated, composed(True, False), cluster(local_gb_per_s=36.0)).of(TRAIN, 1)
+    assert placement.address == "198.18.0.2"
+    assert {rank: argv[1].rpartition("/")[2] for rank, argv in placement.prefixes.items()} == {
+        0: "11", 1: "13", 2: "16", 3: "18",
+    }  # fmt: skip
+
+
 def test_one_program_cannot_stand_behind_several_ports_and_says_so() -> None:
     hosts = SlurmPlacement(system(emulation={"scale": 0.01}), composed(True, False), cluster())
     assert hosts.flags(MPI) == (NOT_CROSSED,)
@@ -419,7 +434,7 @@ def test_a_rank_without_a_device_is_a_launch_error(composition: Composition, sai
 
 def test_a_port_that_the_cluster_lacks_is_a_launch_error() -> None:
     hosts = SlurmPlacement(system(emulation={"scale": 0.01}), composed(False, False), cluster(ports=1))
-    with pytest.raises(LaunchError, match="no fabric port 1"):
+    with pytest.raises(LaunchError, match="no port host1-fabric1"):
         hosts.of(TRAIN, 1)
 
 

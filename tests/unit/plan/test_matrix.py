@@ -114,8 +114,12 @@ def test_emulated_links_are_identity_by_their_rates_alone(tmp_path: Path) -> Non
     emulated = ids(tmp_path / "a", {"system.links": links, "system.emulation": {"scale": 0.01}})
     assert emulated.isdisjoint(ids(tmp_path / "plain", {"system.links": links}))
     assert emulated.isdisjoint(ids(tmp_path / "b", {"system.links": links, "system.emulation": {"scale": 0.02}}))
-    other = {"fabric": {"gb_per_s": 10.0, "source": "another", "latency_us": 2.0}, "local": {"gb_per_s": 30.0}}
+    other = {"fabric": {"gb_per_s": 10.0, "source": "another", "latency_us": 2.0}}
     assert emulated == ids(tmp_path / "c", {"system.links": other, "system.emulation": {"scale": 0.01}})
+    # Local links are emulated where they have a rate, and told of where nothing is emulated.
+    local = {**links, "local": {"gb_per_s": 30.0}}
+    assert emulated.isdisjoint(ids(tmp_path / "d", {"system.links": local, "system.emulation": {"scale": 0.01}}))
+    assert ids(tmp_path / "e", {"system.links": local}) == ids(tmp_path / "plain", {"system.links": links})
 
 
 def test_a_new_axis_keeps_the_cells_of_the_default_value(tmp_path: Path) -> None:

@@ -95,7 +95,11 @@ def status(directory: Path | None, style: str) -> None:
         raise SystemExit(1)
     rates = up.spec.rates
     click.echo(f"SLURM_CONF={up.slurm_conf}")
-    for link, real in (("fabric", rates.fabric_gb_per_s), ("network", rates.network_gb_per_s)):
+    for link, real in (
+        ("local", rates.local_gb_per_s),
+        ("fabric", rates.fabric_gb_per_s),
+        ("network", rates.network_gb_per_s),
+    ):
         shaped = "not shaped" if real is None else f"{real * 8 * rates.scale:.3g} Gbit/s for {real:g} GB/s"
         click.echo(f"link {link}: {shaped}")
     for process in found.running:

@@ -128,6 +128,7 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
     needed = {
         "network": any(configuration.hosts > 1 for configuration in configurations),
         "fabric": any(configuration.fabric_devices_per_host > 0 for configuration in configurations),
+        "local": False,
     }
     for name, asked in needed.items():
         link: Link | None = getattr(system.links, name)
@@ -136,9 +137,10 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
             yield f"{where}: configurations {meaning}, but links.{name} has no rate; add gb_per_s there"
         elif link is not None and (rate := link.gb_per_s * 8 * system.emulation.scale) > FASTEST_GBIT_PER_S:
             most = FASTEST_GBIT_PER_S / 8 / link.gb_per_s
+            free = ", or remove links.local, and devices of a host share its loopback" if name == "local" else ""
             yield (
                 f"{source.place('emulation', 'scale')}: links.{name} would be emulated at {rate:.3g} Gbit/s, which one "
-                f"machine may not sustain; use at most {most:.2g}"
+                f"machine may not sustain; use at most {most:.2g}{free}"
             )
 
 

@@ -131,8 +131,9 @@ class Links(Model):
 class Emulation(Model):
     """Emulate the hosts on one Linux machine: network namespaces, joined by links at a fraction of the real rates.
 
-    Traffic inside a host is not limited. A device behind the fabric has a link at the scaled rate of `links.fabric`, and a host has
-    one at the scaled rate of `links.network`. Needs root or user namespaces, `ip` and `tc`; without them, runs share one loopback
+    A device behind the fabric has a link at the scaled rate of `links.fabric`, and a host has one at the scaled rate of
+    `links.network`. Where `links.local` has a rate, each device of a host's own has a link at its scaled rate; without it, traffic
+    inside a host is not limited. Needs root or user namespaces, `ip` and `tc`; without them, runs share one loopback
     interface and records say so. Only for devices that run on `cpu`."""
 
     scale: Annotated[float, Field(gt=0, le=1)] = 0.01

@@ -6,6 +6,7 @@ Records share this document as `links` of their composition (absent where the sy
     scale                                emulated rate over real rate
     {fabric,network}_gb_per_s            rate of the real links, one direction
     {fabric,network}_gbit_per_s          rate of the emulated links, one direction; null: not shaped
+    local_gb_per_s, local_gbit_per_s     the same between devices of a host; absent where they share its loopback
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 
 from campaign.config.system_file import Emulation, Links
 from campaign.fabrics.hardware import Composition
-from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, LinkRates
+from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, Link, LinkRates
 
+_ALWAYS: tuple[Link, ...] = ("fabric", "network")
 NOT_EMULATED = "links not emulated"
 NOT_CROSSED = "links not crossed: one program stands for all ranks"
 FLAGS: Mapping[str, str] = {
@@ -29,6 +31,7 @@ FLAGS: Mapping[str, str] = {
 def rates_of(emulation: Emulation, links: Links) -> LinkRates:
     """Rates of the links in the system file; links without a rate are not shaped."""
     return LinkRates(
+        local_gb_per_s=links.local and links.local.gb_per_s,
         fabric_gb_per_s=links.fabric and links.fabric.gb_per_s,
         network_gb_per_s=links.network and links.network.gb_per_s,
         scale=emulation.scale,
@@ -57,9 +60,14 @@ def links_document(rates: LinkRates, mode: str | None, reason: str = "") -> dict
     return {
         "emulated": mode,
         "reason": reason,
-        **rates.model_dump(),
-        "fabric_gbit_per_s": rates.gbit_per_s("fabric"),
-        "network_gbit_per_s": rates.gbit_per_s("network"),
+        **rates.model_dump(exclude={"local_gb_per_s"}),
+        **{f"{link}_gbit_per_s": rates.gbit_per_s(link) for link in _ALWAYS},
+        # Records of systems without local links stay as they are.
+        **(
+            {"local_gb_per_s": rates.local_gb_per_s, "local_gbit_per_s": rates.gbit_per_s("local")}
+            if rates.local_gb_per_s
+            else {}
+        ),
     }
 
 
@@ -71,13 +79,13 @@ def sentence(links: Mapping[str, Any], runs: int, of: int) -> str:
             f"Links are not emulated{share}: {links['reason']}. All ranks shared this machine's loopback, so attachment and the "
             "spread over hosts differ only by noise."
         )
-    fabric, network = (
+    local, fabric, network = (
         "not shaped"
-        if links[f"{link}_gbit_per_s"] is None
+        if links.get(f"{link}_gbit_per_s") is None
         else f"{links[f'{link}_gbit_per_s']:.3g} Gbit/s for {links[f'{link}_gb_per_s']:g} GB/s"
-        for link in ("fabric", "network")
+        for link in ("local", *_ALWAYS)
     )
     return (
         f"Links are emulated (network namespaces, {links['emulated']}) at {links['scale']:g} of the real rates, per direction: "
-        f"between a fabric device and its host {fabric}; between hosts {network}; between devices of a host not shaped{share}."
+        f"between a fabric device and its host {fabric}; between hosts {network}; between devices of a host {local}{share}."
     )

@@ -34,7 +34,7 @@ class RankPlace:
 
 
 class LocalPlacement:
-    """The hosts of one composition on this machine: names that share its loopback, or each emulated with a link per fabric device.
+    """The hosts of one composition on this machine: names that share its loopback, or each emulated with a link per device.
 
     links: see `Launcher.links`.
     """
@@ -142,9 +142,9 @@ class SlurmPlacement:
         """
         places = self._places(step)
         prefixes = {
-            rank: self._prefix(host, fabric_port)
-            for rank, (host, fabric_port) in enumerate(places)
-            if fabric_port is not None and (step.per_rank or rank == 0)
+            rank: self._prefix(host, port_of_rank)
+            for rank, (host, port_of_rank) in enumerate(places)
+            if port_of_rank and (step.per_rank or rank == 0)
         }
         given = {rank: each for rank, each in enumerate(self._used.given(step)) if each.prefix or each.environment}
         alone = len(set(places)) == 1
@@ -164,32 +164,34 @@ class SlurmPlacement:
         crossed = step.per_rank or self._cluster is None or len(set(self._places(step))) == 1
         return () if crossed else (NOT_CROSSED,)
 
-    def _places(self, step: Step) -> list[tuple[str, int | None]]:
-        """Host and fabric port of each rank; port None: a local device, or a real host."""
-        return [(host, self._fabric_port(host, number)) for host, number in step.ranks]
+    def _places(self, step: Step) -> list[tuple[str, str]]:
+        """Host and port of each rank; port empty: a local device without a link, or a real host."""
+        return [(host, self._port(host, number)) for host, number in step.ranks]
 
-    def _fabric_port(self, host: str, number: int) -> int | None:
+    def _port(self, host: str, number: int) -> str:
         devices = self._devices.get(host, [])
         if number >= len(devices):
             raise LaunchError(
                 f"{host}: the run needs device {number + 1}, but the composition has {len(devices)} there"
             )
         local = sum(device.local for device in devices)
-        return None if self._cluster is None or number < local else number - local
+        if self._cluster is None:
+            return ""
+        if number >= local:
+            return far_side(host, "fabric", number - local)
+        return far_side(host, "local", number) if self._cluster.spec.rates.local_gb_per_s else ""
 
-    def _prefix(self, host: str, port: int) -> tuple[str, ...]:
+    def _prefix(self, host: str, port: str) -> tuple[str, ...]:
         assert self._cluster is not None
         try:
-            return self._cluster.fabric_prefix(host, port)
+            return self._cluster.port_prefix(port)
         except KeyError as error:
             raise LaunchError(
-                f"{host} of the emulated cluster has no fabric port {port}: start it with `campaign cluster up` for this system"
+                f"{host} of the emulated cluster has no port {port}: start it with `campaign cluster up` for this system"
             ) from error
 
-    def _address(self, host: str, port: int | None) -> str:
-        if self._cluster is None:
-            return host
-        return self._cluster.addresses[host if port is None else far_side(host, port)]
+    def _address(self, host: str, port: str) -> str:
+        return host if self._cluster is None else self._cluster.addresses[port or host]
 
     def _named(self, step: Step) -> dict[str, str]:
         """CUDA_VISIBLE_DEVICES by host, where the fabric says what the host calls each device: Slurm would give any of them."""

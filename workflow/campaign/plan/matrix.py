@@ -184,6 +184,7 @@ def _system_identity(campaign: Campaign, configuration: Configuration, from_stor
                 f"{name}_gb_per_s": link and link.gb_per_s
                 for name, link in (("fabric", links.fabric), ("network", links.network))
             },
+            **({} if links.local is None else {"local_gb_per_s": links.local.gb_per_s}),
         }
     return identity
 

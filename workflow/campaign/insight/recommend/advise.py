@@ -81,11 +81,9 @@ def _by_metric(tables: Tables, asked: Asked, metric: Metric) -> tuple[Tables, As
 
 
 def _links(tables: Tables, system: SystemFile | None) -> dict[str, LinkStart]:
-    """What is known of the links; where they are emulated, those within a host are none, whatever the system file says of it."""
+    """What is known of the links, emulated ones at their scale."""
     stated = system.links.model_dump(mode="json") if system else {}
-    if system is None or system.emulation is None:
-        return link_starts(tables.links, stated)
-    return link_starts(tables.links, {**stated, "local": None}, system.emulation.scale)
+    return link_starts(tables.links, stated, system.emulation.scale if system and system.emulation else 1.0)
 
 
 def _words(cells: pd.DataFrame, named: Sequence[str], design: Design) -> dict[str, tuple[str, int, int]]:

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from campaign.launch.emulation.network import Held
-from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, LinkRates, far_side
+from campaign.launch.emulation.topology import EmulatedHost, EmulationSpec, LinkRates, namespaces
 
 DESCRIPTION = "cluster.json"
 """File in a cluster's directory that describes it."""
@@ -29,6 +29,12 @@ class ClusterHost(BaseModel):
     )
     fabric_ports: int = Field(
         default=0, ge=0, le=64, description="far sides behind a link of the fabric's rate: NAME-fabric0 .."
+    )
+    local_ports: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="the same for devices of the host's own, where local links have a rate: NAME-local0 ..",
     )
     registration: Registration = "static"
     """static: in slurm.conf; dynamic: registers itself and can come back with other devices; cloud: in slurm.conf as CLOUD, its
@@ -65,14 +71,14 @@ class ClusterSpec(BaseModel):
         names = [host.name for host in self.hosts]
         if len(set(names)) < len(names) or "control" in names:
             raise ValueError(f"host names have to differ, and `control` is the controller's: {', '.join(names)}")
-        if len(self.emulation().hosts) + sum(host.fabric_ports for host in self.hosts) > 200:
-            raise ValueError("hosts and fabric ports have to be at most 200 together")
+        if len(namespaces(self.emulation())) > 200:
+            raise ValueError("hosts and ports have to be at most 200 together")
         return self
 
     def emulation(self) -> EmulationSpec:
         """The hosts and links underneath."""
         hosts = [
-            EmulatedHost(name=host.name, local_devices=host.devices, fabric_devices=host.fabric_ports)
+            EmulatedHost(name=host.name, local_devices=host.local_ports, fabric_devices=host.fabric_ports)
             for host in self.hosts
         ]
         return EmulationSpec(hosts=tuple(hosts), rates=self.rates)
@@ -95,7 +101,7 @@ class Cluster(BaseModel):
     spec: ClusterSpec  # what was asked for
     held: Held  # its namespaces
     control_address: str  # address of the controller
-    addresses: dict[str, str]  # address of each host and fabric port
+    addresses: dict[str, str]  # address of each host and port
     interface: str  # the one interface that is visible outside
 
     @property
@@ -109,9 +115,9 @@ class Cluster(BaseModel):
         """The argv to put before a command so that it runs on a host, from outside the cluster."""
         return self.held.prefix(host)
 
-    def fabric_prefix(self, host: str, port: int) -> tuple[str, ...]:
-        """The argv to put before a rank's command inside a job of root, so that it stands behind a fabric port of its host."""
-        return self.held.inner_prefix(far_side(host, port))
+    def port_prefix(self, port: str) -> tuple[str, ...]:
+        """The argv to put before a rank's command inside a job of root, so that it stands behind a port, such as host1-fabric0."""
+        return self.held.inner_prefix(port)
 
 
 def environment(cluster: Cluster) -> dict[str, str]:

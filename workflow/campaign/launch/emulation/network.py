@@ -60,7 +60,7 @@ class Emulation:
 
     def __init__(self, spec: EmulationSpec, held: Held, addresses: Mapping[str, IPv4Address]) -> None:
         self.spec = spec
-        self.places = places(spec.hosts)
+        self.places = places(spec)
         self.held = held
         self._addresses = dict(addresses)
 
@@ -89,7 +89,7 @@ def emulated(spec: EmulationSpec) -> Iterator[Emulation]:
     EmulationUnavailable names what this machine lacks.
     """
     plan = layout(spec)
-    keeper = Keeper.start([(name, None) for name in namespaces(spec.hosts)], plan.batches)
+    keeper = Keeper.start([(name, None) for name in namespaces(spec)], plan.batches)
     try:
         yield Emulation(spec, keeper.held, plan.addresses)
     finally:

@@ -1,14 +1,16 @@
 """Which hosts there are, which devices stand behind which link, and the `ip` and `tc` lines that make it so. Pure.
 
-Every host is a network namespace. Its local devices live in it and talk through its loopback. Each fabric device has a namespace of
-its own behind a link shaped to the fabric's rate; hosts are joined by a bridge through links shaped to the network's rate:
+Every host is a network namespace. Each fabric device has a namespace of its own behind a link shaped to the fabric's rate; so has
+each local device where local links have a rate, otherwise local devices live in the host and talk through its loopback. Hosts are
+joined by a bridge through links shaped to the network's rate:
 
-    host1 (local devices) ── network link ──┐
+    host1 ── network link ───────────────────┐
+      ├─ local link ─── host1-local0         │
       ├─ fabric link ── host1-fabric0        network (bridge)
       └─ fabric link ── host1-fabric1        │
-    host2 (local devices) ── network link ──┘
+    host2 ── network link ───────────────────┘
 
-So two local devices of a host meet no link, a fabric device meets the fabric link on every way out, and two hosts meet the network.
+So a device meets the link of its kind on every way out, and two hosts meet the network. A way is as fast as the slowest on it.
 """
 
 from __future__ import annotations
@@ -32,10 +34,19 @@ _BURST_S = 0.002
 _QUEUE_MS = 100
 
 
+Link = Literal["local", "fabric", "network"]
+
+
 class LinkRates(BaseModel):
-    """Rates of the links that stand for a fabric and a network."""
+    """Rates of the links that stand for those inside of a host, a fabric and a network."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    local_gb_per_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="one direction of the link between a local device and its host; none: they share the host's loopback",
+    )
 
     fabric_gb_per_s: float | None = Field(
         default=None,
@@ -47,9 +58,9 @@ class LinkRates(BaseModel):
     )
     scale: float = Field(default=0.01, gt=0, description="emulated rate over real rate, the same for every link")
 
-    def gbit_per_s(self, link: Literal["fabric", "network"]) -> float | None:
+    def gbit_per_s(self, link: Link) -> float | None:
         """The emulated rate of a link, one direction; None where it is not shaped."""
-        real = self.fabric_gb_per_s if link == "fabric" else self.network_gb_per_s
+        real: float | None = getattr(self, f"{link}_gb_per_s")
         return None if real is None else real * 8 * self.scale
 
 
@@ -59,9 +70,9 @@ class EmulatedHost(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(
-        pattern=r"^[a-z][a-z0-9-]{0,30}$", description="host name; its fabric devices are NAME-fabric0 .."
+        pattern=r"^[a-z][a-z0-9-]{0,30}$", description="host name; its devices are NAME-local0 .. and NAME-fabric0 .."
     )
-    local_devices: int = Field(ge=0, description="devices in the host: they talk through its loopback")
+    local_devices: int = Field(ge=0, description="devices in the host, each with a link where local links have a rate")
     fabric_devices: int = Field(
         default=0, ge=0, description="devices behind the fabric: each has a shaped link to the host"
     )
@@ -73,14 +84,14 @@ class EmulationSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hosts: tuple[EmulatedHost, ...] = Field(min_length=1, description="hosts in the order of their ranks")
-    rates: LinkRates = LinkRates()  # rates of the fabric and network links
+    rates: LinkRates = LinkRates()  # rates of the links
 
     @model_validator(mode="after")
     def _names_differ(self) -> EmulationSpec:
-        names = namespaces(self.hosts)
+        names = namespaces(self)
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"host names have to differ, also from the fabric devices' NAME-fabric0 ..: {', '.join(twice)}"
+                f"host names have to differ, also from the devices' NAME-local0 .. and NAME-fabric0 ..: {', '.join(twice)}"
             )
         return self
 
@@ -103,30 +114,38 @@ class Layout:
     batches: tuple[Batch, ...]
 
 
-def places(hosts: tuple[EmulatedHost, ...]) -> tuple[str, ...]:
+def places(spec: EmulationSpec) -> tuple[str, ...]:
     """The namespace of each device: host by host, a host's local devices before its fabric devices."""
-    return tuple(
-        name
-        for host in hosts
-        for name in [host.name] * host.local_devices + [far_side(host.name, n) for n in range(host.fabric_devices)]
-    )
+    found: list[str] = []
+    for host in spec.hosts:
+        behind = [far_side(host.name, link, number) for link, number in _links(host, spec.rates)]
+        found += [host.name] * (host.local_devices + host.fabric_devices - len(behind)) + behind
+    return tuple(found)
 
 
-def namespaces(hosts: tuple[EmulatedHost, ...]) -> list[str]:
-    """Every namespace of the hosts: their own, and one a fabric device."""
+def namespaces(spec: EmulationSpec) -> list[str]:
+    """Every namespace of the hosts: their own, and one for each device behind a link."""
     return [
-        name for host in hosts for name in (host.name, *(far_side(host.name, i) for i in range(host.fabric_devices)))
+        name
+        for host in spec.hosts
+        for name in (host.name, *(far_side(host.name, *each) for each in _links(host, spec.rates)))
     ]
 
 
-def far_side(host: str, port: int) -> str:
-    """The namespace of the device on a fabric port of a host."""
-    return f"{host}-fabric{port}"
+def _links(host: EmulatedHost, rates: LinkRates) -> list[tuple[Link, int]]:
+    """Links from a host to its devices, by kind and number."""
+    local = 0 if rates.local_gb_per_s is None else host.local_devices
+    return [*(("local", n) for n in range(local)), *(("fabric", n) for n in range(host.fabric_devices))]
+
+
+def far_side(host: str, link: Link, number: int) -> str:
+    """The namespace of the device behind a link of a host."""
+    return f"{host}-{link}{number}"
 
 
 def layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> Layout:
     """Namespaces, addresses and the lines that make and shape the links. ValueError: the network is too small."""
-    names = namespaces(spec.hosts)
+    names = namespaces(spec)
     # The last two addresses of a network are kept for the namespace of the bridge and for the outside.
     if len(names) > network.num_addresses - 4:
         raise ValueError(f"{len(names)} namespaces do not fit into {network}")
@@ -152,18 +171,17 @@ def _host_batches(
     ]
     outside = (_pair(port, "uplink", host.name), f"link set {port} master {BRIDGE}", f"link set {port} up")
     batches = [Batch(HOME, "ip", outside)]
-    shaped = [(HOME, port, "network"), (host.name, "uplink", "network")]
+    shaped: list[tuple[str, str, Link]] = [(HOME, port, "network"), (host.name, "uplink", "network")]
     far: list[Batch] = []
-    for number in range(host.fabric_devices):
-        name, end = far_side(host.name, number), f"fabric{number}"
+    for link, number in _links(host, rates):
+        name, end = far_side(host.name, link, number), f"{link}{number}"
         inside += [_pair(end, INTERFACE, name), f"link set {end} master {INTERFACE}", f"link set {end} up"]
         address = f"address add {addresses[name]}/{prefix} dev {INTERFACE}"
         far.append(Batch(name, "ip", ("link set lo up", f"link set {INTERFACE} up", address)))
-        shaped += [(host.name, end, "fabric"), (name, INTERFACE, "fabric")]
+        shaped += [(host.name, end, link), (name, INTERFACE, link)]
     batches += [Batch(host.name, "ip", tuple(inside)), *far]
     for namespace, interface, link in shaped:
-        rate = rates.gbit_per_s("fabric" if link == "fabric" else "network")
-        if rate is not None:
+        if (rate := rates.gbit_per_s(link)) is not None:
             batches.append(Batch(namespace, "tc", (shaping(interface, rate),)))
     return batches
 

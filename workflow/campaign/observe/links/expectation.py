@@ -57,11 +57,11 @@ def _rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
     known = {
         name: link.gb_per_s * (scale or 1.0) for name in (LOCAL, FABRIC, "network") if (link := getattr(links, name))
     }
-    if scale is not None:
-        known.pop(LOCAL, None)  # devices of one emulated host talk freely
     found = {}
     for kind in KINDS:
         crossed = [known[link] for link in links_of(kind) if link in known]
+        if crossed and scale is not None and LOCAL in known:
+            crossed.append(known[LOCAL])  # of local devices all ways cross it; a kind of way is judged as a whole
         # A real link that the file does not tell may be the slowest; an emulated one is not shaped then.
         if crossed and (scale is not None or len(crossed) == len(links_of(kind))):
             found[kind] = min(crossed)

@@ -254,7 +254,7 @@ def _hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Clust
         try:
             with Path("/proc/self/ns/net").open() as here:
                 keeper = Keeper.start(
-                    [(name, name.partition("-")[0]) for name in namespaces(spec.emulation().hosts)],
+                    [(name, name.partition("-")[0]) for name in namespaces(spec.emulation())],
                     [outside, *plan.batches, joined, reached],
                     isolated_as="control",
                     commands=[("mount", "--bind", str(directory / "etc" / "hosts"), "/etc/hosts")],

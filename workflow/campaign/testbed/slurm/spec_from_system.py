@@ -66,6 +66,7 @@ def _host(group: HostGroup, name: str, ports: int, system: SystemFile) -> Cluste
         devices=own if registration == "dynamic" else own + ports,
         devices_max=own + ports,
         fabric_ports=ports,
+        local_ports=own if system.emulation and system.links.local else 0,
         registration=registration,
     )
 
