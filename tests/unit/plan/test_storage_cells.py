@@ -58,6 +58,37 @@ def test_an_emulated_rate_makes_new_cells_of_those_that_read_and_of_no_others(tm
     assert ids(tmp_path, NVME) == ids(tmp_path, {**NVME, "system.storage": SLOW}) <= before
 
 
+def test_a_real_rate_limits_emulated_storage_by_the_scale_and_nothing_else(tmp_path: Path) -> None:
+    emulated = {
+        **READ,
+        "system.emulation": {"scale": 0.008},
+        "system.links": {"fabric": {"gb_per_s": 12.0}},
+        "system.devices": {"cpu-rank": {"runs_on": "cpu"}},
+    }
+    places: dict[str, dict[str, Any]] = {
+        "real": {"gb_per_s": 3.2, "source": "a data sheet"},
+        "scaled": {"emulated_gb_per_s": 0.0256},
+        "unknown": {},
+    }
+    storage = {
+        name: {"system.storage": {"local": {"path": "/scratch"}, "nvme": {"path": "/nvme", **place}}}
+        for name, place in places.items()
+    }
+    of_scaled = ids(tmp_path / "a", {**emulated, **storage["scaled"]})
+    assert ids(tmp_path / "b", {**emulated, **storage["real"]}) == of_scaled
+    assert ids(tmp_path / "c", {**emulated, **storage["unknown"]}) != of_scaled
+    # Without emulation a real rate is the storage's own, and is only told of.
+    of_unknown = ids(tmp_path / "d", {**READ, **storage["unknown"]})
+    assert ids(tmp_path / "e", {**READ, **storage["real"]}) == of_unknown
+    assert ids(tmp_path / "f", {**READ, **storage["scaled"]}) != of_unknown
+    system = load(tmp_path / "g", {**emulated, **storage["real"]}).system
+    assert system.storage_limit_gb_per_s("nvme") == 0.0256
+    assert system.storage_limit_gb_per_s("local") is None
+    both = {"system.storage": {"nvme": {"path": "/nvme", "gb_per_s": 3.2, "emulated_gb_per_s": 1.0}}}
+    with pytest.raises(ConfigError, match="keep gb_per_s"):
+        load(tmp_path / "h", {**READ, **both})
+
+
 def test_a_cell_s_id_is_the_hash_of_its_specification(tmp_path: Path) -> None:
     campaign = load(tmp_path, {**READ, "system.storage": SLOW})
     for cell in expand(campaign).cells:

@@ -241,6 +241,22 @@ def test_the_page_repeats_the_links_of_the_system_file_and_says_nothing_without(
     ) in context_document(gather(given, tmp_path / "none"))["notes"]
 
 
+def test_the_page_tells_real_and_emulated_rates_of_storage(tmp_path: Path) -> None:
+    storage = {"local": {"path": "/a"}, "nvme": {"path": "/b", "gb_per_s": 3.2, "source": "a data sheet"}}
+    emulated = {
+        "system.emulation": {"scale": 0.008},
+        "system.links": {"fabric": {"gb_per_s": 12}},
+        "system.devices": {"cpu-rank": {"runs_on": "cpu"}},
+    }
+    for name, changes, limit in (
+        ("real", {}, ""),
+        ("emulated", emulated, ", emulated at 0.0256 GB/s for all ranks of a host"),
+    ):
+        campaign = load(tmp_path / name, {**changes, "system.storage": storage})
+        (said,) = (n for n in context_document(gather(campaign, tmp_path / "none"))["notes"] if "Storage" in n)
+        assert said == f"Storage by the system file: nvme 3.2 GB/s (a data sheet){limit}."
+
+
 def test_a_plan_in_the_results_is_all_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells and their order are those of the plan's documents, however often a configuration is composed."""
     changes = {"campaign.protocol.compositions": 3, "campaign.protocol.repetitions": 4}

@@ -86,9 +86,21 @@ class StoragePlace(Model):
 
     path: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]
     """Directory that runs may write to. Each run writes below it and removes its files afterwards."""
+    gb_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Read rate in GB/s of the real storage, for all ranks of a host together. The report repeats it. Under `emulation`, ranks read
+    no faster than this times the scale; that rate is part of a cell's identity, and records state that it is emulated."""
+    source: str = ""
+    """Source of the rate."""
     emulated_gb_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Limit of the read rate in GB/s for all ranks of a host together, to emulate storage behind a link. The rate is part of a
-    cell's identity, and records state that it is emulated."""
+    """Limit of the read rate as it is, without a scale, also without `emulation`. `gb_per_s` replaces it under `emulation`."""
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> StoragePlace:
+        if self.gb_per_s is not None and self.emulated_gb_per_s is not None:
+            raise ValueError(
+                "gives gb_per_s and emulated_gb_per_s; keep gb_per_s, the rate of the real storage, which `emulation` scales"
+            )
+        return self
 
 
 class DeviceModel(Model):
@@ -295,6 +307,16 @@ class SystemFile(Model):
         """Whether the composition chooses the hosts, and not Slurm."""
         chosen = self.slurm.placement or ("scheduler" if self.fabric["kind"] == "static" else "pinned")
         return chosen == "pinned" and self.slurm.strategy != "resume"
+
+    def storage_limit_gb_per_s(self, kind: Storage) -> float | None:
+        """What all ranks of a host together read from a kind of storage at most, where that is emulated."""
+        place = self.storage.get(kind)
+        if place is None:
+            return None
+        if place.gb_per_s is None or self.emulation is None:
+            return place.emulated_gb_per_s
+        # Rounded, so that a rate and its scale make the same cells as their product.
+        return float(f"{place.gb_per_s * self.emulation.scale:.12g}")
 
     def allowed_hosts(self) -> tuple[str, ...]:
         """Names of the hosts that may be composed; empty for all."""

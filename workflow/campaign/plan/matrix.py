@@ -170,9 +170,9 @@ def _system_identity(campaign: Campaign, configuration: Configuration, from_stor
     }
     if launch := launch_identity(campaign.system, configuration):
         identity["launch"] = launch
-    place = campaign.system.storage.get(configuration.storage) if from_storage else None
-    if place is not None and place.emulated_gb_per_s is not None:
-        identity["storage"] = {"emulated_gb_per_s": place.emulated_gb_per_s}
+    limit = campaign.system.storage_limit_gb_per_s(configuration.storage) if from_storage else None
+    if limit is not None:
+        identity["storage"] = {"emulated_gb_per_s": limit}
     if campaign.system.emulation is not None:
         links, emulation = campaign.system.links, campaign.system.emulation
         paces = {model: emulation.pace[model] for model in configuration.models if model in emulation.pace}

@@ -148,7 +148,8 @@ class Session:
         return self._record(run, ended, outcome, log, self._samples(run, ended, outcome))
 
     def _run_of(self, cell: Cell, repetition: int, workload: Workload) -> Run:
-        place = self.campaign.system.storage.get(cell.configuration.storage)
+        kind, system = cell.configuration.storage, self.campaign.system
+        place = system.storage.get(kind)
         inputs = inputs_of(workload, {**workload.options, **cell.options}, self.campaign.inputs)
         composition = self.obtained.composition
         return Run(
@@ -157,7 +158,7 @@ class Session:
             replace(composition, hosts=composition.hosts[:1]) if cell.reference else composition,
             self.work / "runs" / f"{cell.id}.{repetition}",
             self.campaign.device_of(cell.configuration).runs_on,
-            storage=Storage(Path(place.path), place.emulated_gb_per_s) if place else None,
+            storage=Storage(Path(place.path), system.storage_limit_gb_per_s(kind)) if place else None,
             peak_tflops=self._peak_tflops(cell),
             launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
             files={text: file.path for text, file in inputs.items()},

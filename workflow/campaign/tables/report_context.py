@@ -38,7 +38,7 @@ FLAGS = {
     IMPORTED: "it was read from a log that was made without this program; hardware and software are as its map states them",
     NOT_STEADY: "step times still had a trend when the warm-up reached `warmup_steps_max`; the window was measured all the same",
     "exit_hang": "a rank measured well, then did not exit by itself and was ended",
-    "storage emulated": "samples were read no faster than the system file says, in place of a link that is not there",
+    "storage emulated": "samples were read no faster than the system file says, in place of storage that is not there",
     "storage is the host's memory": "the storage's file system keeps its files in memory, so that nothing was read from a device",
     **LINK_FLAGS,
 }
@@ -93,6 +93,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *_emulation(campaign),
             *_links(collected),
             *_emulated_links(collected),
+            *_storage(campaign),
             *_targets(collected.matrix),
             *_not_adjusted(collected),
             *(f"{note[0].upper()}{note[1:]}." for note in collected.matrix.notes),
@@ -257,6 +258,25 @@ def _links(collected: Collected) -> list[str]:
             said.append(f"{meaning} {link.gb_per_s:g} GB/s one way{latency}{source}")
     measured = "" if collected.links else ", not measured"
     return [f"Links by the system file{measured}: {'; '.join(said)}."] if said else []
+
+
+def _storage(campaign: Campaign) -> list[str]:
+    """Rates of storage as the system file gives them, and what ranks could read where it is emulated."""
+    said = []
+    for kind, place in campaign.system.storage.items():
+        limit = campaign.system.storage_limit_gb_per_s(kind)
+        if place.gb_per_s is None and limit is None:
+            continue
+        real = (
+            ""
+            if place.gb_per_s is None
+            else f" {place.gb_per_s:g} GB/s" + (f" ({place.source})" if place.source else "")
+        )
+        emulated = (
+            "" if limit is None else f"{',' if real else ''} emulated at {limit:.3g} GB/s for all ranks of a host"
+        )
+        said.append(f"{kind}{real}{emulated}")
+    return [f"Storage by the system file: {'; '.join(said)}."] if said else []
 
 
 def _emulated_links(collected: Collected) -> list[str]:

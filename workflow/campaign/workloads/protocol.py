@@ -21,7 +21,7 @@ from campaign.workloads.log_reader import Log
 
 @dataclass(frozen=True)
 class Storage:
-    """A directory on the configuration's kind of storage; gb_per_s: the rate of a host's link to it, where emulated."""
+    """A directory on the configuration's kind of storage; gb_per_s: what a host reads from it at most, where emulated."""
 
     path: Path
     gb_per_s: float | None = None
