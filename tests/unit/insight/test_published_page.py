@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from campaign.cli.main import main
 from campaign.errors import RecordError
 from campaign.report import page as report
+from campaign.tables.io import write
 from tests import reference_campaign as reference
 
 FIGURE = {
@@ -95,3 +100,18 @@ def test_a_damaged_part_is_named(context: dict[str, Any]) -> None:
     claims = [{**claim, "verdict": "perhaps"} for claim in context["published"]["claims"]]
     with pytest.raises(RecordError, match=r"published\.claims\.0\.verdict"):
         page({**context, "published": {**context["published"], "claims": claims}})
+
+
+def test_the_command_shows_campaigns_beside_their_claims_and_counts_them(tmp_path: Path) -> None:
+    of = reference.tables("bitfusion")
+    inputs = {"bitfusion.t1.gpu_gpu": ["system.links.local"]}
+    write(replace(of, context={**of.context, "inputs": inputs}), tmp_path / "tables")
+    done = CliRunner().invoke(
+        main, ["published", str(tmp_path), "--output", str(tmp_path / "page.html")], terminal_width=200
+    )
+    assert done.exit_code == 0, done.output
+    assert "taken as given: system.links.local" in " ".join(done.output.split())
+    assert "2 of 10 claims can be reached: 2 inside the stated range" in " ".join(done.output.split())
+    whole = (tmp_path / "page.html").read_text()
+    assert "<b>2 of 10 claims can be reached" in whole
+    assert "1 is an input" in whole

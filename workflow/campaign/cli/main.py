@@ -30,6 +30,7 @@ _COMMANDS = {
     "inventory": ("compose", "Show the system's hosts and devices, and who holds them."),
     "measure": ("measure", "Measure the runs of one lease that have no record."),
     "plan": ("plan", "Show what would be measured, in which order, and at what cost."),
+    "published": ("published", "Show campaigns beside published claims, and how many of these they reach."),
     "recommend": ("recommend", "Recommend what to build, from measured cells and model predictions."),
     "redo": ("run", "Move the records that match aside, so that 'campaign run' measures their runs again."),
     "release": ("compose", "Release a composition that is kept, or what dead processes left (--orphans)."),

@@ -82,6 +82,34 @@ class ModelHere(_Closed):
     """Samples a device took in one step in the document, where one batch stands for all its claims."""
 
 
+class ChoiceValue(_Closed):
+    """One way in which the document's runs may have been made."""
+
+    value: Scalar
+    """Value of the axis or option."""
+    words: str
+    """The same in words."""
+    stated: bool = False
+    """Whether the document, or the program that it names, says that it was so."""
+
+
+class Choice(_Closed):
+    """How the document's runs were made in one respect, where it leaves that open or says it in passing.
+
+    A claim is judged once for each value that a campaign has cells of. It agrees where it agrees under every value that is
+    stated; where none is, under every value.
+    """
+
+    axis: str
+    """Axis or option of cells."""
+    values: tuple[ChoiceValue, ...] = Field(min_length=2)
+    """The ways. Cells with another value are no part of the choice."""
+    when: str = "True"
+    """Cells that the choice concerns: an expression over the axes."""
+    why: str = ""
+    """What the document says of it."""
+
+
 class Here(_Closed):
     """How a campaign's cells are held against a claim."""
 
@@ -101,6 +129,8 @@ class Here(_Closed):
     """Further axes in which the two are equal, such as `ranks` where hosts and devices vary."""
     columns: tuple[str, ...] = ()
     """Metrics of runs, added up."""
+    bytes_per_step: tuple[str, ...] = ()
+    """Where runs have none of `columns`: their metrics of bytes in a step, added up and divided by the time of a step, in GB/s."""
     times_ranks: bool = False
     """The metric is that of one device and is to be multiplied by the devices in use."""
     along: str = ""
@@ -142,6 +172,8 @@ class Claim(_Closed):
     """How `accept` follows from the wording."""
     note: str = ""
     """A remark for people."""
+    if_predicted: str = ""
+    """What a prediction from numbers of single devices leaves out that the document's runs had."""
     says: str
     """The claim in words."""
     here: Here | None = None
@@ -179,6 +211,8 @@ class ReferenceSet(_Closed):
     """Options of workloads that expressions may name beside the axes of every cell."""
     models: dict[str, ModelHere] = Field(default_factory=dict)
     """The document's models, by name."""
+    choices: tuple[Choice, ...] = ()
+    """In what the document's runs may have been made in more than one way."""
     claims: tuple[Claim, ...]
     """The claims."""
     checks: tuple[Check, ...] = ()
@@ -197,6 +231,10 @@ class ReferenceSet(_Closed):
         for claim in self.claims:
             if claim.here is not None:
                 self._check(claim.id, claim.here)
+        for choice in self.choices:
+            if choice.axis not in self.axes:
+                raise ValueError(f"choices: '{choice.axis}' is not an axis; there are: {', '.join(sorted(self.axes))}")
+            self._check_expression("choices", choice.when)
         return self
 
     def _check(self, name: str, here: Here) -> None:
@@ -207,10 +245,13 @@ class ReferenceSet(_Closed):
         if unknown := sorted({*here.vary, *here.under, *here.keep}.difference(axes)):
             raise ValueError(f"{name}: not axes: {', '.join(unknown)}; there are: {', '.join(sorted(axes))}")
         for text in filter(None, (here.of, here.against)):
-            try:
-                parse(text, axes, name)
-            except ConfigError as error:
-                raise ValueError(str(error)) from error
+            self._check_expression(name, text)
+
+    def _check_expression(self, name: str, text: str) -> None:
+        try:
+            parse(text, self.axes, name)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
 
     @property
     def axes(self) -> frozenset[str]:

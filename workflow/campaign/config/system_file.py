@@ -127,6 +127,8 @@ class Link(Model):
     """Latency in microseconds."""
     source: str = ""
     """Source of the numbers."""
+    uses: tuple[str, ...] = ()
+    """Published claims (their ids) that the numbers come from. The report does not judge these claims."""
 
 
 class Links(Model):

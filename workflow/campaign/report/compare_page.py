@@ -31,9 +31,10 @@ def compare_page(comparison: Comparison, back: str = "") -> str:
     return filled("compare.html.j2", {**_context(comparison), "back": back})
 
 
-def claims_page(name: str, said: Mapping[str, Any]) -> str:
-    """The page of a campaign beside published claims; said: `campaign.insight.published.claims.held_against`."""
-    return filled("claims.html.j2", {"name": name, "published": published(PublishedSaid.model_validate(said), ())})
+def claims_page(name: str, said: Mapping[str, Any], score: str = "") -> str:
+    """The page of a campaign beside published claims; said: `campaign.insight.published.claims.held_against`; score: in words."""
+    claims = published(PublishedSaid.model_validate(said), ())
+    return filled("claims.html.j2", {"name": name, "published": claims, "score": score})
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:

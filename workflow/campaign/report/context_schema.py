@@ -97,6 +97,19 @@ class PublishedDocument(_Closed):
     note: str = ""
 
 
+class PublishedCase(_Closed):
+    """A claim under one way in which the document's runs may have been made."""
+
+    words: str
+    stated: bool = Field(description="whether the document says that it was so, or leaves all ways open")
+    verdict: Literal["agrees", "differs", "undecided"]
+    here: str
+    values: tuple[float, ...] = Field(default=(), description="least and most of what is here")
+    off_pct: float | None = Field(
+        default=None, description="distance from what the claim accepts, in percent of its nearer end; null for none"
+    )
+
+
 class PublishedClaim(_Closed):
     """One claim of a publication beside what was measured here, both in words (`campaign.insight.published.claims`)."""
 
@@ -109,13 +122,21 @@ class PublishedClaim(_Closed):
     told: str = Field(default="", description="what it says with its number, where the words do not hold that")
     conditions: str
     note: str = ""
-    verdict: Literal["agrees", "differs", "undecided", "not measured here"]
+    verdict: Literal["agrees", "differs", "undecided", "not measured here", "input"]
     other: tuple[str, ...] = Field(default=(), description="conditions here that are not the document's")
     other_program: bool = Field(default=False, description="whether the program is the only one of these")
     here: str = ""
     of: str = Field(default="", description="which cells it is of")
     reason: str = Field(default="", description="why there is nothing here")
     cells: tuple[str, ...] = ()
+    cases: tuple[PublishedCase, ...] = Field(
+        default=(), description="one, or one for each way that the document leaves open"
+    )
+    accept: tuple[float | None, float | None] = Field(
+        default=(None, None), description="what agrees, in the unit of the cases"
+    )
+    if_predicted: str = Field(default="", description="what a prediction leaves out")
+    scored: bool = Field(default=False, description="whether it says something about how fast compositions are")
 
 
 class PublishedSaid(_Closed):
@@ -170,5 +191,8 @@ class ContextDocument(_Closed):
     schema_versions: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict, description="what a flag of a run means")
     references: tuple[dict[str, Any], ...] = Field(default=(), description="sets of published claims, `published/1`")
+    inputs: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="published claims that the campaign's files take as given, and where"
+    )
     published: PublishedSaid = Field(default=PublishedSaid(), description="the same beside what was measured, in words")
     forecast: tuple[ForecastSaid, ...] = ()

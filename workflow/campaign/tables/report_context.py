@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from campaign.config import launch_prefix_rules
+from campaign.config.claims_as_inputs import claims_as_inputs
 from campaign.config.primary_metric import declared_metrics
 from campaign.config.resolve import Campaign
 from campaign.documents.operation_times import OPERATIONS
@@ -112,6 +113,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
         "references": document.get("references", []),
+        "inputs": claims_as_inputs({name: document[name] for name in ("system", "workloads")}),
     }
 
 

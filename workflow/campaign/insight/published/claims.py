@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from campaign import wording
-from campaign.config.published_file import Claim, ReferenceSet, from_document
-from campaign.insight.published import NOT_HERE
-from campaign.insight.published.judgement import judge, others
+from campaign.config.published_file import Claim, Here, ReferenceSet, from_document
+from campaign.insight.published import INPUT, NOT_HERE
+from campaign.insight.published.choices import Case, cases
+from campaign.insight.published.judgement import accepted, judge, off_pct, others, together
 from campaign.insight.published.quantities import Found, Value, found
 from campaign.insight.published.selection import NotHere, only_the_program
 from campaign.statistics.comparable_cells import option_columns
@@ -32,6 +34,8 @@ _UNIT = {
     "samples": "",
 }
 _READ = ("state", "failures", "n_ok", "mean")
+# What says nothing about how fast compositions are.
+_NO_SPEED = ("planned_runs", "outcome", "largest_batch", "host_", "link")
 _OUTCOME = {"ok": "fits", "out_of_memory": "runs out of memory"}
 # What a computed number is of, where the claim's words may not say it.
 _QUANTITY = {
@@ -91,31 +95,66 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
         "told": told(claim),
         "conditions": conditions(claim.conditions),
         "note": claim.note,
+        "if_predicted": claim.if_predicted,
     }
+    nothing: dict[str, Any] = {"other": [], "here": "", "of": "", "cells": []}
+    if places := tables.context.get("inputs", {}).get(claim.id):
+        return {**said, **nothing, "verdict": INPUT, "reason": f"taken as given: {', '.join(places)}"}
     try:
-        of = found(claim, names, tables)
+        found_here = _found(claim, list(_under(claim, names, tables)))
     except NotHere as reason:
-        return {**said, "verdict": NOT_HERE, "other": [], "here": "", "of": "", "reason": str(reason), "cells": []}
-    return {**said, **_found(claim, of)}
+        return {**said, **nothing, "verdict": NOT_HERE, "reason": str(reason)}
+    return {**said, **found_here}
 
 
-def _found(claim: Claim, of: Found) -> dict[str, Any]:
-    assert claim.here is not None
-    verdict, agreeing = judge(claim, claim.here, of)
-    missed = others(claim, claim.here, of)
-    several = len(of.values) > 1 and of.trend is None
-    counted = f" ({agreeing} of {len(of.values)} agree)" if several and verdict != "agrees" else ""
-    cells = list(dict.fromkeys(cell for value in of.values for cell in value.cells))
-    words = [value.words for value in of.values]
-    noun = "cell" if claim.here.compute in ("metric", "outcome") else "comparison"
+def _under(claim: Claim, names: ReferenceSet, tables: Tables) -> Iterator[tuple[Case, Found]]:
+    """What is here of a claim in each case. NotHere: in none, nor in all cells together, and why."""
+    some = False
+    for case in cases(claim, names, tables):
+        with suppress(NotHere):
+            yield case, found(claim, names, case.tables)
+            some = True
+    if not some:
+        yield Case("", True, tables), found(claim, names, tables)
+
+
+def _found(claim: Claim, under: Sequence[tuple[Case, Found]]) -> dict[str, Any]:
+    here_ = claim.here
+    assert here_ is not None
+    # What the document says it did decides; where only other ways were measured, all of them do.
+    counted = [(case, of) for case, of in under if case.stated] or under
+    values = [value for _, of in counted for value in of.values]
+    missed = dict.fromkeys(name for _, of in counted for name in others(claim, here_, of))
+    found_cells = list(dict.fromkeys(cell for value in values for cell in value.cells))
+    words = list(dict.fromkeys(value.words for value in values))
+    noun = "cell" if here_.compute in ("metric", "outcome") else "comparison"
+    told_cases = [_case(claim, here_, case, of) for case, of in under]
     return {
-        "verdict": verdict,
+        "verdict": together([judge(claim, here_, of)[0] for _, of in counted]),
         "other": list(missed),
-        "other_program": only_the_program(missed),
-        "here": f"{here(claim, of)}{counted}",
+        "other_program": only_the_program(list(missed)),
+        "here": "; ".join(f"{each['words']}: {each['here']}" if each["words"] else each["here"] for each in told_cases),
         "of": first(words) if len(words) <= _MOST else wording.plural(len(words), noun),
         "reason": "",
-        "cells": cells[:20],
+        "cells": found_cells[:20],
+        "cases": told_cases,
+        "accept": list(accepted(claim, here_)),
+        "scored": claim.kind not in ("spec", "version") and not here_.compute.startswith(_NO_SPEED),
+    }
+
+
+def _case(claim: Claim, here_: Here, case: Case, of: Found) -> dict[str, Any]:
+    verdict, agreeing = judge(claim, here_, of)
+    several = len(of.values) > 1 and of.trend is None
+    counted = f" ({agreeing} of {len(of.values)} agree)" if several and verdict != "agrees" else ""
+    numbers = sorted(float(value.value) for value in of.values if not isinstance(value.value, str))
+    return {
+        "words": case.words,
+        "stated": case.stated,
+        "verdict": verdict,
+        "here": f"{here(claim, of)}{counted}",
+        "values": list(dict.fromkeys([*numbers[:1], *numbers[-1:]])),
+        "off_pct": off_pct(claim, here_, of),
     }
 
 

@@ -10,6 +10,7 @@ differ; their intervals hold together at 95 %.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Literal
 
 from campaign.config.published_file import Claim, Here
@@ -37,10 +38,7 @@ def judge(claim: Claim, here: Here, found: Found) -> tuple[Verdict, int]:
             return "agrees", len(found.values)
         return "differs" if found.trend.p_down < SIGNIFICANT else "undecided", 0
     verdicts = [_of_value(claim, here, value) for value in found.values]
-    agreeing = verdicts.count("agrees")
-    if "differs" in verdicts:
-        return "differs", agreeing
-    return ("agrees" if verdicts and agreeing == len(verdicts) else "undecided"), agreeing
+    return together(verdicts), verdicts.count("agrees")
 
 
 def others(claim: Claim, here: Here, found: Found) -> tuple[str, ...]:
@@ -50,11 +48,45 @@ def others(claim: Claim, here: Here, found: Found) -> tuple[str, ...]:
     return (*unknown, *found.missed)
 
 
+def accepted(claim: Claim, here: Here) -> tuple[float | None, float | None]:
+    """The closed interval that agrees, in the unit of the computed quantity; None for an open end."""
+    return here.expect or ((here.limit, None) if here.limit is not None else claim.accept)
+
+
+def off_pct(claim: Claim, here: Here, found: Found) -> float | None:
+    """How far the value that is furthest off is from what agrees, in percent of the nearer end; 0 inside.
+
+    None where that means nothing: for a trend, a description, or an end of 0.
+    """
+    least, most = accepted(claim, here)
+    distances: list[float] = []
+    for each in found.values if found.trend is None else ():
+        if isinstance(each.value, str):
+            return None
+        end = (
+            least
+            if least is not None and each.value < least
+            else most
+            if most is not None and each.value > most
+            else None
+        )
+        if end == 0:
+            return None
+        distances.append(0.0 if end is None else 100 * abs(each.value - end) / abs(end))
+    return max(distances, default=None)
+
+
+def together(verdicts: Collection[Verdict]) -> Verdict:
+    """One that differs is enough to differ; all have to agree."""
+    if "differs" in verdicts:
+        return "differs"
+    return "agrees" if set(verdicts) == {"agrees"} else "undecided"
+
+
 def _of_value(claim: Claim, here: Here, value: Value) -> Verdict:
     if isinstance(value.value, str):
         return "agrees" if value.value == claim.value else "differs"
-    # The closed interval that agrees, in the unit of the computed quantity.
-    least, most = here.expect or ((here.limit, None) if here.limit is not None else claim.accept)
+    least, most = accepted(claim, here)
     low, high = -math.inf if least is None else least, math.inf if most is None else most
     if value.exact:
         return "agrees" if low <= value.value <= high else "differs"

@@ -149,10 +149,19 @@ def _metric(here: Here, tables: Tables) -> Design:
     """The metric over valid runs, by cell. NotHere: no run has it."""
     runs = tables.runs
     if lacking := [name for name in here.columns if name not in runs.columns]:
-        raise NotHere(f"no run has the metric '{lacking[0]}'")
-    total = runs[list(here.columns)].astype("float64").sum(axis=1, skipna=False)
+        if not here.bytes_per_step or any(name not in runs.columns for name in here.bytes_per_step):
+            raise NotHere(f"no run has the metric '{lacking[0]}'")
+        steps_per_s = runs["throughput_per_s"] / runs["batch_global"]
+        total = steps_per_s * _sum(runs, here.bytes_per_step) / 1e9
+    else:
+        total = _sum(runs, here.columns)
     protocol = tables.context["campaign"].get("protocol", {})
     return comparisons.design(runs.assign(_total=total), protocol, column="_total", higher=False)
+
+
+def _sum(runs: pd.DataFrame, names: Sequence[str]) -> pd.Series[float]:
+    """Columns added up, one as often as it is named; nan where one is missing."""
+    return pd.concat([runs[name].astype("float64") for name in names], axis=1).sum(axis=1, skipna=False)
 
 
 def _known(rows: pd.DataFrame, here: Here) -> pd.DataFrame:

@@ -75,7 +75,7 @@ def pairs(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
 
 def _candidates(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
     """All cells that fit, with the column `missed`. NotHere: there are none."""
-    rows = _where(_of_models(cells, names, here.models), names, here.of)
+    rows = where(of_models(cells, names, here.models), names, here.of)
     if rows.empty:
         wanted = f" of {' or '.join(here.models)}" if here.models else ""
         raise NotHere(f"no cell{wanted} fits" + ("" if here.of == "True" else f": {here.of}"))
@@ -105,14 +105,14 @@ def only_the_program(missed: Sequence[str]) -> bool:
     return bool(missed) and all(each.startswith(_PROGRAM) for each in missed)
 
 
-def _of_models(cells: pd.DataFrame, names: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
+def of_models(cells: pd.DataFrame, names: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
     if not models:
         return cells
     known = [workload for model in models for workload in (*names.models[model].same, *names.models[model].like)]
     return cells[cells["workload"].isin(known)]
 
 
-def _where(cells: pd.DataFrame, names: ReferenceSet, text: str) -> pd.DataFrame:
+def where(cells: pd.DataFrame, names: ReferenceSet, text: str) -> pd.DataFrame:
     expression = parse(text, names.axes, "claim")
     columns = {axis: column(cells, axis) for axis in sorted(expression.names)}
     if cells.empty:

@@ -6,16 +6,16 @@ from collections.abc import Collection
 from typing import Any
 
 from campaign import wording
-from campaign.insight.published import NOT_HERE
-from campaign.report.context_schema import PublishedClaim, PublishedDocument, PublishedSaid
+from campaign.insight.published import INPUT, NOT_HERE
+from campaign.report.context_schema import PublishedCase, PublishedClaim, PublishedDocument, PublishedSaid
 
 OTHER = "other conditions"
 OTHER_PROGRAM = "with another program"
 
 
-def beside(said: PublishedSaid, anchor: str) -> list[dict[str, str]]:
+def beside(said: PublishedSaid, anchor: str) -> list[dict[str, Any]]:
     """The claims that a figure shows the quantity of and that were measured here: what was published, what is here, the verdict."""
-    return [_sentence(claim) for claim in said.claims if claim.figure == anchor and claim.verdict != NOT_HERE]
+    return [_sentence(claim) for claim in said.claims if claim.figure == anchor and claim.cases]
 
 
 def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
@@ -33,6 +33,8 @@ def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
         "rows": [{**_sentence(claim), "link": claim.figure if claim.figure in shown else ""} for claim in measured],
         "not_here": [(claim.says, f"{claim.document}, {claim.where}", claim.reason) for claim in others],
         "counts": _counts(said),
+        "choices": any(len(claim.cases) > 1 for claim in measured),
+        "inputs": any(claim.verdict == INPUT for claim in measured),
     }
 
 
@@ -43,13 +45,22 @@ def cited(document: PublishedDocument) -> str:
 
 
 def verdict_of(claim: PublishedClaim) -> str:
-    """The verdict as pages show it: 'agrees', 'agrees, with another program', 'other conditions'."""
+    """The verdict as pages show it: 'agrees', 'agrees, with another program', 'other conditions', 'input'."""
     if claim.other_program:
         return f"{claim.verdict}, {OTHER_PROGRAM}"
     return OTHER if claim.other else claim.verdict
 
 
-def _sentence(claim: PublishedClaim) -> dict[str, str]:
+def _case(case: PublishedCase) -> dict[str, str]:
+    """One way in which the document's runs may have been made; of those that it does not state, that they do not count."""
+    return {
+        "words": case.words if case.stated else f"{case.words} (does not count)",
+        "here": case.here,
+        "verdict": case.verdict,
+    }
+
+
+def _sentence(claim: PublishedClaim) -> dict[str, Any]:
     return {
         "says": claim.says,
         "source": f"{claim.document}, {claim.where}",
@@ -57,7 +68,8 @@ def _sentence(claim: PublishedClaim) -> dict[str, str]:
         "number": claim.published,
         "conditions": claim.conditions,
         "here": claim.here,
-        "of": claim.of,
+        "cases": [_case(case) for case in claim.cases] if len(claim.cases) > 1 else [],
+        "of": claim.of or claim.reason,
         "verdict": verdict_of(claim),
         "state": OTHER.replace(" ", "-") if claim.other and not claim.other_program else claim.verdict,
         "judged": _judged(claim),
@@ -81,6 +93,7 @@ def _counts(said: PublishedSaid) -> str:
         **_also_with_another_program("agrees", "agrees", "agree"),
         **_also_with_another_program("differs", "differs", "differ"),
         **_also_with_another_program("undecided", "is undecided", "are undecided"),
+        INPUT: ("is an input", "are inputs"),
         OTHER: ("was measured under other conditions", "were measured under other conditions"),
         NOT_HERE: ("was not measured here", "were not measured here"),
     }
