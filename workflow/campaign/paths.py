@@ -125,6 +125,11 @@ class Results:
         return self.plan / "budget.json"
 
     @property
+    def questions(self) -> Path:
+        """Rounds of each question that the campaign was measured for: `<number>-<key>/round-<number>.json`."""
+        return self.directory / "questions"
+
+    @property
     def earlier_spread(self) -> Path:
         """How much compositions differed in earlier campaigns on the system."""
         return self.plan / "earlier_spread.json"

@@ -14,7 +14,18 @@ SCHEMA = "archive/2"
 READABLE = ("archive/1", SCHEMA)
 """Schemas that this version reads: all that there ever were."""
 
-RECORDED = ("records", "telemetry", "leases", "links", "manifests", "stops", "limits", "slurm/excluded", "superseded")
+RECORDED = (
+    "records",
+    "telemetry",
+    "leases",
+    "links",
+    "manifests",
+    "stops",
+    "limits",
+    "slurm/excluded",
+    "questions",
+    "superseded",
+)
 """Directories of the results that are written once: an archive that is written again keeps what it had of them."""
 SHARED = "shared"
 DERIVED = ("plan", "tables")
@@ -45,6 +56,7 @@ MEANINGS: Mapping[str, str] = {
     "stops": "cells that a target for the interval ended before their most repetitions",
     "limits": "batches that ran out of memory, and those that contradict it",
     "slurm/excluded": "hosts that failed and were left out",
+    "questions": "rounds of each question that leases were chosen for: what was known, which leases came next and why, the answer",
     "superseded": "what was set aside and measured again, or gave way in a merge; it counts for nothing",
     "tables": "runs and cells (Parquet and CSV), telemetry (Parquet), leases, links and context (JSON)",
     "workflow": "the rules of the workflow, whose entry is `workflow/Snakefile`",

@@ -99,7 +99,7 @@ class RemovedCells(_Closed):
 
 
 class LeftOutCell(_Closed):
-    """A cell of which a budget leaves out runs, as the matrix has it."""
+    """A cell of which a budget or a question leaves out runs, as the matrix has it."""
 
     id: str
     """Hash of its specification."""
@@ -117,6 +117,25 @@ class LeftOutCell(_Closed):
     """Steps, repetitions and compositions without the budget, as in the plan of a lease."""
     runs_paid: int
     """Of its runs in planned order, how many are measured."""
+
+
+class QuestionDocument(_Closed):
+    """The question that leases are measured for in rounds, and what is left out for it."""
+
+    key: str
+    """Which rounds these are: `questions/<number>-<key>/` of the results."""
+    question: str
+    """The question."""
+    round: int
+    """The last round that was begun."""
+    end: str
+    """Why no further lease is measured; empty where one is."""
+    statement: str
+    """What was known when that round began."""
+    why: str
+    """Why a run that was not chosen has no record."""
+    left_out: tuple[LeftOutCell, ...]
+    """Cells without a lease in this plan."""
 
 
 class ImpossibleShape(_Closed):
@@ -236,10 +255,12 @@ class PlanDocument(_Closed):
     """The whole plan in numbers."""
     budget: BudgetDocument | None
     """What a budget chose; null without one."""
+    question: QuestionDocument | None = None
+    """The question that it is measured for; null without one."""
     axes: dict[str, dict[str, Counts]]
     """Cells and runs by axis and value."""
     cells: tuple[str, ...]
-    """Ids of all cells in the order of the matrix, also of those that a budget leaves out."""
+    """Ids of all cells in the order of the matrix, also of those that a budget or a question leaves out."""
     removed: tuple[RemovedCells, ...]
     """Cells that are left out, by rule."""
     impossible: tuple[ImpossibleShape, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,14 @@ from campaign.config.resolve_slurm_options import given_options
 from campaign.config.system_file import SlurmOptions
 from campaign.documents.cell import Cell
 from campaign.documents.record import Store
+from campaign.documents.rounds import CellIn, Rounds, kept_rounds
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import ConfigError
 from campaign.fabrics.registry import fabric_kind
 from campaign.files import content_hash, read_json
 from campaign.paths import Results
 from campaign.plan.cost.assumption import NOTHING_ASSUMED, Assumption, parse_assumption
-from campaign.plan.cost.budget import Budget, kept_choice, parse_budget
+from campaign.plan.cost.budget import Budget, kept_choice, matrix_digest, parse_budget
 from campaign.plan.cost.costs import Costs
 from campaign.plan.cost.forecast import Forecaster
 from campaign.plan.cost.history import document_of, earlier_spread, read_costs
@@ -46,6 +47,7 @@ _KEYS = {
     "archive": "path of an archive to report from",
     "results": "directory of all results",
     "launcher": "who starts runs: local or slurm; the system file says when left out",
+    "until": "a question: leases are measured in rounds until it is answered, such as 'the best configuration is known within 5 %'",
     "budget": "what may be spent on what is still to be measured, such as '500 device-hours' or '8 h'",
     "assume": "times that nothing is known of, such as '10 min a run' or 'bert-large: 2 h a run, 30 s to compose'",
     "learn_from": "archives and results directories to learn costs from, beside those below the results directory",
@@ -65,6 +67,7 @@ class Request:
     launcher: str | None = None
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     run_implied: bool = False
+    until: str | None = None
     budget: Budget | None = None
     learn_from: tuple[Path, ...] = ()
     assumed: Assumption = NOTHING_ASSUMED
@@ -74,6 +77,7 @@ class Request:
         slurm = self.slurm.model_dump_json(exclude_defaults=True)
         given = {
             "where": self.where,
+            "until": self.until,
             "budget": self.budget and str(self.budget),
             "assume": self.assumed.text,
             "launcher": self.launcher,
@@ -111,6 +115,7 @@ def request(config: Mapping[str, Any]) -> Request:
         launcher,
         given_options(config.get("slurm")),
         _is_no(config.get("skip_implied")),
+        str(config["until"]) if config.get("until") else None,
         parse_budget(str(config["budget"])) if config.get("budget") else None,
         _paths(config.get("learn_from")),
         _assumption(config.get("assume")),
@@ -139,10 +144,11 @@ def _is_no(value: object) -> bool:
     raise ConfigError(f"--config skip_implied: '{value}' is not one of yes, no")
 
 
-def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True) -> Plan:
+def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True, rounds: Rounds | None = None) -> Plan:
     """The plan against the records that are there; ConfigError when a configuration can never fit the pool.
 
-    checked: whether damaged records count as none (`without_damaged`).
+    checked: whether damaged records count as none (`without_damaged`). rounds: of the question that is asked; those that were begun
+    by default.
     """
     campaign = asked.load()
     results = Results(asked.results, campaign.name)
@@ -159,14 +165,28 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
         counted = counting(fabric, campaign)
         earlier = _earlier(results, campaign)
 
-        def planned(of: Matrix) -> Plan:
+        def planned(of: Matrix, only: Collection[CellIn] | None = None) -> Plan:
             return build_plan(
                 campaign, of, known.measured, forecaster, known.stops, implied,
-                where=asked.where, unfit=why_not, taken=taken, counted=counted, earlier=earlier,
+                where=asked.where, unfit=why_not, taken=taken, counted=counted, earlier=earlier, only=only,
             )  # fmt: skip
 
         plan = planned(matrix)
-        if asked.budget:
+        if asked.until:
+            rounds = (
+                kept_rounds(results, asked.until, asked.where, matrix_digest(matrix.cells))
+                if rounds is None
+                else rounds
+            )
+            if not rounds:
+                raise ConfigError(
+                    f"--until {asked.until}: no round of it was begun; 'campaign run --until' begins the first"
+                )
+            measured = {
+                (cell.id, lease.composition) for lease, cell in plan.cells if cell.id not in lease.cells_missing
+            }
+            plan = replace(planned(matrix, measured | rounds.chosen), rounds=rounds, unplanned=plan.unplanned)
+        elif asked.budget:
             choice = kept_choice(results.budget)
             there = choice if choice and choice.is_of(asked.budget, matrix.cells) else None
             plan = plan_within(asked.budget, there, plan, matrix, known, forecaster, planned)

@@ -45,8 +45,8 @@ class DocumentNames:
 def plan_digest(plan: Plan) -> str:
     """Changes when what is planned does, and not with what is expected of it."""
     name = DocumentNames(plan.campaign)
-    budget = plan.budget and plan.budget.budget
-    return files.content_hash([plan.where, budget, *map(name, plan.leases)], 12)
+    part = plan.rounds[-1].digest if plan.rounds else plan.budget and plan.budget.budget
+    return files.content_hash([plan.where, part, *map(name, plan.leases)], 12)
 
 
 def lease_plans(plan: Plan) -> Iterator[LeasePlan]:

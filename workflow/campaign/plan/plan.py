@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from campaign.config.campaign_file import Protocol
@@ -14,6 +14,7 @@ from campaign.config.resolve import Campaign
 from campaign.documents.cell import Cell, Configuration, Settings
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.lease_cost import LeaseCharge
+from campaign.documents.rounds import Rounds
 from campaign.documents.run_numbers import compositions_of, in_composition, runs_of
 from campaign.plan.concurrency import wall_s
 from campaign.plan.cost.budget import Choice
@@ -126,6 +127,8 @@ class Plan:
     """What the user assumes of durations that cannot be known, as it was written."""
     budget: Choice | None = None
     """What a budget chose of the matrix, where one was given."""
+    rounds: Rounds = field(default_factory=Rounds)
+    """The rounds of the question that it is measured for, where one was asked."""
     moving: Moving | None = None
     """What is attached to compose what is to be measured; None where that is not known."""
     moving_in_file_order: Moving | None = None
@@ -233,13 +236,15 @@ def build_plan(
     taken: Callable[[Configuration], Collection[str]] = lambda _: (),
     counted: Counted = lambda leases: [None] * len(leases),
     earlier: Earlier = (),
+    only: Collection[CellIn] | None = None,
 ) -> Plan:
     """Order the cells into leases and cost them.
 
     measured: keys of the runs that have a record. stops: what ended cells before their most repetitions. implied: ids of cells
     whose missing runs are not started. unfit: says why a configuration does not fit the pool, or None. taken: hosts
     that a configuration takes, as far as that is known beforehand. counted: operations of the fabric that leases take.
-    earlier: the order in which leases were planned before.
+    earlier: the order in which leases were planned before. only: cells with the
+    compositions that they are to be measured on; None: all.
     """
     known = forecaster or Forecaster()
     ended = stops or {}
@@ -248,7 +253,7 @@ def build_plan(
     holds = _Holds(campaign, taken)
     leases = [
         _lease(name, composition, cells, measured, ended, spared, in_the_middle, holds)
-        for (name, composition), cells in _by_lease(campaign, matrix.cells).items()
+        for (name, composition), cells in _by_lease(campaign, matrix.cells, only).items()
     ]
 
     def attached(order: Sequence[Configuration]) -> int:
@@ -283,7 +288,7 @@ def build_plan(
         moving_at_random=moving(random_blocks(campaign, leases)),
         notes=matrix.notes,
         unplanned=0
-        if where
+        if where or only is not None
         else len({cell_id for cell_id, _ in measured} - {cell.id for lease in leases for cell in lease.cells}),
         warnings=(*campaign.warnings, *matrix.warnings),
     )
@@ -351,12 +356,16 @@ def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
             return f"{cell.configuration.name}--{cell.id[:12]}{further}"
 
 
-def _by_lease(campaign: Campaign, cells: Sequence[Cell]) -> dict[tuple[str, int], list[Cell]]:
+def _by_lease(
+    campaign: Campaign, cells: Sequence[Cell], only: Collection[CellIn] | None
+) -> dict[tuple[str, int], list[Cell]]:
     """Cells by the name and composition of their leases, each with its settings there, and last the reference."""
     groups: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     settings: dict[tuple[Settings, int], Settings] = {}
     for cell in cells:
         for composition in compositions_of(cell.settings):
+            if only is not None and (cell.id, composition) not in only:
+                continue
             here = cell
             if cell.settings.compositions > 1:
                 key = cell.settings, composition

@@ -17,6 +17,7 @@ from campaign.documents.plan import (
     LeaseCost,
     LeftOutCell,
     PlanDocument,
+    QuestionDocument,
     RemovedCells,
     Totals,
 )
@@ -92,6 +93,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             isolation=isolation(plan.campaign),
         ),
         budget=_budget(plan.budget, plan.matrix) if plan.budget else None,
+        question=_question(plan) if plan.rounds else None,
         axes={
             axis: {value: Counts(**counts) for value, counts in values.items()}
             for axis, values in counts_per_axis(plan).items()
@@ -154,19 +156,36 @@ def _budget(choice: Choice, cells: Sequence[Cell]) -> BudgetDocument:
         axes=tuple(AxisLearned(**asdict(axis)) for axis in choice.axes),
         why=choice.left_out,
         left_out=tuple(
-            LeftOutCell(
-                id=cell.id,
-                configuration=asdict(cell.configuration),
-                workload=cell.workload,
-                batch=cell.batch,
-                precision=cell.precision,
-                options=dict(cell.options),
-                settings=asdict(cell.settings),
-                runs_paid=paid,
-            )
+            _left_out(cell, paid)
             for cell in cells
             if (paid := choice.limits.get(cell.id, 0)) < cell.settings.repetitions
         ),
+    )
+
+
+def _question(plan: Plan) -> QuestionDocument:
+    last, there = plan.rounds[-1], {cell.id for _, cell in plan.cells}
+    return QuestionDocument(
+        key=plan.rounds.key,
+        question=last.question,
+        round=last.number,
+        end=last.end,
+        statement=last.statement,
+        why=plan.rounds.why_left_out,
+        left_out=tuple(_left_out(cell, 0) for cell in plan.matrix if cell.id not in there),
+    )
+
+
+def _left_out(cell: Cell, paid: int) -> LeftOutCell:
+    return LeftOutCell(
+        id=cell.id,
+        configuration=asdict(cell.configuration),
+        workload=cell.workload,
+        batch=cell.batch,
+        precision=cell.precision,
+        options=dict(cell.options),
+        settings=asdict(cell.settings),
+        runs_paid=paid,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from campaign.documents.earlier_spread import EarlierSpread
+from campaign.documents.rounds import RoundDocument
 
 """The verdict on a claim that the campaign says nothing of."""
 
@@ -196,3 +197,6 @@ class ContextDocument(_Closed):
     )
     published: PublishedSaid = Field(default=PublishedSaid(), description="the same beside what was measured, in words")
     forecast: tuple[ForecastSaid, ...] = ()
+    questions: tuple[tuple[RoundDocument, ...], ...] = Field(
+        default=(), description="the rounds of each question that the campaign was measured for"
+    )

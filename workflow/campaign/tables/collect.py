@@ -14,10 +14,11 @@ from campaign.documents.earlier_spread import kept
 from campaign.documents.lease_plan import read_lease_plan
 from campaign.documents.plan import parse_plan, plan_json
 from campaign.documents.record import Record, Store
+from campaign.documents.rounds import rounds_of_key
 from campaign.documents.run_numbers import composition_of, compositions_of, number_in_composition, whole
 from campaign.documents.superseded import RecordedHosts
 from campaign.errors import RecordError
-from campaign.files import require_json
+from campaign.files import read_json, require_json
 from campaign.observe.links.lease_links import links_of_uses
 from campaign.paths import Results
 from campaign.plan.cost.budget import kept_choice
@@ -43,6 +44,10 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
     store = store or Store(directory)
     matrix = expand(campaign, where, hosts=RecordedHosts(store))
     collected = _gathered(campaign, matrix, store)
+    written = read_json(Results.at(directory).plan_document)
+    if question := written.get("question"):
+        chosen = rounds_of_key(Results.at(directory), question["key"]).chosen
+        return replace(collected, chosen=chosen, not_paid=question["why"])
     if (choice := kept_choice(Results.at(directory).budget)) is None:
         return collected
     paid = {cell.id: choice.limits.get(cell.id, 0) for cell in matrix.cells}
@@ -101,7 +106,10 @@ def gather_planned(plan: Path) -> Collected:
     planned = parse_plan(plan, document)
     leases = [read_lease_plan(plan.parent / lease.document) for lease in planned.leases]
     campaign = from_document(leases[0].campaign_as_used)
-    left = planned.budget.left_out if planned.budget else ()
+    left = (
+        *(planned.budget.left_out if planned.budget else ()),
+        *(planned.question.left_out if planned.question else ()),
+    )
     cells = {cell.id: replace(cell, settings=whole(cell.settings)) for lease in leases for cell in lease.work}
     for c in left:
         here, settings = Configuration(**c.configuration), Settings(**c.settings)
@@ -110,6 +118,9 @@ def gather_planned(plan: Path) -> Collected:
     removed = tuple(Removed(each.rule, each.why, each.cells) for each in planned.removed if each.why != why)
     matrix = Matrix(tuple(cells[name] for name in planned.cells), removed, planned.notes)
     collected = _gathered(campaign, matrix, Store(directory))
+    if planned.question:
+        chosen = rounds_of_key(Results.at(directory), planned.question.key).chosen
+        return replace(collected, chosen=chosen, not_paid=planned.question.why)
     return replace(collected, paid={cell.id: cell.runs_paid for cell in left}, not_paid=why)
 
 
@@ -179,7 +190,9 @@ def tables_of(collected: Collected) -> Tables:
             runs_here = _imported(runs_here, found.get(cell.id, []))
         paid = collected.paid.get(cell.id, len(runs_here))
         missing = {
-            run: collected.not_paid if place > paid else why[composition_of(run)]
+            run: collected.not_paid
+            if place > paid or not collected.is_chosen(cell.id, run)
+            else why[composition_of(run)]
             for place, run in enumerate(runs_here, 1)
             if (cell.id, run) not in present
         }

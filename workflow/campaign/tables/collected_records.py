@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from campaign.config.resolve import Campaign
 from campaign.documents.earlier_spread import EarlierSpread
 from campaign.documents.record import Record, Store
+from campaign.documents.rounds import CellIn
+from campaign.documents.run_numbers import composition_of
 from campaign.plan.matrix import Matrix
 from campaign.plan.missing_runs import Known
 
@@ -35,11 +37,17 @@ class Collected:
     """What has a record, and what ended cells before their most repetitions."""
     paid: Mapping[str, int] = field(default_factory=dict)
     """Of cells of which a budget leaves out runs: how many it pays for, in planned order."""
+    chosen: Collection[CellIn] | None = None
+    """Cells in the compositions that were chosen to answer a question; None where all are to be measured."""
     not_paid: str = ""
-    """Why a run that the budget leaves out has no record."""
+    """Why a run that the budget or the question leaves out has no record."""
     reference: Sequence[Record] = ()
     """Runs of the reference in these leases; `records` are those of the matrix."""
     earlier: Sequence[EarlierSpread] = ()
     """How much compositions differed in earlier campaigns on the system."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
     """Why a host that failed is not asked for any more, by host."""
+
+    def is_chosen(self, cell_id: str, run: int) -> bool:
+        """Whether a run was to be measured for the question that the campaign is asked."""
+        return self.chosen is None or (cell_id, composition_of(run)) in self.chosen

@@ -16,12 +16,14 @@ from campaign.config.resolve import Campaign
 from campaign.documents.operation_times import OPERATIONS
 from campaign.documents.record import IMPORTED
 from campaign.documents.record import SCHEMA as RECORD_SCHEMA
+from campaign.documents.rounds import all_rounds
 from campaign.documents.run_numbers import BLOCK_ORDERS
 from campaign.documents.superseded import all_set_aside
 from campaign.errors import ConfigError
 from campaign.fabrics import fabric_kind
 from campaign.launch.emulation_plan import FLAGS as LINK_FLAGS
 from campaign.launch.emulation_plan import sentence
+from campaign.paths import Results
 from campaign.plan.cost.history import measured_forecasts
 from campaign.plan.cost.recorded_operations import given_times
 from campaign.plan.matrix import Matrix
@@ -112,9 +114,16 @@ def context_document(collected: Collected) -> dict[str, Any]:
         "schema_versions": {"record": RECORD_SCHEMA, "campaign": campaign.file.schema_version},
         "flags": {flag: meaning for flag, meaning in FLAGS.items() if flag in flags},
         "forecast": measured_forecasts(collected.store.results),
+        **({"questions": questions} if (questions := _questions(collected)) else {}),
         "references": document.get("references", []),
         "inputs": claims_as_inputs({name: document[name] for name in ("system", "workloads")}),
     }
+
+
+def _questions(collected: Collected) -> list[list[dict[str, Any]]]:
+    """The rounds of each question that the campaign was measured for."""
+    results = Results.at(collected.store.results)
+    return [[each.model_dump(mode="json") for each in rounds] for rounds in all_rounds(results)]
 
 
 def _reference(collected: Collected) -> dict[str, Any]:
