@@ -130,6 +130,11 @@ class Results:
         return self.directory / "questions"
 
     @property
+    def questions_lock(self) -> Path:
+        """Held by the process that measures rounds."""
+        return self.directory / "work" / "questions.lock"
+
+    @property
     def earlier_spread(self) -> Path:
         """How much compositions differed in earlier campaigns on the system."""
         return self.plan / "earlier_spread.json"

@@ -3,12 +3,20 @@
 REQUIRES: ASKED
 PROVIDES: CAMPAIGN_DAG (the plan, and the path of the listing of its manifests), NAME, RESULTS (directory), PLAN (file), CORES;
 plan/plan.{digest}.{n}.json, its only declared output, so that it is written when there is none of what is planned now;
-plan/plan.json and plan/plan.tsv for people; plan/leases/, with one document a lease; plan/budget.json where a budget is given
+plan/plan.json and plan/plan.tsv for people; plan/leases/, with one document a lease; plan/budget.json where a budget is given;
+questions/, with one document a round, where a question is asked: then the plan has the leases of its rounds so far
 """
 
 from campaign.plan.dag import open_dag
 
 CAMPAIGN_DAG = or_exit(open_dag, ASKED)
+
+if ASKED.until and not CAMPAIGN_DAG.plan.is_mid_round:
+
+    from campaign.insight.question_rounds import open_rounds  # it brings pandas
+
+    CAMPAIGN_DAG = or_exit(open_rounds, ASKED)
+
 NAME = CAMPAIGN_DAG.campaign.name
 RESULTS = str(CAMPAIGN_DAG.results.directory)
 # Rules name files by variables, not by `rules.x.output`, which another workflow's `use rule ... with` cannot follow.

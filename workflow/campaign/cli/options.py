@@ -37,6 +37,11 @@ name_option = click.option("--name", help="Name of the composition. Default: the
 _implied_option = click.option(
     "--run-implied", is_flag=True, help="Also run batches that are skipped because a smaller batch ran out of memory."
 )
+_until_option = click.option(
+    "--until",
+    metavar="QUESTION",
+    help="Choose leases in rounds until it is answered: 'the best configuration is known within 5 %'.",
+)
 _budget_option = click.option(
     "--budget",
     metavar="AMOUNT",
@@ -66,16 +71,17 @@ def request_options(*, costs: bool) -> Callable[[Command], Command]:
             from campaign.plan.cost.budget import parse_budget
             from campaign.plan.dag import Request
 
-            budget, learn_from = others.pop("budget", None), others.pop("learn_from", ())
+            budget, learn_from, until = (others.pop(name, None) for name in ("budget", "learn_from", "until"))
             paid = parse_budget(budget) if budget else None
             assumed = parse_assumption(text) if (text := others.pop("assume", "")) else NOTHING_ASSUMED
             asked = Request(
-                campaign, results, where, run_implied=run_implied, budget=paid, learn_from=learn_from, assumed=assumed
-            )
+                campaign, results, where, run_implied=run_implied, until=until, budget=paid, learn_from=learn_from or (),
+                assumed=assumed,
+            )  # fmt: skip
             return command(asked, **others)
 
         options = [campaign_argument, where_option, _implied_option, results_option]
-        options[3:3] = [_budget_option, _assume_option, _learn_option] if costs else []
+        options[3:3] = [_until_option, _budget_option, _assume_option, _learn_option] if costs else []
         return functools.reduce(lambda made, option: option(made), reversed(options), called)
 
     return decorate

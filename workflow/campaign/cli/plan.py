@@ -24,6 +24,7 @@ from campaign.plan.plan_table import counts_per_axis, plan_document, plan_rows
 from campaign.plan.planned_operations import stays_attached
 from campaign.plan.repetitions import said
 from campaign.plan.write import write_plan, write_tables
+from campaign.report.sections.question import answer, chosen, cost, state
 from campaign.run.preflight import missing_software
 from campaign.wording import plural
 from campaign.workloads.steady_warmup import least_of
@@ -89,7 +90,12 @@ def plan(
         options = given_options(json.loads(slurm))
     except ValueError as error:
         raise ConfigError(f"--slurm: '{slurm}' is not JSON ({error})") from error
-    planned = read_plan(replace(asked, launcher=launcher, slurm=options), allow_unfit=not write)
+    asked = replace(asked, launcher=launcher, slurm=options)
+    planned = read_plan(asked, allow_unfit=not write)
+    if asked.until and not planned.is_mid_round:
+        from campaign.insight.question_rounds import next_rounds  # loads pandas
+
+        planned = read_plan(asked, allow_unfit=not write, rounds=next_rounds(asked, allow_unfit=not write))
     warn([*planned.warnings, *missing_software(planned.campaign)])
     if write or output:
         written = write_plan(planned, Results(asked.results, planned.campaign.name)) if write else []
@@ -146,8 +152,9 @@ def _show_leases(plan: Plan) -> None:
 
 
 def _show_totals(plan: Plan) -> None:
-    """Print what a budget chose, sums, and the table of costs."""
+    """Print what a budget or a question chose, sums, and the table of costs."""
     _show_choice(plan)
+    _show_rounds(plan)
     repeated = sorted({
         f"cells with {said(whole(s)).replace('-', ' to ')} repetitions, until the 95 % interval is within "
         f"±{s.target_half_width_pct:g} % of the mean\n"
@@ -291,6 +298,20 @@ def _show_choice(plan: Plan) -> None:
         f"information on the axes' main effects: {choice.share_pct:.1f} % of what the whole matrix would tell "
         f"({choice.share_before_pct:.1f} % before); the errors follow from the design alone\n"
     )
+
+
+def _show_rounds(plan: Plan) -> None:
+    """Print what is known of the question that is asked, and what is measured next; nothing without a question."""
+    if not plan.rounds:
+        return
+    last = plan.rounds[-1]
+    known = [f"until {last.question}: {state(last)}", *answer(plan.rounds), cost(plan.rounds)]
+    later = [chosen(last), "later rounds depend on its results; the numbers below are of the rounds so far"]
+    whole = last.device_hours_matrix
+    later += [
+        "the whole matrix: device-hours unknown" if whole is None else f"the whole matrix: {whole:.4g} device-hours"
+    ]
+    say("\n".join([*known, *([] if last.end else later)]) + "\n")
 
 
 def _up_to(least: int, most: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from campaign.cli.options import CAMPAIGN_FILE, campaign_argument, dry_run_option, request_options, results_option
+from campaign.cli.until import measure_rounds
 from campaign.config.load import load_campaign_file, read_system
 from campaign.config.resolve import load_campaign
 from campaign.paths import ROOT, SNAKEFILE, Results
@@ -35,7 +36,8 @@ def run(asked: Request, profile: str | None, dry_run: bool, submit: bool, snakem
 
     It is the same as 'snakemake --profile local --config campaign=CAMPAIGN'. Arguments after '--' go to Snakemake. With --budget,
     only the runs that 'campaign plan --budget' shows are measured. The choice is kept in plan/budget.json, so that the same command
-    resumes it. To measure runs again that have a record, use 'campaign redo' first.
+    resumes it. With --until, leases are chosen and measured in rounds until the question is answered. Rounds are kept in
+    questions/, so that the same command resumes them. To measure runs again that have a record, use 'campaign redo' first.
     """
     if str(asked.campaign).startswith("-"):  # 'campaign run -- OPTIONS': the default campaign
         asked, snakemake = replace(asked, campaign=CAMPAIGN_FILE), (str(asked.campaign), *snakemake)
@@ -51,6 +53,7 @@ def run(asked: Request, profile: str | None, dry_run: bool, submit: bool, snakem
     config = {
         "where": asked.where and _unquoted(asked.where),
         "skip_implied": "no" if asked.run_implied else None,
+        "until": asked.until and _unquoted(asked.until),
         "budget": asked.budget,
         "assume": asked.assumed.text,
         "learn_from": ",".join(map(str, asked.learn_from)),
@@ -60,9 +63,14 @@ def run(asked: Request, profile: str | None, dry_run: bool, submit: bool, snakem
     command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
     command += [*(["-n"] if dry_run else []), *snakemake]
     command += ["--config", f"campaign={asked.campaign}", f"results={asked.results}", *given]
+    results = Results(asked.results, campaign.name)
     if submit:
-        click.echo(submit_command(command, Results(asked.results, campaign.name), system.slurm))
+        again = ["run", *asked.arguments(), f"--profile={name}", "--", *snakemake]
+        command = [sys.executable, "-m", "campaign.cli", *again] if asked.until and not dry_run else command
+        click.echo(submit_command(command, results, system.slurm))
         return
+    if asked.until and not dry_run:
+        measure_rounds(asked, results, command)
     sys.stdout.flush()
     os.execv(command[0], command)  # Ctrl-C is for Snakemake: a process that waits for it would kill it
 

@@ -22,6 +22,7 @@ from campaign.plan.cost.estimates import Estimate
 from campaign.plan.dag import Request, read_plan
 from campaign.plan.missing_runs import read_known
 from campaign.plan.plan import Plan, time_words
+from campaign.report.sections.question import chosen, cost, state
 from campaign.slurm import submitted_jobs
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
@@ -56,15 +57,18 @@ def status(asked: Request, everything: bool, watch: float | None, style: str) ->
 
 
 def _asked_last(asked: Request) -> Request:
-    """The request with the selection and budget of the last run, where it has none of its own."""
+    """The request with the selection, question and budget of the last run, where it has none of its own."""
     written = read_json(Results(asked.results, asked.load().name).plan_document)
     if assumed := (written.get("totals") or {}).get("assumed"):
         asked = replace(asked, assumed=parse_assumption(assumed))
     if asked.where is not None or asked.budget is not None:
         return asked
-    budget = written.get("budget") or {}
+    budget, question = (written.get(name) or {} for name in ("budget", "question"))
     return replace(
-        asked, where=written.get("where"), budget=parse_budget(budget["budget"]) if "budget" in budget else None
+        asked,
+        where=written.get("where"),
+        until=question.get("question"),
+        budget=parse_budget(budget["budget"]) if "budget" in budget else None,
     )
 
 
@@ -95,6 +99,7 @@ def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
         "campaign": plan.campaign.name,
         "where": asked.where,
         "budget": asked.budget and str(asked.budget),
+        "question": _question(plan),
         "leases": leases,
         "runs": plan.runs,
         "runs_done": plan.runs - plan.missing,
@@ -106,6 +111,17 @@ def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
         },
         "slurm_problem": problem,
     }
+
+
+def _question(plan: Plan) -> dict[str, Any] | None:
+    """The question that is measured for, and what is known of it; None without one."""
+    if not (rounds := plan.rounds):
+        return None
+    last = rounds[-1]
+    return {
+        "question": last.question, "round": last.number, "end": last.end, "state": state(last), "statement": last.statement,
+        "rests_on": last.rests_on, "cost": cost(rounds), "chosen": "" if last.end else chosen(last),
+    }  # fmt: skip
 
 
 def _left(plan: Plan) -> dict[str, Any]:
@@ -131,9 +147,14 @@ def _show(found: Mapping[str, Any]) -> None:
     rows = [(each["lease"], f"{each['runs_done']}/{each['runs']}", _words(each)) for each in found["leases"]]
     show(Table(f"Campaign {found['campaign']}", ["lease", "runs done", "state"], rows))
     tally = ", ".join(f"{count} {outcome}" for outcome, count in found["outcomes"].items()) or "none yet"
-    said = [words for words in (found["where"] and f"where {found['where']}", found["budget"]) if words]
+    question = found["question"] or {}
+    until = question and f"until {question['question']}"
+    said = [words for words in (found["where"] and f"where {found['where']}", until, found["budget"]) if words]
     part = f" of the part that was asked for last ({', '.join(said)}; --all shows the whole campaign)" if said else ""
     say(f"{found['runs_done']} of {found['runs']} runs{part} have a record: {tally}")
+    if question:
+        say(f"{until}: {question['state']}; {question['cost']}")
+        say("\n".join(filter(None, [question["statement"], *question["rests_on"], question["chosen"]])))
     left = found["left"]
     if left["unknown"]:
         say(f"still to measure: {left['unknown']}")

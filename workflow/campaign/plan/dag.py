@@ -172,20 +172,13 @@ def read_plan(asked: Request, *, allow_unfit: bool = False, checked: bool = True
             )  # fmt: skip
 
         plan = planned(matrix)
-        if asked.until:
-            rounds = (
-                kept_rounds(results, asked.until, asked.where, matrix_digest(matrix.cells))
-                if rounds is None
-                else rounds
-            )
-            if not rounds:
-                raise ConfigError(
-                    f"--until {asked.until}: no round of it was begun; 'campaign run --until' begins the first"
-                )
-            measured = {
+        if asked.until and rounds is None:
+            rounds = kept_rounds(results, asked.until, asked.where, matrix_digest(matrix.cells))
+        if asked.until and rounds:
+            recorded = {
                 (cell.id, lease.composition) for lease, cell in plan.cells if cell.id not in lease.cells_missing
             }
-            plan = replace(planned(matrix, measured | rounds.chosen), rounds=rounds, unplanned=plan.unplanned)
+            plan = replace(planned(matrix, recorded | rounds.chosen), rounds=rounds, unplanned=plan.unplanned)
         elif asked.budget:
             choice = kept_choice(results.budget)
             there = choice if choice and choice.is_of(asked.budget, matrix.cells) else None

@@ -150,6 +150,14 @@ class Plan:
         return ((lease, cell) for lease in self.leases for cell in lease.cells if not cell.reference)
 
     @property
+    def is_mid_round(self) -> bool:
+        """Whether the last round of the question is still to be measured."""
+        chosen = self.rounds.chosen
+        return any(
+            (cell.id, lease.composition) in chosen for lease, cell in self.cells if cell.id in lease.cells_missing
+        )
+
+    @property
     def cell_count(self) -> int:
         """Cells of the matrix; each may be measured in several leases."""
         return len({cell.id for _, cell in self.cells})

@@ -7,6 +7,7 @@ from pathlib import Path
 from campaign import files
 from campaign.documents.earlier_spread import keep
 from campaign.documents.record import Store
+from campaign.documents.rounds import keep_rounds
 from campaign.paths import Results
 from campaign.plan.cost.budget import kept_choice
 from campaign.plan.lease_plans import DocumentNames, lease_plans
@@ -26,6 +27,8 @@ def write_plan(plan: Plan, results: Results) -> list[Path]:
         results.budget.unlink(missing_ok=True)
     elif kept_choice(results.budget) != plan.budget:
         files.write_json(results.budget, plan.budget.document())
+    if plan.rounds:
+        keep_rounds(results, plan.rounds)
     keep(results.earlier_spread, plan.campaign.system.name, plan.earlier)
     paths, name = [], DocumentNames(plan.campaign)
     campaigns: dict[str, str] = {}

@@ -13,6 +13,7 @@ from campaign import wording
 from campaign.errors import RecordError
 from campaign.paths import Results
 from campaign.report.page_order import in_page_order
+from campaign.report.sections.question import terminal_lines
 
 ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"
 
@@ -46,6 +47,7 @@ def summary(directory: Path) -> str:
     advice = [_advice(each) for each in answers if each["sentences"]]
     if advice:
         lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
+    lines += terminal_lines(json.loads((results.tables / "context.json").read_bytes()).get("questions", ()))
     lines.append(f"\nReport: {results.report}")
     return "\n".join(lines)
 

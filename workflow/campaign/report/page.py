@@ -23,6 +23,7 @@ from campaign.report.page_order import in_page_order
 from campaign.report.sections.compositions import compositions, idle
 from campaign.report.sections.coverage import coverage, failed_runs, state_counts
 from campaign.report.sections.published import beside, published
+from campaign.report.sections.question import questions
 from campaign.report.sections.recommendation import recommended
 from campaign.report.templates import filled, inline
 
@@ -103,6 +104,7 @@ def build_context(
             for drawing in shown
             if drawing["findings"]
         ],
+        "questions": questions(said.questions),
         "coverage": coverage(cells, metric_of(context_document)),
         "failed": failed_runs(runs, cells),
         "excluded": said.excluded,

@@ -1,0 +1,67 @@
+"""Measures a campaign in rounds until a question is answered: Snakemake is started once a round, and once for the report."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from campaign.cli.terminal import say
+from campaign.documents.rounds import Rounds, keep_rounds
+from campaign.errors import ConfigError, LaunchError
+from campaign.files import lock_holder, try_lock
+from campaign.paths import Results
+from campaign.plan.dag import Request
+from campaign.report.sections.question import answer, chosen, cost, state
+
+
+def measure_rounds(asked: Request, results: Results, command: Sequence[str]) -> None:
+    """Measure the rounds of the question that is asked up to its end. command: Snakemake's, without a target.
+
+    Ends this process with Snakemake's exit code where that fails; the same request again goes on in the same round. ConfigError:
+    another process measures rounds of this campaign.
+    """
+    from campaign.insight.question_rounds import next_rounds  # loads pandas
+
+    with try_lock(results.questions_lock) as is_free:
+        if not is_free:
+            raise ConfigError(
+                f"{results.directory}: {lock_holder(results.questions_lock)} measures rounds of a question; wait for it, or end it"
+            )
+        before: Rounds | None = None
+        while True:
+            rounds = next_rounds(asked)
+            if rounds == before:
+                raise LaunchError(f"round {rounds[-1].number}: runs of it have no record; see {results.logs}")
+            keep_rounds(results, rounds)
+            if rounds[-1].end:
+                break
+            if before is None:
+                say(f"until {rounds[-1].question}")
+            say(f"known so far: {rounds[-1].statement}\n{chosen(rounds[-1])}")
+            if code := _run("tables", command):
+                say(f"round {rounds[-1].number} is not complete; the same command again goes on with it")
+                sys.exit(code)
+            before = rounds
+        say("\n".join([f"until {rounds[-1].question}: {state(rounds[-1])}", *answer(rounds), cost(rounds)]))
+
+
+def _run(target: str, command: Sequence[str]) -> int:
+    """The exit code of Snakemake for a target. SIGTERM is passed on to it, and the terminal tells both of Ctrl-C."""
+    options, told = command.index("--config"), []
+    started: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: object) -> None:
+        told.append(number)
+        if number != signal.SIGINT:
+            started[0].send_signal(number)
+
+    handlers = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        started.append(subprocess.Popen([*command[:options], target, *command[options:]]))
+        code = started[0].wait()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return code if code > 0 else 128 + told[0] if told else 128 - code if code else 0
