@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from campaign.documents.record import Store
-from campaign.documents.rounds import ChosenLease, RoundDocument, Rounds, kept_rounds
+from campaign.documents.rounds import CellIn, ChosenLease, RoundDocument, Rounds, kept_rounds
 from campaign.errors import ConfigError
 from campaign.files import content_hash
 from campaign.insight.until import Decision, Offer, Question, decide, offer_of, parse_question
@@ -37,13 +38,16 @@ def next_rounds(asked: Request, *, allow_unfit: bool = False) -> Rounds:
 
     ConfigError: the question cannot be read, or nothing can answer it.
     """
+    if asked.where and host_expression(asked.load(), asked.where):
+        raise ConfigError("--where: with --until, it selects cells by their axes, not by the hosts of earlier runs")
     plan = read_plan(replace(asked, until=None, budget=None), allow_unfit=allow_unfit)
     campaign, results = plan.campaign, Results(asked.results, plan.campaign.name)
     question = parse_question(asked.until or "", campaign)
     _check(question, asked, plan)
     digest = matrix_digest(plan.matrix)
     kept = kept_rounds(results, question.text, asked.where, digest)
-    if any(cell in kept.chosen for cell in _missing(plan)):
+    missing = {(cell.id, lease.composition) for lease, cell in plan.cells if cell.id in lease.cells_missing}
+    if not missing.isdisjoint(kept.chosen):
         return kept
     tables = _tables(asked, plan, results)
     known = _known(tables)
@@ -52,6 +56,7 @@ def next_rounds(asked: Request, *, allow_unfit: bool = False) -> Rounds:
         return kept
     offer = offer_of(plan, forecaster_of(campaign, read_costs(results, asked.learn_from), asked.assumed))
     decision = decide(question, offer, tables, campaign.protocol.seed, len(kept) + 1)
+    leases = _chosen(decision, offer, missing)
     document = RoundDocument(
         question=question.text,
         where=asked.where,
@@ -61,11 +66,11 @@ def next_rounds(asked: Request, *, allow_unfit: bool = False) -> Rounds:
         seed=campaign.protocol.seed,
         known=known,
         runs_known=0 if tables is None else len(tables.runs),
-        end="answered" if decision.decided else "all measured" if decision.stop else "",
+        end="answered" if decision.decided else "" if leases else "all measured",
         statement=_statement(decision, question, plan),
         rests_on=decision.rests_on,
-        leases=() if decision.stop else _chosen(decision, offer),
-        reasons=() if decision.stop else decision.reasons,
+        leases=leases,
+        reasons=decision.reasons if leases else (),
         budget=budget,
         device_hours=decision.device_hours,
         device_hours_matrix=decision.whole_device_hours,
@@ -77,8 +82,6 @@ def next_rounds(asked: Request, *, allow_unfit: bool = False) -> Rounds:
 
 def _check(question: Question, asked: Request, plan: Plan) -> None:
     """ConfigError where nothing that could be measured would answer it."""
-    if asked.where and host_expression(plan.campaign, asked.where):
-        raise ConfigError("--where: with --until, it selects cells by their axes, not by the hosts of earlier runs")
     about = [cell for cell in plan.matrix if question.about(cell)]
     if not about:
         raise ConfigError(f"--where {asked.where}: leaves no cell that '{question.text}' is about")
@@ -88,11 +91,6 @@ def _check(question: Question, asked: Request, plan: Plan) -> None:
             f"{place}: every configuration is composed once, so nothing tells how much compositions differ, and no difference "
             "between configurations can be decided; set `compositions: 3` or more"
         )
-
-
-def _missing(plan: Plan) -> list[tuple[str, int]]:
-    """Cells with the compositions on which a run of them has no record."""
-    return [(cell.id, lease.composition) for lease, cell in plan.cells if cell.id in lease.cells_missing]
 
 
 def _tables(asked: Request, plan: Plan, results: Results) -> Tables | None:
@@ -118,7 +116,8 @@ def _statement(decision: Decision, question: Question, plan: Plan) -> str:
     return f"Predicted, not measured: {said}" if predicted else said
 
 
-def _chosen(decision: Decision, offer: Offer) -> tuple[ChosenLease, ...]:
+def _chosen(decision: Decision, offer: Offer, missing: Collection[CellIn]) -> tuple[ChosenLease, ...]:
+    """Leases of the next round, with those of their cells of which a run has no record."""
     once = {lease.name: lease.once_h for lease in offer.leases}
     hours = {
         (lease.name, cell.id): of_cell
@@ -127,13 +126,16 @@ def _chosen(decision: Decision, offer: Offer) -> tuple[ChosenLease, ...]:
     }
     found = []
     for each in decision.next:
-        cost = once[each.lease] + sum(hours[each.lease, cell] for cell in each.cells)
+        cells = tuple(cell for cell in each.cells if (cell, each.composition) in missing)
+        if not cells or decision.stop:
+            continue
+        cost = once[each.lease] + sum(hours[each.lease, cell] for cell in cells)
         found.append(
             ChosenLease(
                 lease=each.lease,
                 configuration=each.configuration,
                 composition=each.composition,
-                cells=each.cells,
+                cells=cells,
                 device_hours=cost if math.isfinite(cost) else None,
             )
         )

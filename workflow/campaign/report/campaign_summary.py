@@ -11,6 +11,7 @@ from typing import Any
 
 from campaign import wording
 from campaign.errors import RecordError
+from campaign.files import read_json
 from campaign.paths import Results
 from campaign.report.page_order import in_page_order
 from campaign.report.sections.question import terminal_lines
@@ -47,7 +48,7 @@ def summary(directory: Path) -> str:
     advice = [_advice(each) for each in answers if each["sentences"]]
     if advice:
         lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
-    lines += terminal_lines(json.loads((results.tables / "context.json").read_bytes()).get("questions", ()))
+    lines += terminal_lines(read_json(results.tables / "context.json").get("questions", ()))
     lines.append(f"\nReport: {results.report}")
     return "\n".join(lines)
 
