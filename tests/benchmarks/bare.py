@@ -46,7 +46,7 @@ class Bare:
         lap("model")
         batch = make_feed(spec, trainable, rank, world_size, torch.device("cpu"))[0]()
         lap("input")
-        kind, settings = models.optimizer_of(trainable, float(spec.resolved_options()["learning_rate"]))
+        kind, settings = trainable.optimizer_of(float(spec.resolved_options()["learning_rate"]))
         optimizer = kind(trainable.parameters(), **settings)
         model = DistributedDataParallel(trainable) if world_size > 1 else trainable
         lap("wrap")

@@ -91,7 +91,8 @@ def test_the_reference_refuses_a_kind_without_introduction(monkeypatch: pytest.M
 
 def test_no_other_room_knows_a_kind() -> None:
     package = ROOT / "workflow" / "campaign"
-    names = re.compile(r"campaign\.workloads\.(?:train|synthetic|command)\b|\b(?:Train|Synthetic|Command)Workload\b")
+    kinds = "train|replay|synthetic|command"
+    names = re.compile(rf"campaign\.workloads\.(?:{kinds})\b|\b(?:{kinds.title()})Workload\b")
     knowing = [
         str(path.relative_to(package))
         for path in package.rglob("*.py")

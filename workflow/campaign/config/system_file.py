@@ -160,6 +160,11 @@ class Emulation(Model):
     """Duration of an emulated second of replayed workloads, in seconds. Their collectives carry `scale` times `dilation` of the
     real bytes, so that all parts of a step are slowed down alike. Default: 1 / scale, which carries all bytes."""
 
+    @property
+    def time_dilation(self) -> float:
+        """The dilation that is given, or the one that carries all bytes."""
+        return 1 / self.scale if self.dilation is None else self.dilation
+
 
 class SlurmOptions(Model):
     """Slurm options of an allocation. They are not part of a cell's identity: changing them repeats no measurement."""

@@ -20,7 +20,6 @@ from campaign.errors import ConfigError
 from campaign.files import content_hash
 from campaign.plan.cell_settings import SettingsOf
 from campaign.plan.selection import HostsOf, Selection, axis_names
-from campaign.workloads.protocol import Workload
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
     return {
         "system": _system_identity(campaign, cell.configuration, reads_storage(campaign, cell)),
         "configuration": cell.configuration.shape(),
-        "workload": _workload_identity(campaign.workloads[cell.workload]),
+        "workload": campaign.workloads[cell.workload].identity(),
         "batch": cell.batch,
         "precision": cell.precision,
         "options": _options(campaign, cell),
@@ -189,14 +188,6 @@ def _system_identity(campaign: Campaign, configuration: Configuration, from_stor
     return identity
 
 
-def _workload_identity(workload: Workload) -> dict[str, Any]:
-    # Words for people and the list of possible precisions may change without a new measurement. Options stand apart, with
-    # the values that the cell has: so an option may become an axis without measuring its default again.
-    # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
-    words = {"description", "precisions", "schema_version", "options", "metrics", "inputs"}
-    return workload.model_dump(mode="json", exclude=words, exclude_defaults=True)
-
-
 def _measured(settings: Settings) -> dict[str, Any]:
     """What the settings add to a cell's identity; without a longest warm-up it is as it was before there was such."""
     longest = settings.warmup_steps_max
@@ -236,7 +227,7 @@ class Specifications:
             for c in campaign.configurations
             for from_storage in (False, True)
         }
-        self._workloads = {name: self._part(_workload_identity(w)) for name, w in campaign.workloads.items()}
+        self._workloads = {name: self._part(w.identity()) for name, w in campaign.workloads.items()}
         self._objections = {
             (c.name, name): objection(campaign.system, c, workload)
             for c in campaign.configurations
@@ -246,6 +237,8 @@ class Specifications:
     def refuse(self, cell: Cell) -> None:
         """ConfigError where the cell's workload cannot be started on its devices, or has nowhere to read from."""
         if why := self._objections[cell.configuration.name, cell.workload]:
+            raise ConfigError(f"{self._campaign.path}: configuration '{cell.configuration.name}': {why}")
+        if why := self._campaign.workloads[cell.workload].refusal(cell):
             raise ConfigError(f"{self._campaign.path}: configuration '{cell.configuration.name}': {why}")
         kind, system = cell.configuration.storage, self._campaign.system
         if kind not in system.storage and reads_storage(self._campaign, cell):

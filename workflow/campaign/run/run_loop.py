@@ -151,7 +151,7 @@ class Session:
         kind, system = cell.configuration.storage, self.campaign.system
         place = system.storage.get(kind)
         inputs = inputs_of(workload, {**workload.options, **cell.options}, self.campaign.inputs)
-        composition = self.obtained.composition
+        composition, emulation = self.obtained.composition, self.campaign.system.emulation
         return Run(
             cell,
             repetition,
@@ -162,6 +162,7 @@ class Session:
             peak_tflops=self._peak_tflops(cell),
             launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
             files={text: file.path for text, file in inputs.items()},
+            **({"scale": emulation.scale, "dilation": emulation.time_dilation} if emulation else {}),
         )
 
     def _objection(self, cell: Cell, workload: Workload, runs_on: str) -> str | None:
@@ -211,8 +212,8 @@ class Session:
 
     def _samples(self, run: Run, ended: Ended, outcome: Outcome) -> Summary:
         """What the hosts' samplers saw of the run; kept beside its record."""
-        if not ended.codes:
-            return Summary()
+        if not ended.codes or self.campaign.workloads[run.cell.workload].predicts:
+            return Summary()  # what waits in the place of a device says nothing of one
         rate = outcome.throughput_per_s if outcome.status == "ok" else None
         samples = rate * (outcome.steady[1] - outcome.steady[0]) if rate and outcome.steady else None
         out = self.results.telemetry(run.cell.id, run.repetition)

@@ -14,6 +14,7 @@ from campaign.workloads.protocol import Workload
 
 WORKLOADS: dict[str, str] = {
     "train": "campaign.workloads.train:TrainWorkload",
+    "replay": "campaign.workloads.replay:ReplayWorkload",
     "synthetic": "campaign.workloads.synthetic:SyntheticWorkload",
     "command": "campaign.workloads.command:CommandWorkload",
 }

@@ -32,7 +32,8 @@ class Run:
     """One run about to be launched. `directory` is the run's own and empty; `runs_on`: what the devices are.
 
     storage: of the configuration's kind, where the system file says where that is; peak_tflops: of a device in the cell's
-    precision; launcher: who starts it; files: paths of its input files, by their name in the workload's file.
+    precision; launcher: who starts it; files: paths of its input files, by their name in the workload's file; scale: rate of
+    emulated links over the real one; dilation: seconds that a second of a replay takes.
     """
 
     cell: Cell
@@ -44,6 +45,8 @@ class Run:
     peak_tflops: float | None = None
     launcher: Literal["local", "slurm"] = "local"
     files: Mapping[str, str] = field(default_factory=dict)
+    scale: float = 1.0
+    dilation: float = 1.0
 
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
@@ -249,6 +252,13 @@ class Workload(Model):
         """Messages about what does not fit together: its own keys, the campaign's axes, the system."""
         return ()
 
+    def identity(self) -> dict[str, Any]:
+        """What of its file is part of a cell's identity; options stand beside it, with the values that the cell has."""
+        # Words for people and the list of possible precisions may change without a new measurement.
+        # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
+        words = {"description", "precisions", "schema_version", "options", "metrics", "inputs"}
+        return self.model_dump(mode="json", exclude=words, exclude_defaults=True)
+
     def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         """The options of a cell that are part of its identity. options: the file's, with the cell's own on top."""
         return options
@@ -271,6 +281,10 @@ class Workload(Model):
     def hints(self, log: Log) -> Sequence[str]:
         """Why nothing was found in the log of an incomplete run."""
         return ()
+
+    def refusal(self, cell: Cell) -> str | None:
+        """Why a campaign cannot be planned with this cell, with the remedy, or None."""
+        return None
 
     def objection(self, cell: Cell, runs_on: str) -> str | None:
         """Why this cell cannot be run at all on such a device (`unsupported`), or None."""

@@ -10,8 +10,9 @@ import pytest
 
 from campaign.errors import ConfigError
 from campaign.workloads.protocol import Run, Storage
-from campaign.workloads.train import TrainWorkload, efficiency
+from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.rank_interface import RankResult, TrainSpec
+from campaign.workloads.trainer_runs import efficiency
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"input": "storage"})

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from campaign.workloads.trainer import models
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import build
 from campaign.workloads.trainer.rank_interface import Place, TrainSpec
@@ -143,4 +142,4 @@ def test_parameters_and_gradients_stay_fp32(asked: str) -> None:
 def test_optimizers_are_those_of_the_family() -> None:
     for name, kind in (("bert-nano", torch.optim.AdamW), ("cspn", torch.optim.SGD)):
         trainable = build(name, TrainSpec(model=name, batch=1, measured_steps=1).resolved_options())
-        assert models.optimizer_of(trainable, 0.1)[0] is kind
+        assert trainable.optimizer_of(0.1)[0] is kind

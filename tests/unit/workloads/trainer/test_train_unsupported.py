@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from campaign.workloads.trainer import models
-from campaign.workloads.trainer.parallel_strategies import layers_of
+from campaign.workloads.trainer.models import layers_of
 from campaign.workloads.trainer.rank_interface import TrainSpec
 from campaign.workloads.trainer.training_session import unsupported_by, unsupported_reason
 

@@ -12,6 +12,7 @@ import torch
 from campaign.workloads.trainer.dataset import Dataset, Record
 from campaign.workloads.trainer.models import Sample, Trainable, batch_of
 from campaign.workloads.trainer.rank_interface import TrainSpec
+from campaign.workloads.trainer.replayed_model import ReplayedFeed
 
 _DATASET_MIB = 256
 _FEWEST_RECORDS = 2
@@ -27,6 +28,10 @@ def make_feed(
     OSError names a storage directory that fails.
     """
     samples = spec.batch * spec.replicas
+    options = spec.resolved_options()
+    if spec.replay is not None:
+        workers, micro_steps = int(options["loader_workers"]), int(options["accumulation"])
+        return ReplayedFeed(spec.replay.read_s, spec.dilation, workers, micro_steps), spec.replay.read_bytes
 
     def batch(step: int) -> Sample:
         first = (step * world_size + rank) * samples
@@ -34,7 +39,6 @@ def make_feed(
 
     example = batch(0)
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in example)
-    options = spec.resolved_options()
     channels_last = spec.channels_last
     if options["input"] == "storage" and spec.storage_dir is not None:
         asked_mib = options.get("dataset_mib")
@@ -145,5 +149,5 @@ _Free = tuple[Record, torch.cuda.Event | None]
 """Memory for a batch, and what happens on the device when the last batch in it has been copied there."""
 
 
-Feed = RepeatedFeed | StorageFeed
+Feed = RepeatedFeed | StorageFeed | ReplayedFeed
 """Gives the next batch on the device."""

@@ -126,6 +126,11 @@ COMMON_OPTIONS: Mapping[str, Option] = {
         maximum=65536,
         default=25.0,
     ),
+    "overlap": Option(
+        bool,
+        "with ddp and zero1, true: gradients are reduced during the backward pass, bucket by bucket; false: all of them after it",
+        default=True,
+    ),
     "measure_communication": Option(
         bool,
         "after the timed steps of ddp, also time steps without all-reduce, and the all-reduce of as many bytes alone",
@@ -133,6 +138,27 @@ COMMON_OPTIONS: Mapping[str, Option] = {
     ),
 }
 _COMMON_DEFAULTS = {name: option.default for name, option in COMMON_OPTIONS.items() if option.default is not None}
+REPLAY_OPTIONS: Mapping[str, Option] = {
+    **{
+        name: COMMON_OPTIONS[name]
+        for name in ("parallel", "accumulation", "bucket_mib", "overlap", "measure_communication")
+    },
+    "input": Option(
+        str,
+        "resident: a batch is on the device already; storage: it is read from storage, at the rate of the system file, which the "
+        "ranks of a host share, and decoded by the host's cores",
+        choices=("resident", "storage"),
+        default="resident",
+    ),
+    "loader_workers": Option(
+        int,
+        "input storage: 0: the step itself reads and decodes; n: n workers do, up to 2n batches ahead",
+        minimum=0,
+        maximum=64,
+        default=0,
+    ),
+}
+"""Options of replayed training."""
 _IMAGE_PX = Option(int, "height and width of the input images, pixels", minimum=32, maximum=4096)
 _DROPOUT = Option(float, "probability of dropping an activation", minimum=0.0, maximum=0.9)
 
@@ -233,10 +259,21 @@ def model_info(name: str) -> ModelInfo:
 def resolve_options(model: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The model's defaults overlaid with `options`; ConfigError for an unknown key or a value that is not allowed."""
     info = model_info(model)
+    return checked(model, info.options, {**info.default_options, **options})
+
+
+def resolve_replay_options(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The same of a replay, which has the defaults of built-in training where it offers no choice."""
+    defaults = {name: option.default for name, option in REPLAY_OPTIONS.items() if option.default is not None}
+    return {**_COMMON_DEFAULTS, "learning_rate": 0.0, **checked("a replay", REPLAY_OPTIONS, {**defaults, **options})}
+
+
+def checked(of: str, known: Mapping[str, Option], options: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The options; ConfigError for an unknown key or a value that is not allowed."""
     for name, value in options.items():
-        option = info.options.get(name)
+        option = known.get(name)
         if option is None:
-            raise ConfigError(f"{model} has no option {name!r}; it has: {', '.join(sorted(info.options))}")
+            raise ConfigError(f"{of} has no option {name!r}; it has: {', '.join(sorted(known))}")
         if objection := option.objection(value):
-            raise ConfigError(f"option {name} of {model} {objection}")
-    return {**info.default_options, **options}
+            raise ConfigError(f"option {name} of {of} {objection}")
+    return dict(options)

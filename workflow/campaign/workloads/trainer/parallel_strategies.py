@@ -6,14 +6,14 @@ al. 2020; fsdp is `fully_shard` of PyTorch). The result of training does not dep
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -21,8 +21,9 @@ from torch.utils.checkpoint import checkpoint
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.rank_interface import Parallel, TrainSpec
+from campaign.workloads.trainer.replayed_model import RootParallel
 
-_DEFAULT_BUCKET_MIB = 25.0
+_DEFAULT_BUCKET_MIB, _FIRST_BUCKET_MIB = 25.0, 1.0  # of DistributedDataParallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,14 @@ class Traffic:
 class Strategy:
     """A model in its strategy. `model(*batch)` is the mean loss of this process's samples, a scalar.
 
-    before_step: called between the backward pass and the optimizer's step; alone: a context without communication of gradients.
+    reduce: called after the backward pass, reduces the gradients where that has not done it; before_step: called between that and
+    the optimizer's step; alone: a context without communication of gradients.
     """
 
     name: Parallel
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    reduce: Callable[[], None]
     before_step: Callable[[], None]
     alone: Callable[[], AbstractContextManager[Any]]
     traffic: Traffic
@@ -66,10 +69,10 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     """Wrap the model and make its optimizer. The process group stands; `trainable` is on its device and is changed in place."""
     options = spec.resolved_options()
     if options["activation_checkpointing"]:
-        for layer in layers_of(trainable.network):
+        for layer in trainable.layers():
             recompute(layer)
     make = _sharded if name_of(spec, world_size) == "fsdp" else _replicated
-    strategy = make(spec, trainable, device, world_size)
+    strategy = make(spec, trainable, device, world_size, traffic_of(spec, trainable.full_size(), world_size))
     if options["compile"]:
         from torch._inductor import config
 
@@ -78,7 +81,9 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     return strategy
 
 
-def _replicated(spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int) -> Strategy:
+def _replicated(
+    spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: Traffic
+) -> Strategy:
     """Every device has all weights."""
     options, name = spec.resolved_options(), name_of(spec, world_size)
     masters = None
@@ -87,7 +92,7 @@ def _replicated(spec: TrainSpec, trainable: models.Trainable, device: torch.devi
         masters = precision.Masters(trainable)
     trained = [p for p in trainable.parameters() if p.requires_grad]
     parameters = masters.parameters if masters else trained
-    kind, settings = models.optimizer_of(trainable, float(options["learning_rate"]))
+    kind, settings = trainable.optimizer_of(float(options["learning_rate"]))
     if name == "zero1":
         # Here, not above: this import takes 0.2 s and only zero1 needs it.
         from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -99,29 +104,73 @@ def _replicated(spec: TrainSpec, trainable: models.Trainable, device: torch.devi
         masters.follow(optimizer)
     model: nn.Module = trainable
     alone: Callable[[], AbstractContextManager[Any]] = nullcontext
-    gradients = _size(trained)
-    traffic = Traffic(gradients)
+    reduce = _nothing
     if name == "dp":
-        model = _data_parallel(trainable, device, spec)
-        # In each micro-step the root sends its weights to every other device, and gets their gradients back.
-        moved = int(options["accumulation"]) * (_size(trainable.parameters()) + gradients)
-        traffic = Traffic(gradients, None, round((1 - 1 / spec.replicas) * moved))
+        model = _data_parallel(trainable, device, spec) if spec.replay is None else RootParallel(trainable)
+    elif name != "single" and not options["overlap"]:
+        reduce = partial(_reduce_all, trained)
     elif name != "single":
-        bucket_mib = float(options["bucket_mib"])
         model = wrapped = DistributedDataParallel(
             trainable,
             device_ids=[device] if device.type == "cuda" else None,
-            # A number switches the smaller first bucket off, the default one too.
-            bucket_cap_mb=None if bucket_mib == _DEFAULT_BUCKET_MIB else bucket_mib,
+            init_sync=spec.replay is None,
+            **_bucket_caps(float(options["bucket_mib"]), spec.thinning),
         )
         alone = wrapped.no_sync
-        updated = _size(parameters) if name == "zero1" else 0
-        traffic = Traffic(gradients, gradients, round((1 - 1 / world_size) * (2 * gradients + updated)))
-    return Strategy(name, model, optimizer, masters.take_gradients if masters else lambda: None, alone, traffic)
+    return Strategy(name, model, optimizer, reduce, masters.take_gradients if masters else _nothing, alone, traffic)
 
 
-def _size(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+def _nothing() -> None:
+    pass
+
+
+def _bucket_caps(bucket_mib: float, thinning: float) -> dict[str, Any]:
+    """Buckets of DistributedDataParallel; as many of tensors that are thinned as of whole ones."""
+    # A number switches the smaller first bucket off, the default one too.
+    first_mib = [_FIRST_BUCKET_MIB] if bucket_mib == _DEFAULT_BUCKET_MIB else []
+    if thinning == 1:
+        return {} if first_mib else {"bucket_cap_mb": bucket_mib}
+    return {"bucket_cap_mb_list": [cap_mib * thinning for cap_mib in (*first_mib, bucket_mib)]}
+
+
+def _reduce_all(trained: Sequence[nn.Parameter]) -> None:
+    """The mean of all ranks' gradients, in one operation for each type that gradients have."""
+    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+    for kind in dict.fromkeys(gradient.dtype for gradient in gradients):
+        parts = [gradient for gradient in gradients if gradient.dtype == kind]
+        whole = torch.cat([part.flatten() for part in parts]).div_(dist.get_world_size())
+        dist.all_reduce(whole)
+        reduced = torch.split(whole, [part.numel() for part in parts])
+        torch._foreach_copy_(parts, [new.view_as(part) for new, part in zip(reduced, parts, strict=True)])
+
+
+def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) -> Traffic:
+    """What a step communicates; trainable: as it is built, before it is wrapped, and of full size."""
+    options, name, half = spec.resolved_options(), name_of(spec, world_size), spec.precision == "fp16-o2"
+    micro_steps, ranks = int(options["accumulation"]), max(world_size, spec.replicas)
+    norms = {id(p) for norm in (precision.norms_of(trainable) if half else ()) for p in norm.parameters()}
+    in_layers = {id(p) for layer in trainable.layers() for p in layer.parameters()}
+    gradients = weights = gathered = updated = 0
+    for weight in trainable.parameters():
+        in_half = half and id(weight) not in norms
+        size = weight.numel() * (2 if in_half else weight.element_size())
+        weights += size
+        # A layer is gathered for its forward and again for its backward pass, everything else once, in each micro-step.
+        gathered += micro_steps * size * (2 if id(weight) in in_layers - norms else 1)
+        if weight.requires_grad:
+            gradients += size
+            updated += weight.numel() * (4 if in_half else weight.element_size())  # the optimizer's weights are fp32
+    match name:
+        case "single":
+            return Traffic(gradients)
+        case "dp":
+            # In each micro-step the root sends its weights to every other device, and gets their gradients back.
+            sent, reduced = micro_steps * (weights + gradients), None
+        case "fsdp":
+            sent, reduced = gathered + gradients, None
+        case _:
+            sent, reduced = 2 * gradients + (updated if name == "zero1" else 0), gradients
+    return Traffic(gradients, reduced, round((1 - 1 / ranks) * sent))
 
 
 def _data_parallel(trainable: models.Trainable, device: torch.device, spec: TrainSpec) -> nn.Module:
@@ -156,12 +205,13 @@ def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
-def _sharded(spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int) -> Strategy:
+def _sharded(
+    spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: Traffic
+) -> Strategy:
     """Every device has its share of all weights; the optimizer updates fp32 shards, also with fp16-o2."""
     options, half = spec.resolved_options(), spec.precision == "fp16-o2"
-    gradients, gathered = _fsdp_bytes(trainable, half, int(options["accumulation"]))
     _shard(trainable, device, world_size, half)
-    kind, settings = models.optimizer_of(trainable, float(options["learning_rate"]))
+    kind, settings = trainable.optimizer_of(float(options["learning_rate"]))
 
     @contextmanager
     def gradients_kept() -> Iterator[None]:
@@ -171,8 +221,8 @@ def _sharded(spec: TrainSpec, trainable: models.Trainable, device: torch.device,
         finally:
             trainable.set_requires_gradient_sync(True)  # type: ignore[operator]
 
-    traffic = Traffic(gradients, None, round((1 - 1 / world_size) * (gathered + gradients)))
-    return Strategy("fsdp", trainable, kind(trainable.parameters(), **settings), lambda: None, gradients_kept, traffic)
+    optimizer = kind(trainable.parameters(), **settings)
+    return Strategy("fsdp", trainable, optimizer, _nothing, _nothing, gradients_kept, traffic)
 
 
 def _shard(trainable: models.Trainable, device: torch.device, world_size: int, half: bool) -> None:
@@ -194,40 +244,6 @@ def _shard(trainable: models.Trainable, device: torch.device, world_size: int, h
             own = MixedPrecisionPolicy(cast_forward_inputs=False)
             fully_shard(norms, mesh=mesh, reshard_after_forward=False, mp_policy=own)
         precision.cast_inputs(trainable)
-    for layer in layers_of(trainable.network):
+    for layer in trainable.layers():
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     fully_shard(trainable, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
-
-
-def _fsdp_bytes(trainable: models.Trainable, half: bool, micro_steps: int) -> tuple[int, int]:
-    """Of the model before it is sharded: bytes of its gradients, and of all that is gathered in a step.
-
-    A layer is gathered for its forward and again for its backward pass, everything else once, in each micro-step.
-    """
-    norms = {id(p) for norm in (precision.norms_of(trainable) if half else ()) for p in norm.parameters()}
-    in_layers = {id(p) for layer in layers_of(trainable.network) for p in layer.parameters()}
-    gradients = gathered = 0
-    for weight in trainable.parameters():
-        in_half = half and id(weight) not in norms
-        size = weight.numel() * (2 if in_half else weight.element_size())
-        gradients += size if weight.requires_grad else 0
-        gathered += micro_steps * size * (2 if id(weight) in in_layers - norms else 1)
-    return gradients, gathered
-
-
-def layers_of(network: nn.Module) -> list[nn.Module]:
-    """The outermost modules with parameters whose class is the model's own and occurs more than once, in the order of the network.
-
-    Transformer layers, residual blocks, convolution units: whatever the model calls them; none in one of torch's modules.
-    """
-    kinds = Counter(
-        type(module)
-        for module in network.modules()
-        if not type(module).__module__.startswith("torch.") and next(module.parameters(), None) is not None
-    )
-
-    def search(module: nn.Module) -> Iterator[nn.Module]:
-        for child in module.children():
-            yield from [child] if kinds[type(child)] > 1 else search(child)
-
-    return list(dict.fromkeys(search(network)))

@@ -18,7 +18,7 @@ from campaign.documents.fields import Precision
 from campaign.documents.record import Status
 from campaign.errors import ConfigError, RecordError
 from campaign.files import write_once
-from campaign.workloads.trainer.model_catalog import resolve_options
+from campaign.workloads.trainer.model_catalog import resolve_options, resolve_replay_options
 
 Parallel = Literal["single", "ddp", "dp", "zero1", "fsdp"]
 
@@ -75,18 +75,49 @@ def live(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
         os._exit(code)
 
 
-class TrainSpec(BaseModel):
-    """One training run. Closed and frozen; every rank of the run reads the same file.
+class ReplayedLayer(BaseModel):
+    """A layer of a replayed model: elements of its tensors, seconds of its passes; unit: whether fsdp shards it by itself."""
 
-    batch: samples per device and optimizer step; replicas: devices of one process (more than 1: `parallel: dp`); warmup_steps come
-    before the window, and more, up to warmup_steps_max, until they show no trend; measured_steps make it up; time_out_s: how long a
-    collective operation may take before the run counts as stuck; storage_dir: where `input: storage` keeps its dataset;
-    storage_gb_per_s: a host's storage_ranks together read no faster, in place of a link that is not there.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tensors: tuple[int, ...]
+    forward_s: float
+    backward_s: float
+    unit: bool
+
+
+class Replay(BaseModel):
+    """What is replayed in the place of a model. All seconds are those of the real device.
+
+    dilation: seconds that one of them takes; thinning: fraction of the elements that exist. optimizer_s is for
+    all elements. read_s: how long storage and decoding take for a batch of this rank, None where a batch is on the device already.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: str
+    layers: tuple[ReplayedLayer, ...]
+    optimizer_s: float
+    dilation: float = Field(gt=0)
+    thinning: float = Field(gt=0)
+    read_s: float | None = None
+    read_bytes: int = 0
+    host_to_device_bytes: int = 0
+
+
+class TrainSpec(BaseModel):
+    """One training run. Closed and frozen; every rank of the run reads the same file.
+
+    model: a built-in one; replay: what is replayed in its place. batch: samples per device and optimizer step; replicas: devices
+    of one process (more than 1: `parallel: dp`); warmup_steps come before the window, and more, up to warmup_steps_max, until
+    they show no trend; measured_steps make it up; time_out_s: how long a collective operation may take before the run counts as
+    stuck; storage_dir: where `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no
+    faster, in place of a link that is not there.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = ""
+    replay: Replay | None = None
     batch: int = Field(ge=1)
     replicas: int = Field(default=1, ge=1)
     precision: Precision = "fp32"
@@ -104,14 +135,14 @@ class TrainSpec(BaseModel):
     @model_validator(mode="after")
     def _options_fit_the_model(self) -> TrainSpec:
         try:
-            options = resolve_options(self.model, self.options)
+            options = self.resolved_options()
         except ConfigError as error:
             raise ValueError(str(error)) from error
         if self.batch % int(options["accumulation"]):
             raise ValueError(
                 f"batch {self.batch} cannot be divided into {options['accumulation']} micro-steps (accumulation)"
             )
-        if options["input"] == "storage" and self.storage_dir is None:
+        if options["input"] == "storage" and self.storage_dir is None and self.replay is None:
             raise ValueError("option input: storage needs storage_dir, the directory to read from")
         return self
 
@@ -123,7 +154,19 @@ class TrainSpec(BaseModel):
 
     def resolved_options(self) -> dict[str, Scalar]:
         """The model's default options with this run's on top."""
-        return resolve_options(self.model, self.options)
+        return (
+            resolve_options(self.model, self.options) if self.replay is None else resolve_replay_options(self.options)
+        )
+
+    @property
+    def dilation(self) -> float:
+        """Seconds that a second of the measured device takes."""
+        return 1.0 if self.replay is None else self.replay.dilation
+
+    @property
+    def thinning(self) -> float:
+        """Fraction of the model's bytes that exist here."""
+        return 1.0 if self.replay is None else self.replay.thinning
 
 
 class RankResult(BaseModel):
@@ -151,6 +194,7 @@ class RankResult(BaseModel):
     loss_last: float | None = None  # of the last measured step; absent when not a number
     samples_per_step: int = 0  # batch of this rank
     input_bytes_per_step: int | None = None
+    host_to_device_bytes_per_step: int | None = None  # of a replay
     input_read_s: float | None = None  # of the window, reading from storage or waiting for it
     flops_per_step: float | None = None  # of this rank's samples, by the model; left by rank 0
     warmup_steps: int = 0  # steps done before the window

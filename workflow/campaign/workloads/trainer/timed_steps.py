@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -45,7 +46,8 @@ class Training:
         self.device = device
         self._world_size = world_size
         self.feed = feed
-        self.scaler: GradScaler | None = precision.make_scaler(spec.precision, device)
+        # Gradients of zeros need no scale.
+        self.scaler: GradScaler | None = None if spec.replay else precision.make_scaler(spec.precision, device)
         self.applied_steps = 0
         self.strategy = make_strategy(spec, trainable, device, world_size)
         self.strategy.optimizer.register_step_post_hook(self._count)
@@ -74,6 +76,8 @@ class Training:
                 loss = self._learn(batch)
         else:
             loss = self._accumulate(batch, communicate)
+        if communicate:
+            self.strategy.reduce()
         self.strategy.before_step()
         if self.scaler is None:
             self.strategy.optimizer.step()
@@ -108,7 +112,7 @@ class Training:
         spec, losses = self.spec, list[Tensor]()
 
         def take(steps: int) -> list[float]:
-            clock = make_clock(self.device)
+            clock = make_clock(self.device, self.spec.dilation)
             clock.mark()
             for _ in range(steps):
                 loss = self.step()
@@ -142,16 +146,17 @@ class Training:
 
 
 class CpuClock:
-    """A CPU has done a step when the call returns."""
+    """A CPU has done a step when the call returns. dilation: seconds that a second of the measured device takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, dilation: float = 1.0) -> None:
         self._marks_s: list[float] = []
+        self.dilation = dilation
 
     def synchronize(self) -> None:
         return
 
     def mark(self) -> None:
-        self._marks_s.append(time.perf_counter())
+        self._marks_s.append(time.perf_counter() / self.dilation)
 
     def step_times_s(self) -> list[float]:
         return [after - before for before, after in zip(self._marks_s, self._marks_s[1:], strict=False)]
@@ -159,6 +164,8 @@ class CpuClock:
 
 class CudaClock:
     """Events in the device's queue, read after the window: timing a step does not wait for it."""
+
+    dilation = 1.0
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -180,15 +187,15 @@ class CudaClock:
 Clock = CpuClock | CudaClock
 
 
-def make_clock(device: torch.device) -> Clock:
-    return CudaClock(device) if device.type == "cuda" else CpuClock()
+def make_clock(device: torch.device, dilation: float = 1.0) -> Clock:
+    return CudaClock(device) if device.type == "cuda" else CpuClock(dilation)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """The measured steps: each one's time, all together by the wall clock and by processor time, and each one's loss.
 
-    started: Unix seconds at its begin, by this host's clock.
+    started: Unix seconds at its begin, by this host's clock. Times of steps and window are those of the measured device.
     """
 
     started: float
@@ -210,7 +217,7 @@ def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Calla
         losses.append(step())
         clock.mark()
     clock.synchronize()
-    window_s = time.perf_counter() - start_s
+    window_s = (time.perf_counter() - start_s) / clock.dilation
     process_time_s = time.process_time() - process_start_s
     barrier()
     read = torch.stack(losses).double().cpu().tolist()
@@ -234,12 +241,12 @@ def measure_communication(training: Training, step_times_s: tuple[float, ...]) -
         for buffer in buffers:
             dist.all_reduce(buffer)
 
-    alone_s = _median_s(lambda: training.step(communicate=False), training.device, repeats)
-    return statistics.median(step_times_s) - alone_s, _median_s(reduce, training.device, repeats)
+    clock = partial(make_clock, training.device, training.spec.dilation)
+    alone_s = _median_s(lambda: training.step(communicate=False), clock(), repeats)
+    return statistics.median(step_times_s) - alone_s, _median_s(reduce, clock(), repeats)
 
 
-def _median_s(action: Callable[[], object], device: torch.device, repeats: int) -> float:
-    clock = make_clock(device)
+def _median_s(action: Callable[[], object], clock: Clock, repeats: int) -> float:
     dist.barrier()
     action()  # a warm-up
     clock.synchronize()

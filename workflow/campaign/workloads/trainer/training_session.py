@@ -28,8 +28,9 @@ from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import flops_per_step
-from campaign.workloads.trainer.parallel_strategies import layers_of, name_of
+from campaign.workloads.trainer.parallel_strategies import name_of
 from campaign.workloads.trainer.rank_interface import Place, RankResult, TrainSpec
+from campaign.workloads.trainer.replayed_model import ReplayedModel
 from campaign.workloads.trainer.timed_steps import Training, Window, make_clock, measure, measure_communication
 
 _FEWEST_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first, cuDNN tunes per shape, the fp16 scaler backs off
@@ -79,7 +80,7 @@ class Session:
             seen = precision.SeenTypes(trainable.network, inside=training.strategy.name == "fsdp")
         with self._phase("warmup"):
             warmup = training.warm_up()
-            clock = make_clock(device)
+            clock = make_clock(device, spec.dilation)
             clock.synchronize()
         if warmup.steady is False:
             self.flags.append(NOT_STEADY)
@@ -90,21 +91,27 @@ class Session:
         skipped = spec.measured_steps - (training.applied_steps - applied)
         traffic = training.strategy.traffic
         measured: dict[str, Any] = {
-            **_memory_peaks(device),
             "gradient_bytes": traffic.gradient_bytes,
             "allreduce_bytes_per_step": traffic.allreduce_bytes,
             "communication_bytes_per_step": traffic.communication_bytes,
             "input_bytes_per_step": input_bytes,
+            "host_to_device_bytes_per_step": spec.replay and (spec.replay.host_to_device_bytes or None),
             "input_read_s": None if waited_s is None or feed.waited_s is None else feed.waited_s - waited_s,
-            "precision": precision.in_force(spec.precision, device, *seen.types()),
         }
+        if spec.replay is None:
+            measured |= {
+                **_memory_peaks(device),
+                "process_time_s": window.process_time_s,
+                "precision": precision.in_force(spec.precision, device, *seen.types()),
+                "loss_first": _finite(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
+                "loss_last": _finite(window.losses[-1]),
+                "flops_per_step": flops_per_step(spec) if place.rank == 0 else None,
+            }
+            if measured["precision"] != spec.precision:
+                self.flags.append(f"precision in force is {measured['precision']}, not {spec.precision}")
         if training.strategy.name == "ddp" and spec.resolved_options()["measure_communication"]:
             exposed_s, allreduce_s = measure_communication(training, window.step_times_s)
             measured |= {"exposed_communication_s": exposed_s, "allreduce_s": allreduce_s}
-        if place.rank == 0:
-            measured["flops_per_step"] = flops_per_step(spec)
-        if measured["precision"] != spec.precision:
-            self.flags.append(f"precision in force is {measured['precision']}, not {spec.precision}")
         status, reason, evidence = self._judge(window, skipped)
         return self.result(
             status,
@@ -113,9 +120,6 @@ class Session:
             step_times_s=window.step_times_s,
             window_started=window.started,
             window_s=window.window_s,
-            process_time_s=window.process_time_s,
-            loss_first=_finite(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
-            loss_last=_finite(window.losses[-1]),
             warmup_steps=warmup.steps,
             skipped_steps=skipped,
             **measured,
@@ -132,8 +136,11 @@ class Session:
             samples_per_step=self.spec.batch * self.spec.replicas,
             torch_version=torch.__version__,
             flags=tuple(self.flags),
-            **{**self._built, **_identity(self.device), **_memory_peaks(self.device), **fields},
+            **{**self._built, **self._of_the_device(), **fields},
         )
+
+    def _of_the_device(self) -> dict[str, Any]:
+        return {} if self.spec.replay else {**_identity(self.device), **_memory_peaks(self.device)}
 
     def close(self) -> None:
         """End the process group so that no thread of it is waited for.
@@ -189,6 +196,10 @@ class Session:
 
     def _build(self) -> models.Trainable:
         torch.manual_seed(self.spec.seed)
+        if self.spec.replay is not None:
+            replayed = ReplayedModel(self.spec.replay)
+            self._built["parameters"] = sum(parameter.numel() for parameter in replayed.full_size().parameters())
+            return replayed
         trainable = models.build(self.spec.model, self.spec.resolved_options())
         trainable.to(self.device)
         if self.spec.channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
@@ -211,7 +222,9 @@ class Session:
         return "ok", "", ""
 
     def _conditions(self) -> list[str]:
-        flags = []
+        flags: list[str] = []
+        if self.spec.replay is not None:
+            return flags
         cores = len(os.sched_getaffinity(0))
         ranks = (self.place.local_ranks or 0) * self.spec.replicas
         if self.device.type == "cpu" and ranks > cores:
@@ -252,6 +265,8 @@ def _identity(device: torch.device) -> dict[str, str]:
 def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
     """Why the run cannot be as it is asked for, or None."""
     options, name = spec.resolved_options(), name_of(spec, world_size)
+    if spec.replay is not None:
+        return None
     if device.type == "cpu" and options["input"] == "h2d":
         return "input h2d copies from the host to a device; on a CPU they are the same memory"
     if reason := precision.unsupported_reason(spec.precision, device, options["emulation"] == "allow"):
@@ -267,7 +282,7 @@ def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -
 
 def unsupported_by(spec: TrainSpec, trainable: models.Trainable) -> str | None:
     """Why the model that was built cannot be trained as it is asked for, or None."""
-    if spec.resolved_options()["activation_checkpointing"] and not layers_of(trainable.network):
+    if spec.resolved_options()["activation_checkpointing"] and not trainable.layers():
         return f"activation_checkpointing: {spec.model} has no layers of one kind that could be computed again"
     return None
 

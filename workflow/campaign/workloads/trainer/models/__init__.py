@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -45,6 +46,38 @@ class Trainable(nn.Module):
     def forward(self, *batch: Tensor) -> Tensor:
         """The loss of a batch, a scalar; every tensor has the batch as its first axis."""
         return self._loss(self.network(*batch[: self.inputs]), *batch[self.inputs :])
+
+    def full_size(self) -> Trainable:
+        """Itself, or where it is thinned, the same with all bytes and without memory."""
+        return self
+
+    def layers(self) -> Sequence[nn.Module]:
+        """The units that are sharded, and computed again, each by itself."""
+        return layers_of(self.network)
+
+    def optimizer_of(self, learning_rate: float) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+        """AdamW for transformers, SGD with momentum 0.9 for convolutional networks, as in practice; and its settings."""
+        if self.optimizer == "adamw":
+            return torch.optim.AdamW, {"lr": learning_rate}
+        return torch.optim.SGD, {"lr": learning_rate, "momentum": 0.9}
+
+
+def layers_of(network: nn.Module) -> list[nn.Module]:
+    """The outermost modules with parameters whose class is the model's own and occurs more than once, in the order of the network.
+
+    Transformer layers, residual blocks, convolution units: whatever the model calls them; none in one of torch's modules.
+    """
+    kinds = Counter(
+        type(module)
+        for module in network.modules()
+        if not type(module).__module__.startswith("torch.") and next(module.parameters(), None) is not None
+    )
+
+    def search(module: nn.Module) -> Iterator[nn.Module]:
+        for child in module.children():
+            yield from [child] if kinds[type(child)] > 1 else search(child)
+
+    return list(dict.fromkeys(search(network)))
 
 
 def build(model: str, options: Mapping[str, Scalar], device: torch.device | str = "cpu") -> Trainable:
@@ -105,13 +138,6 @@ def batch_of(trainable: Trainable, indices: Iterable[int], seed: int) -> Sample:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
         samples.append(trainable.sample(generator))
     return tuple(torch.stack(column) for column in zip(*samples, strict=True))
-
-
-def optimizer_of(trainable: Trainable, learning_rate: float) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """AdamW for transformers, SGD with momentum 0.9 for convolutional networks, as they are trained in practice; its settings."""
-    if trainable.optimizer == "adamw":
-        return torch.optim.AdamW, {"lr": learning_rate}
-    return torch.optim.SGD, {"lr": learning_rate, "momentum": 0.9}
 
 
 def flops_per_step(spec: TrainSpec) -> float | None:

@@ -1,0 +1,205 @@
+"""Ranks that replay: what they communicate, how long that takes, and what they say of it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from campaign.workloads.replay import ReplayWorkload
+from campaign.workloads.trainer.model_catalog import resolve_options
+from campaign.workloads.trainer.models import build, layers_of
+from campaign.workloads.trainer.rank_interface import RankResult
+from campaign.workloads.trainer.replayed_model import ready_times
+from tests.campaign_files import one_cell, one_run
+
+BYTES = ("parameters", "gradient_bytes", "allreduce_bytes_per_step", "communication_bytes_per_step")
+SECONDS = 0.04
+LAYERS = [
+    {"tensors": [1000], "forward": 1, "backward": 2},
+    {"repeat": 3, "tensors": [50_000, 100], "forward": 1, "backward": 2},
+]
+EXACT = 0.12
+TRIES = 3
+"""What else this machine does only makes steps longer: a run that was slow is made again."""
+
+
+def replay(**keys: Any) -> ReplayWorkload:
+    rows = [{"device": "cpu-rank", "precision": p, "batch": 4, "seconds": SECONDS} for p in ("fp32", "fp16-o2")]
+    given = {"precisions": ["fp32", "fp16-o2"], "layers": LAYERS, "optimizer": 1, "compute": rows, **keys}
+    return ReplayWorkload.model_validate({"name": "r", "kind": "replay", **given})
+
+
+def results(
+    driver: Any,
+    directory: Path,
+    workload: ReplayWorkload,
+    ranks: int,
+    dilation: float = 1.0,
+    scale: float = 1.0,
+    **cell: Any,
+) -> tuple[RankResult, ...]:
+    asked = one_cell(devices=ranks, **cell)
+    run = replace(one_run(directory / "run", asked), scale=scale, dilation=dilation)
+    spec = json.loads(Path(workload.step(run).environment["CAMPAIGN_SPEC"]).read_text())
+    driver.start(directory / "ranks", [{**spec, "warmup_steps": 2}] * ranks)
+    outcome = driver.finish(directory / "ranks", ranks)
+    assert all(result is not None and result.status == "ok" for result in outcome.results), outcome.log
+    return tuple(result for result in outcome.results if result is not None)
+
+
+def fastest_step_s(*found: RankResult) -> float:
+    return min(statistics.median(result.step_times_s) for result in found)
+
+
+def test_a_step_of_one_device_takes_the_seconds_of_its_compute_row(driver: Any, tmp_path: Path) -> None:
+    for attempt in range(TRIES):
+        (found,) = results(driver, tmp_path / str(attempt), replay(), 1, dilation=3.0)
+        if fastest_step_s(found) == pytest.approx(SECONDS, rel=EXACT):
+            break
+    assert fastest_step_s(found) == pytest.approx(SECONDS, rel=EXACT)
+    assert found.window_s == pytest.approx(sum(found.step_times_s), rel=EXACT)
+    # Nothing is said of a device that is not there.
+    assert (found.device_name, found.host_memory_peak_bytes, found.process_time_s, found.loss_last) == (
+        "",
+        None,
+        None,
+        None,
+    )
+
+
+def test_accumulation_makes_the_passes_of_smaller_batches_and_one_update(driver: Any, tmp_path: Path) -> None:
+    """A single row is scaled with the batch: two halves of 0.8, and the optimizer's share of one half."""
+    shared = replay(optimizer=3)  # of 15 shares, 12 are passes
+    for attempt in range(TRIES):
+        (found,) = results(driver, tmp_path / str(attempt), shared, 1, options={"accumulation": 2})
+        if fastest_step_s(found) == pytest.approx(SECONDS * 0.9, rel=EXACT):
+            break
+    assert fastest_step_s(found) == pytest.approx(SECONDS * 0.9, rel=EXACT)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"parallel": "zero1"}, {"parallel": "fsdp"}, {"parallel": "dp"}, {"overlap": False}]
+)
+def test_every_strategy_takes_at_least_the_compute_time(driver: Any, tmp_path: Path, options: dict[str, Any]) -> None:
+    for attempt in range(TRIES):
+        found = results(driver, tmp_path / str(attempt), replay(), 2, dilation=4.0, scale=0.25, options=options)
+        # What is updated is shared by the ranks of zero1 and fsdp.
+        shared = SECONDS * (1 / 13 / 2 if options.get("parallel") in ("zero1", "fsdp") else 0)
+        if fastest_step_s(*found) < SECONDS * 1.25:
+            break
+    assert SECONDS - shared <= fastest_step_s(*found) + 1e-3 < SECONDS * 1.25
+
+
+def test_throughput_does_not_depend_on_the_dilation(driver: Any, tmp_path: Path) -> None:
+    """Over one loopback, at which thinned bytes cost nothing: the waiting alone."""
+    for attempt in range(TRIES):
+        times = [
+            fastest_step_s(*results(driver, tmp_path / f"{attempt}-{d:g}", replay(), 2, dilation=d, scale=0.01))
+            for d in (2.0, 6.0)
+        ]
+        if times[0] == pytest.approx(times[1], rel=0.05):
+            break
+    assert times[0] == pytest.approx(times[1], rel=0.05)
+
+
+def replayed_nano() -> ReplayWorkload:
+    """The tensors of bert-nano: those outside of its layers first."""
+    network = build("bert-nano", resolve_options("bert-nano", {"seq_len": 16}), "meta").network
+    units = layers_of(network)
+    inside = {id(weight) for unit in units for weight in unit.parameters()}
+    rest = [weight.numel() for weight in network.parameters() if id(weight) not in inside]
+    layers = [{"tensors": rest}, *({"tensors": [p.numel() for p in u.parameters()], "unit": True} for u in units)]
+    return replay(layers=layers)
+
+
+@pytest.mark.parametrize("options", [{}, {"parallel": "zero1"}, {"parallel": "fsdp", "accumulation": 2}])
+def test_bytes_are_those_of_training_the_same_tensors(
+    driver: Any, tmp_path: Path, nano_spec: Any, options: dict[str, Any]
+) -> None:
+    trained = driver.run(tmp_path / "train", nano_spec(options=options), world_size=2).results[0]
+    # Thinned, so that a byte metric that counts what is there would be wrong.
+    found = results(driver, tmp_path, replayed_nano(), 2, dilation=2.0, scale=0.1, options=options)[0]
+    assert {name: getattr(found, name) for name in BYTES} == {name: getattr(trained, name) for name in BYTES}
+
+
+def test_fp16_o2_halves_the_bytes(driver: Any, tmp_path: Path) -> None:
+    found = results(driver, tmp_path, replay(), 2, precision="fp16-o2")[0]
+    assert found.parameters is not None
+    assert found.gradient_bytes == found.allreduce_bytes_per_step == 2 * found.parameters
+
+
+BUCKETS = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from campaign.workloads.trainer import parallel_strategies
+class Counted(DistributedDataParallel):
+    def __init__(self, *words, **keys):
+        super().__init__(*words, **keys)
+        self.register_comm_hook(None, self.count)
+    @staticmethod
+    def count(state, bucket):
+        print("bucket of", bucket.buffer().numel(), flush=True)
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+parallel_strategies.DistributedDataParallel = Counted
+main()
+"""
+
+
+@pytest.mark.parametrize("bucket_mib", [25.0, 8.0])
+def test_thinned_gradients_have_as_many_buckets_as_whole_ones(driver: Any, tmp_path: Path, bucket_mib: float) -> None:
+    layers = [{"tensors": [2_000_000], "forward": 1, "backward": 1}] * 6
+    seen = []
+    for scale in (1.0, 0.02):
+        directory = tmp_path / str(scale)
+        cell = one_cell(devices=2, options={"bucket_mib": bucket_mib})
+        run = replace(one_run(directory / "run", cell), scale=scale)
+        step = replay(layers=layers).step(run)
+        spec = json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text())
+        driver.start(directory, [spec] * 2, BUCKETS)
+        log = driver.finish(directory, 2).log
+        seen.append([int(line.split()[-1]) / scale for line in log.splitlines() if line.startswith("bucket of")])
+    # Of the last step, by both ranks: in the first one, buckets are as large as torch likes.
+    whole, thinned = (sorted(each[-2 * 3 :]) for each in seen)
+    assert thinned == pytest.approx(whole)
+    assert sum(whole) == 2 * 12_000_000
+    assert (2e6 in whole) == (bucket_mib == 25)  # the smaller first bucket
+
+
+def ready(calls_s: list[float], read_s: float, ahead: int) -> list[float]:
+    times = ready_times(read_s, ahead)
+    next(times)
+    return [times.send(called_s) for called_s in calls_s]
+
+
+def test_a_batch_is_read_when_the_step_asks_for_it_or_ahead_of_it() -> None:
+    assert ready([0, 10, 20], 2, 0) == [2, 12, 22]
+    assert ready([0, 10, 20], 2, 2) == [2, 4, 6]  # read while the steps computed
+    # Storage that is slower than the steps: its rate is the rate of the run.
+    assert ready([0, 6, 12, 18], 5, 2)[-1] == 20
+    # Two batches ahead: reading stops when both are there, and goes on when one is taken.
+    assert ready([0, 100, 101, 102, 103], 2, 2)[-2:] == [102, 104]
+
+
+def test_storage_that_is_slow_makes_steps_wait(driver: Any, tmp_path: Path) -> None:
+    spec = json.loads(
+        Path(replay().step(one_run(tmp_path / "run", one_cell(devices=1))).environment["CAMPAIGN_SPEC"]).read_text()
+    )
+    spec["replay"] |= {"read_s": 0.05, "read_bytes": 1000}
+    for workers, least_s, waited_s in ((0, SECONDS + 0.05, 0.15), (2, 0.0, None)):
+        for attempt in range(TRIES):
+            directory = tmp_path / f"{workers}-{attempt}"
+            driver.start(directory, [{**spec, "options": {"loader_workers": workers, "input": "storage"}}])
+            (found,) = driver.finish(directory, 1).results
+            if workers or fastest_step_s(found) == pytest.approx(least_s, rel=0.05):
+                break
+        assert found.input_bytes_per_step == 1000
+        if waited_s:
+            assert fastest_step_s(found) == pytest.approx(least_s, rel=0.05)
+            assert found.input_read_s == pytest.approx(waited_s, rel=0.05)

@@ -1,0 +1,200 @@
+"""A model that is replayed: layers that wait for as long as a device computes, and gradients of zeros that are really communicated.
+
+A layer's backward pass hands back all of its gradients at its end, so that whatever listens to them, a bucket of
+DistributedDataParallel or a unit of fully_shard, communicates when it would on the device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from campaign.workloads.trainer.models import Sample, Trainable
+from campaign.workloads.trainer.pace import Pacer
+from campaign.workloads.trainer.rank_interface import Replay, ReplayedLayer
+
+_COALESCED_BYTES = 10 * 2**20
+"""What DataParallel sends at once (torch.nn.parallel.comm)."""
+
+
+class DilatedClock:
+    """The clock of a device whose seconds take longer here. It starts with the first work."""
+
+    def __init__(self, dilation: float) -> None:
+        self._pacer: Pacer | None = None
+        self._dilation = dilation
+
+    def advance(self, seconds: float) -> None:
+        """The device has worked for so many of its seconds."""
+        self._pacer = self._pacer or Pacer()
+        self._pacer.advance(seconds * self._dilation)
+
+
+class ReplayedModel(Trainable):
+    """The layers of a replay; its sample is a number for each micro-step, and so is its loss, always 0."""
+
+    def __init__(self, replay: Replay, device: torch.device | str = "cpu") -> None:
+        clock = DilatedClock(replay.dilation)
+        thinning = 1.0 if torch.device(device).type == "meta" else replay.thinning
+        with torch.device(device):
+            network = nn.Sequential(*(_Layer(layer, thinning, clock) for layer in replay.layers))
+        super().__init__(network, torch.sum, 1, lambda _: (torch.zeros(()),), "sgd")
+        self.clock = clock
+        self.replay = replay
+
+    def full_size(self) -> Trainable:
+        return ReplayedModel(self.replay, "meta")
+
+    def layers(self) -> Sequence[nn.Module]:
+        return [part for part, layer in zip(self.network, self.replay.layers, strict=True) if layer.unit]  # type: ignore[call-overload]  # it is a Sequential
+
+    def optimizer_of(self, learning_rate: float) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+        elements = sum(parameter.numel() for parameter in self.parameters())
+        return _WaitingOptimizer, {"clock": self.clock, "element_s": self.replay.optimizer_s / elements}
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        # The first layer has a backward pass of its own although nothing comes before it.
+        return super().forward(*(tensor.requires_grad_() for tensor in batch))
+
+
+class _Layer(nn.Module):
+    def __init__(self, layer: ReplayedLayer, thinning: float, clock: DilatedClock) -> None:
+        super().__init__()
+        self.layer = layer
+        self.clock = clock
+        for number, elements in enumerate(layer.tensors):
+            self.register_parameter(str(number), nn.Parameter(torch.zeros(max(1, round(elements * thinning)))))
+
+    def forward(self, signal: Tensor) -> Tensor:
+        passed: Tensor = _Passes.apply(self, signal, *self._parameters.values())  # type: ignore[no-untyped-call]
+        return passed
+
+
+class _Passes(torch.autograd.Function):
+    """The two passes of a layer."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: _Layer, signal: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.layer, ctx.kinds = layer, [(tensor.shape, tensor.dtype) for tensor in tensors]
+        layer.clock.advance(layer.layer.forward_s)
+        return signal.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.layer.clock.advance(ctx.layer.layer.backward_s)
+        return None, *gradient, *(torch.zeros(shape, dtype=kind) for shape, kind in ctx.kinds)
+
+
+class _WaitingOptimizer(torch.optim.Optimizer):
+    """Waits for as long as a device takes to update the elements that this rank updates."""
+
+    def __init__(self, parameters: Any, clock: DilatedClock, element_s: float) -> None:
+        super().__init__(parameters, {})
+        self._clock = clock
+        self._element_s = element_s
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self._clock.advance(
+            self._element_s * sum(_own_elements(p) for group in self.param_groups for p in group["params"])
+        )
+
+
+def _own_elements(parameter: Tensor) -> int:
+    """Those of this rank's shard."""
+    return parameter.to_local().numel() if hasattr(parameter, "to_local") else parameter.numel()
+
+
+class RootParallel(nn.Module):
+    """DataParallel with a rank for each device: rank 0 sends its weights before the forward pass and gets the sum of all gradients
+    after the backward pass, as pipelines along the ranks, which is what NCCL's rings do."""
+
+    def __init__(self, trainable: Trainable) -> None:
+        super().__init__()
+        self.module = trainable
+        sizes = [(p.numel() * p.element_size()) for p in trainable.parameters()]
+        assert isinstance(trainable, ReplayedModel)
+        piece = max(1, int(_COALESCED_BYTES * trainable.replay.thinning))
+        self._pieces = [
+            torch.zeros(min(piece, sum(sizes) - start), dtype=torch.uint8) for start in range(0, sum(sizes), piece)
+        ]
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        loss: Tensor = self.module(*(_Exchange.apply(self._pieces, tensor.requires_grad_()) for tensor in batch))  # type: ignore[no-untyped-call]
+        return loss
+
+
+class _Exchange(torch.autograd.Function):
+    """Stands before the first layer, so that it is the first of the forward pass and the last of the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, pieces: Sequence[Tensor], signal: Tensor) -> Tensor:
+        ctx.pieces = pieces
+        _passed_along(pieces, range(dist.get_world_size()))
+        return signal.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor | None, ...]:
+        _passed_along(ctx.pieces, range(dist.get_world_size() - 1, -1, -1))
+        return None, *gradient
+
+
+def _passed_along(pieces: Sequence[Tensor], ranks: Sequence[int]) -> None:
+    """Each rank gets all pieces from the one before it, and hands each to the one after it while it gets the next."""
+    own = ranks.index(dist.get_rank())
+    sent = []
+    for piece in pieces:
+        if own > 0:
+            dist.recv(piece, ranks[own - 1])
+        if own + 1 < len(ranks):
+            sent.append(dist.isend(piece, ranks[own + 1]))
+    for work in sent:
+        if work is not None:
+            work.wait()
+
+
+class ReplayedFeed:
+    """Batches that are there when storage, at a given time for a batch, has given them.
+
+    Without workers a step reads by itself; n of them read up to 2n batches ahead, one after the other.
+    """
+
+    written_s: float | None = None
+    flags: tuple[str, ...] = ()
+
+    def __init__(self, read_s: float | None, dilation: float, workers: int, micro_steps: int) -> None:
+        self.waited_s: float | None = None if read_s is None else 0.0
+        self._dilation = dilation
+        self._micro_steps = micro_steps
+        self._ready = ready_times(read_s * dilation, 2 * workers) if read_s is not None else None
+        if self._ready is not None:
+            next(self._ready)
+
+    def __call__(self) -> Sample:
+        if self._ready is not None:
+            called_s = time.perf_counter()
+            wait_s = max(0.0, self._ready.send(called_s) - called_s)
+            time.sleep(wait_s)
+            self.waited_s = (self.waited_s or 0.0) + (time.perf_counter() - called_s) / self._dilation
+        return (torch.zeros(self._micro_steps),)
+
+
+def ready_times(read_s: float, ahead: int) -> Generator[float, float, None]:
+    """Send the time of a call, get the time at which its batch is ready.
+
+    Batches are read one after the other, each in read_s, from the first call on; up to `ahead` beyond the one that was given.
+    """
+    coming: deque[float] = deque()
+    last = yield 0.0
+    for _ in range(ahead + 1):
+        last += read_s
+        coming.append(last)
+    while True:
+        called_s = yield coming.popleft()
+        last = max(last, called_s) + read_s
+        coming.append(last)
