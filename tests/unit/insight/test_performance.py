@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from campaign.documents.cell import Configuration
 from campaign.insight.recommend.fit import Checked, Fitted, check, fit, predict
-from campaign.insight.recommend.model import Model, Rows, Structure
+from campaign.insight.recommend.model import LIMITS, Model, Rows, Structure
 from campaign.insight.recommend.observations import (
     LinkStart,
     Observed,
@@ -175,11 +175,14 @@ def test_measured_links_come_before_stated_ones_and_these_before_a_guess() -> No
     assert not link_starts([], {})["local"].known
 
 
-@given(st.integers(0, 2**32 - 1), st.sets(st.sampled_from(["overlap", "host", "attach"])))
-@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sets(st.sampled_from(LIMITS)))
+@settings(max_examples=16, deadline=None)
 def test_derivatives_are_those_of_the_equations(seed: int, limits: set[str]) -> None:
     random = np.random.default_rng(seed)
-    structure = Structure((True, False), ("local", "fabric"), ("nvme",), (1,), frozenset(limits))
+    strategies = ("ddp", "fsdp")
+    structure = Structure(
+        (True, False), ("local", "fabric"), ("nvme",), (1,), frozenset(limits), strategies, (0, 1), strategies[1:]
+    )
     count = 12
     ranks = random.integers(1, 9, count)
     rows = Rows(
@@ -192,7 +195,8 @@ def test_derivatives_are_those_of_the_equations(seed: int, limits: set[str]) -> 
         storage=random.integers(-1, 1, count),
         bytes=np.full(count, 1e8),
     )
-    size = {"t0": -5.0, "t1": -6.0, "alpha": -10.0, "bandwidth": 22.0, "bytes": 18.0, "overlap": 0.3}
+    size = {"t0": -5.0, "t1": -6.0, "alpha": -10.0, "bandwidth": 22.0, "bytes": 18.0, "overlap": 0.3, "tail": 0.3}
+    size |= {"traffic": 0.5, "messages": 1.0, "growth": 0.4}
     names = structure.names()
     theta = np.array([size.get(name.partition("[")[0], -8.0) + random.uniform(-0.2, 0.2) for name in names])
     model = Model(structure, rows)

@@ -232,6 +232,10 @@ _SHOWN = {
     "host": ("time a sample and further rank of a host", 1e3, "ms"),
     "attach": ("time a sample behind the fabric", 1e3, "ms"),
     "overlap": ("share of compute that hides communication", 1.0, ""),
+    "tail": ("share of communication that nothing hides", 1.0, ""),
+    "traffic": ("bytes relative to a ring all-reduce of what is sent", 1.0, ""),
+    "messages": ("latencies relative to those of a ring all-reduce", 1.0, ""),
+    "growth": ("growth of that traffic with the devices, as a power", 1.0, ""),
 }
 
 

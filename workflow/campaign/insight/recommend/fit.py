@@ -20,7 +20,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from campaign.insight.recommend.model import COMMUNICATION, LIMITS, Floats, Model, Rows, Structure
+from campaign.insight.recommend.model import (
+    COMMUNICATION,
+    LIMITS,
+    LINEAR,
+    SHARES,
+    UNLIKE_RING,
+    Floats,
+    Ints,
+    Model,
+    Rows,
+    Structure,
+    kind_of,
+)
 from campaign.insight.recommend.observations import LinkStart, Observed
 from campaign.statistics import student_quantile
 from campaign.statistics.scaling_models import aicc
@@ -34,6 +46,7 @@ _MOST_STEPS = 60
 _STEPS_WITHOUT = 12  # from the whole fit to one without a configuration is not far
 _FARTHEST = 2.0
 _FACTOR = 30.0  # by which a parameter may well be off where nothing is known of it
+_TRAFFIC_FACTOR = 3.0  # by which collectives may cost more or less than a ring of as many bytes
 _LEAST_SPREAD = 1e-3
 
 
@@ -53,12 +66,14 @@ class Fitted:
     sources: Mapping[str, str]
 
     def bounds(self, name: str) -> tuple[float, float, float]:
-        """(value, low, high) of a parameter, 95 %; in s, bytes/s, bytes, or none for `overlap`."""
+        """(value, low, high) of a parameter, 95 %; in s, bytes/s, bytes, or none for shares and factors."""
         place = self.structure.names().index(name)
         half = float(student_quantile(self.freedom)) * float(np.sqrt(self.covariance[place, place]))
         value = float(self.theta[place])
-        if name == "overlap":
+        if kind_of(name) in SHARES:
             return value, max(0.0, value - half), min(1.0, value + half)
+        if kind_of(name) in LINEAR:
+            return value, value - half, value + half
         return tuple(float(np.exp(np.clip(each, -700, 700))) for each in (value, value - half, value + half))  # type: ignore[return-value]
 
 
@@ -95,7 +110,7 @@ class _Problem:
     reduced: npt.NDArray[np.bool_]
     start: Floats
     start_sd: Floats
-    overlap: int
+    shares: Ints
 
     @classmethod
     def of(cls, observed: Observed, rows: Rows, structure: Structure, start: Floats, start_sd: Floats) -> _Problem:
@@ -109,13 +124,12 @@ class _Problem:
             reduced,
             start,
             start_sd,
-            structure.column("overlap"),
+            structure.shares(),
         )
 
     def inside(self, theta: Floats) -> Floats:
         """The nearest parameters that make sense: a share is none below 0."""
-        if self.overlap >= 0:
-            theta[self.overlap] = np.clip(theta[self.overlap], 0.0, 0.95)
+        theta[self.shares] = np.clip(theta[self.shares], 0.0, 0.95)
         return theta
 
     def system(self, theta: Floats, spread: float, steps: Any = slice(None)) -> tuple[Floats, Floats]:
@@ -139,28 +153,30 @@ def fit(observed: Observed, links: Mapping[str, LinkStart]) -> Fitted | None:
     rows = observed.rows()
     structure = _plainest(observed, rows)
     best, criterion = _fit(observed, rows, structure, links)
-    possible = _possible(rows)
+    possible = _possible(rows, structure)
     while possible:
         tried = [
-            _fit(observed, rows, replace(best.structure, limits=best.structure.limits | {name}), links, best)
-            for name in possible
+            _fit(observed, rows, replace(best.structure, limits=best.structure.limits | names), links, best)
+            for names in possible
         ]
         place = int(np.argmin([each for _, each in tried]))
         if tried[place][1] >= criterion:
             break
         best, criterion = tried[place]
-        possible = [name for name in possible if name not in best.structure.limits]
+        possible = [names for names in possible if not names <= best.structure.limits]
     return best
 
 
-def _possible(rows: Rows) -> list[str]:
-    """Limits that the rows can tell anything about."""
+def _possible(rows: Rows, structure: Structure) -> list[frozenset[str]]:
+    """Limits that the rows can tell anything about; those of communication that hides one by one, and together."""
     told = {
-        "overlap": bool((rows.way >= 0).any()),
+        **dict.fromkeys(SHARES, bool((rows.way >= 0).any())),
+        **dict.fromkeys(UNLIKE_RING, bool(structure.unlike_ring)),
         "host": len(np.unique(rows.on_host)) > 2,
         "attach": 0 < rows.fabric.sum() < len(rows),
     }
-    return [name for name in LIMITS if told[name]]
+    alone = [frozenset({name}) for name in LIMITS if told[name]]
+    return [*alone, frozenset(SHARES)] if told["overlap"] else alone
 
 
 def _plainest(observed: Observed, rows: Rows) -> Structure:
@@ -168,7 +184,15 @@ def _plainest(observed: Observed, rows: Rows) -> Structure:
     batches = [len(np.unique(rows.batch[rows.group == group])) for group in groups]
     several = rows.way >= 0
     unknown = [g for g in groups if (several & (rows.group == g)).any() and np.isnan(rows.bytes[rows.group == g]).all()]
-    return Structure(tuple(count > 1 for count in batches), observed.ways, observed.storages, tuple(unknown))
+    return Structure(
+        tuple(count > 1 for count in batches),
+        observed.ways,
+        observed.storages,
+        tuple(unknown),
+        strategies=observed.strategies,
+        strategy=observed.strategy,
+        unlike_ring=observed.unlike_ring,
+    )
 
 
 def _fit(
@@ -244,10 +268,10 @@ def _start(
     small = 0.003 * float(np.median(step / rows.batch))
     value |= {f"storage[{name}]": (small, _FACTOR) for name in structure.storages}
     value |= {"host": (small, _FACTOR), "attach": (small, _FACTOR)}
-    names = structure.names()
-    start = np.array([0.3 if name == "overlap" else np.log(value[name][0]) for name in names])
-    start_sd = np.array([0.5 if name == "overlap" else np.log(value[name][1]) for name in names])
-    return start, start_sd, sources
+    held = {"overlap": (0.3, 0.5), "tail": (0.1, 0.3), "traffic": (0.0, np.log(_TRAFFIC_FACTOR))}
+    held |= {"messages": (0.0, np.log(_FACTOR)), "growth": (0.0, 1.0)}
+    starts = [held.get(kind_of(name)) or tuple(np.log(value[name])) for name in structure.names()]
+    return np.array([first for first, _ in starts]), np.array([sd for _, sd in starts]), sources
 
 
 def _line(batch: Floats, step: Floats) -> tuple[float, float]:

@@ -17,10 +17,12 @@ from campaign.observe.links.link_kinds import FABRIC, LOCAL, NETWORK, links_of
 # Bytes that a rank hands to all-reduces in a step: as counted, else as many as the gradients in fp32 have.
 _BYTES = (
     ("allreduce_bytes_per_step", 1.0),
-    ("communication_bytes_per_step", 1.0),
     ("gradient_bytes", 1.0),
     ("parameters", 4.0),
 )
+_SENT = "communication_bytes_per_step"
+STRATEGY = ("parallel", "accumulation", "bucket_mib", "overlap")
+"""Options that say how devices share the work, and what of their communication can hide."""
 _US, _GB = 1e-6, 1e9
 _PLAIN_ALPHA_S, _PLAIN_B_PER_S = 20e-6, 10e9
 
@@ -46,7 +48,8 @@ class Observed:
 
     cells: rows of the cells table with `step_s`, `bytes`, `allreduce_s` (nan where unknown), `group`, `way` ('' for one rank).
     groups: precision and options by index of `group`, columns `named`. ways: kinds of ways that were measured, or are known
-    otherwise. reference: the storage that others are compared with.
+    otherwise. reference: the storage that others are compared with. strategies: options of STRATEGY in words, '' where there is
+    one strategy; strategy: that of each group; unlike_ring: those that communicate by other collectives than the all-reduce.
     """
 
     workload: str
@@ -57,6 +60,9 @@ class Observed:
     ways: tuple[str, ...]
     reference: str
     storages: tuple[str, ...]
+    strategies: tuple[str, ...] = ("",)
+    strategy: tuple[int, ...] = ()
+    unlike_ring: tuple[str, ...] = ()
 
     def rows(self, cells: pd.DataFrame | None = None) -> Rows:
         """Rows of these cells, or of others with the same columns; nothing is known there of a way that is not in `ways`."""
@@ -105,21 +111,41 @@ def observed(
         groups = tuple(levels)
         place = {group: position for position, group in enumerate(groups)}
         own = own.assign(group=[place[each] for each in own[list(named)].itertuples(index=False, name=None)])
+        strategies = _strategies(groups, named)
+        own = _with_bytes(own.reset_index(drop=True))
+        other = own.loc[(own["ranks"] > 1) & own["sent"].notna() & own["allreduced"].isna(), "group"]
         stored = own["storage"].value_counts()
         reference = LOCAL if LOCAL in stored.index else str(stored.index[0])
         found.append(
             Observed(
                 str(workload),
                 str(device),
-                _with_bytes(own.reset_index(drop=True)),
+                own,
                 groups,
                 tuple(named),
                 tuple(sorted({*own["way"], *known_ways} - {""})),
                 reference,
                 tuple(sorted(set(own["storage"]) - {reference})),
+                tuple(dict.fromkeys(strategies)),
+                tuple(list(dict.fromkeys(strategies)).index(each) for each in strategies),
+                tuple(dict.fromkeys(strategies[group] for group in sorted(set(other)))),
             )
         )
     return found
+
+
+def _strategies(groups: Sequence[tuple[Any, ...]], named: Sequence[str]) -> list[str]:
+    """The strategy of each group, by those options that differ."""
+    columns = [(name, [group[place] for group in groups]) for place, name in enumerate(named)]
+    differ = [
+        (name.removeprefix("option_"), values)
+        for name, values in columns
+        if name.removeprefix("option_") in STRATEGY and len({str(value) for value in values}) > 1
+    ]
+    return [
+        ", ".join(str(values[place]) if name == "parallel" else f"{name} {values[place]}" for name, values in differ)
+        for place in range(len(groups))
+    ]
 
 
 def _metrics(runs: pd.DataFrame) -> pd.DataFrame:
@@ -130,11 +156,16 @@ def _metrics(runs: pd.DataFrame) -> pd.DataFrame:
         if name in ok:
             size = size.fillna((ok[name] * scale).where(ok[name] > 0))
     nothing = pd.Series(np.nan, index=ok.index)
+    # A ring all-reduce of S bytes sends 2(n-1)/n S; what is sent is counted as if it were one.
+    sent = ok[_SENT] / (2 * (1 - 1 / ok["ranks"])) if _SENT in ok else nothing
+    sent = sent.where(ok["ranks"] > 1)
     energy = ok.get("energy_per_sample_j", nothing)
     told = pd.DataFrame(
         {
             "cell_id": ok["cell_id"],
-            "bytes": size,
+            "bytes": sent.fillna(size),
+            "sent": sent,
+            "allreduced": ok.get(_BYTES[0][0], nothing),
             "allreduce_s": ok["allreduce_s"].where(ok["allreduce_s"] > 0) if "allreduce_s" in ok else nothing,
             "device_w": energy * ok["throughput_per_s"] / ok["ranks"],
         }
