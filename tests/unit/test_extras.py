@@ -19,6 +19,7 @@ from campaign.errors import ConfigError, needs_extra
 from campaign.paths import ROOT
 from campaign.tables.sql import Database
 from campaign.testbed.control_planes.server import Server
+from campaign.workloads.traces.chakra_file import read_nodes
 
 
 def _serve(tmp_path: Path) -> None:
@@ -32,6 +33,7 @@ def _server(tmp_path: Path) -> None:
 
 MISSING: dict[str, tuple[str, Callable[[Path], object]]] = {
     "serve": ("uvicorn", _serve),
+    "chakra": ("google.protobuf", read_nodes),
     "sql": ("duckdb", lambda _: Database([])),
     "testbed": ("trustme", _server),
 }
@@ -56,7 +58,7 @@ def test_a_missing_extra_is_reported_with_its_pip_command(
 def test_every_extra_that_the_package_names_is_declared_and_in_all() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(MISSING) <= set(extras)
-    assert extras["all"] == ["composable-campaign[serve,sql,testbed,train]"]
+    assert extras["all"] == ["composable-campaign[chakra,serve,sql,testbed,train]"]
 
 
 def test_needs_extra_lets_other_errors_pass() -> None:

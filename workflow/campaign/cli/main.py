@@ -42,7 +42,10 @@ _COMMANDS = {
     "summary": ("report", "Show on one screen what was measured and found."),
     "validate": ("validate", "Check a campaign file and everything it names, or a system or workload file alone."),
     "verify": ("compose", "Read back every composition that is held, device by device."),
-    "workload": ("workload", "List and show workloads, run one once on this machine, or read a saved log."),
+    "workload": (
+        "workload",
+        "List and show workloads, run one once on this machine, trace it for replays, or read a saved log.",
+    ),
 }
 """Module of each command in this package, and what the command does."""
 

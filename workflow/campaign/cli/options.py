@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
+
+from campaign.documents.cell import Scalar
+from campaign.errors import ConfigError
 
 Command = Callable[..., Any]
 ERROR_CODE = "campaign.error_code"
@@ -85,6 +89,29 @@ def request_options(*, costs: bool) -> Callable[[Command], Command]:
         return functools.reduce(lambda made, option: option(made), reversed(options), called)
 
     return decorate
+
+
+def options_option(command: Command) -> Command:
+    """`--option KEY=VALUE`, which a command gets as the mapping `options`; values are what YAML makes of them."""
+
+    @functools.wraps(command)
+    def called(options: tuple[str, ...], **others: Any) -> Any:
+        return command(options=dict(map(_option, options)), **others)
+
+    return click.option(
+        "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the workload; may be repeated."
+    )(called)
+
+
+def _option(text: str) -> tuple[str, Scalar]:
+    key, equals, value = text.partition("=")
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        read = value
+    if not key or not equals:
+        raise ConfigError(f"--option {text}: write KEY=VALUE, as in --option image_px=64")
+    return key, read if isinstance(read, str | int | float | bool) else value
 
 
 def output_option(says: str, **kind: bool) -> Callable[[Command], Command]:

@@ -14,11 +14,11 @@ import click
 import yaml
 
 from campaign.cli.cluster import read_system_file
-from campaign.cli.options import FILE, PATH, Command, format_option
+from campaign.cli.options import FILE, PATH, Command, format_option, options_option
 from campaign.cli.terminal import Table, following, say, show, show_rows
+from campaign.cli.trace import trace
 from campaign.config.load import Loaded
 from campaign.config.system_file import SystemFile
-from campaign.documents.cell import Scalar
 from campaign.errors import ConfigError, unwritable
 from campaign.run import try_workload
 from campaign.run.try_workload import Found, Wish
@@ -45,10 +45,13 @@ def _json_option(command: Command) -> Command:
 
 @click.group()
 def workload() -> None:
-    """List and show workloads, run one once on this machine, or read a saved log.
+    """List and show workloads, run one once on this machine, trace it for replays, or read a saved log.
 
     NAME is a workload file, or its name under config/workloads.
     """
+
+
+workload.add_command(trace)
 
 
 @workload.command("list")
@@ -112,9 +115,7 @@ def _example(found: Loaded[Workload]) -> dict[str, Any]:
 @click.option("--batch", type=_COUNT, default=1, help="Samples a device takes in one step.")
 @click.option("--precision", help="Number format. Default: the first precision of the workload.")
 @click.option("--devices", type=_COUNT, default=1, help="Devices, one rank each.")
-@click.option(
-    "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the workload; may be repeated."
-)
+@options_option
 @click.option(
     "--system",
     help="System file, or its name under config/systems: what the devices are. Default: cores of this machine.",
@@ -124,15 +125,13 @@ def _example(found: Loaded[Workload]) -> dict[str, Any]:
 @click.option("--time-limit", "time_limit_s", type=click.FloatRange(0, min_open=True), default=900.0, metavar="SECONDS")
 @click.option("--log", type=PATH, help="Where its output goes. Default: a new file in the temporary directory.")
 @_json_option
-def try_once(
-    name: str, options: tuple[str, ...], system: str | None, log: Path | None, as_json: bool, **wish: Any
-) -> None:
+def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **wish: Any) -> None:
     """Run NAME once on this machine, without Slurm and fabric, and show its results.
 
     Exits with 1 when the run is not ok. Nothing is recorded.
     """
     found = try_workload.find_workload(name)
-    asked = Wish(options=dict(map(_option, options)), **wish)
+    asked = Wish(**wish)
     log = log or Path(tempfile.mkdtemp(prefix="campaign-try-")) / f"{found.model.name}.log"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -142,17 +141,6 @@ def try_once(
     with following(found.model.name, log):
         tried = try_workload.run_once(found, asked, read_system_file(system) if system else None, log)
     _show_result(tried, as_json)
-
-
-def _option(text: str) -> tuple[str, Scalar]:
-    key, equals, value = text.partition("=")
-    try:
-        read = yaml.safe_load(value)
-    except yaml.YAMLError:
-        read = value
-    if not key or not equals:
-        raise ConfigError(f"--option {text}: write KEY=VALUE, as in --option image_px=64")
-    return key, read if isinstance(read, str | int | float | bool) else value
 
 
 @workload.command()

@@ -30,7 +30,7 @@ _CPU_FEATURES: dict[Precision, frozenset[str]] = {
     "fp16-o2": frozenset({"avx512_fp16", "amx_fp16", "asimdhp"}),
 }
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_NORMS = (*_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+NORMS = (*_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def cpu_features(cpuinfo: str) -> frozenset[str]:
@@ -106,7 +106,7 @@ def leave_headroom(scaler: GradScaler) -> None:
 
 def norms_of(module: nn.Module) -> list[nn.Module]:
     """Normalisation layers that have weights."""
-    return [norm for norm in module.modules() if isinstance(norm, _NORMS) and next(norm.parameters(), None) is not None]
+    return [norm for norm in module.modules() if isinstance(norm, NORMS) and next(norm.parameters(), None) is not None]
 
 
 def to_half(trainable: Trainable) -> None:

@@ -1,0 +1,87 @@
+"""`campaign workload trace`, as a person types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from campaign.cli.main import main
+from campaign.run.try_workload import find_workload
+from campaign.workloads.replay import ReplayWorkload
+
+DATA = Path(__file__).parents[2] / "data" / "chakra"
+PUBLISHED = ("--device-model=t4", "--batch=6", "--precision=fp16", "--samples-per-s=30", "--source=page 3")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def trace(*words: str) -> Result:
+    result = CliRunner().invoke(main, ["workload", "trace", *words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def refused(*words: str) -> str:
+    result = trace(*words)
+    assert result.exit_code != 0
+    return " ".join(result.output.split())
+
+
+def test_a_published_rate_becomes_a_file_and_further_ones_are_added(here: Path) -> None:
+    file = here / "nano-t4.yaml"
+    done = trace("bert-nano", *PUBLISHED, "-o", "nano-t4.yaml")
+    assert done.output == "nano-t4.yaml: 6 layers with 724,994 parameters; t4 fp16 batch 6: 0.2 s a step\n"
+    more = ("--device-model=a100", "--batch=12", "--precision=bf16", "--step-s=0.1", "--source=page 4")
+    assert trace("bert-nano", *more, "--add-to", "nano-t4.yaml").exit_code == 0
+    made = find_workload(str(file)).model
+    assert isinstance(made, ReplayWorkload)
+    assert [(row.device, row.batch, row.seconds) for row in made.compute] == [("t4", 6, 0.2), ("a100", 12, 0.1)]
+    assert "seq_len 16" in made.description
+    assert "has a row for a100, bf16, batch 12" in refused("bert-nano", *more, "--add-to", "nano-t4.yaml")
+    assert "nano-t4.yaml exists; name a new file" in refused("bert-nano", *PUBLISHED, "-o", "nano-t4.yaml")
+
+
+def test_without_a_file_the_trace_is_printed_alone() -> None:
+    printed = trace("bert-nano", *PUBLISHED, "--option", "seq_len=32")
+    assert printed.output.startswith("name: bert-nano-trace\nkind: replay\n")
+    assert "seq_len 32" in printed.output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            (*PUBLISHED, "--step-s=1"),
+            "--samples-per-s, --step-s are several ways to say how long a step takes; give one",
+        ),
+        (
+            ("--samples-per-s=30",),
+            "--samples-per-s is of one device, precision and batch; also give --device-model, --precision, --batch, --s",
+        ),
+        ((*PUBLISHED, "--batch=6,8"), "one --precision and one --batch; add the others with --add-to"),
+        ((*PUBLISHED, "--batch=0"), "Invalid value for '--batch'"),
+        ((*PUBLISHED, "--device-model=a b"), "--device-model: 'a b' is not a name; names have letters"),
+        ((*PUBLISHED, "-o", "trace.json"), "a workload file ends with .yaml; name it trace.yaml"),
+        ((*PUBLISHED, "-o", "a b.yaml"), "--output: 'a b' is not a name"),
+        ((*PUBLISHED, "-o", "a.yaml", "--add-to", "b.yaml"), "give one of them"),
+        ((*PUBLISHED, "--option", "image_px=3"), "bert-nano has no option 'image_px'"),
+    ],
+)
+def test_what_does_not_fit_is_said(words: tuple[str, ...], says: str) -> None:
+    assert says in refused("bert-nano", *words)
+
+
+def test_a_chakra_trace_becomes_a_file_and_what_is_left_out_is_said() -> None:
+    pytest.importorskip("google.protobuf")
+    options = ("--device-model=a100", "--precision=fp32", "--batch=8", "-o", "gpu.yaml")
+    done = trace(str(DATA / "gpu.0.et"), *options)
+    assert "gpu.yaml: 2 layers with 6,815,744 parameters; a100 fp32 batch 8: 0.0024 s a step" in done.output
+    assert "not in the trace: 1 BROADCAST (ncclDevKernel_Broadcast)" in " ".join(done.output.split())
+    assert find_workload("gpu.yaml").model.name == "gpu"
+    assert "also give --device-model, --precision, --batch" in refused(str(DATA / "gpu.0.et"))

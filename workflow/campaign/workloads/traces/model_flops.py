@@ -1,0 +1,64 @@
+"""Operations of a built-in model, layer by layer, counted on a model without memory. Needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from campaign.documents.cell import Scalar
+from campaign.errors import ConfigError
+from campaign.workloads.traces.model_layers import Layer, Phase, in_order, network_layers, watched
+from campaign.workloads.traces.trace_file import TracedLayer
+from campaign.workloads.trainer.model_catalog import model_info, resolve_options
+from campaign.workloads.trainer.models import batch_of, build
+
+# Operations of a backward pass for each one of the forward pass (Kaplan et al. 2020).
+_BACKWARD = 2
+# Batch normalisation takes no single one.
+_SAMPLES = 2
+
+
+@dataclass(frozen=True)
+class ModelFlops:
+    """layers: in the order of the forward pass, with the operations of one sample; sample_bytes: of its input, as it is stored."""
+
+    layers: tuple[TracedLayer, ...]
+    sample_bytes: int
+
+
+def model_flops(model: str, options: Mapping[str, Scalar]) -> ModelFlops:
+    """options: as in a workload file; ConfigError where they do not fit. What is in no layer counts with the one before."""
+    trainable = build(model, resolve_options(model, options), "meta")
+    layers = network_layers(trainable)
+    inputs = batch_of(trainable, range(_SAMPLES), 1)[: trainable.inputs]
+    flops: dict[Layer, float] = {}
+    counted = 0
+
+    def note(layer: Layer, phase: Phase) -> None:
+        nonlocal counted
+        before, counted = counted, counter.get_total_flops()
+        flops[layer] = flops.get(layer, 0) + (counted - before) / _SAMPLES
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), watched(layers, note):
+        try:
+            trainable.network(*((each.float() if each.dtype == torch.uint8 else each).to("meta") for each in inputs))
+        except Exception as error:
+            if model_info(model).parameters is not None:
+                raise
+            raise ConfigError(
+                f"{model}: its operations cannot be counted without data ({error}); trace a real run"
+            ) from error
+        note(next(reversed(flops)), "forward")
+    sample = batch_of(trainable, range(1), 1)
+    return ModelFlops(
+        tuple(
+            TracedLayer(
+                layer.name, f"{layer.kind} {count:.0f}", tuple(layer.tensors), count, _BACKWARD * count, layer.unit
+            )
+            for layer, count in in_order(layers, flops, 0.0)
+        ),
+        sum(tensor.numel() * tensor.element_size() for tensor in sample),
+    )
