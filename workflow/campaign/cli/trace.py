@@ -20,7 +20,7 @@ from campaign.run.try_workload import find_workload
 from campaign.workloads.protocol import Workload
 
 if TYPE_CHECKING:
-    from campaign.workloads.replay import ReplayWorkload
+    from campaign.workloads.traces.trace_file import Trace
 
 _CHAKRA = (".et", ".et.gz", ".json")
 _ABOVE_0 = click.FloatRange(0, min_open=True)
@@ -130,7 +130,7 @@ def _named(text: str, option: str) -> str:
         raise ConfigError(f"{option}: '{text}' is not a name; names have {words}") from error
 
 
-def _from_chakra(path: Path, output: Path | None, asked: _Asked) -> ReplayWorkload:
+def _from_chakra(path: Path, output: Path | None, asked: _Asked) -> Trace:
     from campaign.workloads.traces.chakra import chakra_trace
 
     found = chakra_trace(path, _name_of(output, "chakra-trace"), *asked.one("a Chakra execution trace"))
@@ -140,7 +140,7 @@ def _from_chakra(path: Path, output: Path | None, asked: _Asked) -> ReplayWorklo
 
 def _published(
     found: Workload, name: str, asked: _Asked, stated: dict[str, float], source: str | None, optimizer_pct: float
-) -> ReplayWorkload:
+) -> Trace:
     from campaign.workloads.traces.published import Published, published_trace
 
     options = [f"--{rate.replace('_', '-')}" for rate in stated or _RATES]
@@ -151,7 +151,7 @@ def _published(
     return published_trace(found, name, number)
 
 
-def _write(traced: ReplayWorkload, output: Path | None, there: Loaded[Workload] | None) -> None:
+def _write(traced: Trace, output: Path | None, there: Loaded[Workload] | None) -> None:
     from campaign.workloads.traces.trace_file import text_of, with_rows
 
     rows = ", ".join(

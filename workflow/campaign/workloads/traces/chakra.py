@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from campaign.documents.fields import Precision
 from campaign.errors import ConfigError
-from campaign.workloads.replay import ComputeRow, ReplayWorkload
+from campaign.workloads.replay import ComputeRow
 from campaign.workloads.traces.chakra_file import COLLECTIVES, ChakraNode, read_nodes
-from campaign.workloads.traces.trace_file import TracedLayer, make_trace
+from campaign.workloads.traces.trace_file import Trace, TracedLayer, make_trace
 
 _MOST_BYTES = 2**40
 _MOST_US = 24 * 3600 * 10**6
@@ -40,7 +40,7 @@ class _Reduction(NamedTuple):
 class ChakraTrace(NamedTuple):
     """left_out: what of the file is not in the trace, in words."""
 
-    workload: ReplayWorkload
+    workload: Trace
     left_out: tuple[str, ...]
 
 

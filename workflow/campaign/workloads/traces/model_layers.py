@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from campaign.workloads.trainer.models import Trainable
-from campaign.workloads.trainer.parallel_strategies import layers_of
 from campaign.workloads.trainer.precision import NORMS
 
 Phase = Literal["forward", "backward"]
@@ -35,10 +34,10 @@ class Layer:
 def network_layers(trainable: Trainable) -> list[Layer]:
     """The layers in the order in which they are registered, with every trained tensor in exactly one of them.
 
-    A layer is what the network repeats (`layers_of`: also the units that fsdp shards), or else a module with weights of its own,
+    A layer is what the network repeats (`Trainable.layers`, the units that fsdp shards), or else a module with weights of its own,
     together with the norms and modules without weights that come after it.
     """
-    units = set(layers_of(trainable.network))
+    units = set(trainable.layers())
     layers: list[Layer] = []
     counted: set[int] = set()
     for name, module, loose in _parts(trainable.network, units):

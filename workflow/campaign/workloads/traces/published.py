@@ -8,9 +8,9 @@ from campaign.documents.fields import Precision
 from campaign.errors import ConfigError
 from campaign.workloads.peak_rates import peak_tflops
 from campaign.workloads.protocol import Workload
-from campaign.workloads.replay import ComputeRow, ReplayWorkload
+from campaign.workloads.replay import ComputeRow
 from campaign.workloads.sample_flops import SIZES
-from campaign.workloads.traces.trace_file import make_trace
+from campaign.workloads.traces.trace_file import Trace, make_trace
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.model_catalog import resolve_options
 
@@ -69,7 +69,7 @@ def built_in(workload: Workload) -> TrainWorkload:
     return workload
 
 
-def published_trace(workload: Workload, name: str, number: Published) -> ReplayWorkload:
+def published_trace(workload: Workload, name: str, number: Published) -> Trace:
     """The trace `name` of a built-in model; its shares are operations of a sample, in 10^9. Needs torch."""
     # Most commands are done without torch, which takes seconds to load.
     from campaign.workloads.traces.model_flops import model_flops

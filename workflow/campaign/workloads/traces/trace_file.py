@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
@@ -16,6 +16,8 @@ from campaign.workloads.protocol import Workload
 from campaign.workloads.replay import ComputeRow, ReplayLayer, ReplayWorkload
 from campaign.workloads.trainer.model_catalog import REPLAY_OPTIONS
 
+Trace: TypeAlias = ReplayWorkload
+"""There is no other format for a trace."""
 _DIGITS = 5
 _SIZES = ("input_bytes", "host_to_device_bytes")
 _ORDER = ("name", "kind", "description", "precisions", "options", *_SIZES, "layers", "optimizer", "compute")
@@ -63,7 +65,7 @@ def make_trace(
     compute: Iterable[ComputeRow],
     sample_bytes: int = 0,
     options: Mapping[str, Scalar] | None = None,
-) -> ReplayWorkload:
+) -> Trace:
     """sample_bytes: of a sample as it is stored, which goes to the device as it is; options: of the traced model."""
     rows = [row.model_copy(update={"seconds": _rounded(row.seconds)}) for row in compute]
     return ReplayWorkload(
@@ -84,7 +86,7 @@ def _replayed(option: str, value: Scalar) -> bool:
     return option in REPLAY_OPTIONS and REPLAY_OPTIONS[option].objection(value) is None
 
 
-def text_of(trace: ReplayWorkload) -> str:
+def text_of(trace: Trace) -> str:
     """The file: one line a layer, one a row of compute time."""
     document, lines = _document(trace), []
     for key in sorted(document, key=_ORDER.index):
@@ -96,7 +98,7 @@ def text_of(trace: ReplayWorkload) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_rows(there: Workload, path: Path, trace: ReplayWorkload) -> str:
+def with_rows(there: Workload, path: Path, trace: Trace) -> str:
     """The text of a trace's file that is `there`, with the rows of another trace of the same model, and all else as it was.
 
     ConfigError where the file is of other layers or has a row for the same device, precision and batch.
