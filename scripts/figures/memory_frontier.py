@@ -31,7 +31,9 @@ _WORDS = {"ran": "ran", "out": "ran out of memory", "implied": "implied, not run
 
 
 def draw(data: FigureData) -> Drawing:
-    cells = _outcomes(data.cells)
+    # A replay needs no memory, so that its batches tell nothing.
+    measured = data.cells[~data.cells["predicted"]]
+    cells = _outcomes(measured)
     by = _by(cells)
     rows = _frontier(cells, data.runs, by)
     if rows.empty:
@@ -58,7 +60,7 @@ def draw(data: FigureData) -> Drawing:
             "Evidence (cell.repetition)": lambda row: row["evidence"] or wording.NONE,
         },
     )
-    covered = coverage_of_cells(data.cells)
+    covered = coverage_of_cells(measured)
     return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from campaign import wording
-from campaign.report import plot
+from campaign.report import plot, prediction
 from campaign.report.figure import Drawing, FigureData, coverage_of_leases, measured_as, nothing, page_table
 from campaign.statistics import verdict
 from campaign.statistics.drift import Drift, drift, is_adjusted
@@ -52,7 +52,10 @@ def draw(data: FigureData) -> Drawing:
     covered = coverage_of_leases(data.leases, rows["lease_id"], "measured the reference")
     finding = _finding(found, data)
     told = rows.assign(time_s=3600 * rows["time_h"]).drop(columns=["cost", "time_h"])
-    return Drawing(svg, caption, findings=(finding,), data=told, coverage=covered, alarm=found.found, **table)
+    of = prediction.of_cells(data.reference)
+    return Drawing(
+        svg, caption, findings=(finding,), data=told, coverage=covered, alarm=found.found, prediction=of, **table
+    )
 
 
 def _kinds(kinds: int) -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from campaign import statistics, wording
 from campaign.documents.metric import Metric
-from campaign.report import plot
+from campaign.report import plot, prediction
 from campaign.report.bars import Bars
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, measured_as, nothing, page_table
 from campaign.statistics import verdict
@@ -74,7 +74,8 @@ def draw(data: FigureData) -> Drawing:
         },
     )
     covered = coverage_of_cells(data.cells)
-    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, **table)
+    of = prediction.of_cells(data.cells)
+    return Drawing(svg=svg, caption=caption, findings=findings, data=rows, coverage=covered, prediction=of, **table)
 
 
 def _parts(found: Spread) -> pd.DataFrame:

@@ -180,6 +180,7 @@ class ContextDocument(_Closed):
     campaign: CampaignSaid
     campaign_yaml: str
     system: SystemSaid
+    prediction: str = Field(default="", description="what was replayed instead of measured, and how; empty for nothing")
     conditions: tuple[str, ...] = Field(
         default=(), description="what stood for hardware, such as 'the fabric is simulated'; in every caption"
     )

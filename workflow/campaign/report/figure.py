@@ -41,8 +41,9 @@ from campaign import wording
 from campaign.documents.metric import THROUGHPUT, Metric, metric_of
 from campaign.errors import RecordError
 from campaign.paths import REPORTS, SCRIPTS
-from campaign.report import svg
+from campaign.report import prediction, svg
 from campaign.report.page_order import LAST
+from campaign.report.prediction import Prediction
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
 from campaign.statistics.step_times import MARKS
@@ -99,7 +100,8 @@ class Drawing:
     caption: number of runs, interval, protocol. findings: what there is to see, as sentences, alarms first; alt: the first of
     them. data: the numbers drawn, for the CSV. headings and rows: the same for people, as text. coverage: how much of what the
     figure is about was measured, counted before anything is left out for want of a number. metric: the campaign's primary one.
-    alarm: whether what it shows is to be known before everything else, and comes first on the page.
+    alarm: whether what it shows is to be known before everything else, and comes first on the page. prediction: what its numbers
+    are; a figure gives it only where its rows name neither cells nor workloads.
     """
 
     svg: str | None
@@ -113,6 +115,7 @@ class Drawing:
     coverage: str = ""
     metric: Metric = THROUGHPUT
     alarm: bool = False
+    prediction: Prediction | None = None
 
 
 @dataclass(frozen=True)
@@ -133,11 +136,18 @@ class Figure:
 
     def draw(self, data: FigureData) -> Drawing:
         """The drawing, its picture named for screen readers and fit for any page."""
-        drawing = replace(self.drawn_by(data), metric=data.metric)
+        of_all = prediction.of_cells(data.cells)
+        with prediction.drawn_as(of_all):
+            drawing = self.drawn_by(data)
+        shown = drawing.prediction or prediction.of_rows(drawing.data, data.cells)
+        if shown != of_all and drawing.svg is not None:
+            with prediction.drawn_as(shown):
+                drawing = self.drawn_by(data)
+        drawing = _marked(replace(drawing, metric=data.metric, prediction=shown))
         if drawing.svg is None:
             return drawing
-        alt = wording.alternative(drawing.findings)
-        return replace(drawing, alt=alt, svg=svg.adapted(drawing.svg, self.anchor, self.title, alt))
+        alt, title = wording.alternative(drawing.findings), wording.marked(self.title, shown.basis)
+        return replace(drawing, alt=alt, svg=svg.adapted(drawing.svg, self.anchor, title, alt))
 
     def csv(self, drawing: Drawing) -> str:
         """The numbers drawn, with their units in the names of columns or in a column `unit`, `size_unit` or `cost_unit`."""
@@ -145,6 +155,15 @@ class Figure:
         units = {**dict.fromkeys(rates, drawing.metric.suffix), **self.units}
         named = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
         return str(named.to_csv(index=False, lineterminator="\n"))
+
+
+def _marked(drawing: Drawing) -> Drawing:
+    """A drawing with its words marked as what they are of."""
+    shown = drawing.prediction
+    if shown is None or shown.basis == wording.MEASURED:
+        return drawing
+    findings = tuple(shown.finding(sentence) for sentence in drawing.findings)
+    return replace(drawing, findings=findings, caption=shown.caption() + drawing.caption)
 
 
 def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
@@ -187,7 +206,7 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
     return {
         "anchor": figure.anchor,
         "place": 0 if drawing.alarm else figure.place,
-        "title": figure.title,
+        "title": wording.marked(figure.title, drawing.prediction.basis if drawing.prediction else wording.MEASURED),
         "section": figure.section,
         "shown": drawing.svg is not None or bool(drawing.rows),
         "picture": drawing.svg is not None,
@@ -284,12 +303,15 @@ def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None)
     others = "".join(f", {int(states[name]):,} {name}" for name in STATES[1:] if states.get(name, 0))
     # Not every campaign's runs are counted in repetitions beforehand, and those beyond the plan are none of it.
     planned_runs, valid = int(cells["n_planned"].sum()), int(cells[["n_ok", "n_planned"]].min(axis="columns").sum())
-    said = f"{int(states.get('measured', 0)):,} of {wording.plural(len(cells), 'planned cell')} measured{others}"
+    became = {wording.PREDICTED: "predicted", wording.PARTLY_PREDICTED: "measured or predicted"}.get(
+        prediction.of_cells(cells).basis, "measured"
+    )
+    said = f"{int(states.get('measured', 0)):,} of {wording.plural(len(cells), 'planned cell')} {became}{others}"
     said += f"; {valid:,} of {wording.plural(planned_runs, 'planned run')} valid"
     if shown is None:
         return f"{said}."
     without = int(((cells["state"] == "measured") & ~cells["cell_id"].isin(list(shown))).sum())
-    return f"{said}; {wording.plural(without, 'measured cell')} without such a number." if without else f"{said}."
+    return f"{said}; {wording.plural(without, f'{became} cell')} without such a number." if without else f"{said}."
 
 
 def coverage_of_leases(leases: pd.DataFrame, shown: Iterable[str], what: str) -> str:

@@ -96,6 +96,7 @@ def build_context(
         "campaign": said.campaign,
         "protocol": wording.protocol(said.campaign.protocol),
         "system": said.system,
+        "prediction": said.prediction,
         "notes": said.notes,
         "counts": _counts(runs, cells, said.excluded),
         "remarks": _remarks(runs, cells, said.hosts_left_out),

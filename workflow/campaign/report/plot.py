@@ -26,7 +26,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as MplFigure
 
 from campaign import wording
-from campaign.report import svg
+from campaign.report import prediction, svg
 from campaign.report.figure import Drawing, FigureData, page_table
 
 INK = svg.INK
@@ -269,6 +269,7 @@ def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look,
 def to_svg(figure: MplFigure) -> str:
     """The figure as matplotlib writes it; `Figure.draw` makes it fit the page. For a paper, saved as its files too."""
     medium = _medium.get()
+    prediction.mark_axes(figure.axes)
     if medium.path:
         _settle(figure)
         for kind in medium.formats:

@@ -76,7 +76,9 @@ class Session:
         document = {"schema_version": "composition/1", **self.obtained.composition.document(), **links}
         self.composition = self.store.share(document)
         try:
-            interval_s = self.campaign.protocol.telemetry_s
+            # What this machine does while it replays says nothing of the devices.
+            observed = any(not self.campaign.workloads[cell.workload].predicts for cell, _ in todo)
+            interval_s = self.campaign.protocol.telemetry_s if observed else None
             directory = self.work / "telemetry"
             with Telemetry(launcher, self.obtained.composition, interval_s, directory) as self.telemetry:
                 self.links, self.link_flags = self.look_at_links(launcher, "before", todo)
@@ -251,7 +253,8 @@ class Session:
         flags += self.link_flags
         if self.emulated_links is not None and self.emulated_links["emulated"] is None:
             flags.append(NOT_EMULATED)
-        if run.runs_on == "cpu" and cell.configuration.ranks > len(os.sched_getaffinity(0)):
+        computes = not self.campaign.workloads[cell.workload].predicts
+        if computes and run.runs_on == "cpu" and cell.configuration.ranks > len(os.sched_getaffinity(0)):
             flags.append("oversubscribed: more ranks than cores")
         return Record(
             cell_id=cell.id,

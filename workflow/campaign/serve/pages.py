@@ -17,7 +17,7 @@ from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.plan.selection import HOST
 from campaign.serve.results_index import Progress
 from campaign.statistics.comparable_cells import naming_columns, option_columns
-from campaign.tables.cells import STATES
+from campaign.tables.cells import STATES, shown_states
 from campaign.tables.io import Tables
 
 CELLS_ON_PAGE = 100
@@ -154,6 +154,7 @@ def cell_rows(cells: pd.DataFrame, asked: Filter, metric: Metric = THROUGHPUT) -
     pages = max(1, -(-len(cells) // CELLS_ON_PAGE))
     page = min(asked.page, pages)
     part = cells.iloc[(page - 1) * CELLS_ON_PAGE : page * CELLS_ON_PAGE]
+    part = part.assign(state=shown_states(part))
     axes = naming_columns(cells)
     rows = [
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ from campaign.tables.io import frame
 
 # What becomes of a cell.
 STATES = ("measured", "failed", "implied", "missing")
+SHOWN = ("measured", "predicted", "failed", "implied", "missing")
+"""The same as pages say it: a measured cell of a replayed workload is predicted."""
 
 
 PLAN_COLUMNS = types(PLANNED)
@@ -50,6 +52,7 @@ def cells_table(
     runs: pd.DataFrame,
     metric: Metric = THROUGHPUT,
     earlier: Sequence[EarlierSpread] = (),
+    predicting: Collection[str] = (),
 ) -> pd.DataFrame:
     """One row a planned cell, in the order of the plan: its axes, how many runs it has, and their summary.
 
@@ -61,11 +64,13 @@ def cells_table(
     (`campaign.statistics.outliers`), which count like any other.
     window: what the measured windows suffer from (`campaign.statistics.step_times.windows`). stopped: why a target, or the most
     repetitions under one, ended the cell.
-    earlier: how much compositions differed in earlier campaigns, which cells borrow that were composed once.
+    earlier: how much compositions differed in earlier campaigns, which cells borrow that were composed once. predicting: names of
+    the workloads whose numbers are predictions; such a cell is `measured` as well.
     Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements and count.
     """
     plan = list(planned)
-    table = frame([_planned_row(entry) for entry in plan], PLAN_COLUMNS, {})
+    predicted = [entry.cell.workload in predicting for entry in plan]
+    table = frame([_planned_row(entry) for entry in plan], PLAN_COLUMNS, {"predicted": predicted})
     ids = table["cell_id"]
     groups = runs.groupby("cell_id", sort=False)
     ok = runs[runs["status"] == "ok"].groupby("cell_id", sort=False)
@@ -167,6 +172,12 @@ def _planned_row(entry: PlannedCell) -> dict[str, Any]:
         "n_planned": entry.repetitions,
         "lease": entry.lease,
     }
+
+
+def shown_states(cells: pd.DataFrame) -> pd.Series[str]:
+    """The state of every cell, as pages say it."""
+    predicted = cells.get("predicted", pd.Series(False, index=cells.index)).astype(bool)
+    return cells["state"].mask(predicted & (cells["state"] == "measured"), "predicted")
 
 
 def tally(texts: Iterable[str]) -> str:

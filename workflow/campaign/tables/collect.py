@@ -175,7 +175,8 @@ def tables_of(collected: Collected) -> Tables:
     from campaign.tables.step_times import step_times_table
     from campaign.tables.time_series import sampled
 
-    runs = runs_table(collected.records, collected.beside, collected.campaign.metric)
+    predicting = {name for name, workload in collected.campaign.workloads.items() if workload.predicts}
+    runs = runs_table(collected.records, collected.beside, collected.campaign.metric, predicting)
     present = {record.key for record in collected.records}
     found: dict[str, list[int]] = {}
     for record in collected.records:
@@ -197,7 +198,7 @@ def tables_of(collected: Collected) -> Tables:
             if (cell.id, run) not in present
         }
         planned.append(PlannedCell(cell, len(runs_here), leases[1], missing, runs_here))
-    cells = cells_table(planned, runs, collected.campaign.metric, collected.earlier)
+    cells = cells_table(planned, runs, collected.campaign.metric, collected.earlier, predicting)
     store, order = collected.store, [cell.id for cell in collected.matrix.cells]
     telemetry = sampled(collected.records, store.results, store.shared_document, order)
     return Tables(
@@ -208,7 +209,7 @@ def tables_of(collected: Collected) -> Tables:
         context_document(collected),
         telemetry,
         step_times_table(collected.records),
-        reference_table(collected.reference, collected.campaign.metric),
+        reference_table(collected.reference, collected.campaign.metric, predicting),
     )
 
 

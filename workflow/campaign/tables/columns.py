@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from campaign.documents.metric import unit_words
-from campaign.tables.io import COUNT, NUMBER, TEXT
+from campaign.tables.io import COUNT, FLAG, NUMBER, TEXT
 
 Columns = Mapping[str, tuple[str, str]]
 """Column -> type and meaning."""
@@ -28,6 +28,10 @@ _CELL: Columns = {
     "batch": (COUNT, "samples a device takes in one step"),
     "batch_global": (COUNT, "batch times ranks"),
     "precision": (TEXT, "number format"),
+    "predicted": (
+        FLAG,
+        "whether its workload is replayed: then its numbers are predictions, and no device was measured",
+    ),
 }
 _ID: Columns = {"cell_id": (TEXT, "hash of everything that makes the cell what it is; the key to join tables by")}
 

@@ -21,8 +21,8 @@ from campaign.errors import RecordError
 from campaign.statistics import comparisons
 from campaign.statistics.comparisons import Design
 
-# Kinds of columns: text without missing values, whole numbers, and numbers that may be missing (nan).
-TEXT, COUNT, NUMBER = "text", "count", "number"
+# Kinds of columns: text without missing values, whole numbers, numbers that may be missing (nan), and yes or no.
+TEXT, COUNT, NUMBER, FLAG = "text", "count", "number", "flag"
 
 
 def frame(rows: Sequence[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]) -> pd.DataFrame:
@@ -46,7 +46,7 @@ def typed(values: Any, kind: str) -> pd.Series[Any]:
         return pd.Series(["" if value is None else str(value) for value in values], dtype="str")
     if kind == COUNT:
         return pd.Series(values, dtype="int64")
-    return pd.Series(values, dtype="float64")
+    return pd.Series(values, dtype="bool" if kind == FLAG else "float64")
 
 
 def _option(values: list[Any]) -> pd.Series[Any]:
@@ -109,6 +109,7 @@ def read(directory: Path) -> Tables:
         # Tables of earlier versions have fewer.
         paths = [directory / f"{name}.parquet" for name in SERIES]
         series = [pd.read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
+        runs, cells = (table.assign(predicted=table.get("predicted", False)) for table in (runs, cells))
     except (OSError, ValueError) as error:
         raise RecordError(f"{directory}: the tables cannot be read ({error}); delete them and run again") from error
     return Tables(runs, cells, leases, links, context, *series)

@@ -102,6 +102,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *(f"{note[0].upper()}{note[1:]}." for note in collected.matrix.notes),
             *_set_aside(collected),
         ],
+        "prediction": _prediction(campaign),
         "conditions": _conditions(campaign),
         "excluded": [
             *({"rule": r.rule, "why": r.why, "cells": r.cells} for r in collected.matrix.removed),
@@ -209,7 +210,27 @@ def _unverified(campaign: Campaign) -> list[str]:
     return [f"The fabric adapter '{kind}' is unverified: {unverified}."] if unverified else []
 
 
+def _prediction(campaign: Campaign) -> str:
+    """What was replayed instead of measured, and how; empty where nothing was."""
+    replayed = sorted(name for name, workload in campaign.workloads.items() if workload.predicts)
+    if not replayed:
+        return ""
+    emulation, several = campaign.system.emulation, len(replayed) > 1
+    dilation = (emulation.dilation or 1 / emulation.scale) if emulation else 1.0
+    slower = f" {dilation:g} times slower than on the system" if dilation != 1 else ""
+    links = "emulated links" if emulation else "this machine's own links"
+    others = sorted(campaign.workloads.keys() - set(replayed))
+    rest = f" Measured: {', '.join(others)}." if others else ""
+    return (
+        f"{', '.join(replayed)} {'were' if several else 'was'} replayed{slower}: waiting stood for computation, and collectives "
+        f"went over {links}. No device was measured. Throughput, step times and all that follows from them are predictions, from "
+        f"the traces in the workload {'files' if several else 'file'} and the rates in the system file.{rest}"
+    )
+
+
 def _emulation(campaign: Campaign) -> list[str]:
+    if all(workload.predicts for workload in campaign.workloads.values()):
+        return []
     models = sorted(
         {model for c in campaign.configurations for model in c.models if campaign.device(model).runs_on == "cpu"}
     )
@@ -249,8 +270,10 @@ def _conditions(campaign: Campaign) -> list[str]:
     """What stood for hardware, in words that fit every caption: a figure is read without its page."""
     if campaign.file.imported:
         return ["read from logs that were made without this program"]
-    on_processors = any(campaign.device_of(c).runs_on == "cpu" for c in campaign.configurations)
+    predicts = [workload.predicts for workload in campaign.workloads.values()]
+    on_processors = not all(predicts) and any(campaign.device_of(c).runs_on == "cpu" for c in campaign.configurations)
     return [
+        *["waiting stands for the computation of replayed workloads"] * any(predicts),
         *["processes on CPU cores stand for devices"] * on_processors,
         *["the fabric is simulated"] * (campaign.system.fabric["kind"] == "simulated"),
         *["links are emulated"] * (campaign.system.emulation is not None),

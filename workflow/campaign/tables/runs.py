@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,12 @@ from campaign.tables.step_times import slowest_rank
 RUN_COLUMNS = types(RUNS)
 
 
-def runs_table(records: Iterable[Record], others: Iterable[Busy] = (), metric: Metric = THROUGHPUT) -> pd.DataFrame:
+def runs_table(
+    records: Iterable[Record],
+    others: Iterable[Busy] = (),
+    metric: Metric = THROUGHPUT,
+    predicting: Collection[str] = (),
+) -> pd.DataFrame:
     """One row a run, in the order of (cell_id, repetition).
 
     value: of the primary metric; there for runs that are `ok` and have a positive number. throughput_per_s is there for runs that
@@ -31,22 +36,25 @@ def runs_table(records: Iterable[Record], others: Iterable[Busy] = (), metric: M
     `option_<name>`; metrics keep their name, or get the prefix `metric_` where it is taken. idle_before_s: from the end of the
     run before on the same lease, which may be one of the `others`; nan for the first run, and where nothing was started.
     log: relative to the results directory, of an imported run to the directory that was imported; empty where nothing was
-    started. wall_s: nan where an imported log does not say it.
+    started. wall_s: nan where an imported log does not say it. predicting: names of the workloads whose numbers are predictions.
     """
     rows: list[dict[str, Any]] = []
     steps: list[tuple[float, ...]] = []
     for record in records:
         rows.append(_run_row(record))
         steps.append(slowest_rank(record))
-    table = frame(rows, RUN_COLUMNS, _step_columns(steps))
+    predicted = [row["workload"] in predicting for row in rows]
+    table = frame(rows, RUN_COLUMNS, {**_step_columns(steps), "predicted": predicted})
     table = table.sort_values(["cell_id", "repetition"], kind="stable", ignore_index=True)
     return table.assign(value=_values(table, metric), idle_before_s=idle_before(table, others))
 
 
-def reference_table(records: Sequence[Record], metric: Metric = THROUGHPUT) -> pd.DataFrame:
+def reference_table(
+    records: Sequence[Record], metric: Metric = THROUGHPUT, predicting: Collection[str] = ()
+) -> pd.DataFrame:
     """The runs of the reference as `runs_table` has others, and `hardware`: equal for equal work on an equal device."""
     equal = {record.cell_id: hardware(record.specification) for record in records}
-    table = runs_table(records, metric=metric)
+    table = runs_table(records, metric=metric, predicting=predicting)
     return table.assign(hardware=table["cell_id"].map(equal).astype("str"))
 
 

@@ -161,6 +161,11 @@ def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) ->
     if rows.empty:
         return ("No cell was measured, so there is nothing to recommend.",)
     predicted = int((~rows["measured"]).sum())
+    replayed = sorted(rows.loc[rows["replayed"], "workload"].unique())
+    no_device = (
+        f"No device was measured for {', '.join(replayed)}: these cells were replayed from traces, so what is built on them is "
+        "predicted as well. Whether a batch fits into memory is not known from a replay."
+    )
     pool = (
         f"{wording.plural(predicted, 'combination')} of a workload with a shape that the system’s hosts and pool allow by "
         "number were predicted in addition; drawers and cabling are checked when a campaign is planned."
@@ -168,6 +173,7 @@ def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) ->
         else "The hosts and pool of the system are unknown here: only measured configurations are compared."
     )
     return (
+        *[no_device] * bool(replayed),
         "Answers compare measured cells (mean of their runs) and predictions of a model of step time. The model has compute linear "
         "in the batch, a ring all-reduce with the latency and bandwidth of its slowest type of link, partly hidden behind compute, "
         "and the cost of hosts, attachment and storage. Intervals are 95\u202f%; those of predictions include the error on "

@@ -1,10 +1,10 @@
 """Every possible answer: measured cells, and shapes of the same pool that were not measured, with what they give. Pure.
 
 A frame with a row for each shape, workload, batch, precision and options: its shape; `configuration`, `ranks`, `devices`, `way`;
-`measured`, `cell_id`, `n_ok`; `rate` (samples per second), `sd` of its logarithm with `freedom`, `low`, `high`; `known`: whether
-that sd holds the spread of compositions, so that ties can be told; `energy_j` a
-sample, with `energy_sd`; `said_rate`: the model's of a measured cell whose configuration was left out; `extrapolated`: in words, or
-''; `outside`: whether it is; `memory`: fits, out or unknown; `trusted`: whether predictions may be chosen; `shape`: its number.
+`measured`, `replayed`, `cell_id`, `n_ok`; `rate` (samples per second), `sd` of its logarithm with `freedom`, `low`, `high`;
+`known`: whether that sd holds the spread of compositions, so that ties can be told; `energy_j` a sample, with `energy_sd`;
+`said_rate`: the model's of a measured cell whose configuration was left out; `extrapolated`: in words, or ''; `outside`: whether it
+is; `memory`: fits, out or unknown; `trusted`: whether predictions may be chosen; `shape`: its number.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _KEPT = (
         "way",
         "batch_global",
         "measured",
+        "replayed",
         "cell_id",
         "n_ok",
         "rate",
@@ -97,6 +98,7 @@ def candidates(tables: Tables, models: Sequence[Modelled], pools: Mapping[str, P
         outside=together["extrapolated"] != "",
         shape=together.groupby(list(COLUMNS), sort=False).ngroup(),
         measured=together["measured"].astype(bool),
+        replayed=_replayed(together),
         known=together["known"].astype(bool),
         trusted=together["trusted"].astype(bool),
     )
@@ -225,6 +227,11 @@ class _Limits:
         return "; ".join(said)
 
 
+def _replayed(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Whether the cell of a row was replayed."""
+    return rows["predicted"].eq(True) if "predicted" in rows else pd.Series(False, index=rows.index)
+
+
 def _memory(frame: pd.DataFrame, cells: pd.DataFrame, models: Sequence[Modelled]) -> pd.Series[Any]:
     """Whether each row's batch fits. Memory grows with the batch; over ranks it falls where weights are shared among them, but two
     need more than one, which has no all-reduce. So what fitted on fewer ranks (not one) fits, what ran out on more does not, and
@@ -232,13 +239,16 @@ def _memory(frame: pd.DataFrame, cells: pd.DataFrame, models: Sequence[Modelled]
     named = models[0].observed.named
     by = ["workload", "device", *named]
     ran_out = cells["failures"].str.contains("oom_") | (cells["state"] == "implied")
+    cells = cells[~_replayed(cells)]  # a replay needs no memory
     plain = cells[[*by, "batch", "ranks"]]
     evidence = plain.assign(out=ran_out & (cells["n_ok"] == 0), well=cells["n_ok"] > 0)
     verdicts = pd.Series("unknown", index=frame.index, dtype="str")
     known = dict(list(evidence[evidence["out"] | evidence["well"]].groupby(by, sort=False)))
     for key, rows in frame[[*by, "batch", "ranks"]].groupby([*by, "batch"], sort=False):
         *group, batch = key
-        own = known[tuple(group)]
+        own = known.get(tuple(group))
+        if own is None:
+            continue
         fitted = own[own["well"] & (own["batch"] >= batch)]
         fewest, alone = fitted.loc[fitted["ranks"] > 1, "ranks"].min(), (fitted["ranks"] == 1).any()
         most = own.loc[own["out"] & (own["batch"] <= batch), "ranks"].max()
@@ -246,5 +256,5 @@ def _memory(frame: pd.DataFrame, cells: pd.DataFrame, models: Sequence[Modelled]
         fits, out = (ranks >= fewest) | ((ranks == 1) & alone), ranks <= most
         verdicts[rows.index[out & ~fits]] = "out"
         verdicts[rows.index[fits & ~out]] = "fits"
-    verdicts[frame["measured"].to_numpy(dtype=bool)] = "fits"
+    verdicts[frame["measured"].to_numpy(dtype=bool) & ~_replayed(frame).to_numpy()] = "fits"
     return verdicts

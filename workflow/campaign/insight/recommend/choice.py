@@ -247,6 +247,7 @@ def _choice(question: Question, weighed: pd.Series[Any], rows: pd.DataFrame) -> 
         words=_built(row),
         batches=str(row["batch"]) if question.objective.name == MIX else f"batch {row['batch']}",
         measured=bool(row["measured"]),
+        replayed=bool(row["replayed"]),
         extrapolated=str(row["extrapolated"]),
         memory="fits" if row["memory"] == "fits" else "unknown",
         value=value,
@@ -315,7 +316,7 @@ def _head(question: Question) -> str:
 
 
 def _sentence(question: Question, choice: Choice) -> str:
-    how = f"measured{choice.compositions()}" if choice.measured else "predicted, not measured"
+    how = f"{choice.how}{choice.compositions()}" if choice.measured else "predicted, not measured"
     memory = "; whether the batch fits into memory is unknown" if choice.memory == "unknown" else ""
     return f"{_head(question)}build {choice.configuration} ({choice.words}), {choice.batches}: {choice.said}, {how}{memory}."
 

@@ -30,6 +30,7 @@ class Choice(_Closed):
     words: str
     batches: str = Field(description="the batch that it is best with; by workload for a mix")
     measured: bool
+    replayed: bool = Field(default=False, description="whether its runs were replayed, so that no device was measured")
     extrapolated: str = Field(default="", description="in what it is outside of what was measured")
     memory: Literal["fits", "unknown"] = "fits"
     value: float
@@ -41,6 +42,11 @@ class Choice(_Closed):
     )
     evidence: tuple[Evidence, ...]
     evidence_total: int
+
+    @property
+    def how(self) -> str:
+        """Where its value comes from, in a word."""
+        return "replayed" if self.replayed else "measured" if self.measured else "predicted"
 
     def compositions(self) -> str:
         """' on 3 compositions', of the cells behind it; '' where nobody knows."""
@@ -70,8 +76,8 @@ class Answer(_Closed):
         if not self.comparable:
             return UNKNOWN
         parts = []
-        for measured, word in ((True, "measured"), (False, "predicted")):
-            names = [each.configuration for each in self.tied if each.measured == measured]
+        for word in ("measured", "replayed", "predicted"):
+            names = [each.configuration for each in self.tied if each.how == word]
             parts += [f"{', '.join(names)} ({word})"] if names else []
         more = self.tied_total - len(self.tied)
         return ("; ".join(parts) or "nothing") + (f" and {more} more" if more > 0 else "")

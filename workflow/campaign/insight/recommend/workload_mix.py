@@ -44,6 +44,7 @@ def mixed(rows: pd.DataFrame, shares: Sequence[tuple[str, float]]) -> pd.DataFra
         known=("known", "all"),
         said=("said", lambda each: each.sum(skipna=False)),
         measured=("measured", "all"),
+        replayed=("replayed", "any"),
         extrapolated=("extrapolated", _joined),
         memory=("memory", lambda each: "unknown" if (each == "unknown").any() else "fits"),
         batch=("batch", ", ".join),

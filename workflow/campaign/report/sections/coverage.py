@@ -10,7 +10,7 @@ import pandas as pd
 from campaign import wording
 from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.statistics.comparable_cells import naming_columns
-from campaign.tables.cells import STATES, tally
+from campaign.tables.cells import SHOWN, shown_states, tally
 
 # Up to so many planned cells the page has a row for each; beyond, one for each configuration and workload.
 CELLS_ON_PAGE = 200
@@ -22,6 +22,7 @@ def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]
     """Every planned cell and what became of it; grouped when there are too many for a page."""
     if len(cells) > CELLS_ON_PAGE:
         return _grouped(cells)
+    cells = cells.assign(state=shown_states(cells))
     axes = naming_columns(cells)
     headings = (
         "Cell",
@@ -77,7 +78,7 @@ def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
 
 
 def _grouped(cells: pd.DataFrame) -> dict[str, Any]:
-    known = states_of(cells)
+    cells, known = cells.assign(state=shown_states(cells)), states_of(cells)
     headings = ("Configuration and workload", "State", "Cells", *map(str.capitalize, known), "Why, and flags")
     rows = []
     for (configuration, workload), group in cells.groupby(["configuration", "workload"], sort=False):
@@ -98,13 +99,15 @@ def _grouped(cells: pd.DataFrame) -> dict[str, Any]:
 
 
 def states_of(cells: pd.DataFrame) -> list[str]:
-    """The states to count: `implied` only where there are such cells."""
-    return [name for name in STATES if name != "implied" or (cells["state"] == name).any()]
+    """The states to count: `implied` and `predicted` only where there are such cells, `measured` not where all are predicted."""
+    there = set(shown_states(cells))
+    rare = {"implied", "predicted", *(["measured"] if "predicted" in there else [])}
+    return [name for name in SHOWN if name not in rare or name in there]
 
 
 def state_counts(cells: pd.DataFrame) -> list[tuple[str, str]]:
     """Cells by what became of them."""
-    found = cells["state"].value_counts()
+    found = shown_states(cells).value_counts()
     return [(name, f"{int(found.get(name, 0)):,}") for name in states_of(cells)]
 
 

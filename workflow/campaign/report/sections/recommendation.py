@@ -111,7 +111,7 @@ def _built(choice: Choice) -> str:
 def _known_by(choice: Choice) -> str:
     runs = sum(each.runs for each in choice.evidence)
     how = (
-        f"measured, {wording.plural(runs, 'run')}{choice.compositions()}"
+        f"{choice.how}, {wording.plural(runs, 'run')}{choice.compositions()}"
         if choice.measured
         else f"predicted from {wording.plural(choice.evidence_total, 'cell')}, not measured"
     )
