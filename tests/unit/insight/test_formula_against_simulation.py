@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from campaign.insight.recommend import advise, asked
+from campaign.report.figure import data_of
+from campaign.report.sections import recommendation_figure
+from campaign.tables.io import Tables
 from tests import formula_errors
+from tests.simulated_campaigns import Simulated
+from tests.step_simulator import TRACES, Machine
+from tests.unit.insight import model_data
+from tests.unit.report import report_data
 
 
 @pytest.mark.parametrize(
@@ -31,3 +41,48 @@ def test_no_cell_within_the_measured_range_is_far_off(
     assert size.groupby(of).median().max() < 7
     assert np.mean(size > 10) < 0.02
     assert found["trusted"].all()
+
+
+@pytest.fixture(scope="module")
+def two_strategies() -> Tables:
+    """ddp as it is simulated; of fsdp, every configuration is slower or faster by something that no formula knows."""
+    machine = Machine(TRACES, {("bert-base", "A100", "fp32"): (0.01, 0.009)}, formula_errors.LINKS["PCIe"])
+    cells = [
+        report_data.cell(at, "bert-base", batch, "fp32", parallel=parallel)
+        for at in formula_errors.MEASURED
+        for batch in (4, 8)
+        for parallel in ("ddp", "fsdp")
+    ]
+    simulated = Simulated(machine, tuple(cells), model_data.SYSTEM, repetitions=1)
+    tables = simulated.tables(np.random.default_rng(3), 0.003, 0.003)
+    odd = np.resize([0.6, 1.7, 1.0], len(formula_errors.MEASURED))
+    by = dict(zip((at.name for at in formula_errors.MEASURED), odd, strict=True))
+    factor = np.where(tables.cells["option_parallel"] == "fsdp", tables.cells["configuration"].map(by), 1.0)
+    scaled = {name: tables.cells[name] * factor for name in ("mean", "ci_low", "ci_high")}
+    return replace(tables, cells=tables.cells.assign(**scaled))
+
+
+def test_a_strategy_that_the_formula_does_not_describe_chooses_nothing_and_others_do(two_strategies: Tables) -> None:
+    advice = advise(two_strategies, asked(["throughput"], ["not measured"], [], ["bert-base"], []))
+    (model,) = advice.document.models
+    assert not model.trusted
+    assert "It does not describe fsdp: it chooses nothing there." in model.sentence
+    chosen = {answer.about: answer.choice for answer in advice.document.answers}
+    assert chosen["bert-base, fp32, parallel ddp"] is not None
+    assert chosen["bert-base, fp32, parallel fsdp"] is None
+
+
+def test_the_table_of_predictions_says_of_cells_that_are_far_off_why(two_strategies: Tables) -> None:
+    advice = advise(two_strategies, asked(["throughput"], [], [], ["bert-base"], []))
+    checks = advice.checks
+    far = checks["error_pct"].abs() > 10
+    assert ((checks["reason"] != "") == far).all()
+    assert set(checks.loc[far & (checks["option_parallel"] == "fsdp"), "reason"]) >= {
+        "the model does not describe fsdp",
+        "extrapolated without it: 20 devices, at most 12 measured; 20 devices of a host, at most 12 measured",
+    }
+    (model,) = advice.document.models
+    assert f"{far.sum()} of {len(checks)} cells are more than 10\u202f% off" in model.sentence
+    drawn = recommendation_figure.figure(advice).draw(data_of(two_strategies, None))
+    row = next(row for row in drawn.rows if row[0] == "fabric-20")
+    assert row[-1].endswith("at most 12 measured; 20 devices of a host, at most 12 measured")

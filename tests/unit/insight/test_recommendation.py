@@ -321,7 +321,7 @@ def test_the_files_are_the_same_byte_for_byte_and_hold_every_measured_cell(writt
     for name in ("recommendation.json", "recommendation.svg", "recommendation.csv"):
         assert (written / "again" / name).read_bytes() == (written / "recommendation" / name).read_bytes()
     lines = (written / "recommendation" / "recommendation.csv").read_text().splitlines()
-    assert lines[0].endswith("measured_per_s,predicted_per_s,error_pct")
+    assert lines[0].endswith("measured_per_s,predicted_per_s,error_pct,reason")
     assert len(lines) == len(planted.cells) + 1
 
 

@@ -16,6 +16,7 @@ from campaign.errors import ConfigError
 from campaign.insight.recommend.candidates import TRUSTED_PCT, Modelled, candidates, modelled
 from campaign.insight.recommend.choice import Question, answer
 from campaign.insight.recommend.document import ModelSaid, Parameter, RecommendationDocument
+from campaign.insight.recommend.far_off import reasons
 from campaign.insight.recommend.fit import Checked, Fitted
 from campaign.insight.recommend.objectives import DEFAULT, MIX, PER_JOULE, PREDICTIONS, Asked, Objective
 from campaign.insight.recommend.objectives import THROUGHPUT as BEST
@@ -32,7 +33,7 @@ CHECK_COLUMNS = ("cell_id", "workload", "device", "configuration", "batch", "pre
 @dataclass(frozen=True)
 class Advice:
     """The document, and for the figure a row for each measured cell with a model: `measured_per_s`, `predicted_per_s` without its
-    configuration, `error_pct` of the one over the other."""
+    configuration, `error_pct` of the one over the other, and the `reason` where that is large."""
 
     document: RecommendationDocument
     checks: pd.DataFrame
@@ -206,13 +207,20 @@ def _said(each: Modelled) -> ModelSaid:
             sentence=f"{about}: too few configurations for a model; only what was measured is recommended.",
         )
     known = bool(np.isfinite(checked.median_pct))
+    far, told = int((np.abs(checked.error_pct) > TRUSTED_PCT).sum()), int(np.isfinite(checked.error_pct).sum())
     error = (
         f"throughput of a configuration that was left out is {wording.percent(checked.median_pct)} off (median), "
-        f"{wording.percent(checked.worst_pct)} at most"
+        f"{wording.percent(checked.worst_pct)} at most; "
+        f"{far} of {wording.plural(told, 'cell')} are more than {TRUSTED_PCT:.0f}\u202f% off"
         if known
         else "no configuration could be left out"
     )
-    trust = "" if each.trusted else " The model does not describe these measurements: it chooses nothing here."
+    if each.trusted:
+        trust = ""
+    elif len(each.untrusted) == len(own.strategies):
+        trust = " The model does not describe these measurements: it chooses nothing here."
+    else:
+        trust = f" It does not describe {', '.join(each.untrusted)}: it chooses nothing there."
     return ModelSaid(
         **common,
         parts=", ".join(sorted(fitted.structure.limits)) or "none",
@@ -269,9 +277,10 @@ def _checks(models: Sequence[Modelled], named: Sequence[str]) -> pd.DataFrame:
             measured_per_s=each.observed.cells["mean"],
             predicted_per_s=each.observed.cells["batch_global"] / each.checked.predicted_s,
             error_pct=each.checked.error_pct,
+            reason=reasons(each),
         )
         for each in models
         if each.checked is not None
     ]
-    empty = pd.DataFrame(columns=[*columns, "measured_per_s", "predicted_per_s", "error_pct"])
+    empty = pd.DataFrame(columns=[*columns, "measured_per_s", "predicted_per_s", "error_pct", "reason"])
     return pd.concat(frames, ignore_index=True) if frames else empty

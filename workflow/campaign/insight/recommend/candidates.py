@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from campaign.insight.recommend.fit import Checked, Fitted, fit, predict
@@ -60,8 +61,22 @@ class Modelled:
     checked: Checked | None
 
     @property
+    def untrusted(self) -> tuple[str, ...]:
+        """Strategies that the model is too far off about, by name; all where there is no model."""
+        if self.checked is None:
+            return self.observed.strategies
+        median = self.checked.strategy_median_pct
+        return tuple(name for name, off in zip(self.observed.strategies, median, strict=True) if not off <= TRUSTED_PCT)
+
+    @property
     def trusted(self) -> bool:
-        return self.checked is not None and self.checked.median_pct <= TRUSTED_PCT
+        return not self.untrusted
+
+    def trusts(self, groups: pd.Series[int]) -> npt.NDArray[np.bool_]:
+        """Whether predictions of each of these groups may be chosen."""
+        of = np.array(self.observed.strategy or (0,) * len(self.observed.groups), dtype=np.int64)
+        kept = np.array([name not in self.untrusted for name in self.observed.strategies])
+        return np.asarray(kept[of[groups.to_numpy(dtype=np.int64)]])
 
 
 def modelled(
@@ -135,7 +150,7 @@ def _measured(each: Modelled, energy: pd.DataFrame, design: Design) -> pd.DataFr
         high=cells["ci_high"],
         said_rate=cells["batch_global"] / said,
         extrapolated="",
-        trusted=each.trusted,
+        trusted=each.trusts(cells["group"]),
     )
 
 
@@ -157,7 +172,7 @@ def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own
     frame = frame.assign(bytes=frame["group"].map(sizes), batch_global=frame["batch"] * frame["ranks"])
     if frame.empty:
         return frame
-    said = predict(fitted, each.observed.rows(frame), checked.rms if np.isfinite(checked.rms) else 0.0)
+    said = predict(fitted, each.observed.rows(frame), checked.strategy_rms)
     rate = frame["batch_global"] / said.step_s
     half = student_quantile(fitted.freedom) * said.sd
     power = np.log(cells["device_w"].where(cells["device_w"] > 0)).groupby(cells["group"]).agg(["median", "std"])
@@ -165,7 +180,7 @@ def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own
     names = dict(zip(known[list(COLUMNS)].itertuples(index=False, name=None), known["configuration"], strict=True))
     records = shapes.to_dict("records")
     called = {_shape(row): names.get(_shape(row)) or name(row) for row in records}
-    limits = _Limits.of(cells)
+    limits = Limits.of(cells)
     outside = {_shape(row): limits.outside(row) for row in records}
     each_shape = list(frame[list(COLUMNS)].itertuples(index=False, name=None))
     return frame.assign(
@@ -183,7 +198,7 @@ def _predicted(each: Modelled, fitted: Fitted, checked: Checked, pool: Pool, own
         energy_j=np.exp(frame["group"].map(power["median"])) * frame["ranks"] / rate,
         energy_sd=np.hypot(said.sd, frame["group"].map(power["std"]).fillna(0.0)),
         extrapolated=[outside[shape] for shape in each_shape],
-        trusted=each.trusted,
+        trusted=each.trusts(frame["group"]),
     )
 
 
@@ -198,14 +213,14 @@ def _shape(row: Mapping[Any, Any]) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class _Limits:
+class Limits:
     """What was measured of a workload: the range of each number, and the kinds of ways and of attachment."""
 
     numbers: Mapping[str, tuple[int, int]]
     kinds: Mapping[str, frozenset[str]]
 
     @classmethod
-    def of(cls, cells: pd.DataFrame) -> _Limits:
+    def of(cls, cells: pd.DataFrame) -> Limits:
         return cls(
             {name: (int(cells[name].min()), int(cells[name].max())) for name in ("ranks", "hosts", "devices_used")},
             {name: frozenset(map(str, cells[name].unique())) for name in ("way", "attach")},

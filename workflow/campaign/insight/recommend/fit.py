@@ -81,7 +81,8 @@ class Fitted:
 class Checked:
     """What the model says of each measured cell when its configuration is left out of the fit; nan where nothing else tells.
 
-    predicted_s: by cell; error_pct: of throughput, predicted over measured; rms: of the logarithm.
+    predicted_s: by cell; error_pct: of throughput, predicted over measured; rms: of the logarithm. strategy_median_pct,
+    strategy_rms: the same by `Structure.strategies`.
     """
 
     predicted_s: Floats
@@ -90,6 +91,8 @@ class Checked:
     worst_pct: float
     rms: float
     by_configuration: Mapping[str, float]
+    strategy_median_pct: Floats
+    strategy_rms: Floats
 
 
 @dataclass(frozen=True)
@@ -283,11 +286,14 @@ def _line(batch: Floats, step: Floats) -> tuple[float, float]:
     return max(float(intercept), 0.02 * whole * float(batch.min())), max(float(slope), 0.05 * whole)
 
 
-def predict(fitted: Fitted, rows: Rows, beyond_fit: float = 0.0) -> Predicted:
-    """Steps of other rows. beyond_fit: sd of what the model itself is wrong by, of the logarithm (`Checked.rms`)."""
+def predict(fitted: Fitted, rows: Rows, beyond_fit: npt.ArrayLike = 0.0) -> Predicted:
+    """Steps of other rows. beyond_fit: sd of what the model itself is wrong by, of the logarithm (`Checked.rms`), of all rows or
+    by strategy."""
+    beyond = np.asarray(beyond_fit, dtype=np.float64)
+    beyond = beyond[fitted.structure.of_groups()[rows.group]] if beyond.ndim else beyond
     said = Model(fitted.structure, rows).at(fitted.theta)
     variance = np.einsum("ij,jk,ik->i", said.by_step, fitted.covariance, said.by_step, optimize=True)
-    return Predicted(said.step_s, np.sqrt(np.maximum(variance, 0.0) + max(beyond_fit, fitted.spread) ** 2))
+    return Predicted(said.step_s, np.sqrt(np.maximum(variance, 0.0) + np.fmax(beyond, fitted.spread) ** 2))
 
 
 def check(fitted: Fitted) -> Checked:
@@ -311,13 +317,19 @@ def check(fitted: Fitted) -> Checked:
     told = error[np.isfinite(error)]
     pct = 100 * np.expm1(error)
     by = {str(name): _median(np.abs(pct[names == name])) for name in dict.fromkeys(names)}
+    # One device communicates with nobody, and tells nothing of a strategy where there are several.
+    of = fitted.structure.of_groups()[rows.group]
+    several = len(fitted.structure.strategies) > 1
+    own = [(of == place) & ((rows.way >= 0) | (not several)) for place in range(len(fitted.structure.strategies))]
     return Checked(
         predicted_s=np.exp(logarithm),
         error_pct=pct,
         median_pct=_median(np.abs(pct)),
         worst_pct=float(np.nanmax(np.abs(pct))) if len(told) else float("nan"),
-        rms=float(np.sqrt(np.mean(told**2))) if len(told) else float("nan"),
+        rms=_rms(error),
         by_configuration=by,
+        strategy_median_pct=np.array([_median(np.abs(pct[each])) for each in own]),
+        strategy_rms=np.array([_rms(error[each]) for each in own]),
     )
 
 
@@ -329,6 +341,11 @@ def _stated(fitted: Fitted) -> npt.NDArray[np.bool_]:
         kind, _, key = name.rstrip("]").partition("[")
         told.append(bool(fitted.sources[key]) if kind in COMMUNICATION else kind in LIMITS)
     return np.array(told)
+
+
+def _rms(values: Floats) -> float:
+    told = values[np.isfinite(values)]
+    return float(np.sqrt(np.mean(told**2))) if len(told) else float("nan")
 
 
 def _median(values: Floats) -> float:

@@ -105,8 +105,11 @@ class Structure:
 
     def by_strategy(self, kind: str) -> Ints:
         """For each group, the position of the parameter `kind` of its strategy; -1 where there is none."""
-        each = self.strategy or (0,) * len(self.has_t0)
-        return self.columns(kind, self.strategies)[list(each)]
+        return self.columns(kind, self.strategies)[self.of_groups()]
+
+    def of_groups(self) -> Ints:
+        """The strategy of each group, as a position in `strategies`."""
+        return np.array(self.strategy or (0,) * len(self.has_t0), dtype=np.int64)
 
     def column(self, name: str) -> int:
         """The position of a parameter without a key; -1 where there is none."""
@@ -131,10 +134,14 @@ def kind_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Of every row: seconds of a step and of its all-reduce (0 for one rank), and the derivative of the logarithm of each."""
+    """Of every row: seconds of a step and of its all-reduce (0 for one rank), and the derivative of the logarithm of each.
+
+    hidden: whether compute hides all communication but its tail; so it is for one rank.
+    """
 
     step_s: Floats
     allreduce_s: Floats
+    hidden: npt.NDArray[np.bool_]
     by_step: Floats
     by_allreduce: Floats
 
@@ -236,7 +243,7 @@ class Model:
             (self._messages, latency),
         ):
             _add(by_allreduce, column, change / positive)
-        return Evaluated(step, allreduce, by_step, by_allreduce)
+        return Evaluated(step, allreduce, slow == 0, by_step, by_allreduce)
 
 
 def _add(to: Floats, column: Ints, change: Floats) -> None:

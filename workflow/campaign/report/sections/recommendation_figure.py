@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +53,32 @@ def draw(advice: Advice, style: Path) -> Drawing:
             "Error, median": lambda row: wording.percent(row["median"]),
             "Lowest": lambda row: wording.percent(row["lowest"]),
             "Highest": lambda row: wording.percent(row["highest"]),
+            f"More than {TRUSTED_PCT:.0f}\u202f% off": lambda row: _far(row),
         },
     )
     return Drawing(svg=svg, caption=caption, findings=findings, data=told, **table)
 
 
 def _by_configuration(told: pd.DataFrame) -> pd.DataFrame:
-    groups = told.groupby(["workload", "device", "configuration"], sort=False)["error_pct"]
-    summary = groups.agg(cells="count", median="median", lowest="min", highest="max")
-    return summary.reset_index()
+    return (
+        told.groupby(["workload", "device", "configuration"], sort=False)
+        .agg(
+            cells=("error_pct", "count"),
+            median=("error_pct", "median"),
+            lowest=("error_pct", "min"),
+            highest=("error_pct", "max"),
+            far=("reason", lambda given: int((given != "").sum())),
+            reasons=("reason", lambda given: "; ".join(each for each in dict.fromkeys(given) if each)),
+        )
+        .reset_index()
+    )
+
+
+def _far(row: Mapping[Any, Any]) -> str:
+    """How many cells, and why."""
+    if not row["far"]:
+        return wording.NONE
+    return f"{wording.plural(row['far'], 'cell')}: {row['reasons']}"
 
 
 def _picture(told: pd.DataFrame, models: list[ModelSaid]) -> str:
