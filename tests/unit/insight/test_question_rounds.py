@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,8 @@ from campaign.documents.rounds import RoundDocument, Rounds, all_rounds, keep_ro
 from campaign.errors import ConfigError, RecordError
 from campaign.insight import question_rounds
 from campaign.insight.question_rounds import next_rounds, open_rounds
-from campaign.insight.until import Decision, Question
-from campaign.insight.until.decision import NextLease
-from campaign.insight.until.offer import Offer
 from campaign.paths import Results
-from campaign.plan.cost.assumption import NOTHING_ASSUMED, parse_assumption
+from campaign.plan.cost.assumption import NOTHING_ASSUMED
 from campaign.plan.cost.budget import parse_budget
 from campaign.plan.dag import Dag, Request, open_dag, request
 from campaign.plan.lease_plans import plan_digest
@@ -34,52 +30,14 @@ from campaign.report import figure
 from campaign.report.campaign_summary import summary
 from campaign.report.write import draw_figures, render_report
 from campaign.tables.collect import collect, gather, gather_planned, tables_of
-from campaign.tables.io import Tables
 from campaign.workloads.synthetic import SyntheticWorkload
 from tests.campaign_files import write_files
-from tests.measured_leases import measure
-
-BEST = "the best configuration is known within 5 %"
-CHANGES = {
-    "campaign.axes.precision": "fp32",
-    "campaign.protocol.compositions": 3,
-    "campaign.protocol.repetitions": 6,
-    "campaign.protocol.seed": 77,
-}
-ASSUMED = parse_assumption("10 s a run, 5 s to compose")
-
-Chooser = Callable[[Question, Offer, Tables | None, int, int], Decision]
-
-
-def two_configurations(question: Question, offer: Offer, tables: Tables | None, seed: int, round: int) -> Decision:
-    """Batch 2 on the first two configurations, a composition a round, and after two of them the answer."""
-    names = sorted({lease.configuration.name for lease in offer.leases})[:2]
-    known = 0 if tables is None else len(tables.runs)
-    composition = 1 if tables is None else 2 + int(tables.runs["repetition"].max()) // 1000
-    stop = composition > 2
-    chosen = [
-        NextLease(lease.name, lease.configuration.name, lease.composition, tuple(c.id for c in cells))
-        for lease in offer.leases
-        if lease.configuration.name in names and lease.composition == composition
-        for cells in [[cell for cell in lease.cells if cell.batch == 2]]
-    ]
-    return Decision(
-        round=round, stop=stop, decided=stop, statement=f"{names[0]} is the best, by {known} runs." if stop else "",
-        rests_on=("Two compositions of each.",) if stop else (), next=() if stop else tuple(chosen),
-        reasons=() if stop else (f"composition {composition} of the two candidates",), device_hours=known / 100,
-        whole_device_hours=offer.device_hours,
-    )  # fmt: skip
+from tests.measured_rounds import ASSUMED, BEST, CHANGES, asked, measure, two_configurations
 
 
 @pytest.fixture(autouse=True)
-def chooser(monkeypatch: pytest.MonkeyPatch) -> Chooser:
+def chooser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(question_rounds, "decide", two_configurations)
-    return two_configurations
-
-
-def asked(directory: Path, changes: dict[str, Any] | None = None, **keys: Any) -> Request:
-    path = write_files(directory, {**CHANGES, **(changes or {})})
-    return Request(path, directory / "results", assumed=ASSUMED, **{"until": BEST, **keys})
 
 
 def measured_to_the_end(request: Request) -> tuple[Dag, list[list[tuple[str, int]]]]:
