@@ -63,7 +63,7 @@ class RoundDocument(_Closed):
     """Hash of the runs that it was chosen by."""
     runs_known: int
     """How many these are."""
-    end: Literal["", "answered", "budget", "all measured"] = ""
+    end: Literal["", "answered", "budget", "undecided"] = ""
     """Why no further lease is measured; empty where one is."""
     statement: str
     """What is known, in words."""

@@ -9,6 +9,7 @@ from campaign.documents.rounds import RoundDocument
 from campaign.wording import number, plural
 
 _NAMED = 4
+_WHY_NOT = {True: "and the whole matrix is measured", False: "and no further lease is expected to decide it"}
 _HEADINGS = ("Round", "Leases", "Chosen because", "Device-hours of the round", "Known when it began")
 
 
@@ -39,7 +40,7 @@ def state(last: RoundDocument) -> str:
         "": f"round {last.number} is to be measured",
         "answered": "answered",
         "budget": f"the budget of {last.budget} is spent",
-        "all measured": "not decided by the whole matrix",
+        "undecided": f"not decided, {_WHY_NOT[last.leases_measured == last.leases_matrix]}",
     }[last.end]
 
 
