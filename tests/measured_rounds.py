@@ -57,7 +57,7 @@ def asked(directory: Path, changes: dict[str, Any] | None = None, **keys: Any) -
 _STEP_S = 0.1
 
 
-def measure(dag: Dag) -> list[tuple[str, int]]:
+def measure(dag: Dag, speed: float = 1.0) -> list[tuple[str, int]]:
     """Write a record of every run of the plan that has none; gives these runs."""
     store, made = Store(dag.results.directory), []
     shared = {
@@ -71,7 +71,7 @@ def measure(dag: Dag) -> list[tuple[str, int]]:
         for run in runs_of(cell.settings):
             if store.has(cell.id, run, implied=True):
                 continue
-            rate = rate_per_s(cell, run)
+            rate = speed * rate_per_s(cell, run)
             store.write(
                 Record(
                     cell_id=cell.id, repetition=run, cell=RecordedCell.of(cell),

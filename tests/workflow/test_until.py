@@ -84,7 +84,7 @@ def test_snakemake_alone_measures_a_round_at_a_time(project: Project) -> None:
     project.workload("logged", body=BODY)
     project.campaign(devices=[1, 2], compositions=2, repetitions=2)
     said = project.run("-n", until=BEST)
-    assert f"until {BEST}: round 1 is to be measured" in said
+    assert f"until {BEST}: not answered yet, in round 1" in said
     assert "later rounds depend on its results" in said
     assert not project.results().directory.exists()
     project.run("tables", until=BEST)

@@ -29,7 +29,7 @@ class _Snakemake:
     """In the place of Snakemake: measures what a plan of the campaign has, or ends with a code."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked, self.code, self.measures = asked(directory), 0, True
+        self.asked, self.code, self.measures, self.speed = asked(directory), 0, True, 1.0
         self.targets: list[str] = []
         self.last: list[str] = []
         monkeypatch.setattr(question_rounds, "decide", two_configurations)
@@ -42,7 +42,7 @@ class _Snakemake:
         assert dag.plan.is_mid_round, "a round was not written before it is measured"
         write_plan(dag.plan, dag.results)
         if self.measures and not self.code:
-            measure(dag)
+            measure(dag, self.speed)
         return self.code
 
     def campaign(self, *options: str) -> Result:
@@ -94,6 +94,22 @@ def test_a_round_that_fails_is_the_one_that_the_same_command_goes_on_with(snakem
     snakemake.measures = True
     assert snakemake.campaign().exit_code == 0
     assert len(snakemake.rounds) == 3
+
+
+def test_records_that_were_set_aside_are_measured_before_the_question_is_answered_again(snakemake: _Snakemake) -> None:
+    assert snakemake.campaign().exit_code == 0
+    results = Results(snakemake.asked.results, "small")
+    gone = next(results.records.glob("*/*.json"))
+    gone.unlink()
+    told = snakemake.campaign()
+    assert told.exit_code == 0, told.output
+    assert gone.exists()
+    assert snakemake.targets == ["tables"] * 3
+    assert len(snakemake.rounds) == 3, "the same measurements were weighed twice"
+    gone.unlink()
+    snakemake.speed = 1.01
+    assert snakemake.campaign().exit_code == 0
+    assert len(snakemake.rounds) == 4
 
 
 def test_a_second_command_does_not_choose_beside_the_first(snakemake: _Snakemake) -> None:

@@ -36,7 +36,7 @@ from campaign.slurm.poll import Poll
     "--all", "everything", is_flag=True, help="Of the whole campaign, also where only a part of it was run last."
 )
 @click.option("--watch", type=click.FloatRange(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
-              help="Show it again every so many seconds (10), until every run has a record.")  # fmt: skip
+              help="Show it again every so many seconds (10), until every run has a record and the question is answered.")  # fmt: skip
 @format_option("table", "json")
 def status(asked: Request, everything: bool, watch: float | None, style: str) -> None:
     """Show what is done, what is running, and what failed so far.
@@ -51,7 +51,8 @@ def status(asked: Request, everything: bool, watch: float | None, style: str) ->
             if watch:
                 clear()
             _show(found)
-        if not watch or found["runs_done"] == found["runs"]:
+        is_asked = found["question"] and not found["question"]["end"]
+        if not watch or (found["runs_done"] == found["runs"] and not is_asked):
             return
         time.sleep(watch)
 

@@ -22,7 +22,7 @@ def measure_rounds(asked: Request, results: Results, command: Sequence[str]) -> 
     Ends this process with Snakemake's exit code where that fails; the same request again goes on in the same round. ConfigError:
     another process measures rounds of this campaign.
     """
-    from campaign.insight.question_rounds import next_rounds  # loads pandas
+    from campaign.insight.question_rounds import open_rounds  # loads pandas
 
     with try_lock(results.questions_lock) as is_free:
         if not is_free:
@@ -30,21 +30,24 @@ def measure_rounds(asked: Request, results: Results, command: Sequence[str]) -> 
                 f"{results.directory}: {lock_holder(results.questions_lock)} measures rounds of a question; wait for it, or end it"
             )
         before: Rounds | None = None
-        while True:
-            rounds = next_rounds(asked)
+        # The last round, too, where records of it were set aside since.
+        while (plan := open_rounds(asked).plan).is_mid_round:
+            rounds = plan.rounds
             if rounds == before:
                 raise LaunchError(f"round {rounds[-1].number}: runs of it have no record; see {results.logs}")
             keep_rounds(results, rounds)
-            if rounds[-1].end:
-                break
-            if before is None:
-                say(f"until {rounds[-1].question}")
-            say(f"known so far: {rounds[-1].statement}\n{chosen(rounds[-1])}")
+            head = [f"until {rounds[-1].question}"] if before is None else []
+            say("\n".join([*head, f"known so far: {rounds[-1].statement}", chosen(rounds[-1])]))
             if code := _run("tables", command):
                 say(f"round {rounds[-1].number} is not complete; the same command again goes on with it")
                 sys.exit(code)
             before = rounds
-        say("\n".join([f"until {rounds[-1].question}: {state(rounds[-1])}", *answer(rounds), cost(rounds)]))
+        keep_rounds(results, plan.rounds)
+        say(
+            "\n".join(
+                [f"until {plan.rounds[-1].question}: {state(plan.rounds[-1])}", *answer(plan.rounds), cost(plan.rounds)]
+            )
+        )
 
 
 def _run(target: str, command: Sequence[str]) -> int:

@@ -37,7 +37,7 @@ def answer(rounds: Sequence[RoundDocument]) -> list[str]:
 def state(last: RoundDocument) -> str:
     """Whether anything is still to be measured for it."""
     return {
-        "": f"round {last.number} is to be measured",
+        "": f"not answered yet, in round {last.number}",
         "answered": "answered",
         "budget": f"the budget of {last.budget} is spent",
         "undecided": f"not decided, {_WHY_NOT[last.leases_measured == last.leases_matrix]}",
@@ -80,4 +80,5 @@ def terminal_lines(documents: Sequence[Sequence[Mapping[str, Any]]]) -> list[str
         about = f" (where {rounds[-1].where})" if rounds[-1].where else ""
         lines += [f"\nUntil {rounds[-1].question}{about}: {state(rounds[-1])}"]
         lines += [f"  {sentence}" for sentence in (*answer(rounds), cost(rounds))]
+        lines += [] if rounds[-1].end else ["  the same command again measures what is missing, or the next round"]
     return lines
