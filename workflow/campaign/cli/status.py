@@ -36,7 +36,7 @@ from campaign.slurm.poll import Poll
     "--all", "everything", is_flag=True, help="Of the whole campaign, also where only a part of it was run last."
 )
 @click.option("--watch", type=click.FloatRange(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
-              help="Show it again every so many seconds (10), until every run has a record and the question is answered.")  # fmt: skip
+              help="Show it again every so many seconds (10), until all is measured and the question answered.")  # fmt: skip
 @format_option("table", "json")
 def status(asked: Request, everything: bool, watch: float | None, style: str) -> None:
     """Show what is done, what is running, and what failed so far.
