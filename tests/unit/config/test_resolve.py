@@ -211,6 +211,22 @@ CLASHES: dict[str, tuple[dict[str, Any], str, str]] = {
         "systems/bench.yaml",
         "set `runs_on: cpu` for 'cpu-rank' under devices, or remove emulation",
     ),
+    "a pace of an unknown device": (
+        {"system.emulation": {"pace": {"cpu-rnk": {"fp32": 1}}}, "system.links": FABRIC},
+        "systems/bench.yaml",
+        "emulation.pace.cpu-rnk: no host and no pool entry has this device; did you mean 'cpu-rank'?",
+    ),
+    "a pace of a GPU": (
+        {"system.emulation": {"pace": {"gpu": {"fp32": 1}}}, "system.links": FABRIC, "system.pool.0.model": "gpu"}
+        | {"campaign.configurations": [{"devices_per_host": 1, "device": "cpu-rank"}]},
+        "systems/bench.yaml",
+        "emulation.pace.gpu: 'gpu' is a GPU and has its own rate; set `runs_on: cpu`",
+    ),
+    "a pace without a rate for other precisions": (
+        {"system.emulation": {"pace": {"cpu-rank": {"bf16": 1}}}, "system.links": FABRIC},
+        "systems/bench.yaml",
+        "emulation.pace.cpu-rank: has no rate for fp32",
+    ),
     "too many combinations": (
         {"campaign.configurations": [{"hosts": list(range(1, 1100)), "devices_per_host": list(range(1, 1100))}]},
         "campaign.yaml",

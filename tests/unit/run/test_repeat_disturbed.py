@@ -5,7 +5,7 @@ import pytest
 from campaign.documents.record import Failure
 from campaign.errors import LaunchError
 from campaign.run.repeat_disturbed import TRIES, until_undisturbed
-from campaign.workloads.failures import KILLED
+from campaign.workloads.failures import KILLED, PACE_NOT_HELD
 from campaign.workloads.protocol import Ended, Outcome
 
 FINE = (Ended((0,), 0.0, 1.0), Outcome("ok", throughput_per_s=9.9))
@@ -15,6 +15,7 @@ LATE = (
     Outcome("time_limit", Failure(reason="")),
 )
 SHOT = (Ended((-9,), 0.0, 1.0), Outcome("crashed", Failure(reason=KILLED)))
+BUSY = (Ended((0,), 0.0, 1.0), Outcome("invalid", Failure(reason=PACE_NOT_HELD), throughput_per_s=1.8))
 CRASHED = (Ended((7,), 0.0, 1.0), Outcome("crashed", Failure(reason="exit code 7")))
 Launched = tuple[Ended, Outcome]
 
@@ -28,6 +29,8 @@ Launched = tuple[Ended, Outcome]
         ([LATE, SHOT, FINE], 2),
         ([SHOT, CRASHED, FINE], 1),
         ([SHOT] * TRIES, TRIES - 1),
+        ([BUSY, BUSY, FINE], 2),
+        ([BUSY] * TRIES, TRIES - 1),
     ],
 )
 def test_the_first_undisturbed_launch_counts(launches: list[Launched], counts: int) -> None:

@@ -224,6 +224,28 @@ def test_the_report_says_how_links_were_emulated(tmp_path: Path) -> None:
     assert sorted("16 of 32" in said for said in both) == [False, True]
 
 
+def test_the_report_says_how_fast_devices_were_and_how_well_that_was_held(tmp_path: Path) -> None:
+    emulation = {"scale": 0.01, "pace": {"cpu-rank": {"fp32": 2.0, "bf16": 4.5}}}
+    campaign = load(tmp_path / "config", {**EMULATED, "system.emulation": emulation})
+    store = fill(campaign, tmp_path / "r")
+
+    def notes() -> list[str]:
+        found = context_document(gather(campaign, tmp_path / "r"))["notes"]
+        return [note for note in found if note.startswith("Devices compute at a pace")]
+
+    shared = store.share({"hosts": []})
+    for number, key in enumerate(sorted(store.index())):
+        record = store.read(*key)
+        store.path(*key).unlink()
+        store.write(
+            record.model_copy(update={"composition": shared, "metrics": {"pace_lost_pct": 0.5 if number else 0.9}})
+        )
+    (said,) = notes()
+    assert "'cpu-rank' fp32 2, bf16 4.5" in said
+    assert "at most 0.9 %" in said
+    assert "median is 0.5 %" in said
+
+
 def test_gathering_needs_no_system(campaign: Campaign, results: Path) -> None:
     collected = gather(campaign, results)
     assert isinstance(collected, Collected)

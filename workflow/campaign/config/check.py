@@ -15,6 +15,7 @@ from campaign.config.system_file import DeviceModel, Link, SystemFile
 from campaign.config.yaml_file import YamlFile
 from campaign.documents.cell import AXES, SHAPE_AXES, Configuration
 from campaign.documents.expression import parse
+from campaign.documents.fields import Precision
 from campaign.errors import ConfigError, nearest, problems_of
 from campaign.workloads.command_template import RESERVED
 from campaign.workloads.protocol import Surroundings, Workload
@@ -119,6 +120,7 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
     if system.emulation is None:
         return
     where = source.place("emulation")
+    yield from _paces(system, system.emulation.pace, configurations, source)
     for model in sorted({model for configuration in configurations for model in configuration.models}):
         if system.devices.get(model, DeviceModel()).runs_on != "cpu":
             yield (
@@ -141,6 +143,28 @@ def _emulation(system: SystemFile, configurations: Sequence[Configuration], sour
             yield (
                 f"{source.place('emulation', 'scale')}: links.{name} would be emulated at {rate:.3g} Gbit/s, which one "
                 f"machine may not sustain; use at most {most:.2g}{free}"
+            )
+
+
+def _paces(
+    system: SystemFile,
+    paces: Mapping[str, Mapping[Precision, float]],
+    configurations: Sequence[Configuration],
+    source: YamlFile,
+) -> Iterator[str]:
+    for model, rates in paces.items():
+        where = source.place("emulation", "pace", model)
+        if model not in (known := device_models(system)):
+            yield f"{where}: no host and no pool entry has this device; {nearest(model, known)}"
+        elif system.devices.get(model, DeviceModel()).runs_on != "cpu":
+            yield f"{where}: '{model}' is a GPU and has its own rate; set `runs_on: cpu` for it under devices, or remove its pace"
+        if "fp32" not in rates:
+            yield f"{where}: has no rate for fp32, which every precision without a rate of its own has; add `fp32: GFLOP/s`"
+    for configuration in configurations:
+        if paces and 0 < len(lacking := sorted(set(configuration.models) - paces.keys())) < len(configuration.models):
+            yield (
+                f"{source.place('emulation', 'pace')}: configuration '{configuration.name}' also has '{lacking[0]}', which has no "
+                "pace and would be as fast as a core; give it one"
             )
 
 

@@ -165,6 +165,12 @@ class Emulation(Model):
         """The dilation that is given, or the one that carries all bytes."""
         return 1 / self.scale if self.dilation is None else self.dilation
 
+    def paces(self, precision: str) -> dict[str, float]:
+        """GFLOP/s in this precision of the device models that have a pace."""
+        return {
+            model: {str(p): r for p, r in own.items()}.get(precision, own["fp32"]) for model, own in self.pace.items()
+        }
+
 
 class SlurmOptions(Model):
     """Slurm options of an allocation. They are not part of a cell's identity: changing them repeats no measurement."""

@@ -164,6 +164,7 @@ class Session:
             peak_tflops=self._peak_tflops(cell),
             launcher="slurm" if self.campaign.system.launcher == "slurm" else "local",
             files={text: file.path for text, file in inputs.items()},
+            pace={} if emulation is None else emulation.paces(cell.precision),
             **({"scale": emulation.scale, "dilation": emulation.time_dilation} if emulation else {}),
         )
 
@@ -253,7 +254,8 @@ class Session:
         flags += self.link_flags
         if self.emulated_links is not None and self.emulated_links["emulated"] is None:
             flags.append(NOT_EMULATED)
-        computes = not self.campaign.workloads[cell.workload].predicts
+        paced = "pace_lost_pct" in outcome.metrics  # then ranks do not wait for each other's cores
+        computes = not paced and not self.campaign.workloads[cell.workload].predicts
         if computes and run.runs_on == "cpu" and cell.configuration.ranks > len(os.sched_getaffinity(0)):
             flags.append("oversubscribed: more ranks than cores")
         return Record(

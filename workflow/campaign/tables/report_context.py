@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -96,6 +97,7 @@ def context_document(collected: Collected) -> dict[str, Any]:
             *_emulation(campaign),
             *_links(collected),
             *_emulated_links(collected),
+            *_paces(collected),
             *_storage(campaign),
             *_targets(collected.matrix),
             *_not_adjusted(collected),
@@ -238,6 +240,24 @@ def _emulation(campaign: Campaign) -> list[str]:
         f"Each device of model '{model}' is emulated by one process on a CPU core: the numbers compare compositions of this "
         "machine, they are not those of GPUs."
         for model in models
+    ]
+
+
+def _paces(collected: Collected) -> list[str]:
+    """The rates that emulated devices compute at, and how well they were held."""
+    emulation = collected.campaign.system.emulation
+    lost_pct = [
+        r.metrics["pace_lost_pct"] for r in collected.records if r.status == "ok" and "pace_lost_pct" in r.metrics
+    ]
+    if emulation is None or not lost_pct:
+        return []
+    rates = "; ".join(
+        f"'{model}' {', '.join(f'{precision} {rate:g}' for precision, rate in of_model.items())}"
+        for model, of_model in emulation.pace.items()
+    )
+    return [
+        f"Devices compute at a pace that is below what this machine's cores can do, in GFLOP/s: {rates}. Of a valid run at most "
+        f"{max(lost_pct):.2g} % of the time was lost because a core was not free; the median is {median(lost_pct):.2g} %."
     ]
 
 

@@ -33,7 +33,8 @@ class Run:
 
     storage: of the configuration's kind, where the system file says where that is; peak_tflops: of a device in the cell's
     precision; launcher: who starts it; files: paths of its input files, by their name in the workload's file; scale: rate of
-    emulated links over the real one; dilation: seconds that a second of a replay takes.
+    emulated links over the real one; dilation: seconds that a second of a replay takes; pace: GFLOP/s of emulated devices in the
+    cell's precision, by model.
     """
 
     cell: Cell
@@ -47,6 +48,7 @@ class Run:
     files: Mapping[str, str] = field(default_factory=dict)
     scale: float = 1.0
     dilation: float = 1.0
+    pace: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ranks_by_host(self) -> Mapping[str, int]:

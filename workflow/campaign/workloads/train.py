@@ -150,6 +150,7 @@ class TrainWorkload(Workload):
             "seed": settings.seed,
             "options": {**self.options, **cell.options},
             "device": run.runs_on,
+            "pace_gflops": [run.pace[device.model] for device in run.devices if device.model in run.pace],
             "time_out_s": min(_COLLECTIVE_TIME_OUT_S, settings.time_limit_s),
         }
         if options["input"] == "storage":

@@ -6,15 +6,18 @@ import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
 from campaign.errors import install_command
+from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step
 from campaign.workloads.trainer.rank_interface import RankResult, read_results
 
+_MOST_LOST_PCT = 1.0
 _FOLLOWS = {"comm_error", "comm_timeout"}
 _LARGEST = (
     "parameters",
@@ -89,7 +92,7 @@ def outcome_of_ranks(run: Run, ended: Ended, log: Log, processes: int) -> Outcom
         if cause.status in _FOLLOWS and (found := ended.failure(log)):
             return found
         return Outcome(cause.status, _failure(cause))
-    return _measured(run, whole, ended, failed)
+    return at_pace(_measured(run, whole, ended, failed))
 
 
 def _failure(result: RankResult) -> Failure:
@@ -116,11 +119,34 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         step_times_s=tuple(result.step_times_s for result in results),
         warmup_steps=max(result.warmup_steps for result in results),
         window_s=windows,
-        metrics={**_metrics(results), **efficiency(run, results, slowest)},
+        metrics={**_metrics(results), **lost_pace(results, slowest), **efficiency(run, results, slowest)},
         phases_s=phases,
         steady=_steady(results),
         flags=tuple(sorted(hang.union(*(result.flags for result in results)))),
     )
+
+
+def lost_pace(results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
+    """How much of the window was lost because cores could not hold the pace of emulated devices; nothing where none have one.
+
+    Ranks wait for each other in every step: what the slowest of them loses, the run loses.
+    """
+    lost_s = [result.pace_lost_s for result in results if result.pace_lost_s is not None]
+    if not lost_s or slowest_s <= 0:
+        return {}
+    return {"pace_lost_pct": 100 * sum(map(max, zip(*lost_s, strict=True))) / slowest_s}
+
+
+def at_pace(outcome: Outcome) -> Outcome:
+    """The outcome of a run, which is invalid where the pace of its devices was not held: its times are those of busy cores."""
+    lost_pct = outcome.metrics.get("pace_lost_pct", 0.0)
+    if outcome.status != "ok" or lost_pct <= _MOST_LOST_PCT:
+        return outcome
+    evidence = (
+        f"{lost_pct:.1f} % of the window was lost, and at most {_MOST_LOST_PCT:g} % may be; end other work on this machine, lower "
+        "emulation.pace in the system file, or use fewer devices"
+    )
+    return replace(outcome, status="invalid", failure=Failure(reason=PACE_NOT_HELD, evidence=evidence))
 
 
 def _steady(results: Sequence[RankResult]) -> tuple[float, float] | None:

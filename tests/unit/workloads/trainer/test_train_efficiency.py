@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from campaign.errors import ConfigError
-from campaign.workloads.protocol import Run, Storage
+from campaign.fabrics.hardware import Composition, Device
+from campaign.workloads.failures import PACE_NOT_HELD
+from campaign.workloads.protocol import Outcome, Run, Storage
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.rank_interface import RankResult, TrainSpec
-from campaign.workloads.trainer_runs import efficiency
+from campaign.workloads.trainer_runs import at_pace, efficiency, lost_pace
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"input": "storage"})
@@ -61,6 +64,44 @@ def test_ranks_are_told_where_the_configuration_s_storage_is_and_how_many_share_
     step = FILE.step(run)
     spec = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
     assert (spec.storage_dir, spec.storage_gb_per_s, spec.storage_ranks) == (Path("/fast"), 0.5, 2)
+
+
+def test_ranks_are_told_the_pace_of_their_devices(tmp_path: Path) -> None:
+    file = FILE.model_copy(update={"options": {}})
+
+    def pace(**values: Any) -> tuple[float, ...]:
+        run = run_with(tmp_path / str(values), **values)
+        (host,) = run.composition.hosts
+        devices = tuple(Device(model, "gpu", model, "host1", "", local=True) for model in ("fast", "slow"))
+        step = file.step(replace(run, composition=Composition((replace(host, devices=devices),))))
+        return TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text())).pace_gflops
+
+    assert pace(pace={"slow": 2.5, "fast": 9.0}) == (9.0, 2.5)
+    assert pace() == ()
+
+
+def paced(*lost_s: tuple[float, ...]) -> Outcome:
+    results = [
+        result(rank, step_times_s=(1.0, 1.0, 1.0), window_s=3.0, pace_lost_s=lost) for rank, lost in enumerate(lost_s)
+    ]
+    return at_pace(Outcome("ok", throughput_per_s=1.0, metrics=lost_pace(results, 3.0)))
+
+
+def test_a_run_whose_pace_was_not_held_is_invalid_and_says_what_to_do() -> None:
+    # In every step the slowest rank's: 0.01 + 0.015 of 3 s.
+    held = paced((0.01, 0.0, 0.0), (0.0, 0.015, 0.0))
+    assert held.status == "ok"
+    assert held.metrics == {"pace_lost_pct": pytest.approx(100 * 0.025 / 3)}
+    lost = paced((0.01, 0.0, 0.01), (0.0, 0.015, 0.0))
+    assert lost.status == "invalid"
+    assert lost.failure is not None
+    assert lost.failure.reason == PACE_NOT_HELD
+    assert "1.2 % of the window was lost" in (lost.failure.evidence or "")
+    assert "lower emulation.pace" in (lost.failure.evidence or "")
+
+
+def test_without_a_pace_nothing_is_lost() -> None:
+    assert lost_pace([result(), result(1)], 3.0) == {}
 
 
 def test_ranks_that_do_not_read_are_told_of_no_storage(tmp_path: Path) -> None:

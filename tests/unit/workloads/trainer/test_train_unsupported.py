@@ -47,6 +47,15 @@ def test_data_parallel_modules_are_not_compiled() -> None:
     assert "DataParallel" in (unsupported_reason(spec, 1, CPU) or "")
 
 
+def test_what_cannot_be_held_to_a_pace_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unsupported_reason(nano(), 1, CPU) is None
+    compiled = nano(compile=True).model_copy(update={"pace_gflops": (1.0,)})
+    assert "no modules left" in (unsupported_reason(compiled, 1, CPU) or "")
+    monkeypatch.setattr(models, "flops_per_step", lambda _: None)
+    uncounted = nano().model_copy(update={"pace_gflops": (1.0,)})
+    assert "cannot be counted" in (unsupported_reason(uncounted, 1, CPU) or "")
+
+
 def test_sharded_weights_have_no_other_memory_format() -> None:
     spec = nano(channels_last=True, parallel="fsdp")
     assert "contiguous" in (unsupported_reason(spec, 2, CPU) or "")

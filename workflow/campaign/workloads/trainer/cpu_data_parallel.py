@@ -29,6 +29,10 @@ class CpuReplicas(nn.Module):
             self._replicas: tuple[_Replica, ...] = tuple(_Replica(module, first=not rank) for rank in range(count))
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="replica")
 
+    @property
+    def modules_of_replicas(self) -> list[nn.Module]:
+        return [replica.module for replica in self._replicas]
+
     def forward(self, *batch: Tensor) -> Tensor:
         """Mean loss of the batch, a scalar; the first axis of every tensor is scattered."""
         parts = zip(*(tensor.chunk(len(self._replicas)) for tensor in batch), strict=True)

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -111,7 +111,8 @@ class TrainSpec(BaseModel):
     of one process (more than 1: `parallel: dp`); warmup_steps come before the window, and more, up to warmup_steps_max, until
     they show no trend; measured_steps make it up; time_out_s: how long a collective operation may take before the run counts as
     stuck; storage_dir: where `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no
-    faster, in place of a link that is not there.
+    faster, in place of a link that is not there. pace_gflops: rates of emulated devices, by rank, to which computing is slowed
+    down; empty for none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -130,6 +131,7 @@ class TrainSpec(BaseModel):
     storage_dir: Path | None = None
     storage_gb_per_s: float | None = Field(default=None, gt=0)
     storage_ranks: int = Field(default=1, ge=1)
+    pace_gflops: tuple[Annotated[float, Field(gt=0)], ...] = ()
     time_out_s: float = Field(default=120.0, gt=0)
 
     @model_validator(mode="after")
@@ -144,6 +146,8 @@ class TrainSpec(BaseModel):
             )
         if options["input"] == "storage" and self.storage_dir is None and self.replay is None:
             raise ValueError("option input: storage needs storage_dir, the directory to read from")
+        if self.pace_gflops and self.device != "cpu":
+            raise ValueError("pace_gflops is a rate of emulated devices; a GPU has its own")
         return self
 
     @property
@@ -189,6 +193,8 @@ class RankResult(BaseModel):
     window_started: float | None = None  # Unix seconds by this host's clock
     window_s: float | None = None
     process_time_s: float | None = None
+    # By measured step: how far the rank fell behind the pace of its device. Absent where the device has none.
+    pace_lost_s: tuple[float, ...] | None = None
     phases_s: dict[str, float] = {}  # import, group, model, dataset, input, wrap, warmup
     loss_first: float | None = None  # before the first step; absent when not a number
     loss_last: float | None = None  # of the last measured step; absent when not a number

@@ -17,7 +17,9 @@ from torch.amp import GradScaler
 
 from campaign.workloads.steady_warmup import lengthened
 from campaign.workloads.trainer import models, precision
+from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.input_pipeline import Feed
+from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import make_strategy
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
@@ -40,7 +42,13 @@ class Training:
     """A model in training on one device: `step` does one whole step and gives its loss, still on the device."""
 
     def __init__(
-        self, spec: TrainSpec, trainable: models.Trainable, feed: Feed, device: torch.device, world_size: int
+        self,
+        spec: TrainSpec,
+        trainable: models.Trainable,
+        feed: Feed,
+        device: torch.device,
+        world_size: int,
+        paced: PacedDevices | None = None,
     ) -> None:
         self.spec = spec
         self.device = device
@@ -49,7 +57,12 @@ class Training:
         # Gradients of zeros need no scale.
         self.scaler: GradScaler | None = None if spec.replay else precision.make_scaler(spec.precision, device)
         self.applied_steps = 0
+        self.paced = paced
+        if paced is not None and spec.replicas == 1:
+            paced.hold(trainable.network)
         self.strategy = make_strategy(spec, trainable, device, world_size)
+        if paced is not None and isinstance(self.strategy.model, CpuReplicas):
+            paced.hold_replicas(self.strategy.model)
         self.strategy.optimizer.register_step_post_hook(self._count)
         # Kept: walking a network's modules for them takes a percent of a small network's step.
         self._parameters = tuple(trainable.parameters())
@@ -68,6 +81,8 @@ class Training:
 
         communicate: False leaves out the reduction of gradients, after which the ranks no longer have the same weights.
         """
+        if self.paced is not None:
+            self.paced.begin()
         batch = self.feed()
         for parameter in self._parameters:
             parameter.grad = None
@@ -76,6 +91,8 @@ class Training:
                 loss = self._learn(batch)
         else:
             loss = self._accumulate(batch, communicate)
+        if self.paced is not None:
+            self.paced.note_gradients()
         if communicate:
             self.strategy.reduce()
         self.strategy.before_step()
@@ -84,6 +101,8 @@ class Training:
         else:
             self.scaler.step(self.strategy.optimizer)
             self.scaler.update()
+        if self.paced is not None:
+            self.paced.end()
         return loss
 
     def _accumulate(self, batch: models.Sample, communicate: bool) -> Tensor:

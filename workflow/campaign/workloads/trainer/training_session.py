@@ -28,6 +28,7 @@ from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.input_pipeline import make_feed
 from campaign.workloads.trainer.models import flops_per_step
+from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
 from campaign.workloads.trainer.rank_interface import Place, RankResult, TrainSpec
 from campaign.workloads.trainer.replayed_model import ReplayedModel
@@ -66,6 +67,7 @@ class Session:
         with self._phase("group"):
             self._join_group()
         with self._phase("model"):
+            paced = self._paced()
             trainable = self._build()
         if reason := unsupported_by(spec, trainable):
             return self.result("unsupported", reason=reason)
@@ -76,7 +78,7 @@ class Session:
             self.phases_s["dataset"] = feed.written_s
             self.phases_s["input"] -= feed.written_s
         with self._phase("wrap"):
-            self._training = training = Training(spec, trainable, feed, device, place.world_size)
+            self._training = training = Training(spec, trainable, feed, device, place.world_size, paced)
             seen = precision.SeenTypes(trainable.network, inside=training.strategy.name == "fsdp")
         with self._phase("warmup"):
             warmup = training.warm_up()
@@ -86,8 +88,11 @@ class Session:
             self.flags.append(NOT_STEADY)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
+        if paced is not None:
+            paced.begin_window()
         applied, waited_s = training.applied_steps, feed.waited_s
         window = measure(training.step, spec.measured_steps, clock, self._barrier)
+        lost_s = None if paced is None else paced.lost_s()
         skipped = spec.measured_steps - (training.applied_steps - applied)
         traffic = training.strategy.traffic
         measured: dict[str, Any] = {
@@ -96,6 +101,7 @@ class Session:
             "communication_bytes_per_step": traffic.communication_bytes,
             "input_bytes_per_step": input_bytes,
             "host_to_device_bytes_per_step": spec.replay and (spec.replay.host_to_device_bytes or None),
+            "pace_lost_s": lost_s,
             "input_read_s": None if waited_s is None or feed.waited_s is None else feed.waited_s - waited_s,
         }
         if spec.replay is None:
@@ -194,6 +200,16 @@ class Session:
         if self.place.world_size > 1:
             dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
 
+    def _paced(self) -> PacedDevices | None:
+        """The emulated devices of this process. Before the model is built, because counting draws random numbers."""
+        spec, replicas = self.spec, self.spec.replicas
+        if not spec.pace_gflops:
+            return None
+        counted = models.count(spec.model, models.shaping_options(spec.model, spec.options)) or {}
+        samples = spec.batch // int(spec.resolved_options()["accumulation"])
+        own = spec.pace_gflops[self.place.rank * replicas :][:replicas]
+        return PacedDevices({name: samples * operations for name, operations in counted.items()}, own)
+
     def _build(self) -> models.Trainable:
         torch.manual_seed(self.spec.seed)
         if self.spec.replay is not None:
@@ -227,11 +243,12 @@ class Session:
             return flags
         cores = len(os.sched_getaffinity(0))
         ranks = (self.place.local_ranks or 0) * self.spec.replicas
-        if self.device.type == "cpu" and ranks > cores:
+        paced = bool(self.spec.pace_gflops)  # then neither cores nor their arithmetic decide how long a step takes
+        if self.device.type == "cpu" and ranks > cores and not paced:
             flags.append(f"{ranks} ranks on {cores} cores")
         if self.spec.warmup_steps_max is None and self.spec.warmup_steps < _FEWEST_WARMUP_STEPS:
             flags.append(f"only {self.spec.warmup_steps} warm-up steps")
-        if self.device.type == "cpu" and precision.emulated_here(self.spec.precision):
+        if self.device.type == "cpu" and precision.emulated_here(self.spec.precision) and not paced:
             flags.append(f"{self.spec.precision} is emulated on this CPU")
         return flags
 
@@ -275,8 +292,12 @@ def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -
         return "channels_last: fully_shard takes contiguous weights only (torch 2.13)"
     if options["compile"] and name == "dp":
         return "compile: DataParallel makes new modules every step, and torch.compile would compile each of them again"
+    if options["compile"] and spec.pace_gflops:
+        return "compile: a compiled model has no modules left that could be held to a device's pace (emulation.pace)"
     if options["compile"] and (problem := _compiler_problem()):
         return f"compile: torch.compile needs a C++ compiler, and none works here ({problem})"
+    if spec.pace_gflops and models.flops_per_step(spec) is None:
+        return f"{spec.model}: its operations cannot be counted, so that no device's pace can be held (emulation.pace)"
     return None
 
 

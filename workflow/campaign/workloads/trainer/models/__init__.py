@@ -153,23 +153,32 @@ def training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> flo
     backward pass, by the number of groups. Activations that are computed again are not counted, and attention counts in full where
     it is causal (Chowdhery et al. 2022, appendix B, do the same).
     """
-    resolved, info = resolve_options(model, options), model_info(model)
-    shaping = {name: resolved[name] for name in FAMILY_OPTIONS[info.family]}
-    if info.forward_flops_per_sample is not None and shaping.items() <= info.default_options.items():
-        forward: float | None = info.forward_flops_per_sample
-    else:
-        forward = count(model, tuple(sorted(shaping.items())))
+    shaping, info = shaping_options(model, options), model_info(model)
+    forward = info.forward_flops_per_sample
+    if forward is None or not set(shaping) <= set(info.default_options.items()):
+        counted = count(model, shaping)
+        forward = None if counted is None else sum(counted.values())
     return None if forward is None else 3.0 * forward * batch
 
 
+def shaping_options(model: str, options: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
+    """Those of all options that shape the model, sorted; ConfigError where they do not fit it."""
+    resolved = resolve_options(model, options)
+    return tuple(sorted((name, resolved[name]) for name in FAMILY_OPTIONS[model_info(model).family]))
+
+
 @cache
-def count(model: str, options: tuple[tuple[str, Scalar], ...]) -> float | None:
-    """Operations of one sample's forward pass, of a model built without memory; options: those that shape the model, sorted."""
+def count(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> Mapping[str, float] | None:
+    """Operations of one sample's forward pass by module of the network, in their order; of a model built without memory.
+
+    What lies between two modules goes to the second: products of attention to the projection after it. Modules that call others
+    have none of their own. None for a foreign model that cannot be counted.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
     foreign_model = model_info(model).parameters is None
     try:
-        trainable = build(model, resolve_options(model, dict(options)), "meta")
+        trainable = build(model, resolve_options(model, dict(shaping)), "meta")
         batch = [
             (tensor.float() if tensor.dtype == torch.uint8 else tensor).to("meta")
             for tensor in batch_of(trainable, range(_COUNTED), 1)
@@ -179,9 +188,42 @@ def count(model: str, options: tuple[tuple[str, Scalar], ...]) -> float | None:
                 if isinstance(child, _PASSED_OVER):
                     setattr(module, name, nn.Identity())
         with FlopCounterMode(display=False) as counter, torch.no_grad():
+            parts = _Parts(trainable.network, counter.get_total_flops)
             trainable.network(*batch[: trainable.inputs])
     except Exception:
         if not foreign_model:
             raise
         return None  # a package's model may do on no data what only data allows
-    return float(counter.get_total_flops()) / _COUNTED
+    return {name: flops / _COUNTED for name, flops in parts.operations().items()}
+
+
+class _Parts:
+    """Watches one forward pass for modules that call no others, and what had been done at the end of each."""
+
+    def __init__(self, network: nn.Module, done: Callable[[], int]) -> None:
+        self._done = done
+        self._open: list[str] = []
+        self._calling: set[str] = set()
+        self._ends: list[tuple[str, int]] = []
+        for name, module in network.named_modules():
+            module.register_forward_pre_hook(partial(self._begin, name))
+            module.register_forward_hook(partial(self._end, name))
+
+    def _begin(self, name: str, *_: object) -> None:
+        self._calling.update(self._open[-1:])
+        self._open.append(name)
+
+    def _end(self, name: str, *_: object) -> None:
+        self._open.pop()
+        if name not in self._calling:
+            self._ends.append((name, self._done()))
+
+    def operations(self) -> Mapping[str, float]:
+        """By module, of one call; what comes after the last one belongs to that."""
+        calls = Counter(name for name, _ in self._ends)
+        found, before = dict.fromkeys(calls, 0.0), 0
+        for index, (name, done) in enumerate(self._ends, 1):
+            done = self._done() if index == len(self._ends) else done
+            found[name] += (done - before) / calls[name]
+            before = done
+        return {name: flops for name, flops in found.items() if flops}
