@@ -103,6 +103,18 @@ def test_a_planted_tie_is_called_a_tie_and_the_fewest_devices_are_named_first() 
     assert "tie" in tied.sentences[1]
 
 
+def test_of_a_tie_with_as_many_devices_the_fewest_hosts_are_named_first() -> None:
+    def alike(at: Configuration, workload: str, batch: int, precision: str) -> float:
+        return (0.004 + 0.002 * batch) * (1 + 0.2 * (at.ranks != 4))
+
+    shapes = [each for each in model_data.SHAPES if each.attach == "fabric"]
+    for seed in range(4):
+        found = model_data.tables(shapes, truth=alike, seed=seed, noise=0.01)
+        tied = answer(found, "throughput", "measured and devices <= 4")
+        assert tied.choice is not None
+        assert (tied.choice.shape["hosts"], tied.choice.shape["devices_per_host"]) == (1, 4)
+
+
 def test_a_prediction_that_is_only_a_little_better_does_not_take_the_place_of_a_measurement() -> None:
     def alike(at: Configuration, workload: str, batch: int, precision: str) -> float:
         return 0.004 + 0.002 * batch + (0.001 if at.ranks > 1 else 0.0)

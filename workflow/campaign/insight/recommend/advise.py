@@ -182,7 +182,7 @@ def _basis(models: Sequence[Modelled], with_system: bool, rows: pd.DataFrame) ->
         pool,
         "A configuration ties with the best if a test of logarithms (t with the spread of compositions, Holm over all pairs of "
         "shapes of a question) shows no significant difference. Where each was measured on one composition, ties are unknown. "
-        "Of measured ties, the one with the fewest devices is named first. "
+        "Of measured ties, the one with the fewest devices, on the fewest hosts, is named first. "
         f"Predictions choose only where the model is within {TRUSTED_PCT:.0f}\u202f% (median) on configurations left "
         "out of the fit, and never outside of the measured range.",
     )

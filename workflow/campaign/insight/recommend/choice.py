@@ -121,13 +121,16 @@ def answer(question: Question, rows: pd.DataFrame) -> Answer:
 
 def _tied(best: pd.Series[Any], inside: pd.DataFrame) -> tuple[pd.Series[Any], pd.DataFrame, bool]:
     """(the choice, other shapes that the best is not told from, whether intervals are known): of measured ties, the fewest
-    devices are chosen; a prediction stands for itself."""
+    devices on the fewest hosts are chosen; a prediction stands for itself."""
     others = _one_a_shape(inside)
     others = others[others["shape"] != best["shape"]]
     if not best["known"] or not np.isfinite(best["sd"]):
         return best, others.iloc[:0], False
     tied = others[~(told_apart(others, best) < SIGNIFICANT)].sort_values("measured", ascending=False, kind="stable")
-    alike = tied[tied["measured"] & (tied["devices"] < best["devices"])]
+    cheaper = (tied["devices"] < best["devices"]) | (
+        (tied["devices"] == best["devices"]) & (tied["hosts"] < best["hosts"])
+    )
+    alike = tied[tied["measured"] & cheaper]
     if not best["measured"] or alike.empty:
         return best, tied, True
     chosen = alike.sort_values(["devices", "hosts"], kind="stable").iloc[0]
