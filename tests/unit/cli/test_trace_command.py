@@ -61,6 +61,13 @@ def test_without_a_file_the_trace_is_printed_alone() -> None:
             "--samples-per-s, --step-s are several ways to say how long a step takes; give one",
         ),
         (
+            ("--source=page 3",),
+            "belong to a public number; also give one of --samples-per-s, --step-s, --tflops, --mfu-pct",
+        ),
+        (("--precision=tf32",), "tf32 is a format of GPU tensor cores; this device is a CPU"),
+        (("--option", "compile=true"), "a compiled model has no layers; trace it with --option compile=false"),
+        (("--batch=2,x",), "'x' is not a valid integer"),
+        (
             ("--samples-per-s=30",),
             "--samples-per-s is of one device, precision and batch; also give --device-model, --precision, --batch, --s",
         ),
@@ -85,3 +92,27 @@ def test_a_chakra_trace_becomes_a_file_and_what_is_left_out_is_said() -> None:
     assert "not in the trace: 1 BROADCAST (ncclDevKernel_Broadcast)" in " ".join(done.output.split())
     assert find_workload("gpu.yaml").model.name == "gpu"
     assert "also give --device-model, --precision, --batch" in refused(str(DATA / "gpu.0.et"))
+
+
+def test_a_run_on_this_machine_becomes_a_file(here: Path) -> None:
+    words = (
+        "--batch=2",
+        "--steps=4",
+        "--warmup=1",
+        "--device-model=core",
+        "--option",
+        "accumulation=2",
+        "-o",
+        "nano.yaml",
+    )
+    done = trace("bert-nano", *words)
+    assert "nano.yaml: 6 layers with 724,994 parameters; core fp32 batch 2: " in done.output
+    made = find_workload("nano.yaml").model
+    assert isinstance(made, ReplayWorkload)
+    assert [layer.repeat for layer in made.layers] == [1, 1, 1, 2, 1]
+    # Shares are milliseconds of the step.
+    assert made.total_share == pytest.approx(1e3 * made.compute[0].seconds, rel=1e-3)
+    assert (made.input_bytes, made.options) == (16 * 8 * 2 + 2 * 8, {"accumulation": 2})
+    assert made.compute[0].source.endswith(
+        "campaign workload trace bert-nano --batch 2 --precision fp32 --option accumulation=2"
+    )

@@ -18,6 +18,9 @@ ERROR_CODE = "campaign.error_code"
 """Key of click's `meta` under which a command says the exit code of an error, where that is not 1."""
 CAMPAIGN_FILE = Path("config/campaign.yaml")
 PATH = click.Path(path_type=Path)
+# What a campaign file takes.
+STEPS = click.IntRange(1, 1_000_000)
+WARMUP = click.IntRange(0, 100_000)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 results_option = click.option(

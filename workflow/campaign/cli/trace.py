@@ -1,22 +1,25 @@
-"""`campaign workload trace`: a replay workload from public numbers or from a Chakra execution trace."""
+"""`campaign workload trace`: a replay workload from real runs, from public numbers or from a Chakra execution trace."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from pydantic import TypeAdapter, ValidationError
 
-from campaign.cli.options import PATH, options_option
-from campaign.cli.terminal import warn
+from campaign.cli.cluster import read_system_file
+from campaign.cli.options import PATH, STEPS, WARMUP, options_option
+from campaign.cli.terminal import following, warn
 from campaign.config.load import Loaded
 from campaign.documents.cell import Scalar
 from campaign.documents.fields import NAME_PATTERN, PATTERN_WORDS, Name, Precision
 from campaign.errors import ConfigError
 from campaign.files import write_atomic
-from campaign.run.try_workload import find_workload
+from campaign.run.try_workload import Wish, find_workload
 from campaign.workloads.protocol import Workload
 
 if TYPE_CHECKING:
@@ -58,16 +61,27 @@ class _Asked:
 
 @click.command()
 @click.argument("name", metavar="NAME|FILE")
-@click.option("--batch", "batches", type=_Listed(click.IntRange(1)), metavar="N[,N...]", help="Samples of a step.")
+@click.option(
+    "--batch",
+    "batches",
+    type=_Listed(click.IntRange(1)),
+    metavar="N[,N...]",
+    help="Samples of a step. Default of a run: 8.",
+)
 @click.option(
     "--precision",
     "precisions",
     type=_Listed(click.Choice(get_args(Precision))),
     metavar="FORMAT[,...]",
-    help="Number format.",
+    help="Number format. Default of a run: the first precision of the workload.",
 )
 @options_option
 @click.option("--device-model", "device", metavar="MODEL", help="Name of the device in system files.")
+@click.option(
+    "--system", help="System file of the device, or its name under config/systems. Default: a core of this machine."
+)
+@click.option("--warmup", "warmup_steps", type=WARMUP, default=5, help="Steps before the measurement.")
+@click.option("--steps", "measured_steps", type=STEPS, default=20, help="Steps that are timed.")
 @click.option("--samples-per-s", type=_ABOVE_0, metavar="RATE", help="Public throughput of one device.")
 @click.option("--step-s", type=_ABOVE_0, metavar="SECONDS", help="Public time of a step on one device.")
 @click.option("--tflops", type=_ABOVE_0, metavar="RATE", help="Operations of the model that one device does, 10^12/s.")
@@ -85,8 +99,14 @@ class _Asked:
 def trace(name: str, options: dict[str, Scalar], output: Path | None, add_to: str | None, **given: Any) -> None:
     """Write a replay workload: the layers of a model, and how long a device takes for a step.
 
-    NAME is a workload with a built-in model. Its layers have shares by their operations, and a public number
-    (--samples-per-s, --step-s, --tflops or --mfu-pct) says how long a step takes. Nothing is run.
+    NAME is a workload with a built-in model. It is run here on one device, once for each batch and precision; the
+    first run gives the shares of the layers. On GPUs this is not verified yet.
+
+    \b
+      campaign workload trace bert-nano --batch 4,8 --precision fp32,bf16 -o config/workloads/bert-nano-here.yaml
+
+    With a public number (--samples-per-s, --step-s, --tflops or --mfu-pct), nothing is run: layers have shares by
+    their operations, and the number says how long a step takes.
 
     \b
       campaign workload trace bert-large --device-model v100-16gb --batch 6 --precision fp16-o2 \\
@@ -107,10 +127,41 @@ def trace(name: str, options: dict[str, Scalar], output: Path | None, add_to: st
     if name.endswith(_CHAKRA):
         traced = _from_chakra(Path(name), output, asked)
     else:
-        file = find_workload(name).model
-        found = file.model_copy(update={"options": {**file.options, **options}})
-        traced = _published(found, _name_of(output, f"{found.name}-trace"), asked, stated, **given)
+        found = _with_options(find_workload(name), options)
+        called = _name_of(output, f"{found.model.name}-trace")
+        source, optimizer_pct = given.pop("source"), given.pop("optimizer_pct")
+        if stated:
+            traced = _published(found.model, called, asked, stated, source, optimizer_pct)
+        elif source or optimizer_pct:
+            raise ConfigError(
+                f"--source and --optimizer-pct belong to a public number; also give one of {_options(_RATES)}"
+            )
+        else:
+            traced = _measured(found, called, asked, options, **given)
     _write(traced, output, there)
+
+
+def _with_options(found: Loaded[Workload], options: Mapping[str, Scalar]) -> Loaded[Workload]:
+    return replace(found, model=found.model.model_copy(update={"options": {**found.model.options, **options}}))
+
+
+def _measured(
+    found: Loaded[Workload], name: str, asked: _Asked, options: Mapping[str, Scalar], system: str | None, **steps: Any
+) -> Trace:
+    from campaign.run.trace_workload import trace_workload
+
+    if asked.device:
+        _named(asked.device, "--device-model")
+    batches, precisions = asked.batches or (8,), asked.precisions or found.model.precisions[:1]
+    wishes = [Wish(batch, precision, **steps) for precision in precisions for batch in batches]
+    words = ["campaign", "workload", "trace", found.model.name, "--batch", ",".join(map(str, batches))]
+    words += ["--precision", ",".join(precisions), *(f"--option {key}={value}" for key, value in options.items())]
+    words += ["--system", system] if system else []
+    log = Path(tempfile.mkdtemp(prefix="campaign-trace-")) / f"{found.model.name}.log"
+    log.touch()
+    with following(found.model.name, log):
+        here = read_system_file(system) if system else None
+        return trace_workload(found, name, wishes, here, log, " ".join(words), asked.device)
 
 
 def _name_of(output: Path | None, name: str) -> str:
@@ -138,15 +189,18 @@ def _from_chakra(path: Path, output: Path | None, asked: _Asked) -> Trace:
     return found.workload
 
 
+def _options(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
 def _published(
     found: Workload, name: str, asked: _Asked, stated: dict[str, float], source: str | None, optimizer_pct: float
 ) -> Trace:
     from campaign.workloads.traces.published import Published, published_trace
 
-    options = [f"--{rate.replace('_', '-')}" for rate in stated or _RATES]
-    if len(stated) != 1:
-        raise ConfigError(f"{', '.join(options)} are several ways to say how long a step takes; give one of them")
-    device, precision, batch = asked.one(options[0], source=source)
+    if len(stated) > 1:
+        raise ConfigError(f"{_options(stated)} are several ways to say how long a step takes; give one of them")
+    device, precision, batch = asked.one(_options(stated), source=source)
     number = Published(device, precision, batch, source or "", optimizer_pct=optimizer_pct, **stated)
     return published_trace(found, name, number)
 

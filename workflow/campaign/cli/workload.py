@@ -14,7 +14,7 @@ import click
 import yaml
 
 from campaign.cli.cluster import read_system_file
-from campaign.cli.options import FILE, PATH, Command, format_option, options_option
+from campaign.cli.options import FILE, PATH, STEPS, WARMUP, Command, format_option, options_option
 from campaign.cli.terminal import Table, following, say, show, show_rows
 from campaign.cli.trace import trace
 from campaign.config.load import Loaded
@@ -27,8 +27,6 @@ from campaign.workloads.protocol import Workload
 
 # What a campaign file takes.
 _COUNT = click.IntRange(1, 4096)
-_STEPS = click.IntRange(1, 1_000_000)
-_WARMUP = click.IntRange(0, 100_000)
 
 
 def _json_option(command: Command) -> Command:
@@ -120,8 +118,8 @@ def _example(found: Loaded[Workload]) -> dict[str, Any]:
     "--system",
     help="System file, or its name under config/systems: what the devices are. Default: cores of this machine.",
 )
-@click.option("--warmup", "warmup_steps", type=_WARMUP, default=5, help="Steps before the measurement.")
-@click.option("--steps", "measured_steps", type=_STEPS, default=10, help="Steps that are timed.")
+@click.option("--warmup", "warmup_steps", type=WARMUP, default=5, help="Steps before the measurement.")
+@click.option("--steps", "measured_steps", type=STEPS, default=10, help="Steps that are timed.")
 @click.option("--time-limit", "time_limit_s", type=click.FloatRange(0, min_open=True), default=900.0, metavar="SECONDS")
 @click.option("--log", type=PATH, help="Where its output goes. Default: a new file in the temporary directory.")
 @_json_option
@@ -150,8 +148,8 @@ def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **w
 @click.option("--hosts", type=_COUNT, help="Hosts of the run.")
 @click.option("--batch", type=_COUNT, help="Samples a device took in one step.")
 @click.option("--precision", help="Number format. Default: the first that the workload names.")
-@click.option("--warmup", "warmup_steps", type=_WARMUP, help="Steps before the measurement.")
-@click.option("--steps", "measured_steps", type=_STEPS, help="Steps that were timed.")
+@click.option("--warmup", "warmup_steps", type=WARMUP, help="Steps before the measurement.")
+@click.option("--steps", "measured_steps", type=STEPS, help="Steps that were timed.")
 @_json_option
 def parse(name: str, log: Path, precision: str | None, as_json: bool, **known: int | None) -> None:
     """Read a saved LOGFILE with the parser of workload NAME, or with a built-in PARSER. Nothing is run.

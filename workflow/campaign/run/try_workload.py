@@ -6,7 +6,7 @@ import os
 import statistics
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -173,8 +173,17 @@ def _steps(outcome: Outcome) -> dict[str, float]:
     return {**counts, "median_s": statistics.median(steps), "shortest_s": min(steps), "longest_s": max(steps)}
 
 
-def run_once(workload: Loaded[Workload], wish: Wish, system: SystemFile | None, log: Path) -> Found:
-    """Run a workload once here with the local launcher; its output is in `log`. LaunchError: it could not be started."""
+def run_once(
+    workload: Loaded[Workload],
+    wish: Wish,
+    system: SystemFile | None,
+    log: Path,
+    look: Callable[[Run], None] = lambda _: None,
+) -> Found:
+    """Run a workload once here with the local launcher; its output is in `log`. LaunchError: it could not be started.
+
+    look: called when it was ok, with the run, whose directory is there until then.
+    """
     campaign = _with_inputs(campaign_of(workload, wish, system), workload)
     cell = only_cell(campaign)
     file = workload.model
@@ -191,6 +200,8 @@ def run_once(workload: Loaded[Workload], wish: Wish, system: SystemFile | None, 
             launcher.close()
         text = Log(log)
         outcome = file.outcome(run, ended, text)
+        if outcome.status == "ok":
+            look(run)
     ranks = wish.devices * wish.hosts
     scope = Scope(ranks, wish.hosts, wish.batch, wish.batch * ranks, wish.warmup_steps, wish.measured_steps)
     reading = read_log(file.log_parser, text, scope) if file.log_parser else None

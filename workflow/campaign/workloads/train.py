@@ -54,6 +54,8 @@ class TrainWorkload(Workload):
     example: ClassVar[str] = _EXAMPLE
     needs_torch: ClassVar[bool] = True
     lengthens_warmup: ClassVar[bool] = True
+    times_layers: ClassVar[bool] = False
+    """Whether its ranks also time the layers of the model, which takes twice as many steps again."""
 
     kind: Literal["train"]
     """Built-in training."""
@@ -151,6 +153,7 @@ class TrainWorkload(Workload):
             "options": {**self.options, **cell.options},
             "device": run.runs_on,
             "pace_gflops": [run.pace[device.model] for device in run.devices if device.model in run.pace],
+            "times_layers": self.times_layers,
             "time_out_s": min(_COLLECTIVE_TIME_OUT_S, settings.time_limit_s),
         }
         if options["input"] == "storage":

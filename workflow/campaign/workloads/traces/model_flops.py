@@ -10,10 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from campaign.documents.cell import Scalar
 from campaign.errors import ConfigError
-from campaign.workloads.traces.model_layers import Layer, Phase, in_order, network_layers, watched
 from campaign.workloads.traces.trace_file import TracedLayer
 from campaign.workloads.trainer.model_catalog import model_info, resolve_options
 from campaign.workloads.trainer.models import batch_of, build
+from campaign.workloads.trainer.network_layers import Layer, Phase, in_order, network_layers, watched
 
 # Operations of a backward pass for each one of the forward pass (Kaplan et al. 2020).
 _BACKWARD = 2

@@ -112,7 +112,7 @@ class TrainSpec(BaseModel):
     they show no trend; measured_steps make it up; time_out_s: how long a collective operation may take before the run counts as
     stuck; storage_dir: where `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no
     faster, in place of a link that is not there. pace_gflops: rates of emulated devices, by rank, to which computing is slowed
-    down; empty for none.
+    down; empty for none. times_layers: after the measured steps, time the parts of as many.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -132,6 +132,7 @@ class TrainSpec(BaseModel):
     storage_gb_per_s: float | None = Field(default=None, gt=0)
     storage_ranks: int = Field(default=1, ge=1)
     pace_gflops: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    times_layers: bool = False
     time_out_s: float = Field(default=120.0, gt=0)
 
     @model_validator(mode="after")
@@ -173,6 +174,29 @@ class TrainSpec(BaseModel):
         return 1.0 if self.replay is None else self.replay.thinning
 
 
+class LayerTime(BaseModel):
+    """Seconds of a layer's passes in a step. kind: alike where layers are alike; tensors: their elements; unit: as in a replay."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    kind: str
+    tensors: tuple[int, ...]
+    forward_s: float
+    backward_s: float
+    unit: bool
+
+
+class LayerTimes(BaseModel):
+    """Means by part of a step; step_s: of whole steps, timed in turn with those."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step_s: float
+    optimizer_s: float
+    layers: tuple[LayerTime, ...]
+
+
 class RankResult(BaseModel):
     """One rank of one run. A field that does not exist on the device is absent from the file.
 
@@ -212,6 +236,7 @@ class RankResult(BaseModel):
     communication_bytes_per_step: int | None = None
     exposed_communication_s: float | None = None  # median step less that without all-reduce
     allreduce_s: float | None = None  # bare all-reduces of as many bytes, median
+    layer_times: LayerTimes | None = None
     host_memory_peak_bytes: int | None = None
     device_memory_allocated_peak_bytes: int | None = None
     device_memory_reserved_peak_bytes: int | None = None

@@ -27,6 +27,7 @@ from campaign.errors import ConfigError
 from campaign.workloads.steady_warmup import NOT_STEADY
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.input_pipeline import make_feed
+from campaign.workloads.trainer.layer_times import measure_layers
 from campaign.workloads.trainer.models import flops_per_step
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
@@ -118,6 +119,8 @@ class Session:
         if training.strategy.name == "ddp" and spec.resolved_options()["measure_communication"]:
             exposed_s, allreduce_s = measure_communication(training, window.step_times_s)
             measured |= {"exposed_communication_s": exposed_s, "allreduce_s": allreduce_s}
+        if spec.times_layers:
+            measured["layer_times"] = measure_layers(training, trainable, spec.measured_steps)
         status, reason, evidence = self._judge(window, skipped)
         return self.result(
             status,

@@ -1,0 +1,99 @@
+"""How long each layer of a model in training takes: steps whose parts are timed, in turn with steps that are timed as a whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import fmean
+
+from campaign.workloads.trainer.models import Trainable
+from campaign.workloads.trainer.network_layers import Layer, Phase, in_order, network_layers, watched
+from campaign.workloads.trainer.rank_interface import LayerTime, LayerTimes
+from campaign.workloads.trainer.timed_steps import Training, make_clock
+
+_Part = tuple[Layer, Phase] | None  # None: the optimizer
+
+
+def measure_layers(training: Training, trainable: Trainable, steps: int) -> LayerTimes:
+    """Means of the middle half of so many steps of a device that communicates with no other; the parts add up to a whole step.
+
+    On CUDA by events, which is not verified yet.
+    """
+    layers = network_layers(trainable)
+    wholes: list[Mapping[_Part, float]] = []
+    by_part: list[Mapping[_Part, float]] = []
+    for _ in range(steps):
+        # In turn, so that both see the same machine.
+        wholes.append(_whole_step(training))
+        by_part.append(_step_by_part(training, trainable, layers))
+    found, step_s = _middle(by_part), _middle(wholes)[None]
+    # Taking the time takes a few percent of the step of a very small model.
+    scale = step_s / sum(found.values())
+    passed = {part[0]: None for part in found if part is not None}
+    return LayerTimes(
+        step_s=step_s,
+        optimizer_s=scale * found[None],
+        layers=tuple(
+            LayerTime(
+                name=layer.name,
+                kind=layer.kind,
+                tensors=tuple(layer.tensors),
+                forward_s=scale * found.get((layer, "forward"), 0.0),
+                backward_s=scale * found.get((layer, "backward"), 0.0),
+                unit=layer.unit,
+            )
+            for layer, _ in in_order(layers, passed, None)
+        ),
+    )
+
+
+def _middle(steps: list[Mapping[_Part, float]]) -> Mapping[_Part, float]:
+    """The mean by part of the steps that are neither among the shortest nor among the longest quarter."""
+    ordered, out = sorted(steps, key=lambda step: sum(step.values())), len(steps) // 4
+    middle = ordered[out : len(ordered) - out]
+    return {part: fmean(step.get(part, 0.0) for step in middle) for part in dict.fromkeys(p for s in middle for p in s)}
+
+
+def _whole_step(training: Training) -> Mapping[_Part, float]:
+    clock = make_clock(training.device)
+    clock.mark()
+    training.step()
+    clock.mark()
+    clock.synchronize()
+    return {None: clock.step_times_s()[0]}
+
+
+def _step_by_part(training: Training, trainable: Trainable, layers: list[Layer]) -> Mapping[_Part, float]:
+    """Seconds of one step. What is in no layer counts with the one before; with the first, what a step begins with."""
+    clock = make_clock(training.device)
+    ended: list[_Part] = []  # by mark but the first: what the time since the one before belongs to
+    learning: list[Layer] = []  # those whose backward pass has begun
+    strategy = training.strategy
+
+    def note(layer: Layer, phase: Phase) -> None:
+        clock.mark()
+        ended.append((layer, "forward") if phase == "forward" else ((learning or [layer])[-1], "backward"))
+        if phase == "backward":
+            learning.append(layer)
+
+    def begin_optimizer() -> None:
+        note(learning[-1], "backward")
+        strategy.before_step()
+
+    with watched(layers, note):
+        # The loss, after the last layer.
+        loss = trainable.register_forward_hook(lambda *_: note(ended[-1][0], "forward") if ended[-1] else None)
+        training.strategy = replace(strategy, before_step=begin_optimizer)
+        clock.mark()
+        try:
+            training.step()
+        finally:
+            loss.remove()
+            training.strategy = strategy
+        clock.mark()
+    clock.synchronize()
+    found: dict[_Part, float] = defaultdict(float)
+    for part, seconds in zip((*ended, None), clock.step_times_s(), strict=True):
+        found[part] += seconds
+    return found
