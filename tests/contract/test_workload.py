@@ -25,6 +25,7 @@ from campaign.documents.record import Failure
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.processes.marked import marked
+from campaign.run.repeat_disturbed import until_undisturbed
 from campaign.workloads import WORKLOADS, workload_class
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Workload
@@ -78,8 +79,13 @@ def measured(
     assert workload.objection(cell, "cpu") is None
     mark = f"test-{uuid.uuid4().hex}"
     run, log = one_run(directory / "run", cell), directory / "log"
-    ended = launcher.run(workload.step(run), mark, log, run.directory, Limits(time_limit_s))
-    outcome = workload.read(run, ended, Log(log))
+
+    def launch() -> tuple[Ended, Outcome]:
+        log.unlink(missing_ok=True)
+        ended = launcher.run(workload.step(run), mark, log, run.directory, Limits(time_limit_s))
+        return ended, workload.read(run, ended, Log(log))
+
+    _, outcome = until_undisturbed(cell.workload, launch)
     assert list(marked(mark)) == []
     return outcome
 

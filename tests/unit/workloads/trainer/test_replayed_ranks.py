@@ -23,7 +23,7 @@ LAYERS = [
     {"tensors": [1000], "forward": 1, "backward": 2},
     {"repeat": 3, "tensors": [50_000, 100], "forward": 1, "backward": 2},
 ]
-EXACT = 0.12
+EXACT = 0.02
 TRIES = 3
 """What else this machine does only makes steps longer: a run that was slow is made again."""
 
@@ -63,6 +63,7 @@ def test_a_step_of_one_device_takes_the_seconds_of_its_compute_row(driver: Any, 
             break
     assert fastest_step_s(found) == pytest.approx(SECONDS, rel=EXACT)
     assert found.window_s == pytest.approx(sum(found.step_times_s), rel=EXACT)
+    assert found.pace_lost_s is not None  # by which a run whose pace was not held is invalid
     # Nothing is said of a device that is not there.
     assert (found.device_name, found.host_memory_peak_bytes, found.process_time_s, found.loss_last) == (
         "",

@@ -23,9 +23,13 @@ _Advance = Callable[[float], None]
 
 
 class PacedDevices:
-    """The devices of one process. operations: of each module's forward pass; gflops: pace of each device."""
+    """The devices of one process. operations: of each module's forward pass; gflops: pace of each device.
 
-    def __init__(self, operations: Mapping[str, float], gflops: Sequence[float]) -> None:
+    Without any it is the one device of a replay, which says itself how long it works; dilation: seconds that its second takes here.
+    """
+
+    def __init__(self, operations: Mapping[str, float], gflops: Sequence[float], dilation: float = 1.0) -> None:
+        self._dilation = dilation
         self._operations = operations
         self._rates = [1e9 * each for each in gflops]
         self._pacer = Pacer()
@@ -38,6 +42,10 @@ class PacedDevices:
     def paced_s(self) -> float:
         """Seconds of the devices so far, but for forward passes of replicas."""
         return self._pacer.paced_s
+
+    def advance(self, seconds: float) -> None:
+        """The device of a replay has worked for so many of its seconds."""
+        self._pacer.advance(seconds * self._dilation)
 
     def begin(self) -> None:
         """Begin a step. What the process did since the last one is no work of its devices."""
@@ -68,7 +76,8 @@ class PacedDevices:
     def lost_s(self) -> tuple[float, ...]:
         """By how much the process fell behind the devices in each step of the window; one that made up for more lost nothing."""
         *others, last = self._lost_s
-        return (*others, last + max(0.0, self._after_s - self._least_after_s))
+        lost_s = (*others, last + max(0.0, self._after_s - self._least_after_s))
+        return tuple(each / self._dilation for each in lost_s)
 
     def hold(self, network: nn.Module) -> None:
         """Hold a network to the pace of the only device; before it is wrapped or sharded, with module names as in `operations`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -16,47 +16,36 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from campaign.workloads.trainer.models import Sample, Trainable
-from campaign.workloads.trainer.pace import Pacer
 from campaign.workloads.trainer.rank_interface import Replay, ReplayedLayer
 
 _COALESCED_BYTES = 10 * 2**20
 """What DataParallel sends at once (torch.nn.parallel.comm)."""
 
 
-class DilatedClock:
-    """The clock of a device whose seconds take longer here. It starts with the first work."""
-
-    def __init__(self, dilation: float) -> None:
-        self._pacer: Pacer | None = None
-        self._dilation = dilation
-
-    def advance(self, seconds: float) -> None:
-        """The device has worked for so many of its seconds."""
-        self._pacer = self._pacer or Pacer()
-        self._pacer.advance(seconds * self._dilation)
+_Work = Callable[[float], None]
+"""To be called with the seconds that the device has worked since."""
 
 
 class ReplayedModel(Trainable):
     """The layers of a replay; its sample is a number for each micro-step, and so is its loss, always 0."""
 
-    def __init__(self, replay: Replay, device: torch.device | str = "cpu") -> None:
-        clock = DilatedClock(replay.dilation)
+    def __init__(self, replay: Replay, work: _Work, device: torch.device | str = "cpu") -> None:
         thinning = 1.0 if torch.device(device).type == "meta" else replay.thinning
         with torch.device(device):
-            network = nn.Sequential(*(_Layer(layer, thinning, clock) for layer in replay.layers))
+            network = nn.Sequential(*(_Layer(layer, thinning, work) for layer in replay.layers))
         super().__init__(network, torch.sum, 1, lambda _: (torch.zeros(()),), "sgd")
-        self.clock = clock
         self.replay = replay
+        self._work = work
 
     def full_size(self) -> Trainable:
-        return ReplayedModel(self.replay, "meta")
+        return ReplayedModel(self.replay, self._work, "meta")
 
     def layers(self) -> Sequence[nn.Module]:
         return [part for part, layer in zip(self.network, self.replay.layers, strict=True) if layer.unit]  # type: ignore[call-overload]  # it is a Sequential
 
     def optimizer_of(self, learning_rate: float) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
         elements = sum(parameter.numel() for parameter in self.parameters())
-        return _WaitingOptimizer, {"clock": self.clock, "element_s": self.replay.optimizer_s / elements}
+        return _WaitingOptimizer, {"work": self._work, "element_s": self.replay.optimizer_s / elements}
 
     def forward(self, *batch: Tensor) -> Tensor:
         # The first layer has a backward pass of its own although nothing comes before it.
@@ -64,10 +53,10 @@ class ReplayedModel(Trainable):
 
 
 class _Layer(nn.Module):
-    def __init__(self, layer: ReplayedLayer, thinning: float, clock: DilatedClock) -> None:
+    def __init__(self, layer: ReplayedLayer, thinning: float, work: _Work) -> None:
         super().__init__()
         self.layer = layer
-        self.clock = clock
+        self.work = work
         for number, elements in enumerate(layer.tensors):
             self.register_parameter(str(number), nn.Parameter(torch.zeros(max(1, round(elements * thinning)))))
 
@@ -82,27 +71,25 @@ class _Passes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layer: _Layer, signal: Tensor, *tensors: Tensor) -> Tensor:
         ctx.layer, ctx.kinds = layer, [(tensor.shape, tensor.dtype) for tensor in tensors]
-        layer.clock.advance(layer.layer.forward_s)
+        layer.work(layer.layer.forward_s)
         return signal.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.layer.clock.advance(ctx.layer.layer.backward_s)
+        ctx.layer.work(ctx.layer.layer.backward_s)
         return None, *gradient, *(torch.zeros(shape, dtype=kind) for shape, kind in ctx.kinds)
 
 
 class _WaitingOptimizer(torch.optim.Optimizer):
     """Waits for as long as a device takes to update the elements that this rank updates."""
 
-    def __init__(self, parameters: Any, clock: DilatedClock, element_s: float) -> None:
+    def __init__(self, parameters: Any, work: _Work, element_s: float) -> None:
         super().__init__(parameters, {})
-        self._clock = clock
+        self._work = work
         self._element_s = element_s
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self._clock.advance(
-            self._element_s * sum(_own_elements(p) for group in self.param_groups for p in group["params"])
-        )
+        self._work(self._element_s * sum(_own_elements(p) for group in self.param_groups for p in group["params"]))
 
 
 def _own_elements(parameter: Tensor) -> int:

@@ -69,7 +69,7 @@ class Session:
             self._join_group()
         with self._phase("model"):
             paced = self._paced()
-            trainable = self._build()
+            trainable = self._build(paced)
         if reason := unsupported_by(spec, trainable):
             return self.result("unsupported", reason=reason)
         with self._phase("input"):
@@ -206,6 +206,8 @@ class Session:
     def _paced(self) -> PacedDevices | None:
         """The emulated devices of this process. Before the model is built, because counting draws random numbers."""
         spec, replicas = self.spec, self.spec.replicas
+        if spec.replay is not None:
+            return PacedDevices({}, (), spec.dilation)
         if not spec.pace_gflops:
             return None
         counted = models.count(spec.model, models.shaping_options(spec.model, spec.options)) or {}
@@ -213,10 +215,10 @@ class Session:
         own = spec.pace_gflops[self.place.rank * replicas :][:replicas]
         return PacedDevices({name: samples * operations for name, operations in counted.items()}, own)
 
-    def _build(self) -> models.Trainable:
+    def _build(self, paced: PacedDevices | None) -> models.Trainable:
         torch.manual_seed(self.spec.seed)
-        if self.spec.replay is not None:
-            replayed = ReplayedModel(self.spec.replay)
+        if self.spec.replay is not None and paced is not None:
+            replayed = ReplayedModel(self.spec.replay, paced.advance)
             self._built["parameters"] = sum(parameter.numel() for parameter in replayed.full_size().parameters())
             return replayed
         trainable = models.build(self.spec.model, self.spec.resolved_options())
