@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from campaign.cli.main import main
+from campaign.launch.local import LocalLauncher
 from campaign.run.try_workload import find_workload
+from campaign.workloads.protocol import Ended, Step
 from campaign.workloads.replay import ReplayWorkload
 
 DATA = Path(__file__).parents[2] / "data" / "chakra"
@@ -116,3 +121,20 @@ def test_a_run_on_this_machine_becomes_a_file(here: Path) -> None:
     assert made.compute[0].source.endswith(
         "campaign workload trace bert-nano --batch 2 --precision fp32 --option accumulation=2"
     )
+
+
+def test_a_system_with_a_pace_is_traced_at_that_pace(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rank is started with; whether it holds the pace is the trainer's tests."""
+    devices = {"devices": {"slow": {"runs_on": "cpu"}}, "emulation": {"pace": {"slow": {"fp32": 0.5, "bf16": 1}}}}
+    hosts = [{"name": "h1", "cores": 2, "devices": [{"model": "slow", "count": 1}]}]
+    system = {"name": "paced", "fabric": {"kind": "simulated"}, "hosts": hosts, **devices}
+    (here / "paced.yaml").write_text(yaml.safe_dump(system))
+    started: list[dict[str, Any]] = []
+
+    def launch(step: Step, directory: Path) -> Ended:
+        started.append(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
+        return Ended((1,), 0.0, 1.0)
+
+    monkeypatch.setattr(LocalLauncher, "run", lambda _, step, __, log, directory, ___: launch(step, directory))
+    refused("bert-nano", "--system=paced.yaml", "--precision=bf16")
+    assert [(spec["pace_gflops"], spec["times_layers"]) for spec in started] == [([1.0], True)]

@@ -21,7 +21,7 @@ from campaign.config.yaml_file import YamlFile, read_yaml
 from campaign.documents.cell import Cell, Scalar
 from campaign.documents.record import Failure
 from campaign.errors import ConfigError, nearest
-from campaign.fabrics.hardware import ComposedHost, Composition
+from campaign.fabrics.hardware import ComposedHost, Composition, Device
 from campaign.launch import open_launcher
 from campaign.launch.protocol import Limits
 from campaign.plan.matrix import expand
@@ -118,15 +118,24 @@ def only_cell(campaign: Campaign) -> Cell:
     return cell
 
 
-def run_of(campaign: Campaign, cell: Cell, directory: Path, launcher: Literal["local", "slurm"] = "local") -> Run:
-    """The run of such a cell, on hosts of made-up names."""
-    names = [f"host{number}" for number in range(1, cell.configuration.hosts + 1)]
-    composition = Composition(tuple(ComposedHost(name, 1, 1.0, ()) for name in names))
+def run_of(
+    campaign: Campaign,
+    cell: Cell,
+    directory: Path,
+    launcher: Literal["local", "slurm"] = "local",
+    pace: Mapping[str, float] | None = None,
+) -> Run:
+    """The run of such a cell, on hosts of made-up names; pace: of devices by model, which then stand in the composition."""
+    configuration = cell.configuration
+    names = [f"host{number}" for number in range(1, configuration.hosts + 1)]
+    count = configuration.devices_used if pace else 0
+    devices = [Device(f"{number}", "gpu", configuration.device, None, "", local=True) for number in range(count)]
+    composition = Composition(tuple(ComposedHost(name, 1, 1.0, tuple(devices)) for name in names))
     runs_on = campaign.device_of(cell.configuration).runs_on
     workload = campaign.workloads[cell.workload]
     files = inputs_of(workload, {**workload.options, **cell.options}, campaign.inputs)
     paths = {text: file.path for text, file in files.items()}
-    return Run(cell, 1, composition, directory, runs_on, launcher=launcher, files=paths)
+    return Run(cell, 1, composition, directory, runs_on, launcher=launcher, files=paths, pace=pace or {})
 
 
 @dataclass(frozen=True)
@@ -187,8 +196,9 @@ def run_once(
     campaign = _with_inputs(campaign_of(workload, wish, system), workload)
     cell = only_cell(campaign)
     file = workload.model
+    pace = system.emulation.paces(cell.precision) if system and system.emulation else None
     with tempfile.TemporaryDirectory(prefix="campaign-run-") as scratch:
-        run = run_of(campaign, cell, Path(scratch))
+        run = run_of(campaign, cell, Path(scratch), pace=pace)
         if why := file.objection(cell, run.runs_on):
             raise ConfigError(f"workload '{file.name}': {why}")
         software = file.software_document(cell.options, log.parent)
