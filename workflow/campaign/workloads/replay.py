@@ -39,8 +39,8 @@ layers:
   - {name: head, tensors: [2048, 2], forward: 0.1, backward: 0.2}
 optimizer: 0.4
 compute:
-  - {device: cpu-rank, precision: fp32, batch: 1, seconds: 0.010, source: an assumption}
-  - {device: cpu-rank, precision: fp32, batch: 8, seconds: 0.050, source: an assumption}
+  - {device: cpu-rank, precision: fp32, batch: 1, seconds: 0.2, source: an assumption}
+  - {device: cpu-rank, precision: fp32, batch: 8, seconds: 1.0, source: an assumption}
 """
 
 
