@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -17,6 +18,7 @@ from campaign.documents.plan import parse_plan, plan_json
 from campaign.paths import Results
 from campaign.plan.dag import Dag, Request, read_plan
 from campaign.plan.write import write_plan
+from campaign.run import measure_plan as measure_plan_module
 from campaign.run.measure_plan import STARTS_WHILE, Measure, Outcome, measure_plan
 from tests import campaign_records
 from tests.campaign_files import write_files
@@ -84,6 +86,34 @@ def test_leases_are_measured_in_the_order_of_the_plan_one_at_a_time_on_one_machi
 def test_without_isolation_as_many_are_under_way_as_there_are_cores(tmp_path: Path, cores: int, most: int) -> None:
     here = Here(tmp_path, **{"campaign.protocol.isolation": "none"})
     here.run(cores=cores)
+    assert here.at_once() == most
+
+
+REPLAYED = {
+    "name": "steps",
+    "kind": "replay",
+    "precisions": ["fp32"],
+    "layers": [{"tensors": [8], "forward": 1}],
+    "compute": [{"device": "cpu-rank", "precision": "fp32", "batch": 1, "seconds": 0.001}],
+}
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(1, 4), (8, 2)])
+def test_replays_are_measured_side_by_side_on_hosts_of_their_own_with_16_ranks_on_a_core(
+    tmp_path: Path, ranks: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = []
+    monkeypatch.setattr(measure_plan_module, "alone_on_the_machine", lambda _: nullcontext(alone.append(True)))
+    replayed = {
+        "workloads.steps": REPLAYED,
+        "campaign.axes.workload": ["steps"],
+        "system.hosts": [{"name": "host[1-4]", "cores": 4, "devices": [{"model": "cpu-rank", "count": 8}]}],
+        "campaign.configurations": [{"devices_per_host": ranks, "attach": "local"}],
+    }
+    here = Here(tmp_path, **replayed)
+
+    here.run(cores=1)
+    assert alone == [True]
     assert here.at_once() == most
 
 

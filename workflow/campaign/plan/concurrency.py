@@ -11,6 +11,8 @@ from campaign.documents.cell import Configuration
 from campaign.plan.packing import Amounts, Job, makespan
 
 CORES, HOSTS, DRIVES = "cores", "hosts", "drives"
+RANKS_A_CORE = 16
+"""Replayed ranks for each core: they sleep, but for their collectives."""
 
 
 def host_count(campaign: Campaign) -> int:
@@ -18,15 +20,24 @@ def host_count(campaign: Campaign) -> int:
 
 
 def isolation(campaign: Campaign) -> str:
-    """The protocol's isolation; by default hosts are their own where they are real, and share a machine where they are not."""
-    one_machine = campaign.system.launcher == "local" or campaign.system.emulation is not None
-    return campaign.protocol.isolation or ("machine" if one_machine else "host")
+    """The protocol's isolation; by default hosts are their own where they are real or replayed, and otherwise share a machine."""
+    shared = on_one_machine(campaign) and not replays(campaign)
+    return campaign.protocol.isolation or ("machine" if shared else "host")
+
+
+def on_one_machine(campaign: Campaign) -> bool:
+    return campaign.system.launcher == "local" or campaign.system.emulation is not None
+
+
+def replays(campaign: Campaign) -> bool:
+    """Whether all of its ranks wait in the place of devices, so that many of them share a core."""
+    return all(workload.predicts for workload in campaign.workloads.values())
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What all leases together may take, by name: cores of the machine that runs `campaign measure`, hosts, devices of the pool by
-    model, drives of the pool, and hosts with devices of their own, by model ("own a100").
+    """What all leases together may take, by name: cores of the machine that runs `campaign measure` (parts of cores for replays),
+    hosts, devices of the pool by model, drives of the pool, and hosts with devices of their own, by model ("own a100").
 
     The fabric's own lock guards devices; this keeps leases from waiting for each other.
     """
@@ -37,6 +48,7 @@ class Limit:
     @classmethod
     def of(cls, campaign: Campaign, cores: int) -> Limit:
         system, pool, own = campaign.system, Counter[str](), Counter[str]()
+        cores *= RANKS_A_CORE if replays(campaign) else 1
         for entry in system.pool:
             if entry.kind != "nic":
                 pool[DRIVES if entry.kind == "nvme" else f"pooled {entry.model}"] += entry.count

@@ -7,12 +7,10 @@ the lease and the driver, and measures nothing twice.
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from campaign import files
@@ -37,7 +35,7 @@ from campaign.lease.campaign_leases import (
 )
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import Lease, acquire, begin_use, check, release
-from campaign.paths import Results, machine_lock
+from campaign.paths import Results
 from campaign.plan.concurrency import isolation
 from campaign.plan.cost import history
 from campaign.plan.cost.costs import Costs, actual_s, costs_measured, parts_s
@@ -47,6 +45,7 @@ from campaign.plan.missing_runs import Known, read_known, record_implied
 from campaign.processes.signals import deferred, interruptible
 from campaign.run.driver import Driver
 from campaign.run.driver_supervisor import Left, Supervisor
+from campaign.run.machine_lock import alone_on_the_machine
 from campaign.run.preflight import not_emulated, preflight
 from campaign.run.progress import note
 from campaign.slurm.commands import Slurm
@@ -226,13 +225,7 @@ class _Measuring:
         if isolation(self.campaign) != "machine":
             yield
             return
-        with (
-            files.lock(machine_lock(), lambda who: self.tell(f"waiting for {who}, which measures on this machine")),
-            files.directory_lock(
-                Path(tempfile.gettempdir()),
-                lambda: self.tell("waiting for another user, who measures on this machine"),
-            ),
-        ):
+        with alone_on_the_machine(self.tell):
             yield
 
     def persist(self) -> None:

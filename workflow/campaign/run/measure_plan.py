@@ -15,7 +15,9 @@ import pkgutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -32,13 +34,14 @@ from campaign.files import is_locked, read_json
 from campaign.launch import LAUNCHERS
 from campaign.lease.campaign_leases import Site, clear
 from campaign.paths import Results
-from campaign.plan.concurrency import Limit
+from campaign.plan.concurrency import Limit, on_one_machine, replays
 from campaign.plan.lease_plans import campaign_of
 from campaign.plan.missing_runs import Known, read_known, without_damaged
 from campaign.plan.packing import Job, given_back, left, next_to_start
 from campaign.processes.signals import ENDING
 from campaign.run.driver import Driver
 from campaign.run.environment import package_versions
+from campaign.run.machine_lock import alone_on_the_machine
 from campaign.run.progress import totals
 from campaign.submit import SUBMITTERS, open_submitter
 
@@ -119,6 +122,12 @@ class _Queue:
         return known.measured.issuperset(keys) or not known.missing(self.lease_plan(lease).work)
 
     def run(self) -> Outcome:
+        # Replays share a machine with each other, but with nothing else that is measured on it.
+        together = self.waiting and replays(self.campaign) and on_one_machine(self.campaign)
+        with alone_on_the_machine(partial(print, flush=True)) if together else nullcontext():
+            return self._run()
+
+    def _run(self) -> Outcome:
         before = {number: signal.signal(number, self.end) for number in ENDING}
         if self.waiting:
             _load(self.campaign)
