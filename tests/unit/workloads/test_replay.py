@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from campaign.errors import ConfigError
-from campaign.workloads.protocol import Storage
+from campaign.workloads.log_reader import Log
+from campaign.workloads.protocol import Ended, Storage
 from campaign.workloads.replay import ReplayWorkload, interpolated
+from campaign.workloads.trainer.rank_interface import RankResult, write_result
+from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 from tests.campaign_files import one_cell, one_run
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(ReplayWorkload.example)
@@ -127,3 +130,14 @@ def test_ranks_of_a_host_share_its_storage_and_its_cores(tmp_path: Path) -> None
     assert read_s(tmp_path, 1.0, 8, input_bytes=1, input_core_s=3) == pytest.approx(4 * 3 / 2)  # two cores a rank
     with pytest.raises(ConfigError, match="needs the rate of storage 'local'"):
         read_s(tmp_path, None, 0)
+
+
+@pytest.mark.parametrize(("own_s", "flags"), [(None, ()), (0.02, ()), (0.06, (SLOW_COLLECTIVES,))])
+def test_a_step_that_this_machine_lengthens_by_itself_is_flagged(
+    tmp_path: Path, own_s: float | None, flags: tuple[str, ...]
+) -> None:
+    """Of steps of a second."""
+    run = one_run(tmp_path, one_cell(devices=1))
+    steps = {"step_times_s": (1.0,) * 3, "window_s": 3.0}
+    write_result(tmp_path, RankResult(rank=0, world_size=1, host="h", status="ok", collectives_own_s=own_s, **steps))
+    assert file().read(run, Ended((0,), 0.0, 1.0), Log.of("")).flags == flags

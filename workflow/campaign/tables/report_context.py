@@ -32,6 +32,7 @@ from campaign.plan.oom_frontier import CONTRADICTS
 from campaign.plan.reference import hardware
 from campaign.plan.repetitions import said as often
 from campaign.workloads.steady_warmup import NOT_STEADY
+from campaign.workloads.trainer_runs import SLOW_COLLECTIVES
 
 if TYPE_CHECKING:
     from campaign.tables.collected_records import Collected
@@ -40,6 +41,8 @@ FLAGS = {
     "oversubscribed: more ranks than cores": "more ranks than processor cores took part, so ranks waited for each other's cores",
     CONTRADICTS: "it ran, though an otherwise equal cell with a smaller batch, or this one, ran out of memory before",
     IMPORTED: "it was read from a log that was made without this program; hardware and software are as its map states them",
+    SLOW_COLLECTIVES: "whatever they carry, collectives on this machine take up to more than 5 % of a replayed step; a larger "
+    "`emulation.dilation`, or fewer leases at a time, makes that less",
     NOT_STEADY: "step times still had a trend when the warm-up reached `warmup_steps_max`; the window was measured all the same",
     "exit_hang": "a rank measured well, then did not exit by itself and was ended",
     "storage emulated": "samples were read no faster than the system file says, in place of storage that is not there",

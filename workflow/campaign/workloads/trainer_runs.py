@@ -18,6 +18,9 @@ from campaign.workloads.protocol import Ended, Outcome, Run, Step
 from campaign.workloads.trainer.rank_interface import RankResult, read_results
 
 _MOST_LOST_PCT = 1.0
+_MOST_OWN_SHARE = 0.05
+SLOW_COLLECTIVES = "this machine's own time of collectives"
+"""Flag of a replay whose dilation is too small for the collectives of this machine."""
 _FOLLOWS = {"comm_error", "comm_timeout"}
 _LARGEST = (
     "parameters",
@@ -26,6 +29,7 @@ _LARGEST = (
     "communication_bytes_per_step",
     "exposed_communication_s",
     "allreduce_s",
+    "collectives_own_s",
     "host_to_device_bytes_per_step",
     "skipped_steps",
     "host_memory_peak_bytes",
@@ -122,8 +126,13 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         metrics={**_metrics(results), **lost_pace(results, slowest), **efficiency(run, results, slowest)},
         phases_s=phases,
         steady=_steady(results),
-        flags=tuple(sorted(hang.union(*(result.flags for result in results)))),
+        flags=tuple(sorted(hang.union(_slow_collectives(results, slowest / steps), *(r.flags for r in results)))),
     )
+
+
+def _slow_collectives(results: Sequence[RankResult], step_s: float) -> set[str]:
+    own_s = max(result.collectives_own_s or 0.0 for result in results)
+    return {SLOW_COLLECTIVES} if own_s > _MOST_OWN_SHARE * step_s else set()
 
 
 def lost_pace(results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:

@@ -96,6 +96,23 @@ def test_every_strategy_takes_at_least_the_compute_time(driver: Any, tmp_path: P
     assert SECONDS - shared <= fastest_step_s(*found) + 1e-3 < SECONDS * 1.25
 
 
+@pytest.mark.parametrize(("options", "collectives"), [({"bucket_mib": 0.1}, 4), ({"overlap": False}, 1)])
+def test_what_collectives_take_by_themselves_is_known(
+    driver: Any, tmp_path: Path, options: dict[str, Any], collectives: int
+) -> None:
+    """With what an all-reduce takes by itself set to a second."""
+    program = """
+from campaign.workloads.trainer import training_session
+training_session.own_collective_s = lambda training: 1.0
+main()
+"""
+    run = one_run(tmp_path / "run", one_cell(devices=2, options=options))
+    spec = json.loads(Path(replay().step(run).environment["CAMPAIGN_SPEC"]).read_text())
+    driver.start(tmp_path, [{**spec, "warmup_steps": 2}] * 2, program)
+    found = driver.finish(tmp_path, 2).results
+    assert [result.collectives_own_s for result in found] == [collectives, collectives]
+
+
 def test_throughput_does_not_depend_on_the_dilation(driver: Any, tmp_path: Path) -> None:
     """Over one loopback, at which thinned bytes cost nothing: the waiting alone."""
     for attempt in range(TRIES):

@@ -235,6 +235,7 @@ class RankResult(BaseModel):
     # What this rank sends in a step where every collective is a ring; see parallel_strategies.Traffic.
     communication_bytes_per_step: int | None = None
     exposed_communication_s: float | None = None  # median step less that without all-reduce
+    collectives_own_s: float | None = None  # of a replayed step: what its collectives take however little they carry
     allreduce_s: float | None = None  # bare all-reduces of as many bytes, median
     layer_times: LayerTimes | None = None
     host_memory_peak_bytes: int | None = None

@@ -265,6 +265,19 @@ def measure_communication(training: Training, step_times_s: tuple[float, ...]) -
     return statistics.median(step_times_s) - alone_s, _median_s(reduce, clock(), repeats)
 
 
+def own_collective_s(training: Training) -> float:
+    """What an all-reduce of next to nothing costs: this machine's own time, which no dilation makes longer. Collective, too."""
+    nothing = torch.zeros(dist.get_world_size(), device=training.device)
+    return _median_s(
+        lambda: dist.all_reduce(nothing), make_clock(training.device, training.spec.dilation), _FEWEST_STEPS
+    )
+
+
+def collectives_so_far() -> int:
+    """Number of operations that this rank's group has begun."""
+    return int(dist.distributed_c10d._get_default_group()._get_sequence_number_for_group())  # type: ignore[attr-defined]  # has no stub
+
+
 def _median_s(action: Callable[[], object], clock: Clock, repeats: int) -> float:
     dist.barrier()
     action()  # a warm-up

@@ -33,7 +33,15 @@ from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import name_of
 from campaign.workloads.trainer.rank_interface import Place, RankResult, TrainSpec
 from campaign.workloads.trainer.replayed_model import ReplayedModel
-from campaign.workloads.trainer.timed_steps import Training, Window, make_clock, measure, measure_communication
+from campaign.workloads.trainer.timed_steps import (
+    Training,
+    Window,
+    collectives_so_far,
+    make_clock,
+    measure,
+    measure_communication,
+    own_collective_s,
+)
 
 _FEWEST_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first, cuDNN tunes per shape, the fp16 scaler backs off
 _COMPILERS = ("c++", "g++", "clang++")
@@ -91,6 +99,8 @@ class Session:
             torch.cuda.reset_peak_memory_stats(device)
         if paced is not None:
             paced.begin_window()
+        predicted = spec.replay is not None and training.strategy.name not in ("single", "dp")
+        collectives = collectives_so_far() if predicted else 0
         applied, waited_s = training.applied_steps, feed.waited_s
         window = measure(training.step, spec.measured_steps, clock, self._barrier)
         lost_s = None if paced is None else paced.lost_s()
@@ -116,6 +126,9 @@ class Session:
             }
             if measured["precision"] != spec.precision:
                 self.flags.append(f"precision in force is {measured['precision']}, not {spec.precision}")
+        if predicted:  # the two barriers of the window aside
+            per_step = (collectives_so_far() - collectives - 2) / spec.measured_steps
+            measured["collectives_own_s"] = per_step * own_collective_s(training)
         if training.strategy.name == "ddp" and spec.resolved_options()["measure_communication"]:
             exposed_s, allreduce_s = measure_communication(training, window.step_times_s)
             measured |= {"exposed_communication_s": exposed_s, "allreduce_s": allreduce_s}
