@@ -67,8 +67,12 @@ def test_without_a_file_the_trace_is_printed_alone() -> None:
         ),
         (
             ("--source=page 3",),
-            "belong to a public number; also give one of --samples-per-s, --step-s, --tflops, --mfu-pct",
+            "--source is not for a run; leave it out, or give a public number (--samples-per-s, --step-s",
         ),
+        ((*PUBLISHED, "--steps=3"), "--steps is not for a public number (--samples-per-s), with which nothing is run"),
+        ((*PUBLISHED[:3], "--source=x", "--samples-per-s=inf"), "Invalid value for '--samples-per-s'"),
+        ((*PUBLISHED, "--optimizer-pct=nan"), "Invalid value for '--optimizer-pct'"),
+        ((*PUBLISHED[:3], "--source=x", "--step-s=1e99"), "a step of 1e+99 s is no time that can be replayed"),
         (("--precision=tf32",), "tf32 is a format of GPU tensor cores; this device is a CPU"),
         (("--option", "compile=true"), "a compiled model has no layers; trace it with --option compile=false"),
         (("--batch=2,x",), "'x' is not a valid integer"),
@@ -97,6 +101,8 @@ def test_a_chakra_trace_becomes_a_file_and_what_is_left_out_is_said() -> None:
     assert "not in the trace: 1 BROADCAST (ncclDevKernel_Broadcast)" in " ".join(done.output.split())
     assert find_workload("gpu.yaml").model.name == "gpu"
     assert "also give --device-model, --precision, --batch" in refused(str(DATA / "gpu.0.et"))
+    assert "--option is not for a Chakra execution trace" in refused(str(DATA / "gpu.0.et"), "--option", "seq_len=3")
+    assert "none.et: cannot be read" in refused("none.et", *options[:3])
 
 
 def test_a_run_on_this_machine_becomes_a_file(here: Path) -> None:

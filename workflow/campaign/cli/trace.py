@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
+from click.core import ParameterSource
 from pydantic import TypeAdapter, ValidationError
 
 from campaign.cli.cluster import read_system_file
@@ -26,8 +28,20 @@ if TYPE_CHECKING:
     from campaign.workloads.traces.trace_file import Trace
 
 _CHAKRA = (".et", ".et.gz", ".json")
-_ABOVE_0 = click.FloatRange(0, min_open=True)
 _RATES = ("samples_per_s", "step_s", "tflops", "mfu_pct")
+_OF_PUBLIC = frozenset((*_RATES, "source", "optimizer_pct", "options"))
+_OF_RUNS = frozenset(("system", "warmup_steps", "measured_steps", "options"))
+
+
+class _Number(click.FloatRange):
+    """A finite one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, param, context)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a number of this kind.", param, context)
+
+
+_ABOVE_0 = _Number(0, min_open=True)
 
 
 class _Listed(click.ParamType[tuple[Any, ...]]):
@@ -88,7 +102,7 @@ class _Asked:
 @click.option("--mfu-pct", type=_ABOVE_0, metavar="PERCENT", help="The same, in percent of the device's peak.")
 @click.option(
     "--optimizer-pct",
-    type=click.FloatRange(0, 99),
+    type=_Number(0, 99),
     default=0.0,
     metavar="PERCENT",
     help="Part of the optimizer in the public number.",
@@ -124,21 +138,31 @@ def trace(name: str, options: dict[str, Scalar], output: Path | None, add_to: st
     there = find_workload(add_to) if add_to else None
     asked = _Asked(given.pop("batches"), given.pop("precisions"), given.pop("device"))
     stated = {rate: value for rate in _RATES if (value := given.pop(rate)) is not None}
+    public = {key: given.pop(key) for key in ("source", "optimizer_pct")}
     if name.endswith(_CHAKRA):
+        _refuse(_OF_PUBLIC | _OF_RUNS, "a Chakra execution trace; leave it out")
         traced = _from_chakra(Path(name), output, asked)
     else:
         found = _with_options(find_workload(name), options)
         called = _name_of(output, f"{found.model.name}-trace")
-        source, optimizer_pct = given.pop("source"), given.pop("optimizer_pct")
         if stated:
-            traced = _published(found.model, called, asked, stated, source, optimizer_pct)
-        elif source or optimizer_pct:
-            raise ConfigError(
-                f"--source and --optimizer-pct belong to a public number; also give one of {_options(_RATES)}"
+            _refuse(
+                _OF_RUNS - _OF_PUBLIC, f"a public number ({_options(stated)}), with which nothing is run; leave it out"
             )
+            traced = _published(found.model, called, asked, stated, **public)
         else:
+            _refuse(_OF_PUBLIC - _OF_RUNS, f"a run; leave it out, or give a public number ({_options(_RATES)})")
             traced = _measured(found, called, asked, options, **given)
     _write(traced, output, there)
+
+
+def _refuse(names: Iterable[str], of: str) -> None:
+    """ConfigError where one of these options was given."""
+    context = click.get_current_context()
+    for name in sorted(names):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = next(each for each in context.command.params if each.name == name)
+            raise ConfigError(f"{option.opts[0]} is not for {of}")
 
 
 def _with_options(found: Loaded[Workload], options: Mapping[str, Scalar]) -> Loaded[Workload]:

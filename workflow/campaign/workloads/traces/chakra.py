@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from campaign.documents.fields import Precision
 from campaign.errors import ConfigError
-from campaign.workloads.replay import ComputeRow
 from campaign.workloads.traces.chakra_file import COLLECTIVES, ChakraNode, read_nodes
-from campaign.workloads.traces.trace_file import Trace, TracedLayer, make_trace
+from campaign.workloads.traces.trace_file import Trace, TracedLayer, compute_row, make_trace
 
 _MOST_BYTES = 2**40
 _MOST_US = 24 * 3600 * 10**6
@@ -57,13 +56,7 @@ def chakra_trace(path: Path, name: str, device: str, precision: Precision, batch
             f"{path}: no node of computation has a duration_micros; a replay needs a trace of a measured run"
         )
     beside = [node for node in nodes if kinds[node.id] in _LEFT_OUT]
-    row = ComputeRow(
-        device=device,
-        precision=precision,
-        batch=batch,
-        seconds=total_us / 1e6,
-        source=f"Chakra execution trace {path.name}",
-    )
+    row = compute_row(device, precision, batch, total_us / 1e6, f"Chakra execution trace {path.name}")
     element_bytes = 2 if precision == "fp16-o2" else 4
     workload = make_trace(
         name,

@@ -12,7 +12,7 @@ from campaign.errors import ConfigError, LaunchError
 from campaign.workloads.protocol import Workload
 from campaign.workloads.replay import ComputeRow
 from campaign.workloads.traces.published import built_in, described
-from campaign.workloads.traces.trace_file import Trace, TracedLayer, make_trace
+from campaign.workloads.traces.trace_file import Trace, TracedLayer, compute_row, make_trace
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.rank_interface import LayerTimes, read_results
 
@@ -51,12 +51,12 @@ def read_measured(directory: Path, cell: Cell, command: str, device: str | None 
     if result is None or result.layer_times is None:
         raise LaunchError(f"{directory}: the run left no times of layers")
     when = datetime.datetime.fromtimestamp(result.window_started or 0, datetime.UTC)
-    row = ComputeRow(
-        device=device or cell.configuration.device,
-        precision=cell.precision,
-        batch=cell.batch,
-        seconds=result.layer_times.step_s,
-        source=f"measured on {result.host}, {when:%Y-%m-%d}, torch {result.torch_version}: {command}",
+    row = compute_row(
+        device or cell.configuration.device,
+        cell.precision,
+        cell.batch,
+        result.layer_times.step_s,
+        f"measured on {result.host}, {when:%Y-%m-%d}, torch {result.torch_version}: {command}",
     )
     return Measured(row, result.layer_times, result.input_bytes_per_step or 0, result.device_name)
 

@@ -8,9 +8,8 @@ from campaign.documents.fields import Precision
 from campaign.errors import ConfigError
 from campaign.workloads.peak_rates import peak_tflops
 from campaign.workloads.protocol import Workload
-from campaign.workloads.replay import ComputeRow
 from campaign.workloads.sample_flops import SIZES
-from campaign.workloads.traces.trace_file import Trace, make_trace
+from campaign.workloads.traces.trace_file import Trace, compute_row, make_trace
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.model_catalog import resolve_options
 
@@ -77,13 +76,7 @@ def published_trace(workload: Workload, name: str, number: Published) -> Trace:
     model = built_in(workload)
     counted = model_flops(model.model, model.options)
     flops = sum(layer.forward + layer.backward for layer in counted.layers)
-    row = ComputeRow(
-        device=number.device,
-        precision=number.precision,
-        batch=number.batch,
-        seconds=number.seconds(flops),
-        source=number.source,
-    )
+    row = compute_row(number.device, number.precision, number.batch, number.seconds(flops), number.source)
     part = number.optimizer_pct / 100
     return make_trace(
         name,

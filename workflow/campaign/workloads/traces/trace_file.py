@@ -19,6 +19,7 @@ from campaign.workloads.trainer.model_catalog import REPLAY_OPTIONS
 Trace: TypeAlias = ReplayWorkload
 """There is no other format for a trace."""
 _DIGITS = 5
+_LONGEST_S = 86400.0
 _SIZES = ("input_bytes", "host_to_device_bytes")
 _ORDER = ("name", "kind", "description", "precisions", "options", *_SIZES, "layers", "optimizer", "compute")
 
@@ -57,6 +58,16 @@ def folded(layers: Iterable[TracedLayer]) -> tuple[ReplayLayer, ...]:
     return tuple(found)
 
 
+def compute_row(device: str, precision: str, batch: int, seconds: float, source: str) -> ComputeRow:
+    """ConfigError for a time that no step can take."""
+    if not 0 < seconds < _LONGEST_S:
+        raise ConfigError(
+            f"a step of {seconds:g} s is no time that can be replayed; allowed: above 0 and below {_LONGEST_S:g} s"
+        )
+    row = {"device": device, "precision": precision, "batch": batch, "seconds": _rounded(seconds), "source": source}
+    return ComputeRow.model_validate(row)
+
+
 def make_trace(
     name: str,
     description: str,
@@ -67,15 +78,15 @@ def make_trace(
     options: Mapping[str, Scalar] | None = None,
 ) -> Trace:
     """sample_bytes: of a sample as it is stored, which goes to the device as it is; options: of the traced model."""
-    rows = [row.model_copy(update={"seconds": _rounded(row.seconds)}) for row in compute]
-    return ReplayWorkload(
+    rows = tuple(compute)
+    return Trace(
         name=name,
         kind="replay",
         description=description,
         precisions=tuple(dict.fromkeys(row.precision for row in rows)),
         layers=folded(layers),
         optimizer=_rounded(optimizer),
-        compute=tuple(rows),
+        compute=rows,
         input_bytes=sample_bytes,
         host_to_device_bytes=sample_bytes,
         options={name: value for name, value in (options or {}).items() if _replayed(name, value)},
