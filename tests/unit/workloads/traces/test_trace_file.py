@@ -83,7 +83,13 @@ def test_the_text_is_a_valid_file_with_one_line_a_layer_and_says_what_the_trace_
 
 
 @pytest.mark.parametrize(
-    "text", [text_of(trace(row(batch=1))), EDITED, EDITED.replace("# The end.\noptimizer: 1\n", "")]
+    "text",
+    [
+        text_of(trace(row(batch=1))),
+        EDITED,
+        EDITED.replace("# The end.\noptimizer: 1\n", ""),
+        EDITED.replace("seconds: 1.5  # a guess\n", "seconds: 1.5\n  source: |\n    two\n    lines\n"),
+    ],
 )
 def test_rows_are_added_to_a_file_and_everything_else_stays(text: str, tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
@@ -97,6 +103,9 @@ def test_rows_are_added_to_a_file_and_everything_else_stays(text: str, tmp_path:
     ]
     assert after.precisions == ("fp32", "bf16")
     assert after.model_copy(update={"compute": there.compute, "precisions": there.precisions}) == there
+    if "# a guess" in text:
+        rows = "\n- {device: b, precision: bf16, batch: 8, seconds: 0.5, source: page 3}\n- {device: c,"
+        assert f"  seconds: 1.5  # a guess{rows}" in changed
     lost = [line for line in text.splitlines() if line not in changed]
     assert set(lost) <= {"precisions: [fp32]", "precisions:  # all of them", "  - fp32"}
 

@@ -140,11 +140,13 @@ def with_rows(there: Workload, path: Path, trace: Trace) -> str:
 
 def _rows_after(text: str, node: yaml.SequenceNode, rows: Iterable[ComputeRow]) -> tuple[int, int, str]:
     """Where the last item of a list ends, twice, and what to put there."""
-    place = node.value[-1].end_mark.index
+    last = node.value[-1]
     if node.flow_style:
-        return place, place, "".join(f", {_flow(_document(row))}" for row in rows)
-    # An item that is a block ends where the next thing begins. A comment stays on the line of its item.
-    place = len(text[:place].rstrip())
+        return last.end_mark.index, last.end_mark.index, "".join(f", {_flow(_document(row))}" for row in rows)
+    while isinstance(last, yaml.CollectionNode) and not last.flow_style:
+        last = last.value[-1] if isinstance(last, yaml.SequenceNode) else last.value[-1][1]
+    # A text of several lines ends with its line break. A comment stays on the line of its item.
+    place = len(text[: last.end_mark.index].rstrip())
     place += len(text[place:].partition("\n")[0])
     indent = " " * node.start_mark.column
     return place, place, "".join(f"\n{indent}- {_flow(_document(row))}" for row in rows)
