@@ -16,6 +16,7 @@ from campaign.workloads.protocol import Workload
 
 # Lists in which a value may stand twice.
 _ORDERED = {
+    "tensors",
     "command",
     "launch_options",
     "precision_arguments",

@@ -80,6 +80,8 @@ class ComputeRow(Model):
     """Seconds of a step."""
     source: str = ""
     """Source of the number."""
+    uses: tuple[str, ...] = ()
+    """Published claims (their ids) that the number comes from. The report does not judge these claims."""
 
 
 class ReplayWorkload(Workload):
@@ -163,6 +165,7 @@ class ReplayWorkload(Workload):
         for part in (*document["layers"], *document["compute"]):
             part.pop("name", None)
             part.pop("source", None)
+            part.pop("uses", None)
         return document
 
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from campaign.config.published_file import Choice, ChoiceValue, Claim, ReferenceSet
@@ -32,60 +34,57 @@ def cases(claim: Claim, names: ReferenceSet, tables: Tables) -> Iterator[Case]:
         return
     cells = tables.cells
     mine = of_models(cells, names, (*claim.here.models, *claim.here.against_models))
-    marks = [_Marks(choice, names, mine[mine["n_ok"] > 0]) for choice in names.choices if _has(cells, names, choice)]
-    varied = [each for each in marks if each.values]
-    workloads = set(mine.loc[mine["n_ok"] > 0, "workload"])
-    for values in product(*(each.values for each in varied)):
-        kept = pd.Series(True, index=cells.index)
-        for mark, value in zip(varied, values, strict=True):
-            kept &= mark.keeps(cells, value)
-        under = cells[kept].reset_index(drop=True)
-        if varied and not workloads <= set(under.loc[under["n_ok"] > 0, "workload"]):
+    measured = mine[mine["n_ok"] > 0]
+    varied = [each for choice in names.choices if (each := _varied(choice, names, cells, measured))]
+    if not varied:
+        yield Case("", True, tables)
+        return
+    workloads = set(measured["workload"])
+    for ways in product(*varied):
+        kept = np.logical_and.reduce([way.keeps for way in ways])
+        if not workloads <= set(cells["workload"].to_numpy()[kept & (cells["n_ok"].to_numpy() > 0)]):
             continue
         yield Case(
-            ", ".join(value.words for value in values),
-            all(mark.is_stated(value) for mark, value in zip(varied, values, strict=True)),
-            replace(tables, cells=under) if varied else tables,
+            ", ".join(way.value.words for way in ways),
+            all(way.stated for way in ways),
+            _with_cells(tables, cells[kept].reset_index(drop=True)),
         )
 
 
-class _Marks:
-    """One choice among the measured cells of a claim. values: those that are there, where there are several."""
-
-    def __init__(self, choice: Choice, names: ReferenceSet, measured: pd.DataFrame) -> None:
-        self._choice, self._names = choice, names
-        concerned = where(measured, names, choice.when)
-        found = _text(concerned[column(measured, choice.axis)])
-        several = found.groupby(concerned["workload"]).agg(lambda of: of[of.isin(self._known)].nunique() > 1)
-        # A workload that was run in one way only, such as one that reads no input, is not what the choice is about.
-        self._concerned = set(several.index[several.astype(bool)])
-        of_these = set(found[concerned["workload"].isin(self._concerned)])
-        self.values: Sequence[ChoiceValue] = [value for value in choice.values if str(value.value) in of_these]
-
-    @property
-    def _known(self) -> list[str]:
-        return [str(value.value) for value in self._choice.values]
-
-    def is_stated(self, value: ChoiceValue) -> bool:
-        return value.stated or not any(each.stated for each in self._choice.values)
-
-    def keeps(self, cells: pd.DataFrame, value: ChoiceValue) -> pd.Series[bool]:
-        """Cells with this value, and those that the choice is not about."""
-        found = _text(cells[column(cells, self._choice.axis)])
-        concerned = set(where(cells, self._names, self._choice.when)["cell_id"])
-        free = ~cells["cell_id"].isin(concerned) | ~cells["workload"].isin(self._concerned) | ~found.isin(self._known)
-        return free | (found == str(value.value))
+def _with_cells(tables: Tables, cells: pd.DataFrame) -> Tables:
+    found = replace(tables, cells=cells)
+    # Runs are the same, and what they say of all cells takes longer than everything else.
+    vars(found)["design"] = tables.design
+    return found
 
 
-def _has(cells: pd.DataFrame, names: ReferenceSet, choice: Choice) -> bool:
-    """Whether a campaign has the axes of a choice."""
+@dataclass(frozen=True)
+class _Way:
+    """One value of a choice. keeps: the cells with this value, and those that the choice is not about."""
+
+    value: ChoiceValue
+    stated: bool
+    keeps: npt.NDArray[np.bool_]
+
+
+def _varied(choice: Choice, names: ReferenceSet, cells: pd.DataFrame, measured: pd.DataFrame) -> tuple[_Way, ...]:
+    """A choice among the measured cells of a claim; none: the campaign has no such axis, or one value alone."""
     try:
-        column(cells, choice.axis)
-        where(cells.iloc[:0], names, choice.when)
+        axis = column(cells, choice.axis)
+        concerned = where(measured, names, choice.when)
+        all_concerned = cells["cell_id"].isin(where(cells, names, choice.when)["cell_id"])
     except NotHere:
-        return False
-    return True
-
-
-def _text(values: pd.Series) -> pd.Series:
-    return values.map(str)
+        return ()
+    known = [str(value.value) for value in choice.values]
+    found, of_cells = concerned[axis].map(str), cells[axis].map(str)
+    # A workload that was run in one way only, such as one that reads no input, is not what the choice is about.
+    several = found[found.isin(known)].groupby(concerned["workload"]).nunique() > 1
+    about = set(several.index[several])
+    there = set(found[concerned["workload"].isin(about)])
+    free = (~all_concerned | ~cells["workload"].isin(about) | ~of_cells.isin(known)).to_numpy()
+    open_ = not any(value.stated for value in choice.values)
+    return tuple(
+        _Way(value, value.stated or open_, free | (of_cells == str(value.value)).to_numpy())
+        for value in choice.values
+        if str(value.value) in there
+    )
