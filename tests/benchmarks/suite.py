@@ -17,6 +17,7 @@ from tests.benchmarks.order import order
 from tests.benchmarks.parsing import parsing
 from tests.benchmarks.project import Project
 from tests.benchmarks.slurm import slurm
+from tests.benchmarks.study import study
 from tests.benchmarks.telemetry import telemetry
 from tests.benchmarks.timing import Took, least
 from tests.benchmarks.train import train
@@ -107,6 +108,7 @@ BENCHMARKS: Mapping[str, Callable[[Project], Iterable[Figure]]] = {
     "telemetry": telemetry,
     "parsing": parsing,
     "train": train,
+    "study": study,
 }
 
 

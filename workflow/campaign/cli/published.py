@@ -12,7 +12,7 @@ import click
 from campaign import wording
 from campaign.archive.open_results import tables_from
 from campaign.cli.options import format_option, output_option, results_option
-from campaign.cli.terminal import say, show_rows
+from campaign.cli.terminal import say, show, table_of
 from campaign.errors import ConfigError
 from campaign.insight.published import INPUT, NOT_HERE
 from campaign.insight.published.claims import with_claims
@@ -49,7 +49,7 @@ def published(sources: tuple[str, ...], results: Path, output: Path | None, styl
         click.echo(json.dumps({"claims": scored, "score": str(score(claims))}, indent=1, ensure_ascii=False))
         return
     for each in said:
-        show_rows(each["name"], list(_rows(each["claims"])))
+        show(table_of(each["name"], list(_rows(each["claims"]))), most=None)
         say(f"{each['name']}: {score(each['claims'])}")
     if rest := sum(claim["verdict"] == NOT_HERE for claim in claims):
         say(f"{wording.plural(rest, 'claim')} not reached (the page, --output, says why)")

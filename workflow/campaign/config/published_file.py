@@ -76,10 +76,17 @@ class ModelHere(_Closed):
 
     same: tuple[str, ...] = ()
     """Workloads that run the document's own program."""
+    replayed: tuple[str, ...] = ()
+    """Workloads of `kind: replay` that stand for the document's own program, to predict its results."""
     like: tuple[str, ...] = ()
     """Workloads that train the same model with another program: conditions are then others than the document's."""
     batch: tuple[int, ...] = ()
     """Samples a device took in one step in the document, where one batch stands for all its claims."""
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.same, *self.replayed, *self.like)
 
 
 class ChoiceValue(_Closed):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from campaign.config.published_file import Choice, ChoiceValue, Claim, ReferenceSet
-from campaign.insight.published.selection import NotHere, column, of_models, where
+from campaign.insight.published.selection import NotHere, column, of_model, of_models, where
 from campaign.tables.io import Tables
 
 
@@ -29,7 +29,7 @@ class Case:
 
 def cases(claim: Claim, names: ReferenceSet, tables: Tables) -> Iterator[Case]:
     """One case for each combination of values that all workloads of the claim were measured under."""
-    if claim.here is None:
+    if claim.here is None or of_model(claim.here):
         yield Case("", True, tables)
         return
     cells = tables.cells

@@ -16,7 +16,7 @@ from campaign.insight.published import INPUT, NOT_HERE
 from campaign.insight.published.choices import Case, cases
 from campaign.insight.published.judgement import accepted, judge, off_pct, others, together
 from campaign.insight.published.quantities import Found, Value, found
-from campaign.insight.published.selection import NotHere, only_the_program
+from campaign.insight.published.selection import NotHere, of_model, only_the_program
 from campaign.statistics.comparable_cells import option_columns
 from campaign.tables.cells import PLAN_COLUMNS
 from campaign.tables.io import Tables
@@ -139,7 +139,7 @@ def _found(claim: Claim, under: Sequence[tuple[Case, Found]]) -> dict[str, Any]:
         "cells": found_cells[:20],
         "cases": told_cases,
         "accept": list(accepted(claim, here_)),
-        "scored": claim.kind not in ("spec", "version") and not here_.compute.startswith(_NO_SPEED),
+        "scored": not of_model(here_) and not here_.compute.startswith(_NO_SPEED),
     }
 
 

@@ -59,7 +59,7 @@ def pairs(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
     if here.against_models:
         # Two models are trained with batches of their own: without this, every batch would be held against every other.
         of, against = _fewest(of, names, here.models), _fewest(against, names, models)
-    if _of_model(here):
+    if of_model(here):
         of, against, keys = of.drop_duplicates("workload"), against.drop_duplicates("workload"), []
     beside = against.drop(columns=MISSED).add_prefix("against_")
     both = (
@@ -88,10 +88,10 @@ def said_missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> tuple[st
     for axis, name, allowed in _conditions(rows, here):
         for value in _unique(rows.loc[~rows[name].isin(allowed), name]):
             told[f"{axis} {value} instead of {_or(allowed)}"] = None
-    models = [] if _of_model(here) else [names.models[name] for name in here.models]
+    models = [] if of_model(here) else [names.models[name] for name in here.models]
     own = [workload for model in models for workload in model.same]
     for model in models:
-        mine = rows[rows["workload"].isin([*model.same, *model.like])]
+        mine = rows[rows["workload"].isin(model.workloads)]
         for value in _unique(mine.loc[mine["workload"].isin(model.like) & ~mine["workload"].isin(own), "workload"]):
             told[f"{_PROGRAM}{value} instead of {_or(own) or 'the document’s own'}"] = None
         if model.batch:
@@ -108,7 +108,7 @@ def only_the_program(missed: Sequence[str]) -> bool:
 def of_models(cells: pd.DataFrame, names: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
     if not models:
         return cells
-    known = [workload for model in models for workload in (*names.models[model].same, *names.models[model].like)]
+    known = [workload for model in models for workload in names.models[model].workloads]
     return cells[cells["workload"].isin(known)]
 
 
@@ -129,10 +129,10 @@ def _missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.Series[in
     missed = pd.Series(0, index=rows.index)
     for _, name, allowed in _conditions(rows, here):
         missed += ~rows[name].isin(allowed)
-    for model in () if _of_model(here) else map(names.models.__getitem__, here.models):
+    for model in () if of_model(here) else map(names.models.__getitem__, here.models):
         missed += rows["workload"].isin(model.like)
         if model.batch:
-            missed += rows["workload"].isin([*model.same, *model.like]) & ~rows["batch"].isin(model.batch)
+            missed += rows["workload"].isin(model.workloads) & ~rows["batch"].isin(model.batch)
     return missed
 
 
@@ -145,7 +145,7 @@ def _conditions(rows: pd.DataFrame, here: Here) -> Iterable[tuple[str, str, Sequ
             continue
 
 
-def _of_model(here: Here) -> bool:
+def of_model(here: Here) -> bool:
     """Whether a claim is of the model itself, however it is trained."""
     return here.columns == ("parameters",)
 
@@ -154,7 +154,7 @@ def _fewest(rows: pd.DataFrame, names: ReferenceSet, models: Sequence[str]) -> p
     """Of each model, the rows that miss the fewest conditions."""
     kept = pd.Series(False, index=rows.index)
     for model in models or ("",):
-        workloads = (*names.models[model].same, *names.models[model].like) if model else _unique(rows["workload"])
+        workloads = names.models[model].workloads if model else _unique(rows["workload"])
         mine = rows["workload"].isin(workloads)
         kept |= mine & (rows[MISSED] == rows.loc[mine, MISSED].min())
     return rows[kept].reset_index(drop=True)
