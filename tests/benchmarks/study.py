@@ -26,7 +26,7 @@ def study(project: Project) -> Iterable[Figure]:
     started_s = time.perf_counter()
     for file in files:
         subprocess.run(
-            ["campaign", "run", file, "--results", str(results), "--", "--cores", "32"], check=True, stdout=sys.stderr
+            ["campaign", "run", file, "--results", str(results)], check=True, stdout=sys.stderr
         )
     took_s = time.perf_counter() - started_s
     show = ["campaign", "published", *files, "--results", str(results)]

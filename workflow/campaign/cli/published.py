@@ -50,11 +50,14 @@ def published(sources: tuple[str, ...], results: Path, output: Path | None, styl
         return
     for each in said:
         show(table_of(each["name"], list(_rows(each["claims"]))), most=None)
-        say(f"{each['name']}: {score(each['claims'])}")
+        for claim in each["claims"]:
+            if nearness(claim) == "off" and claim["if_predicted"]:
+                say(f"{claim['id']}: {claim['if_predicted']}")
+        say(f"{each['name']}: {score(each['claims'])}", style="bold")
     if rest := sum(claim["verdict"] == NOT_HERE for claim in claims):
         say(f"{wording.plural(rest, 'claim')} not reached (the page, --output, says why)")
     if len(said) > 1:
-        say(f"All: {score(claims)}", style="bold")
+        say(f"All campaigns: {score(claims)}", style="bold")
 
 
 def _said(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:

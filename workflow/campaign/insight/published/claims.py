@@ -36,6 +36,7 @@ _UNIT = {
 _READ = ("state", "failures", "n_ok", "mean")
 # What says nothing about how fast compositions are.
 _NO_SPEED = ("planned_runs", "outcome", "largest_batch", "host_", "link")
+_OF_MEMORY = ("outcome", "largest_batch")
 _OUTCOME = {"ok": "fits", "out_of_memory": "runs out of memory"}
 # What a computed number is of, where the claim's words may not say it.
 _QUANTITY = {
@@ -95,11 +96,13 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
         "told": told(claim),
         "conditions": conditions(claim.conditions),
         "note": claim.note,
-        "if_predicted": claim.if_predicted,
+        "if_predicted": claim.if_predicted if tables.context.get("prediction") else "",
     }
     nothing: dict[str, Any] = {"other": [], "here": "", "of": "", "cells": []}
     if places := tables.context.get("inputs", {}).get(claim.id):
         return {**said, **nothing, "verdict": INPUT, "reason": f"taken as given: {', '.join(places)}"}
+    if tables.context.get("prediction") and claim.here and claim.here.compute in _OF_MEMORY:
+        return {**said, **nothing, "verdict": NOT_HERE, "reason": "a replay does not know what fits into memory"}
     try:
         found_here = _found(claim, list(_under(claim, names, tables)))
     except NotHere as reason:

@@ -7,6 +7,7 @@ from typing import Any
 
 from campaign import wording
 from campaign.insight.published import INPUT, NOT_HERE
+from campaign.insight.published.score import nearness
 from campaign.report.context_schema import PublishedCase, PublishedClaim, PublishedDocument, PublishedSaid
 
 OTHER = "other conditions"
@@ -74,6 +75,7 @@ def _sentence(claim: PublishedClaim) -> dict[str, Any]:
         "state": OTHER.replace(" ", "-") if claim.other and not claim.other_program else claim.verdict,
         "judged": _judged(claim),
         "note": claim.note,
+        "remark": claim.if_predicted if nearness(claim.model_dump()) == "off" else "",
     }
 
 
