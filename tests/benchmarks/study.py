@@ -25,9 +25,7 @@ def study(project: Project) -> Iterable[Figure]:
     files = [str(ROOT / "config" / "campaigns" / f"{name}-predicted.yaml") for name in STUDIES]
     started_s = time.perf_counter()
     for file in files:
-        subprocess.run(
-            ["campaign", "run", file, "--results", str(results)], check=True, stdout=sys.stderr
-        )
+        subprocess.run(["campaign", "run", file, "--results", str(results)], check=True, stdout=sys.stderr)
     took_s = time.perf_counter() - started_s
     show = ["campaign", "published", *files, "--results", str(results)]
     subprocess.run(show, check=True, stdout=sys.stderr)
