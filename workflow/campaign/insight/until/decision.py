@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from campaign.documents.run_numbers import composition_of
+from campaign.insight.until import words
+from campaign.insight.until.arms import Arms
 from campaign.insight.until.offer import Offer
 from campaign.insight.until.question import Question
+from campaign.insight.until.weighed import choose, is_decided, weigh
 from campaign.tables.io import Tables
 
 
@@ -43,39 +45,36 @@ class Decision:
 
 def decide(question: Question, offer: Offer, tables: Tables | None, seed: int, round: int) -> Decision:
     """What to measure next, in round `round` (from 1), or that no more is needed. tables: None where nothing was measured."""
-    measured = set() if tables is None else _measured(tables)
-    left = [
-        NextLease(lease.name, lease.configuration.name, lease.composition, cells)
-        for lease in offer.leases
-        if (
-            cells := tuple(
-                cell.id for cell in lease.cells if question.about(cell) and (cell.id, lease.composition) not in measured
-            )
-        )
-    ]
-    composition = min((lease.composition for lease in left), default=0)
-    chosen = tuple(lease for lease in left if lease.composition == composition)
-    spent = sum(
-        lease.once_h * any(done) + sum(h for h, here in zip(lease.cells_h, done, strict=True) if here)
-        for lease in offer.leases
-        if any(done := [(cell.id, lease.composition) in measured for cell in lease.cells])
-    )
+    weighed = weigh(question, offer, tables)
+    chosen = choose(weighed)
+    spent = _spent(offer, weighed.arms)
     return Decision(
         round=round,
-        stop=not left,
-        decided=False,
-        statement="Not decided." if not left else "",
-        rests_on=(),
-        next=chosen,
-        reasons=(f"composition {composition} of all configurations",) if chosen else (),
-        device_hours=spent if math.isfinite(spent) else None,
+        stop=not chosen,
+        decided=is_decided(weighed),
+        statement=words.statement(question, offer, weighed, stop=not chosen),
+        rests_on=words.rests_on(question, offer, weighed, spent),
+        next=tuple(
+            NextLease(
+                (lease := offer.leases[each.lease]).name,
+                lease.configuration.name,
+                lease.composition,
+                tuple(weighed.arms.cells[place].id for place in each.arms),
+            )
+            for each in chosen
+        ),
+        reasons=words.reasons(weighed, offer, chosen),
+        device_hours=spent,
         whole_device_hours=offer.device_hours,
     )
 
 
-def _measured(tables: Tables) -> set[tuple[str, int]]:
-    """Cells with the compositions on which they have a record."""
-    runs = tables.runs
-    return {
-        (str(cell), composition_of(int(run))) for cell, run in zip(runs["cell_id"], runs["repetition"], strict=True)
-    }
+def _spent(offer: Offer, arms: Arms) -> float | None:
+    """Device-hours expected of what was measured; a lease that was composed for several rounds took as much each time."""
+    total = 0.0
+    for lease in offer.leases:
+        done = [arms.done.get((cell.id, lease.composition)) for cell in lease.cells]
+        uses = frozenset[str]().union(*(each for each in done if each))
+        total += lease.once_h * len(uses) if uses else 0.0
+        total += sum(hours for hours, here in zip(lease.cells_h, done, strict=True) if here)
+    return total if math.isfinite(total) else None

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from campaign.documents.cell import Cell, Configuration
+from campaign.documents.metric import THROUGHPUT, Metric
 from campaign.documents.run_numbers import runs_of
 from campaign.plan.cost.estimates import Work
 from campaign.plan.cost.forecast import Forecaster
@@ -30,13 +31,10 @@ class OfferedLease:
 
 @dataclass(frozen=True)
 class Offer:
-    """All leases of a campaign, in the order of the plan, with all that they could measure.
-
-    higher: whether more of the campaign's metric is better.
-    """
+    """All leases of a campaign, in the order of the plan, with all that they could measure. metric: what the campaign is about."""
 
     leases: tuple[OfferedLease, ...]
-    higher: bool = True
+    metric: Metric = THROUGHPUT
 
     @property
     def device_hours(self) -> float | None:
@@ -63,4 +61,4 @@ def offer_of(plan: Plan, forecaster: Forecaster) -> Offer:
         )
         for lease, work, once, run_s in zip(plan.leases, kept, prices.once_s, prices.run_s, strict=True)
     )
-    return Offer(leases, plan.campaign.metric.higher)
+    return Offer(leases, plan.campaign.metric)

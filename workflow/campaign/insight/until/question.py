@@ -48,6 +48,10 @@ class Question:
         """Whether a cell is one of those that it asks about."""
         if self.form == "comparison" and cell.configuration.name not in (self.first, self.second):
             return False
+        return self.beside(cell)
+
+    def beside(self, cell: Cell) -> bool:
+        """Whether a cell is like those: of a comparison, also of another configuration."""
         return self.where is None or self.where(cell.axes())
 
 

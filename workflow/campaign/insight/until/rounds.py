@@ -1,0 +1,180 @@
+"""The leases of the next round: what they are expected to tell, for what they cost. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+from campaign.insight.until.arms import Arms, Floats, Marks
+from campaign.insight.until.expectation import Expectation
+from campaign.insight.until.offer import Offer
+from campaign.insight.until.requirements import Pairs, Shown, of_composition
+
+LEARNING, ROUND = 0.06, 0.03
+"""Of the cost of the whole matrix: what the first round may take, and each one after it."""
+FREEDOM, FREEDOM_OF_PAIR, SPREAD = 12.0, 40.0, 0.02
+"""Freedom of the spread of compositions that is sought by composing what is cheap again, and what each round may take for it."""
+_FEWEST_LEARNED = 5
+_SPREAD = 0.03**2
+_BESIDE = 0.3  # of what a lease tells for its cost: cells that tell as much are measured on it as well
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A lease of the offer, and the places of the arms to measure on it."""
+
+    lease: int
+    arms: tuple[int, ...]
+
+
+class Prices:
+    """What is left to measure of each arm, and what it costs. Where no duration is known, a run of a device counts as one."""
+
+    def __init__(self, arms: Arms, offer: Offer) -> None:
+        place = {cell.id: number for number, cell in enumerate(arms.cells)}
+        known = offer.device_hours is not None
+        self.whole = 0.0
+        self.once: list[float] = []
+        self.cost = np.full(len(arms.cells), np.inf)
+        self.lease = np.full(len(arms.cells), -1, dtype=np.int64)
+        self.order: list[tuple[int, str]] = []
+        for number, lease in enumerate(offer.leases):
+            devices = float(lease.configuration.devices)
+            once = lease.once_h if known else 0.0
+            self.once.append(once)
+            self.order.append((lease.composition, lease.name))
+            each = lease.cells_h if known else (devices,) * len(lease.cells)
+            self.whole += once + sum(each)
+            for cell, hours in zip(lease.cells, each, strict=True):
+                at = place.get(cell.id, -1)
+                # Compositions of a cell are measured in their order.
+                if at >= 0 and not arms.fails[at] and (cell.id, lease.composition) not in arms.done:
+                    before = self.lease[at]
+                    if before < 0 or offer.leases[before].composition > lease.composition:
+                        self.lease[at], self.cost[at] = number, max(hours, 1e-9)
+
+
+def learning(arms: Arms, expected: Expectation, prices: Prices) -> list[Choice]:
+    """A first round: cells that tell the most of all others for their cost, on several configurations."""
+    cover = expected.covariance.copy()
+    taken: dict[int, list[int]] = {}
+    spent, budget = 0.0, LEARNING * prices.whole
+    left = prices.lease >= 0
+    configurations: set[int] = set()
+    wanted = min(_FEWEST_LEARNED, len(arms.configurations))
+    once = np.array(prices.once)
+    while left.any():
+        opened = np.isin(prices.lease, list(taken))
+        cost = prices.cost + np.where(opened, 0.0, once[prices.lease])
+        told = np.sum(cover**2, axis=1) / (np.diag(cover) + _SPREAD)
+        # Beyond the budget only for what is needed to know how good expectations are.
+        fresh = ~np.isin(arms.configuration, list(configurations))
+        allowed = left & ((spent + cost <= budget) | ((len(configurations) < wanted) & fresh))
+        if not allowed.any():
+            break
+        worth = np.where(allowed, told / cost, -1.0)
+        if spent + cost[worth.argmax()] > budget:
+            worth = np.where(allowed, 1 / cost, -1.0)
+        best = int(np.argmax(worth))
+        taken.setdefault(int(prices.lease[best]), []).append(best)
+        spent += float(cost[best])
+        configurations.add(int(arms.configuration[best]))
+        left[best] = False
+        cover -= np.outer(cover[best], cover[best]) / (cover[best, best] + _SPREAD)
+    return _in_order(taken, prices)
+
+
+def next_round(
+    arms: Arms, expected: Expectation, pairs: Pairs, known: Shown, wanted: Marks, prices: Prices, *, whole: bool
+) -> list[Choice]:
+    """Cells that do most for pairs that are not shown yet (`wanted`), for their cost; with them, while little is known of how much
+    compositions differ, cheap ones that tell it. Empty where nothing is left to measure. whole: all of these cells, whatever they
+    cost.
+    """
+    taken = _repeated(arms, pairs, wanted, prices, FREEDOM_OF_PAIR if whole else FREEDOM)
+    # Differences that only wait for the spread of compositions to be known are told by any cells that tell it.
+    clear = known.margin > -stdtrit(FREEDOM, known.part) * known.error
+    unclear = wanted & ~(clear & known.measured)
+    worth = _worth(arms, expected, pairs, known, unclear if unclear.any() or taken else wanted)
+    worth = np.where(prices.lease >= 0, worth, 0.0)
+    spent, budget = 0.0, math.inf if whole else ROUND * prices.whole
+    if beside := {place for some in taken.values() for place in some}:
+        worth[list(beside)] = 0.0
+    first = True
+    offers: list[tuple[float, int, list[int], float]] = []
+    for lease in np.unique(prices.lease[worth > 0]):
+        here = np.flatnonzero((prices.lease == lease) & (worth > 0))
+        here = here[np.lexsort((here, -worth[here] / prices.cost[here]))]
+        value, cost = np.cumsum(worth[here]), prices.once[lease] + np.cumsum(prices.cost[here])
+        count = here.size if whole else int(np.argmax(value / cost)) + 1
+        # What is left out now may have to be composed for again.
+        while (
+            count < here.size
+            and worth[here[count]] / prices.cost[here[count]] > _BESIDE * value[count - 1] / cost[count - 1]
+        ):
+            count += 1
+        offers.append(
+            (float(value[count - 1] / cost[count - 1]), int(lease), here[:count].tolist(), float(cost[count - 1]))
+        )
+    for _, lease, some, cost in sorted(offers, key=lambda each: (-each[0], each[1])):
+        if not first and spent + cost > budget:
+            continue
+        first = False
+        taken.setdefault(lease, []).extend(some)
+        spent += cost
+    return _in_order(taken, prices)
+
+
+def _repeated(arms: Arms, pairs: Pairs, wanted: Marks, prices: Prices, freedom: float) -> dict[int, list[int]]:
+    """Cheap cells to compose again, by lease, until the freedom of the spread of compositions is enough in each workload that pairs
+    are wanted of. Of each configuration one cell of a workload: further cells on its leases tell little more."""
+    design = arms.design
+    taken: dict[int, list[int]] = {}
+    if design is None:
+        return taken
+    names = np.array([cell.workload for cell in arms.cells])
+    spent = 0.0
+    for workload in np.unique(names[pairs.better[wanted]]):
+        stratum = design.workloads.index(workload) if workload in design.workloads else -1
+        here = (design.means.stratum == stratum) & (design.compositions > 1)
+        lacking = freedom - (float(np.max(design.variances.alone.pool_freedom[here])) if here.any() else 0.0)
+        able = np.flatnonzero((names == workload) & (prices.lease >= 0) & (arms.measured > 0))
+        once = np.array([0.0 if lease in taken else prices.once[lease] for lease in prices.lease[able]])
+        cost = prices.cost[able] + once
+        configurations: set[int] = set()
+        for at in np.lexsort((able, cost)):
+            place = int(able[at])
+            if lacking <= 0 or spent + cost[at] > SPREAD * prices.whole:
+                break
+            if int(arms.configuration[place]) not in configurations:
+                configurations.add(int(arms.configuration[place]))
+                taken.setdefault(int(prices.lease[place]), []).append(place)
+                spent += float(cost[at])
+                lacking -= 1
+    return taken
+
+
+def _worth(arms: Arms, expected: Expectation, pairs: Pairs, known: Shown, wanted: Marks) -> Floats:
+    """Of one more composition of each arm: by how much it makes the errors of wanted pairs smaller, in parts of them."""
+    worth = np.zeros(len(arms.cells))
+    variance = np.diag(expected.covariance)
+    one = of_composition(arms)
+    k = arms.measured
+    again = one / np.maximum(k, 1) - one / (k + 1)
+    gain = np.where(k > 0, again, np.maximum(variance - one, 0.1 * one))
+    for side, other in ((pairs.better, pairs.other), (pairs.other, pairs.better)):
+        total = np.where(k[side] > 0, one / np.maximum(k[side], 1), variance[side]) + np.where(
+            k[other] > 0, one / np.maximum(k[other], 1), variance[other]
+        )
+        # One that may well be the better one counts more: once it is known to be, it settles others as well.
+        weight = np.where(k[side] > 0, 1.0, 0.05 + 2 * (1 - known.likely))
+        np.add.at(worth, side[wanted], (weight * gain[side] / total)[wanted])
+    return worth
+
+
+def _in_order(taken: Mapping[int, list[int]], prices: Prices) -> list[Choice]:
+    return [Choice(lease, tuple(sorted(taken[lease]))) for lease in sorted(taken)]
