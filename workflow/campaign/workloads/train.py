@@ -55,7 +55,7 @@ class TrainWorkload(Workload):
     needs_torch: ClassVar[bool] = True
     lengthens_warmup: ClassVar[bool] = True
     times_layers: ClassVar[bool] = False
-    """Whether its ranks also time the layers of the model, which takes twice as many steps again."""
+    """Whether its ranks also time the layers of the model, in as many further steps."""
 
     kind: Literal["train"]
     """Built-in training."""

@@ -115,7 +115,7 @@ def test_planted_times_are_found_in_their_layers_and_add_up_to_the_measured_step
         ("head", 1100.0, 2200.0, False),
     ]
     assert (times.layers[0].tensors, times.optimizer_s) == ((9, 3), 0.5)
-    assert set(result.step_times_s) == {times.step_s} == {3333.5}
+    assert set(result.step_times_s) == {3333.5}
     assert not any(module._forward_hooks for module in built[0].modules())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -55,7 +56,7 @@ def read_measured(directory: Path, cell: Cell, command: str, device: str | None 
         device or cell.configuration.device,
         cell.precision,
         cell.batch,
-        result.layer_times.step_s,
+        statistics.median(result.step_times_s),
         f"measured on {result.host}, {when:%Y-%m-%d}, torch {result.torch_version}: {command}",
     )
     return Measured(row, result.layer_times, result.input_bytes_per_step or 0, result.device_name)

@@ -1,11 +1,11 @@
-"""How long each layer of a model in training takes: steps whose parts are timed, in turn with steps that are timed as a whole."""
+"""How long each layer of a model in training takes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 
 from campaign.workloads.trainer.models import Trainable
 from campaign.workloads.trainer.network_layers import Layer, Phase, in_order, network_layers, watched
@@ -15,24 +15,17 @@ from campaign.workloads.trainer.timed_steps import Training, make_clock
 _Part = tuple[Layer, Phase] | None  # None: the optimizer
 
 
-def measure_layers(training: Training, trainable: Trainable, steps: int) -> LayerTimes:
-    """Means of the middle half of so many steps of a device that communicates with no other; the parts add up to a whole step.
+def measure_layers(training: Training, trainable: Trainable, step_times_s: Sequence[float]) -> LayerTimes:
+    """The median measured step by its parts: as they are divided in as many further steps, on the mean of the middle half of these.
 
-    On CUDA by events, which is not verified yet.
+    Of a device that communicates with no other. On CUDA by events, which is not verified yet.
     """
     layers = network_layers(trainable)
-    wholes: list[Mapping[_Part, float]] = []
-    by_part: list[Mapping[_Part, float]] = []
-    for _ in range(steps):
-        # In turn, so that both see the same machine.
-        wholes.append(_whole_step(training))
-        by_part.append(_step_by_part(training, trainable, layers))
-    found, step_s = _middle(by_part), _middle(wholes)[None]
-    # Taking the time takes a few percent of the step of a very small model.
-    scale = step_s / sum(found.values())
+    found = _middle([_step_by_part(training, trainable, layers) for _ in step_times_s])
+    # Taking the time of parts takes a few percent of the step of a very small model.
+    scale = median(step_times_s) / sum(found.values())
     passed = {part[0]: None for part in found if part is not None}
     return LayerTimes(
-        step_s=step_s,
         optimizer_s=scale * found[None],
         layers=tuple(
             LayerTime(
@@ -53,15 +46,6 @@ def _middle(steps: list[Mapping[_Part, float]]) -> Mapping[_Part, float]:
     ordered, out = sorted(steps, key=lambda step: sum(step.values())), len(steps) // 4
     middle = ordered[out : len(ordered) - out]
     return {part: fmean(step.get(part, 0.0) for step in middle) for part in dict.fromkeys(p for s in middle for p in s)}
-
-
-def _whole_step(training: Training) -> Mapping[_Part, float]:
-    clock = make_clock(training.device)
-    clock.mark()
-    training.step()
-    clock.mark()
-    clock.synchronize()
-    return {None: clock.step_times_s()[0]}
 
 
 def _step_by_part(training: Training, trainable: Trainable, layers: list[Layer]) -> Mapping[_Part, float]:

@@ -188,11 +188,10 @@ class LayerTime(BaseModel):
 
 
 class LayerTimes(BaseModel):
-    """Means by part of a step; step_s: of whole steps, timed in turn with those."""
+    """The median measured step by its parts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    step_s: float
     optimizer_s: float
     layers: tuple[LayerTime, ...]
 

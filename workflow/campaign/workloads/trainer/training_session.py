@@ -133,7 +133,7 @@ class Session:
             exposed_s, allreduce_s = measure_communication(training, window.step_times_s)
             measured |= {"exposed_communication_s": exposed_s, "allreduce_s": allreduce_s}
         if spec.times_layers:
-            measured["layer_times"] = measure_layers(training, trainable, spec.measured_steps)
+            measured["layer_times"] = measure_layers(training, trainable, window.step_times_s)
         status, reason, evidence = self._judge(window, skipped)
         return self.result(
             status,
