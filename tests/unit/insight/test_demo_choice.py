@@ -37,10 +37,11 @@ def demo() -> Simulated:
 
 
 def right(found: pd.DataFrame, least: float) -> None:
-    """In so many of a hundred answers to each question, the choice is the best or is tied with it; nothing else costs 5 %."""
+    """For each question, in this part of the campaigns the choice is the best or is tied with it; where it is neither, it costs
+    little."""
     by = found.assign(right=found["outcome"].isin(["best", "tied"])).groupby(["objective", "about"])
     assert by["right"].mean().min() >= least, found["outcome"].value_counts()
-    assert found["loss_pct"].max() < 5
+    assert not (found.loc[found["outcome"] == "wrong", "loss_pct"] > 2).any()
     assert by["covers"].mean().mean() > 0.85
 
 

@@ -210,8 +210,17 @@ def fastest_rate(rows: pd.DataFrame) -> float:
 
 
 def _one_a_shape(scored: pd.DataFrame) -> pd.DataFrame:
-    """A shape is built once, for the batch that is best: of its rows the first, measured ones before predictions."""
-    first = scored.sort_values("measured", ascending=False, kind="stable").drop_duplicates("shape")
+    """A shape is built once, for the batch that is best: its best measured row, or a prediction that is better than it by test."""
+    by_score = scored.sort_values("score", ascending=False, kind="stable")
+    measured = by_score[by_score["measured"]].drop_duplicates("shape")
+    said = by_score[~by_score["measured"]].drop_duplicates("shape")
+    # Of a shape that was not measured, all is nan; so is the sd where nothing is known of compositions, and nothing is better then.
+    own = measured.set_index("shape")[["score", "sd", "freedom"]].astype(float).reindex(said["shape"]).to_numpy().T
+    score, sd, freedom = said[["score", "sd", "freedom"]].to_numpy(dtype=float).T
+    apart = (score - own[0]) / np.hypot(sd, own[1])
+    p = 2 * scipy.special.stdtr(welch((sd**2, freedom), (own[1] ** 2, own[2])), -np.abs(apart))
+    said = said[np.isnan(own[0]) | (p < SIGNIFICANT) & (apart > 0)]
+    first = pd.concat([measured[~measured["shape"].isin(said["shape"])], said])
     return first.sort_values("score", ascending=False, kind="stable")
 
 
