@@ -220,8 +220,9 @@ def _one_a_shape(scored: pd.DataFrame) -> pd.DataFrame:
     apart = (score - own[0]) / np.hypot(sd, own[1])
     p = 2 * scipy.special.stdtr(welch((sd**2, freedom), (own[1] ** 2, own[2])), -np.abs(apart))
     said = said[np.isnan(own[0]) | (p < SIGNIFICANT) & (apart > 0)]
-    first = pd.concat([measured[~measured["shape"].isin(said["shape"])], said])
-    return first.sort_values("score", ascending=False, kind="stable")
+    first: pd.DataFrame = pd.concat([measured[~measured["shape"].isin(said["shape"])], said])
+    ordered: pd.DataFrame = first.sort_values("score", ascending=False, kind="stable")
+    return ordered
 
 
 def told_apart(rows: pd.DataFrame, best: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
