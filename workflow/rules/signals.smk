@@ -6,6 +6,7 @@ PROVIDES: a lock for `campaign measure`, and handlers of SIGTERM and SIGINT whil
 
 import atexit
 import signal
+import threading
 
 from campaign.files import acquire_lock
 from campaign.run.measure_plan import STARTS_WHILE
@@ -23,9 +24,10 @@ def prepare_for_signals():
     lock, of_snakemake = [acquire_lock(path)], signal.getsignal(signal.SIGTERM)
 
     def finish(*given):
-        while lock:
+        if lock:
             os.close(lock.pop())
-        of_snakemake(*given)
+            # In a thread, since it takes a lock, which the one that the signal interrupts may hold.
+            threading.Thread(target=of_snakemake, args=given, daemon=True).start()
 
     def interrupt(*given):
         signal.signal(signal.SIGINT, signal.SIG_IGN)

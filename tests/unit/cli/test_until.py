@@ -150,7 +150,7 @@ signal.signal(signal.SIGINT, end)
 Path(sys.argv[1], "began").touch()
 time.sleep(30)
 """
-CALL = "import sys; from campaign.cli.until import _run; sys.exit(_run('all', [sys.executable, *sys.argv[1:], '--config']))"
+CALL = "import sys; from campaign.cli.until import _run; sys.exit(_run('all', [sys.executable, *sys.argv[1:]]))"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -164,7 +164,11 @@ def test_a_budget_ends_the_rounds_and_a_larger_one_goes_on(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("keys", "changes", "message"),
     [
-        ({"until": "what is best?"}, {}, "ask for one of"),
+        (
+            {"until": "what is best?"},
+            {},
+            "1x1-local against 1x2-fabric is decided within 3 %.*workload == .steps. and batch == 1",
+        ),
         ({"where": "batch == 1", "until": f"{BEST} for batch == 2"}, {}, "leaves no cell that"),
         ({"where": "host == 'host1'"}, {}, "selects cells by their axes"),
         ({}, {"campaign.protocol.compositions": 1}, r"campaign.yaml:\d+: protocol.*composed once.*`compositions: 3`"),

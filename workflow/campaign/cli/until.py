@@ -15,6 +15,9 @@ from campaign.paths import Results
 from campaign.plan.dag import Request
 from campaign.report.sections.question import answer, chosen, cost, state
 
+_HEAD = 3
+"""Words of the command before Snakemake's options, of which some take all words that follow."""
+
 
 def measure_rounds(asked: Request, results: Results, command: Sequence[str]) -> None:
     """Measure the rounds of the question that is asked up to its end. command: Snakemake's, without a target.
@@ -52,7 +55,7 @@ def measure_rounds(asked: Request, results: Results, command: Sequence[str]) -> 
 
 def _run(target: str, command: Sequence[str]) -> int:
     """The exit code of Snakemake for a target. SIGTERM is passed on to it, and the terminal tells both of Ctrl-C."""
-    options, told = command.index("--config"), []
+    told: list[int] = []
     started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _: object) -> None:
@@ -62,7 +65,7 @@ def _run(target: str, command: Sequence[str]) -> int:
 
     handlers = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        started.append(subprocess.Popen([*command[:options], target, *command[options:]]))
+        started.append(subprocess.Popen([*command[:_HEAD], target, *command[_HEAD:]]))
         code = started[0].wait()
     finally:
         for number, handler in handlers.items():

@@ -69,7 +69,7 @@ def _read(text: str, campaign: Campaign) -> Question:
     where = parse(about, axis_names(campaign), "--until") if about else None
     within = _WITHIN.fullmatch(body)
     if within is None:
-        raise ConfigError(_not_understood(text))
+        raise ConfigError(_not_understood(text, campaign))
     clause, percentage = within[1], _percentage(text, within[2])
     if _BEST.fullmatch(clause):
         return Question(asked, "best", percentage, where=where)
@@ -77,7 +77,7 @@ def _read(text: str, campaign: Campaign) -> Question:
         return Question(asked, "frontier", percentage, where=where)
     pair = _COMPARISON.fullmatch(clause)
     if pair is None:
-        raise ConfigError(_not_understood(text))
+        raise ConfigError(_not_understood(text, campaign))
     first, second = _configurations(pair.groups(), [each.name for each in campaign.configurations])
     return Question(asked, "comparison", percentage, first, second, where)
 
@@ -101,9 +101,15 @@ def _percentage(text: str, number: str) -> float:
     return value
 
 
-def _not_understood(text: str) -> str:
+def _not_understood(text: str, campaign: Campaign) -> str:
+    names = [each.name for each in campaign.configurations]
+    pair = f"{names[0]} against {names[-1]}" if len(names) > 1 else ""
+    forms = [
+        form.replace("CONFIGURATION against CONFIGURATION", pair) for form in FORMS if pair or "against" not in form
+    ]
+    workload, batch = campaign.file.axes.workload[0], campaign.file.axes.batch[0]
     return (
         f"--until: '{text}' is no question that can be answered; ask for one of: "
-        + "; ".join(f'"{form}"' for form in FORMS)
-        + '; each may end in "for EXPRESSION", such as "for workload == \'bert\' and batch == 8"'
+        + "; ".join(f'"{form}"' for form in forms)
+        + f'; each may end in "for EXPRESSION", such as "for workload == \'{workload}\' and batch == {batch}"'
     )

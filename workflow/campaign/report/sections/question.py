@@ -8,7 +8,7 @@ from typing import Any
 from campaign.documents.rounds import RoundDocument
 from campaign.wording import number, plural
 
-_NAMED = 4
+_NAMED, _REASONS = 4, 6
 _WHY_NOT = {True: "and the whole matrix is measured", False: "and no further lease is expected to decide it"}
 _HEADINGS = ("Round", "Leases", "Chosen because", "Device-hours of the round", "Known when it began")
 
@@ -56,20 +56,27 @@ def cost(rounds: Sequence[RoundDocument]) -> str:
 
 
 def chosen(one: RoundDocument) -> str:
-    """'round 2: 3 leases (1x1-local--c2, ..), about 0.3 device-hours: because ..'."""
+    """'round 2: 3 leases (1x1-local--c2, ..), about 0.3 device-hours', and below it why."""
     about = "" if one.round_device_hours is None else f", about {number(one.round_device_hours)} device-hours"
-    why = f": {'; '.join(one.reasons)}" if one.reasons else ""
-    return f"round {one.number}: {_leases(one)}{about}{why}"
+    return "\n  ".join([f"round {one.number}: {_leases(one)}{about}", *_reasons(one)])
 
 
 def _leases(one: RoundDocument) -> str:
     names = [each.lease for each in one.leases]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED + 1 else ""
-    return f"{plural(len(names), 'lease')} ({', '.join(names[: _NAMED if more else None])}{more})"
+    return f"{plural(len(names), 'lease')} ({', '.join(_first(names, _NAMED))})"
+
+
+def _reasons(one: RoundDocument) -> list[str]:
+    return _first(one.reasons, _REASONS)
+
+
+def _first(texts: Sequence[str], most: int) -> list[str]:
+    """All of them, or the first and how many more there are."""
+    return list(texts) if len(texts) <= most + 1 else [*texts[:most], f"and {len(texts) - most} more"]
 
 
 def _row(one: RoundDocument) -> tuple[object, ...]:
-    return (one.number, _leases(one), "; ".join(one.reasons), number(one.round_device_hours), one.statement)
+    return (one.number, _leases(one), " ".join(_reasons(one)), number(one.round_device_hours), one.statement)
 
 
 def terminal_lines(documents: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
