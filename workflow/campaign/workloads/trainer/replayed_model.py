@@ -6,6 +6,7 @@ DistributedDataParallel or a unit of fully_shard, communicates when it would on 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -18,10 +19,7 @@ from torch import Tensor, nn
 from campaign.workloads.trainer.models import Sample, Trainable
 from campaign.workloads.trainer.rank_interface import Replay, ReplayedLayer
 
-_COALESCED_BYTES = 10 * 2**20
-"""What DataParallel sends at once (torch.nn.parallel.comm)."""
-
-
+_PIECES = 64  # of what DataParallel passes along the ranks
 _Work = Callable[[float], None]
 """To be called with the seconds that the device has worked since."""
 
@@ -104,12 +102,8 @@ class RootParallel(nn.Module):
     def __init__(self, trainable: Trainable) -> None:
         super().__init__()
         self.module = trainable
-        sizes = [(p.numel() * p.element_size()) for p in trainable.parameters()]
-        assert isinstance(trainable, ReplayedModel)
-        piece = max(1, int(_COALESCED_BYTES * trainable.replay.thinning))
-        self._pieces = [
-            torch.zeros(min(piece, sum(sizes) - start), dtype=torch.uint8) for start in range(0, sum(sizes), piece)
-        ]
+        size_bytes = sum(p.numel() * p.element_size() for p in trainable.parameters())
+        self._pieces = torch.zeros(size_bytes, dtype=torch.uint8).chunk(_PIECES)
 
     def forward(self, *batch: Tensor) -> Tensor:
         loss: Tensor = self.module(*(_Exchange.apply(self._pieces, tensor.requires_grad_()) for tensor in batch))  # type: ignore[no-untyped-call]
@@ -143,6 +137,43 @@ def _passed_along(pieces: Sequence[Tensor], ranks: Sequence[int]) -> None:
     for work in sent:
         if work is not None:
             work.wait()
+
+
+class _Scatter:
+    """Reduce-scatters that move the bytes of a ring and are waited for at the end of the backward pass.
+
+    That of gloo is an all-reduce, of twice the bytes, and waited for at once. A ring's all-gather moves as much on the same links.
+    """
+
+    def __init__(self) -> None:
+        self._begun: list[Any] = []
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> None:
+        self._begun.append(dist.all_gather_single(input_tensor, output_tensor, group=group, async_op=True))
+
+    def wait(self) -> None:
+        for work in self._begun:
+            work.wait()
+        self._begun.clear()
+
+
+def overlapped(trainable: Trainable) -> Callable[[], None]:
+    """Have a model that fully_shard has sharded communicate as on a GPU, whose streams a CPU has not; gives what waits for it.
+
+    A unit is gathered while the one before it computes, and reduced while the next ones do.
+    """
+    scatter, units = _Scatter(), trainable.layers()
+    for unit in (*units, trainable):
+        unit.set_custom_reduce_scatter(scatter)  # type: ignore[operator]  # fully_shard changes the module's class
+    for unit, following in itertools.pairwise(units):
+        unit.set_modules_to_forward_prefetch([following])  # type: ignore[operator]
+    trainable._set_unshard_async_op(True)  # type: ignore[operator]
+    return scatter.wait
 
 
 class ReplayedFeed:
