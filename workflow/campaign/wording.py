@@ -139,6 +139,17 @@ def marked(text: str, basis: str) -> str:
     return text if basis == MEASURED or not text else f"{text}, {basis}"
 
 
+def basis_of(each: Iterable[str]) -> str:
+    """What numbers are together that are each measured, predicted or partly so."""
+    found = set(each)
+    return PARTLY_PREDICTED if len(found) > 1 else found.pop() if found else MEASURED
+
+
+def became(basis: str) -> str:
+    """What was done with cells: 'measured', 'predicted', or 'measured or predicted'."""
+    return f"{MEASURED} or {PREDICTED}" if basis == PARTLY_PREDICTED else basis
+
+
 def told(sentence: str, basis: str) -> str:
     """A sentence with what its numbers are, where they are not measured: 'Predicted: ...'."""
     return sentence if basis == MEASURED or not sentence else f"{basis.capitalize()}: {sentence}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.cli.compare import _gate_of_claims
+from campaign.cli.compare import _gate_of_claims, _renamed
 from campaign.cli.main import main
 from campaign.config.published_file import load
 from campaign.documents.cell import Cell
@@ -451,3 +452,31 @@ def test_the_page_says_how_both_sides_were_measured_and_what_stood_for_hardware(
     alike = compare(before, after)
     assert len(alike.measured) == 1
     assert "unlike" not in compare_page(alike)
+
+
+def test_a_prediction_is_held_against_the_measurement_of_the_same_cells(after: Tables, tmp_path: Path) -> None:
+    """The replay is 3 % too fast, under another name of the workload."""
+    few = after.cells["workload"] == "bert"
+    measured = replace(after, cells=after.cells[few].reset_index(drop=True))
+    predicted = tables("replayed", 3, lambda cell: 1.03 * slower(cell), first=2)
+    predicted = replace(
+        predicted,
+        runs=predicted.runs.assign(predicted=True, workload=predicted.runs["workload"].replace("bert", "bert-a100")),
+        cells=predicted.cells.assign(predicted=True, workload=predicted.cells["workload"].replace("bert", "bert-a100")),
+    )
+    assert compare(predicted, measured).rows.empty
+    found = compare(predicted, _renamed(predicted, measured, ["bert-a100=bert"]))
+    assert (found.base, found.other) == ("replayed (predicted)", "after (measured)")
+    said = found.rows[found.rows["ratio"].notna()]
+    assert len(said) > 10
+    assert said["says"].str.fullmatch(r"predicted [\d,.]+, measured [\d,.]+, [+−][\d.]+\u202f%").all()
+    (first, *_) = findings(found)
+    assert first.startswith(f"Prediction against measurement in {len(said)} cells: 3.")
+    assert f"{len(said)} of {len(said)} within 10\u202f%." in first
+    # Whichever of the two is the baseline, it is the prediction that is off.
+    (turned, *_) = findings(compare(measured, _renamed(measured, predicted, ["bert=bert-a100"])))
+    assert turned == first.replace("bert-a100", "bert")
+    assert first in html.unescape(compare_page(found))
+    assert not [each for each in findings(compare(measured, measured)) if "Prediction" in each]
+    with pytest.raises(ConfigError, match="no workload 'bret'"):
+        _renamed(predicted, measured, ["bert-a100=bret"])

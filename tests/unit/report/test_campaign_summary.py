@@ -75,3 +75,18 @@ def test_valid_runs_without_the_primary_metric_are_counted(tmp_path: Path) -> No
     assert "without the primary metric" not in campaign_summary.summary(results(tmp_path / "a", {"a": 3}))
     said = campaign_summary.summary(results(tmp_path / "b", {"a": 3}, value=""))
     assert "3 measured runs without the primary metric, in no figure of it\n" in said
+
+
+@pytest.mark.parametrize(
+    ("predicted", "words"), [(["True"] * 2, "predicted"), (["True", "False"], "measured or predicted")]
+)
+def test_replayed_runs_are_called_predicted(tmp_path: Path, predicted: list[str], words: str) -> None:
+    of = results(tmp_path / "r", {"a": 2, "b": 2})
+    lines = (of / "tables" / "cells.csv").read_text().splitlines()
+    marked = [f"{line},{each}" for line, each in zip(lines, ["predicted", *predicted], strict=True)]
+    (of / "tables" / "cells.csv").write_text("\n".join(marked))
+    (of / "tables" / "context.json").write_text(json.dumps({"prediction": "bert was replayed."}))
+    said = campaign_summary.summary(of)
+    assert f"2 cells, 6 runs: 6 {words}, 0 failed" in said
+    assert f"2 configurations {words}, 4 compositions" in said
+    assert "bert was replayed." in said

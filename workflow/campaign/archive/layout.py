@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -116,14 +116,20 @@ def is_member(name: str) -> bool:
     return name.endswith(_SUFFIXES.get(part, (".json",))) if part else _BESIDE.fullmatch(name) is not None
 
 
-def readme(campaign: str, title: str, parts: list[str]) -> bytes:
-    """What an archive says of itself to somebody who has nothing but a zip program."""
+def readme(campaign: str, title: str, parts: list[str], predicted: Collection[str] = ()) -> bytes:
+    """What an archive says of itself to somebody who has nothing but a zip program. predicted: workloads that were replayed."""
     listed = "\n".join(f"- `{part}/`: {MEANINGS[part]}" for part in MEANINGS if part in parts)
+    noted = (
+        f"\nPredicted by replay, no device was measured: {', '.join(sorted(predicted))}. The column `predicted` of the tables\n"
+        "marks their cells and runs.\n"
+        if predicted
+        else ""
+    )
     return f"""# {title or campaign}
 
-Measurements of the campaign '{campaign}', made with Composable Campaign. This is a Workflow Run RO-Crate: `{CRATE}`
+Results of the campaign '{campaign}', made with Composable Campaign. This is a Workflow Run RO-Crate: `{CRATE}`
 describes every file in a standard way (https://w3id.org/ro/wfrun/workflow/0.5).
-
+{noted}
 ## What is here
 
 - `{CRATE}`: which software did what, when, from what, with which result

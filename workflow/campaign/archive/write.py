@@ -228,7 +228,8 @@ def beside(campaign: Campaign, members: Mapping[str, Content]) -> dict[str, byte
         **{f"workflow/rules/{path.name}": path.read_bytes() for path in sorted((ROOT / "workflow" / "rules").glob("*.smk"))},
     }  # fmt: skip
     parts = sorted({part_of(name) for name in members} | {CONFIG, "workflow"})
-    return {README: readme(campaign.name, campaign.file.title, parts), **found}
+    predicted = [name for name, workload in campaign.workloads.items() if workload.predicts]
+    return {README: readme(campaign.name, campaign.file.title, parts, predicted), **found}
 
 
 def _own_references(campaign: Campaign) -> tuple[dict[str, bytes], list[str]]:

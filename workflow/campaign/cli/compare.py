@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from campaign.cli.terminal import show, show_rows, table_of
 from campaign.config import published_file
 from campaign.config.published_file import ReferenceSet
 from campaign.config.yaml_file import read_yaml
-from campaign.errors import ConfigError
+from campaign.errors import ConfigError, nearest
 from campaign.insight import compare as comparing
 from campaign.insight.compare.comparison import Comparison
 from campaign.insight.published import NOT_HERE
@@ -24,7 +25,7 @@ from campaign.insight.published.claims import held_against
 from campaign.report.compare_page import by_change, claims_page, compare_page, findings
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.page import write_report
-from campaign.report.sections.published import OTHER, verdict_of
+from campaign.report.sections.published import OTHER, became, verdict_of
 from campaign.statistics.verdict import p_value
 from campaign.tables.io import Tables
 
@@ -35,6 +36,13 @@ _SHOWN = 20  # changes, and what breaks a rule, on the terminal
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @results_option
+@click.option(
+    "--match",
+    "matches",
+    metavar="A=B",
+    multiple=True,
+    help="Workload A of the first is workload B of the second, such as a replayed one and its original. May be repeated.",
+)
 @click.option("--baseline", metavar="NAME", help="Which of the two is the baseline. Default: A.")
 @click.option(
     "--fail-on",
@@ -51,6 +59,7 @@ def compare(
     first: str,
     second: str,
     results: Path,
+    matches: tuple[str, ...],
     baseline: str | None,
     rules: tuple[str, ...],
     output: Path | None,
@@ -60,13 +69,15 @@ def compare(
 
     A and B are campaign files, archives, or results directories. One of them may be a set of published claims: falcon, faster,
     bitfusion, or the path of such a file. Cells are matched by shape, workload, batch, precision and options; remaining cells by
-    name, then by shape without the device's model, which the output states. Changes have 95 % intervals with the spread of
-    compositions. P-values are adjusted over all cells (Holm). What was composed once on each side may not be testable; rules list
-    it and do not fail.
+    name, then by shape without the device's model, which the output states. A replayed campaign may be compared with a measured
+    one, by --match where workloads have other names: the output says how far predictions are off. Changes have 95 % intervals with
+    the spread of compositions. P-values are adjusted over all cells (Holm). What was composed once on each side may not be
+    testable; rules list it and do not fail.
 
     \b
     campaign compare before.zip after.zip --fail-on "throughput < -5%" --fail-on state --output changes.html
     campaign compare demo.zip falcon
+    campaign compare predicted.zip measured.zip --match bert-large-v100=bert-large
     """
     if rules:
         click.get_current_context().meta[ERROR_CODE] = 2  # 1 says that a rule is broken
@@ -78,6 +89,7 @@ def compare(
     if isinstance(two, ReferenceSet):
         _beside_published(one, two, rules, output, style)
         return
+    two = _renamed(one, two, matches)
     if baseline is not None and baseline not in (known := ("A", first, one.name)):
         if baseline not in ("B", second, two.name):
             raise ConfigError(
@@ -94,6 +106,20 @@ def _compared(text: str, results: Path) -> Tables | ReferenceSet:
     if (not path.exists() and published_file.is_set(text)) or of_claims:
         return published_file.load(text)
     return tables_from(path, results)
+
+
+def _renamed(one: Tables, two: Tables, matches: Sequence[str]) -> Tables:
+    """The second tables with its workloads named as those of the first that they match. ConfigError: there is no such workload."""
+    names: dict[str, str] = {}
+    for text in matches:
+        own, _, its = text.partition("=")
+        for tables, name in ((one, own), (two, its)):
+            known = list(tables.cells["workload"].unique())
+            if name not in known:
+                raise ConfigError(f"--match {text}: {tables.name} has no workload '{name}'; {nearest(name, known)}")
+        names[its] = own
+    runs, cells = (table.assign(workload=table["workload"].replace(names)) for table in (two.runs, two.cells))
+    return replace(two, runs=runs, cells=cells) if names else two
 
 
 def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | None, style: str) -> None:
@@ -194,18 +220,19 @@ def _show_comparison(comparison: Comparison) -> None:
 
 def _show_claims(said: Mapping[str, Any]) -> None:
     """Print published claims beside what was measured here, and how many were not measured."""
-    claims = PublishedSaid.model_validate(said).claims
+    document = PublishedSaid.model_validate(said)
+    claims, done = document.claims, became(document)
     measured = [claim for claim in claims if claim.verdict != NOT_HERE]
     rows = [
         {
             "claim": claim.says,
             "published": claim.published or "a direction",
-            "here": claim.here,
+            "here": wording.marked(claim.here, claim.basis),
             "verdict": f"{OTHER}, {claim.verdict}" if verdict_of(claim) == OTHER else verdict_of(claim),
         }
         for claim in measured
     ]
-    show_rows("Published and measured here", rows)
+    show_rows(f"Published and {done} here", rows)
     if rest := len(claims) - len(measured):
         were = "was" if rest == 1 else "were"
-        click.echo(f"{wording.plural(rest, 'claim')} {were} not measured here (the page, --output, says why)")
+        click.echo(f"{wording.plural(rest, 'claim')} {were} not {done} here (the page, --output, says why)")

@@ -106,6 +106,7 @@ def _status(asked: Request, interval_s: float | None) -> dict[str, Any]:
         "runs_done": plan.runs - plan.missing,
         "left": _left(plan),
         "outcomes": _outcomes(plan, results),
+        "predicted": sorted(name for name, workload in plan.campaign.workloads.items() if workload.predicts),
         "excluded_hosts": {
             host: {"why": why, "file": str(ExcludedHosts(results.slurm).path(host))}
             for host, why in ExcludedHosts(results.slurm).read().items()
@@ -156,6 +157,8 @@ def _show(found: Mapping[str, Any]) -> None:
     if question:
         say(f"{until}: {question['state']}; {question['cost']}")
         say("\n".join(filter(None, [question["statement"], *question["rests_on"], question["chosen"]])))
+    if found["predicted"]:
+        say(f"predicted by replay, not measured: {', '.join(found['predicted'])}")
     left = found["left"]
     if left["unknown"]:
         say(f"still to measure: {left['unknown']}")

@@ -30,14 +30,18 @@ def summary(directory: Path) -> str:
     results = Results.at(directory)
     with (results.tables / "cells.csv").open(newline="") as file:
         cells = list(csv.DictReader(file))
+    context = read_json(results.tables / "context.json")
+    # Tables of earlier versions have no such column.
+    became = wording.became(wording.basis(row.get("predicted") == "True" for row in cells))
     names = ("planned", "ok", "failed", "implied", "missing")
     runs = Counter({name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in names})
     implied = f"{runs['implied']} implied, " if runs["implied"] else ""
     lines = [
         "",
-        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied}"
+        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} {became}, {runs['failed']} failed, {implied}"
         f"{runs['missing']} missing",
-        *_valid_runs(results),
+        *([str(predicted)] if (predicted := context.get("prediction")) else []),
+        *_valid_runs(results, became),
     ]
     drawings = {path.stem: json.loads(path.read_bytes()) for path in results.figures.glob("*.json")}
     for drawing in in_page_order(drawings):
@@ -48,12 +52,12 @@ def summary(directory: Path) -> str:
     advice = [_advice(each) for each in answers if each["sentences"]]
     if advice:
         lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
-    lines += terminal_lines(read_json(results.tables / "context.json").get("questions", ()))
+    lines += terminal_lines(context.get("questions", ()))
     lines.append(f"\nReport: {results.report}")
     return "\n".join(lines)
 
 
-def _valid_runs(results: Results) -> list[str]:
+def _valid_runs(results: Results, became: str) -> list[str]:
     """How often configurations were composed, which is what every statement between them rests on; and runs that have no number."""
     leases: defaultdict[str, set[str]] = defaultdict(set)
     without = 0
@@ -63,19 +67,21 @@ def _valid_runs(results: Results) -> list[str]:
                 leases[row["configuration"]].add(row["lease_id"])
                 without += row["value"] == ""
     said = (
-        [f"{wording.plural(without, 'measured run')} without the primary metric, in no figure of it"] if without else []
+        [f"{wording.plural(without, f'{became} run')} without the primary metric, in no figure of it"]
+        if without
+        else []
     )
-    return _compositions(leases) + said
+    return _compositions(leases, became) + said
 
 
-def _compositions(leases: Mapping[str, set[str]]) -> list[str]:
+def _compositions(leases: Mapping[str, set[str]], became: str) -> list[str]:
     counts = sorted(len(own) for own in leases.values())
     if not counts:
         return []
     ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
     each = "each composed once" if counts[-1] == 1 else f"{sum(counts)} compositions, {ends} of each"
     alone = f". {ALONE}" if counts[-1] == 1 and len(counts) > 1 else ""
-    return [f"{wording.plural(len(counts), 'configuration')} measured, {each}{alone}"]
+    return [f"{wording.plural(len(counts), 'configuration')} {became}, {each}{alone}"]
 
 
 def _advice(answer: Mapping[str, Any]) -> str:

@@ -130,6 +130,9 @@ class PublishedClaim(_Closed):
     of: str = Field(default="", description="which cells it is of")
     reason: str = Field(default="", description="why there is nothing here")
     cells: tuple[str, ...] = ()
+    basis: Literal["measured", "partly predicted", "predicted"] = Field(
+        default="measured", description="what the numbers here are"
+    )
     cases: tuple[PublishedCase, ...] = Field(
         default=(), description="one, or one for each way that the document leaves open"
     )

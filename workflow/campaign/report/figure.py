@@ -303,9 +303,7 @@ def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None)
     others = "".join(f", {int(states[name]):,} {name}" for name in STATES[1:] if states.get(name, 0))
     # Not every campaign's runs are counted in repetitions beforehand, and those beyond the plan are none of it.
     planned_runs, valid = int(cells["n_planned"].sum()), int(cells[["n_ok", "n_planned"]].min(axis="columns").sum())
-    became = {wording.PREDICTED: "predicted", wording.PARTLY_PREDICTED: "measured or predicted"}.get(
-        prediction.of_cells(cells).basis, "measured"
-    )
+    became = wording.became(prediction.of_cells(cells).basis)
     said = f"{int(states.get('measured', 0)):,} of {wording.plural(len(cells), 'planned cell')} {became}{others}"
     said += f"; {valid:,} of {wording.plural(planned_runs, 'planned run')} valid"
     if shown is None:

@@ -104,7 +104,7 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
     if tables.context.get("prediction") and claim.here and claim.here.compute in _OF_MEMORY:
         return {**said, **nothing, "verdict": NOT_HERE, "reason": "a replay does not know what fits into memory"}
     try:
-        found_here = _found(claim, list(_under(claim, names, tables)))
+        found_here = _found(claim, list(_under(claim, names, tables)), tables)
     except NotHere as reason:
         return {**said, **nothing, "verdict": NOT_HERE, "reason": str(reason)}
     return {**said, **found_here}
@@ -121,7 +121,7 @@ def _under(claim: Claim, names: ReferenceSet, tables: Tables) -> Iterator[tuple[
         yield Case("", True, tables), found(claim, names, tables)
 
 
-def _found(claim: Claim, under: Sequence[tuple[Case, Found]]) -> dict[str, Any]:
+def _found(claim: Claim, under: Sequence[tuple[Case, Found]], tables: Tables) -> dict[str, Any]:
     here_ = claim.here
     assert here_ is not None
     # What the document says it did decides; where only other ways were measured, all of them do.
@@ -140,10 +140,18 @@ def _found(claim: Claim, under: Sequence[tuple[Case, Found]]) -> dict[str, Any]:
         "of": first(words) if len(words) <= _MOST else wording.plural(len(words), noun),
         "reason": "",
         "cells": found_cells[:20],
+        "basis": _basis(found_cells, tables),
         "cases": told_cases,
         "accept": list(accepted(claim, here_)),
         "scored": not of_model(here_) and not here_.compute.startswith(_NO_SPEED),
     }
+
+
+def _basis(found_cells: Sequence[str], tables: Tables) -> str:
+    """Whether these cells were measured or predicted."""
+    if "predicted" not in tables.cells:
+        return wording.MEASURED
+    return wording.basis(tables.cells.loc[tables.cells["cell_id"].isin(found_cells), "predicted"])
 
 
 def _case(claim: Claim, here_: Here, case: Case, of: Found) -> dict[str, Any]:

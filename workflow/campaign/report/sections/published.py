@@ -27,6 +27,7 @@ def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
     measured = [claim for claim in said.claims if claim.verdict != NOT_HERE]
     others = [claim for claim in said.claims if claim.verdict == NOT_HERE]
     return {
+        "became": became(said),
         "documents": [
             {"name": each.name, "cited": cited(each), "note": f"{each.note[:1].upper()}{each.note[1:]}"}
             for each in said.documents
@@ -37,6 +38,11 @@ def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
         "choices": any(len(claim.cases) > 1 for claim in measured),
         "inputs": any(claim.verdict == INPUT for claim in measured),
     }
+
+
+def became(said: PublishedSaid) -> str:
+    """What was done here for these claims: 'measured', 'predicted', or 'measured or predicted'."""
+    return wording.became(wording.basis_of(claim.basis for claim in said.claims if claim.cells))
 
 
 def cited(document: PublishedDocument) -> str:
@@ -68,7 +74,7 @@ def _sentence(claim: PublishedClaim) -> dict[str, Any]:
         "told": claim.told or claim.says,
         "number": claim.published,
         "conditions": claim.conditions,
-        "here": claim.here,
+        "here": wording.marked(claim.here, claim.basis),
         "cases": [_case(case) for case in claim.cases] if len(claim.cases) > 1 else [],
         "of": claim.of or claim.reason,
         "verdict": verdict_of(claim),
@@ -90,14 +96,14 @@ def _judged(claim: PublishedClaim) -> str:
 def _counts(said: PublishedSaid) -> str:
     """'31 claims: 8 agree, 3 agree with another program, 2 differ, 6 were measured under other conditions, 12 were not measured
     here.'"""
-    verdicts = [verdict_of(claim) for claim in said.claims]
+    verdicts, done = [verdict_of(claim) for claim in said.claims], became(said)
     words = {
         **_also_with_another_program("agrees", "agrees", "agree"),
         **_also_with_another_program("differs", "differs", "differ"),
         **_also_with_another_program("undecided", "is undecided", "are undecided"),
         INPUT: ("is an input", "are inputs"),
-        OTHER: ("was measured under other conditions", "were measured under other conditions"),
-        NOT_HERE: ("was not measured here", "were not measured here"),
+        OTHER: (f"was {done} under other conditions", f"were {done} under other conditions"),
+        NOT_HERE: (f"was not {done} here", f"were not {done} here"),
     }
     told = [f"{n:,} {one if n == 1 else many}" for name, (one, many) in words.items() if (n := verdicts.count(name))]
     return f"{wording.plural(len(verdicts), 'claim')}: {', '.join(told)}." if verdicts else ""
