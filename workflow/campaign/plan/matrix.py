@@ -241,12 +241,21 @@ class Specifications:
         if why := self._campaign.workloads[cell.workload].refusal(cell):
             raise ConfigError(f"{self._campaign.path}: configuration '{cell.configuration.name}': {why}")
         kind, system = cell.configuration.storage, self._campaign.system
-        if kind not in system.storage and reads_storage(self._campaign, cell):
+        if not reads_storage(self._campaign, cell):
+            return
+        reading = (
+            f"{self._campaign.path}: configuration '{cell.configuration.name}': with option input: storage, workload "
+            f"'{cell.workload}' reads its samples from storage '{kind}', and system '{system.name}' does not say"
+        )
+        if kind not in system.storage:
             raise ConfigError(
-                f"{self._campaign.path}: configuration '{cell.configuration.name}': with option input: storage, workload "
-                f"'{cell.workload}' reads its samples from storage '{kind}', and system '{system.name}' does not say where its "
-                f"hosts have that; add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system's file, or exclude "
-                "these cells"
+                f"{reading} where its hosts have that; add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system's "
+                "file, or exclude these cells"
+            )
+        if self._campaign.workloads[cell.workload].predicts and system.storage_limit_gb_per_s(kind) is None:
+            raise ConfigError(
+                f"{reading} at which rate it is to be predicted; add `gb_per_s` to `storage.{kind}` in the system's file, which "
+                "`emulation` scales, or exclude these cells"
             )
 
     def _part(self, document: dict[str, Any]) -> str:

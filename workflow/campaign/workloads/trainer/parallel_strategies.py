@@ -130,7 +130,7 @@ def _bucket_caps(bucket_mib: float, thinning: float) -> dict[str, Any]:
     first_mib = [_FIRST_BUCKET_MIB] if bucket_mib == _DEFAULT_BUCKET_MIB else []
     if thinning == 1:
         return {} if first_mib else {"bucket_cap_mb": bucket_mib}
-    return {"bucket_cap_mb_list": [cap_mib * thinning for cap_mib in (*first_mib, bucket_mib)]}
+    return {"bucket_cap_mb_list": [max(2**-20, cap_mib * thinning) for cap_mib in (*first_mib, bucket_mib)]}
 
 
 def _reduce_all(trained: Sequence[nn.Parameter]) -> None:
