@@ -17,7 +17,7 @@ from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Run, Step
 from campaign.workloads.trainer.rank_interface import RankResult, read_results
 
-_MOST_LOST_PCT = 1.0
+_MOST_LOST_PCT = 2.0
 _MOST_OWN_SHARE = 0.05
 SLOW_COLLECTIVES = "this machine's own time of collectives"
 """Flag of a replay whose dilation is too small for the collectives of this machine."""

@@ -43,9 +43,9 @@ def lost(results: tuple[RankResult | None, ...]) -> float:
     return sum(map(max, steps)) / max(result.window_s or 0.0 for result in whole)
 
 
-def held(run: Callable[[], tuple[RankResult | None, ...]], most: float = 0.01) -> tuple[RankResult | None, ...]:
+def held(run: Callable[[], tuple[RankResult | None, ...]], most: float = 0.02) -> tuple[RankResult | None, ...]:
     """The first results of a few whose pace was held: other tests run beside this one."""
-    for _ in range(6):
+    for _ in range(3):
         results = run()
         if lost(results) <= most:
             return results
@@ -119,8 +119,8 @@ def test_what_takes_the_cores_is_noticed_or_does_no_harm(driver: Driver, tmp_pat
         for neighbour in neighbours:
             neighbour.kill()
             neighbour.wait()
-    assert lost(result) > 0.01
-    assert lost(slow) > 0.01 or step_s(slow[0]) == pytest.approx(4 * STEP_S, rel=0.02)
+    assert lost(result) > 0.02
+    assert lost(slow) > 0.02 or step_s(slow[0]) == pytest.approx(4 * STEP_S, rel=0.03)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def group_of_one() -> Iterator[None]:
 def test_gradients_are_reduced_when_the_device_would_have_them() -> None:
     """Four layers of as many operations, each a bucket: the first is reduced after a quarter of the backward pass."""
     network = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4)))
-    PacedDevices({str(layer): 1e6 for layer in range(4)}, [0.05]).hold(network)  # 20 ms forward, 40 ms backward
+    PacedDevices({str(layer): 1e6 for layer in range(4)}, 12e6, [0.05]).hold(network)  # 20 ms forward, 40 ms backward
     model = DistributedDataParallel(network, bucket_cap_mb=0.001)
     times_s: list[float] = []
 
@@ -154,9 +154,18 @@ def test_gradients_are_reduced_when_the_device_would_have_them() -> None:
         forward_s = time.perf_counter()
         loss.backward()
         passes.append([forward_s - started_s, *(each - forward_s for each in times_s)])
-    # The best of some: a busy machine is late in one of them.
+    # A twentieth of a step is the optimizer's. The best of some: a busy machine is late in one of them.
     best = min(passes[1:], key=lambda each: max(each))
-    assert best == pytest.approx([0.08, 0.04, 0.08, 0.12, 0.16], rel=0.05)
+    assert best == pytest.approx([0.95 * each for each in (0.08, 0.04, 0.08, 0.12, 0.16)], rel=0.05)
+
+
+def test_what_others_wait_for_is_lost_and_what_one_makes_up_for_alone_is_not() -> None:
+    for alone, lost_s in ((True, (0.0, 0.03)), (False, (0.02, 0.03))):
+        devices = PacedDevices({"": 1e6}, 3e6, [1.0], alone=alone)
+        devices.begin_window()
+        # Behind at the gradients and at the end of two steps.
+        devices._late_s += [0.02, 0.0, 0.01, 0.03]
+        assert devices.lost_s() == pytest.approx(lost_s)
 
 
 def test_a_module_that_is_called_twice_works_twice() -> None:
@@ -169,11 +178,12 @@ def test_a_module_that_is_called_twice_works_twice() -> None:
             return self.layer(self.layer(x))  # type: ignore[no-any-return]
 
     network = Twice()
-    devices = PacedDevices({"layer": 1e6}, [1.0])
+    devices = PacedDevices({"layer": 1e6}, 6e6, [1.0])
     devices.hold(network)
     for passes in (1, 2):
         network(torch.ones(2, 8)).sum().backward()
-        assert devices.paced_s == pytest.approx(passes * 2 * 3e-3)
+        devices.end()
+        assert devices.paced_s == pytest.approx(passes * 2 * 3e-3, rel=1e-3)
 
 
 def test_operations_are_those_of_modules_in_their_order() -> None:

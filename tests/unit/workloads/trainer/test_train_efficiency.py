@@ -88,15 +88,15 @@ def paced(*lost_s: tuple[float, ...]) -> Outcome:
 
 
 def test_a_run_whose_pace_was_not_held_is_invalid_and_says_what_to_do() -> None:
-    # In every step the slowest rank's: 0.01 + 0.015 of 3 s.
-    held = paced((0.01, 0.0, 0.0), (0.0, 0.015, 0.0))
+    # In every step the slowest rank's: 0.02 + 0.03 of 3 s.
+    held = paced((0.02, 0.0, 0.0), (0.0, 0.03, 0.0))
     assert held.status == "ok"
-    assert held.metrics == {"pace_lost_pct": pytest.approx(100 * 0.025 / 3)}
-    lost = paced((0.01, 0.0, 0.01), (0.0, 0.015, 0.0))
+    assert held.metrics == {"pace_lost_pct": pytest.approx(100 * 0.05 / 3)}
+    lost = paced((0.02, 0.0, 0.02), (0.0, 0.03, 0.0))
     assert lost.status == "invalid"
     assert lost.failure is not None
     assert lost.failure.reason == PACE_NOT_HELD
-    assert "1.2 % of the window was lost" in (lost.failure.evidence or "")
+    assert "2.3 % of the window was lost" in (lost.failure.evidence or "")
     assert "lower emulation.pace" in (lost.failure.evidence or "")
 
 

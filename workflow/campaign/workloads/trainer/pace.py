@@ -58,9 +58,9 @@ class Pacer:
             # How late is learned, so that work that is behind half of the time is ahead the other half.
             self._oversleep_s += _LEARNING * (ended_s - started_s - asleep_s - self._oversleep_s)
 
-    def forget(self, seconds: float) -> None:
-        """Do not make up for so much of what is late now."""
-        self._owed_s += seconds
+    def forget(self) -> None:
+        """Make up for nothing that is late now."""
+        self._owed_s = max(0.0, self._owed_s)
 
     @property
     def late_s(self) -> float:

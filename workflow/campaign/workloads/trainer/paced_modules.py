@@ -6,9 +6,9 @@ gradients are passed on to the reduction of gradients or to the module before it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,25 +18,36 @@ from torch.utils._pytree import tree_leaves
 from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
 from campaign.workloads.trainer.pace import Pacer
 
+_OPTIMIZER_SHARE = 0.05
+"""Of the time of a step. Large models on GPUs spend about as much; it is real work here, too, and needs its time."""
 _Advance = Callable[[float], None]
 """To be called with the operations that a device has done since."""
 
 
 class PacedDevices:
-    """The devices of one process. operations: of each module's forward pass; gflops: pace of each device.
+    """The devices of one process.
 
-    Without any it is the one device of a replay, which says itself how long it works; dilation: seconds that its second takes here.
+    operations: of each call of a module's forward pass; of_step: of a step of one device, both passes of all modules. gflops: pace
+    of each device; without any it is the one device of a replay, which says itself how long it works. alone: no other process waits
+    for these; dilation: seconds that a second of theirs takes here.
     """
 
-    def __init__(self, operations: Mapping[str, float], gflops: Sequence[float], dilation: float = 1.0) -> None:
+    def __init__(
+        self,
+        operations: Mapping[str, float],
+        of_step: float,
+        gflops: Sequence[float],
+        alone: bool = True,
+        dilation: float = 1.0,
+    ) -> None:
         self._dilation = dilation
         self._operations = operations
-        self._rates = [1e9 * each for each in gflops]
+        self._rates = [1e9 * each / (1 - _OPTIMIZER_SHARE) for each in gflops]
+        self._optimizer_s = _OPTIMIZER_SHARE * of_step / (1e9 * min(gflops, default=1.0))
+        self._alone = alone
         self._pacer = Pacer()
         self._replicas: list[Pacer] = []
-        self._late_s = self._after_s = 0.0
-        self._least_after_s = math.inf
-        self._lost_s: list[float] = []
+        self._late_s: list[float] = []
 
     @property
     def paced_s(self) -> float:
@@ -53,31 +64,32 @@ class PacedDevices:
 
     def note_gradients(self) -> None:
         """All gradients of a step are there."""
-        late_s = self._pacer.late_s + max((pacer.late_s for pacer in self._replicas), default=0.0)
-        self._lost_s.append(max(0.0, late_s - self._late_s))
-        self._late_s = late_s
+        self._note()
 
     def end(self) -> None:
-        """End a step. What the process did since the gradients were there, as its optimizer, is made up for in the next step."""
-        before_s = self._pacer.late_s
-        self._pacer.advance(0.0)
-        self._after_s = self._pacer.late_s - before_s
-        self._least_after_s = min(self._after_s, self._least_after_s)
+        """End a step, whose last part is the optimizer's."""
+        self._pacer.advance(self._optimizer_s)
+        self._note()
+
+    def _note(self) -> None:
+        self._late_s.append(self._pacer.late_s + max((pacer.late_s for pacer in self._replicas), default=0.0))
 
     def begin_window(self) -> None:
-        """Make up for nothing of the steps so far, whose first ones do much once, but for what the window's last one leaves."""
-        self._least_after_s = min(self._least_after_s, self._pacer.late_s)
-        self._pacer.forget(self._pacer.late_s - self._least_after_s)
-        for pacer in self._replicas:
-            pacer.forget(pacer.late_s)
-        self._late_s = 0.0
-        self._lost_s.clear()
+        """Make up for nothing of the steps so far, whose first ones do much once."""
+        self._late_s = [0.0]
+        for pacer in (self._pacer, *self._replicas):
+            pacer.forget()
 
     def lost_s(self) -> tuple[float, ...]:
-        """By how much the process fell behind the devices in each step of the window; one that made up for more lost nothing."""
-        *others, last = self._lost_s
-        lost_s = (*others, last + max(0.0, self._after_s - self._least_after_s))
-        return tuple(each / self._dilation for each in lost_s)
+        """By how much the process fell behind the devices in each step of the window.
+
+        Others wait for what is late at its gradients or its end, even if this process makes up for it. Alone it loses what is late
+        at the end of the window.
+        """
+        if self._alone:
+            return (*(0.0 for _ in self._late_s[3::2]), self._late_s[-1] / self._dilation)
+        fallen = [max(0.0, after - before) / self._dilation for before, after in pairwise(self._late_s)]
+        return tuple(map(sum, zip(fallen[::2], fallen[1::2], strict=True)))
 
     def hold(self, network: nn.Module) -> None:
         """Hold a network to the pace of the only device; before it is wrapped or sharded, with module names as in `operations`."""

@@ -220,13 +220,14 @@ class Session:
         """The emulated devices of this process. Before the model is built, because counting draws random numbers."""
         spec, replicas = self.spec, self.spec.replicas
         if spec.replay is not None:
-            return PacedDevices({}, (), spec.dilation)
+            return PacedDevices({}, 0.0, (), alone=self.place.world_size == 1, dilation=spec.dilation)
         if not spec.pace_gflops:
             return None
         counted = models.count(spec.model, models.shaping_options(spec.model, spec.options)) or {}
         samples = spec.batch // int(spec.resolved_options()["accumulation"])
+        operations = {name: samples * each for name, each in counted.items()}
         own = spec.pace_gflops[self.place.rank * replicas :][:replicas]
-        return PacedDevices({name: samples * operations for name, operations in counted.items()}, own)
+        return PacedDevices(operations, (flops_per_step(spec) or 0.0) / replicas, own, alone=self.place.world_size == 1)
 
     def _build(self, paced: PacedDevices | None) -> models.Trainable:
         torch.manual_seed(self.spec.seed)
