@@ -134,7 +134,8 @@ def group_of_one() -> Iterator[None]:
 def test_gradients_are_reduced_when_the_device_would_have_them() -> None:
     """Four layers of as many operations, each a bucket: the first is reduced after a quarter of the backward pass."""
     network = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4)))
-    PacedDevices({str(layer): 1e6 for layer in range(4)}, 12e6, [0.05]).hold(network)  # 20 ms forward, 40 ms backward
+    devices = PacedDevices({str(layer): 1e6 for layer in range(4)}, 12e6, [0.05])  # 20 ms forward, 40 ms backward
+    devices.hold(network)
     model = DistributedDataParallel(network, bucket_cap_mb=0.001)
     times_s: list[float] = []
 
@@ -149,6 +150,8 @@ def test_gradients_are_reduced_when_the_device_would_have_them() -> None:
     passes = []
     for _ in range(4):  # DDP makes its buckets after the first pass
         times_s.clear()
+        devices.begin()
+        devices.begin_window()
         started_s = time.perf_counter()
         loss = model(torch.ones(2, 64)).sum()
         forward_s = time.perf_counter()
