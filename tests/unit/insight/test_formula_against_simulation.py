@@ -86,3 +86,22 @@ def test_the_table_of_predictions_says_of_cells_that_are_far_off_why(two_strateg
     drawn = recommendation_figure.figure(advice).draw(data_of(two_strategies, None))
     row = next(row for row in drawn.rows if row[0] == "fabric-20")
     assert row[-1].endswith("at most 12 measured; 20 devices of a host, at most 12 measured")
+
+
+@pytest.mark.parametrize(("predicted", "gb_per_s"), [(True, "12.5"), (False, "0.00500")])
+def test_links_of_replayed_workloads_are_the_real_ones_and_others_the_emulated(predicted: bool, gb_per_s: str) -> None:
+    machine = Machine(TRACES, {("resnet50", "A100", "fp32"): (0.006, 0.0025)}, formula_errors.LINKS["PCIe"])
+    shapes = [at for at in formula_errors.MEASURED if at.hosts == 1]
+    cells = tuple(report_data.cell(at, "resnet50", batch, "fp32") for at in shapes for batch in (8, 16))
+    emulation = {"scale": 0.0004, "dilation": 20}
+    system = {**model_data.SYSTEM, "links": {"network": {"gb_per_s": 12.5}}, "emulation": emulation}
+    tables = Simulated(machine, cells, system).tables(np.random.default_rng(3))
+    tables = replace(tables, cells=tables.cells.assign(predicted=predicted))
+    document = advise(tables, asked(["throughput"], ["hosts == 1"], [], ["resnet50"], [])).document
+    (model,) = document.models
+    (link,) = (each for each in model.parameters if each.name == "bandwidth B, network")
+    assert (link.value, link.start) == (f"{gb_per_s}\u202fGB/s", "the system file")
+    assert model.trusted
+    (answer,) = document.answers
+    assert answer.choice is not None
+    assert answer.choice.replayed == predicted

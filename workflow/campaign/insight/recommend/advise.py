@@ -20,7 +20,7 @@ from campaign.insight.recommend.far_off import reasons
 from campaign.insight.recommend.fit import Checked, Fitted
 from campaign.insight.recommend.objectives import DEFAULT, MIX, PER_JOULE, PREDICTIONS, Asked, Objective
 from campaign.insight.recommend.objectives import THROUGHPUT as BEST
-from campaign.insight.recommend.observations import LinkStart, link_starts
+from campaign.insight.recommend.observations import LinkStart, link_starts, undilated
 from campaign.insight.recommend.shape_enumeration import pool_of, system_of
 from campaign.insight.recommend.workload_mix import mixed
 from campaign.statistics.comparable_cells import option_columns
@@ -47,7 +47,8 @@ def advise(tables: Tables, asked: Asked) -> Advice:
     cells, runs = tables.cells, tables.runs
     named = ["precision", *option_columns(cells)]
     system = system_of(tables.context)
-    models = modelled(runs, cells, named, _links(tables, system), asked.workloads)
+    links = _links(tables, system)
+    models = modelled(runs, cells, named, links, asked.workloads, _replayed_links(links, system))
     pools = {each.observed.device: pool_of(system, each.observed.device) for each in models} if system else {}
     rows = candidates(tables, models, pools)
     if metric != THROUGHPUT and len(rows):  # the model is of step times
@@ -85,6 +86,15 @@ def _links(tables: Tables, system: SystemFile | None) -> dict[str, LinkStart]:
     """What is known of the links, emulated ones at their scale."""
     stated = system.links.model_dump(mode="json") if system else {}
     return link_starts(tables.links, stated, system.emulation.scale if system and system.emulation else 1.0)
+
+
+def _replayed_links(links: Mapping[str, LinkStart], system: SystemFile | None) -> Mapping[str, LinkStart]:
+    """The same links as replayed workloads meet them: a latency that the system file states is the real one."""
+    if system is None or system.emulation is None:
+        return links
+    stated = link_starts([], system.links.model_dump(mode="json"))
+    real = undilated(links, system.emulation.scale, system.emulation.time_dilation)
+    return {way: stated[way] if each.source == stated[way].source else each for way, each in real.items()}
 
 
 def _words(cells: pd.DataFrame, named: Sequence[str], design: Design) -> dict[str, tuple[str, int, int]]:

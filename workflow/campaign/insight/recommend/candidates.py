@@ -85,12 +85,13 @@ def modelled(
     named: Sequence[str],
     links: Mapping[str, LinkStart],
     workloads: Sequence[str],
+    replayed: Mapping[str, LinkStart] | None = None,
 ) -> list[Modelled]:
-    """Models of all workloads, or of these."""
+    """Models of all workloads, or of these. replayed: the links that replayed workloads are predicted over, by default the same."""
     chosen = cells[cells["workload"].isin(list(workloads))] if workloads else cells
     found = []
     for each in observed(runs, chosen, named, [way for way, known in links.items() if known.known]):
-        fitted = fit(each, links)
+        fitted = fit(each, replayed if replayed and _replayed(each.cells).any() else links)
         found.append(Modelled(each, fitted, check_model(fitted) if fitted else None))
     return found
 

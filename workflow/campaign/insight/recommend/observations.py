@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -205,6 +205,16 @@ def link_starts(
             found[way] = LinkStart(alpha, rate * _GB, 5.0, "the system file")
         found.setdefault(way, LinkStart(_PLAIN_ALPHA_S, _PLAIN_B_PER_S, 100.0, ""))
     return found
+
+
+def undilated(starts: Mapping[str, LinkStart], scale: float, dilation: float) -> dict[str, LinkStart]:
+    """What is known of emulated links in the time of replayed workloads, whose results are those of the real system."""
+    return {
+        way: replace(known, alpha_s=known.alpha_s / dilation, bytes_per_s=known.bytes_per_s / scale)
+        if known.known
+        else known
+        for way, known in starts.items()
+    }
 
 
 _Models = dict[str, list[tuple[float, float]]]
