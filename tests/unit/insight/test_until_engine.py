@@ -26,9 +26,10 @@ def test_a_question_takes_part_of_the_matrix_and_says_nothing_false(form: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_of_100_campaigns_few_say_anything_false(form: str) -> None:
-    told = count(form, range(1000, 1100))
+    told = count(form, range(200, 300))
     assert told.false <= 5
-    assert told.reached >= 90
+    assert told.same >= 80
+    assert told.reached >= 75
     assert told.share <= 0.4
 
 
