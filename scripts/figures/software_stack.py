@@ -182,7 +182,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
     if len(of_hosts) and not said:
         hosts = _hosts(rows)
         said.append(
-            f"All runs were measured on host {hosts[0]}."
+            f"All runs were made on host {hosts[0]}."
             if len(hosts) == 1
             else f"Software and hardware are equal on {', '.join(hosts)}."
         )

@@ -318,7 +318,7 @@ def test_hosts_that_differ_are_named(data: FigureData, drawn: dict[str, Drawing]
     assert drawn["software_stack"].findings[-1].endswith("apptainer pytorch.sif.")
     one = {"e" * 20: study.context()["environments"]["e" * 20]}
     alone = MODULES["software_stack"].draw(replace(data, context={**data.context, "environments": one}))
-    assert alone.findings == ("All runs were measured on host host1.",)
+    assert alone.findings == ("All runs were made on host host1.",)
     lacking = {**one, "f" * 20: {**one["e" * 20], "host": "host9", "packages": {"torch": "2.13.0"}}}
     fewer = MODULES["software_stack"].draw(replace(data, context={**data.context, "environments": lacking}))
     assert any("numpy" in finding for finding in fewer.findings)

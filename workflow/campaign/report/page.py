@@ -18,6 +18,7 @@ from campaign import wording
 from campaign.documents.metric import metric_of
 from campaign.documents.record import IMPORTED
 from campaign.errors import RecordError, first_problem
+from campaign.report import prediction
 from campaign.report.context_schema import ContextDocument, Excluded, HostLeftOut
 from campaign.report.page_order import in_page_order
 from campaign.report.sections.compositions import compositions, idle
@@ -106,7 +107,10 @@ def build_context(
             if drawing["findings"]
         ],
         "questions": questions(said.questions),
-        "coverage": coverage(cells, metric_of(context_document)),
+        "coverage": {
+            **coverage(cells, metric_of(context_document)),
+            "became": wording.became(prediction.of_cells(cells).basis),
+        },
         "failed": failed_runs(runs, cells),
         "excluded": said.excluded,
         "sections": shown,

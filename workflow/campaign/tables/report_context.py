@@ -220,6 +220,7 @@ def _prediction(campaign: Campaign) -> str:
     replayed = sorted(name for name, workload in campaign.workloads.items() if workload.predicts)
     if not replayed:
         return ""
+    named = " and ".join(filter(None, [", ".join(replayed[:-1]), replayed[-1]]))
     emulation, several = campaign.system.emulation, len(replayed) > 1
     dilation = (emulation.dilation or 1 / emulation.scale) if emulation else 1.0
     slower = f" {dilation:g} times slower than on the system" if dilation != 1 else ""
@@ -227,7 +228,7 @@ def _prediction(campaign: Campaign) -> str:
     others = sorted(campaign.workloads.keys() - set(replayed))
     rest = f" Measured: {', '.join(others)}." if others else ""
     return (
-        f"{', '.join(replayed)} {'were' if several else 'was'} replayed{slower}: waiting stood for computation, and collectives "
+        f"{named} {'were' if several else 'was'} replayed{slower}: waiting stood for computation, and collectives "
         f"went over {links}. No device was measured. Throughput, step times and all that follows from them are predictions, from "
         f"the traces in the workload {'files' if several else 'file'} and the rates in the system file.{rest}"
     )

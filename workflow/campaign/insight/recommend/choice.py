@@ -115,7 +115,8 @@ def answer(question: Question, rows: pd.DataFrame) -> Answer:
     if not comparable:
         said.append("One composition each was measured, so ties are unknown.")
     elif len(tied):
-        said.append(f"A tie with {given.tied_words()}: the measurements show no difference.")
+        shown = "replays" if choice.replayed else "measurements"
+        said.append(f"A tie with {given.tied_words()}: the {shown} show no difference.")
     return given.model_copy(update={"sentences": (*said, *([_beyond(further)] if further else []))})
 
 
