@@ -103,9 +103,8 @@ def test_a_signal_at_each_moment_stops_and_releases_at_once_and_the_next_command
 def test_sigterm_to_snakemake_finishes_the_lease_and_a_hang_up_of_it_alone_loses_nothing(project: Project) -> None:
     small(project)
     process = start_until(project, "first run")
-    while process.poll() is None:  # told again and again, also while it notes the end of its job
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.001)
+    process.send_signal(signal.SIGTERM)
+    wait(process)
     assert_clean(project)
     assert len(project.record_files()) == RUNS
     complete(project, RUNS)

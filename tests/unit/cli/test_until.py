@@ -36,8 +36,8 @@ class _Snakemake:
         monkeypatch.setattr(until, "_run", self.run)
         monkeypatch.setattr(run_command.os, "execv", lambda _, command: self.last.extend(command))
 
-    def run(self, target: str, command: list[str]) -> int:
-        self.targets.append(target)
+    def run(self, targets: list[str], command: list[str]) -> int:
+        self.targets.append(" ".join(targets))
         dag = open_dag(self.asked)
         assert dag.plan.is_mid_round, "a round was not written before it is measured"
         write_plan(dag.plan, dag.results)
@@ -96,6 +96,12 @@ def test_a_round_that_fails_is_the_one_that_the_same_command_goes_on_with(snakem
     assert len(snakemake.rounds) == 3
 
 
+def test_a_target_of_the_users_stands_alone(snakemake: _Snakemake) -> None:
+    """Snakemake takes no targets from two places, and an option takes all words that follow it."""
+    assert snakemake.campaign("--", "report").exit_code == 0
+    assert snakemake.targets == ["", ""]
+
+
 def test_records_that_were_set_aside_are_measured_before_the_question_is_answered_again(snakemake: _Snakemake) -> None:
     assert snakemake.campaign().exit_code == 0
     results = Results(snakemake.asked.results, "small")
@@ -150,7 +156,7 @@ signal.signal(signal.SIGINT, end)
 Path(sys.argv[1], "began").touch()
 time.sleep(30)
 """
-CALL = "import sys; from campaign.cli.until import _run; sys.exit(_run('all', [sys.executable, *sys.argv[1:]]))"
+CALL = "import sys; from campaign.cli.until import _run; sys.exit(_run(['all'], [sys.executable, *sys.argv[1:]]))"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -70,7 +70,9 @@ def run(asked: Request, profile: str | None, dry_run: bool, submit: bool, snakem
         click.echo(submit_command(command, results, system.slurm))
         return
     if asked.until and not dry_run:
-        measure_rounds(asked, results, command)
+        # Where a word may be a target, Snakemake is left with it: it does not take targets from two places.
+        targets = ["tables"] if all(word.startswith("-") for word in snakemake) else []
+        measure_rounds(asked, results, command, targets)
     sys.stdout.flush()
     os.execv(command[0], command)  # Ctrl-C is for Snakemake: a process that waits for it would kill it
 

@@ -19,8 +19,8 @@ _HEAD = 3
 """Words of the command before Snakemake's options, of which some take all words that follow."""
 
 
-def measure_rounds(asked: Request, results: Results, command: Sequence[str]) -> None:
-    """Measure the rounds of the question that is asked up to its end. command: Snakemake's, without a target.
+def measure_rounds(asked: Request, results: Results, command: Sequence[str], targets: Sequence[str]) -> None:
+    """Measure the rounds of the question that is asked up to its end. command: Snakemake's; targets: what a round is to make.
 
     Ends this process with Snakemake's exit code where that fails; the same request again goes on in the same round. ConfigError:
     another process measures rounds of this campaign.
@@ -41,7 +41,7 @@ def measure_rounds(asked: Request, results: Results, command: Sequence[str]) -> 
             keep_rounds(results, rounds)
             head = [f"until {rounds[-1].question}"] if before is None else []
             say("\n".join([*head, f"known so far: {rounds[-1].statement}", chosen(rounds[-1])]))
-            if code := _run("tables", command):
+            if code := _run(targets, command):
                 say(f"round {rounds[-1].number} is not complete; the same command again goes on with it")
                 sys.exit(code)
             before = rounds
@@ -53,8 +53,8 @@ def measure_rounds(asked: Request, results: Results, command: Sequence[str]) -> 
         )
 
 
-def _run(target: str, command: Sequence[str]) -> int:
-    """The exit code of Snakemake for a target. SIGTERM is passed on to it, and the terminal tells both of Ctrl-C."""
+def _run(targets: Sequence[str], command: Sequence[str]) -> int:
+    """The exit code of Snakemake for these targets. SIGTERM is passed on to it, and the terminal tells both of Ctrl-C."""
     told: list[int] = []
     started: list[subprocess.Popen[bytes]] = []
 
@@ -65,7 +65,7 @@ def _run(target: str, command: Sequence[str]) -> int:
 
     handlers = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        started.append(subprocess.Popen([*command[:_HEAD], target, *command[_HEAD:]]))
+        started.append(subprocess.Popen([*command[:_HEAD], *targets, *command[_HEAD:]]))
         code = started[0].wait()
     finally:
         for number, handler in handlers.items():
